@@ -1,0 +1,86 @@
+"""The engine seam: text in, text out, asynchronous. Every engine passes the same conformance test (tests/engines/test_conformance.py).
+
+An engine takes requests one at a time with ``submit`` and hands back whatever has finished with ``poll``, in any order. The caller keeps as
+many requests in flight as ``concurrency`` suggests; an engine must accept more and queue them.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to draw a completion. ``temperature`` 0 is greedy; ``top_p`` 1 and ``top_k`` 0 switch those filters off."""
+
+    temperature: float = 1.2
+    top_p: float = 1.0
+    top_k: int = 0
+    max_new_tokens: int = 256
+    min_new_tokens: int = 2
+
+
+class PromptStyle(StrEnum):
+    """How a prompt text becomes tokens: BOS and the bare text (the paper), or one user message in the model's own chat template."""
+
+    PLAIN = "plain"
+    CHAT = "chat"
+
+
+class FinishReason(StrEnum):
+    """Why a completion ended: an end-of-sequence token, a stop string, or the token limit."""
+
+    EOS = "eos"
+    STOP = "stop"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One completion asked for.
+
+    ``prompt`` is the user-visible text; the engine wraps it in the model's chat template when it was opened with ``PromptStyle.CHAT``. Generation ends
+    before the first occurrence of any ``stop`` string (never part of the text). ``seed`` alone decides the draw, whatever else is in flight.
+    """
+
+    id: str
+    prompt: str
+    sampling: Sampling
+    seed: int
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One finished request. ``text`` is stripped of surrounding whitespace.
+
+    ``token_ids`` are the sampled tokens (an end-of-sequence token included when one ended it) and ``logprobs`` their log-probabilities under the
+    model's raw distribution (temperature 1, no filter); both are ``None`` where the engine cannot tell.
+    """
+
+    id: str
+    text: str
+    finish_reason: FinishReason
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    token_ids: tuple[int, ...] | None = None
+    logprobs: tuple[float, ...] | None = None
+
+
+class Engine(Protocol):
+    """Generates completions for one model."""
+
+    concurrency: int
+    """How many requests it can work on at once; a hint for the caller."""
+
+    def submit(self, request: Request) -> None:
+        """Queue a request. Returns at once; the work may happen in ``poll``."""
+
+    def poll(self) -> list[Completion]:
+        """Return the completions finished since the last call.
+
+        May block for a while, but returns an empty list at once when nothing is in flight. Raises ``EngineError`` when the engine cannot go on.
+        """
+
+    def close(self) -> None:
+        """Free the model, connections and processes. Further calls are errors; closing twice is fine."""

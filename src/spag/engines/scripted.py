@@ -1,0 +1,54 @@
+"""A fake engine for tests, playthroughs and overhead measurements: replies come from a function of the request, at once or after a delay.
+
+It answers in a shuffled, seeded order on purpose, so that code which relies on completion order fails in tests.
+"""
+
+import random
+import time
+from collections.abc import Callable
+
+from spag.engines.base import Completion, FinishReason, Request
+
+Reply = Callable[[Request], str]
+
+
+class ScriptedEngine:
+    """Satisfies ``spag.engines.base.Engine``. ``latency_s`` seconds pass before each request is answered; latencies overlap."""
+
+    def __init__(self, reply: Reply, *, concurrency: int = 8, latency_s: float = 0.0, shuffle_seed: int = 0) -> None:
+        self.concurrency = concurrency
+        self._reply = reply
+        self._latency_s = latency_s
+        self._random = random.Random(shuffle_seed)
+        self._waiting: list[tuple[float, Request]] = []
+
+    def submit(self, request: Request) -> None:
+        self._waiting.append((time.monotonic() + self._latency_s, request))
+
+    def poll(self) -> list[Completion]:
+        if not self._waiting:
+            return []
+        time.sleep(max(0.0, min(due for due, _ in self._waiting) - time.monotonic()))
+        now = time.monotonic()
+        ready = [request for due, request in self._waiting if due <= now]
+        self._waiting = [entry for entry in self._waiting if entry[0] > now]
+        self._random.shuffle(ready)
+        return [self._complete(request) for request in ready]
+
+    def close(self) -> None:
+        self._waiting.clear()
+
+    def _complete(self, request: Request) -> Completion:
+        text = self._reply(request)
+        cuts = [at for stop in request.stop if (at := text.find(stop)) >= 0]
+        reason = FinishReason.STOP if cuts else FinishReason.EOS
+        words = (text[: min(cuts)] if cuts else text).split(" ")
+        if len(words) > request.sampling.max_new_tokens:  # a word stands for a token here
+            words, reason = words[: request.sampling.max_new_tokens], FinishReason.LENGTH
+        return Completion(
+            id=request.id,
+            text=" ".join(words).strip(),
+            finish_reason=reason,
+            prompt_tokens=len(request.prompt.split()),
+            completion_tokens=len(words),
+        )

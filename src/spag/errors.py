@@ -1,0 +1,40 @@
+"""Every error a user can cause, in one tree.
+
+    SpagError
+    ├── ConfigError       a setting: unknown key, wrong value, unreadable config file
+    ├── DataError         a data file: which file, which line, which value
+    ├── ModelError        a model that cannot be found or loaded
+    ├── EngineError       an engine that failed while generating (dead endpoint, out of memory)
+    ├── RunError          a run folder: locked by another process, settings changed, stage missing
+    └── StorageError      the disk: full, read-only, gone
+
+The command line prints the message on one line, without a traceback, and exits with status 2. A message names the place, the value and the fix.
+"""
+
+
+class SpagError(Exception):
+    """Base of all errors that a user can cause."""
+
+
+class ConfigError(SpagError):
+    """A setting is unknown or has a value that cannot work."""
+
+
+class DataError(SpagError):
+    """A data file holds something that cannot be read. The message starts with ``FILE:LINE:``."""
+
+
+class ModelError(SpagError):
+    """A model cannot be found or loaded."""
+
+
+class EngineError(SpagError):
+    """An engine failed while generating."""
+
+
+class RunError(SpagError):
+    """A run folder is in use, or its state does not allow what was asked."""
+
+
+class StorageError(SpagError):
+    """Writing to disk failed; what was written before stays readable."""
