@@ -1,25 +1,28 @@
-"""Episodes and training samples: the two row types, their append-only JSONL store, and upstream's formats in and out.
+"""Episodes and training samples: the two row types, and reading them from our JSONL and from upstream's JSON.
 
-One sample row of ``episodes.jsonl``:
+One row of ``episodes.jsonl``:
 
-    {"id":"river-0","game":"adversarial_taboo","target_word":"river","max_turns":5,"history":[{"role":"attacker","content":"..."}],
-     "outcome":"defender_wins","reason":"...","seed":7,"players":{"attacker":{"model":"m","sampling":{}}},"schema_version":1}
+    {"id":"river-0","game":"adversarial_taboo","target_word":"river","max_turns":5,
+     "history":[{"role":"attacker","content":"..."}],"outcome":"defender_wins","reason":"...","seed":7,
+     "players":{"attacker":{"model":"m","sampling":{}}},"schema_version":1}
 
-Writing is crash-safe: one ``write`` and ``fsync`` a row, so that a row is on disk before it counts; a torn last line (a crash in mid-write) is cut off when
-the file is opened again. Anything else that cannot be read is an error that names the line.
+One row of ``samples.jsonl``:
+
+    {"query":"...","target":"...","reward":0.55,"weight":0.75,"role":"attacker","type":"rl","episode_id":"river-0","turn":2}
+
+Upstream's files (a JSON list, or JSON lines, with fewer fields) are read by the same functions; a sample's query may also be
+named ``prompt`` and its target ``answer``. ``store.py`` writes the rows.
 """
 
-import errno
-import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
-from spag.errors import DataError, StorageError
+from spag.errors import DataError
 from spag.game.base import Outcome, Role, Utterance
 
 SCHEMA_VERSION = 1
@@ -59,7 +62,10 @@ class Episode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSample:
-    """One (query, target) pair. ``turn`` is the 1-based number of the turn the target was spoken in; SFT rows have no role, episode or turn."""
+    """One (query, target) pair.
+
+    ``turn`` is the 1-based turn in which the target was spoken; SFT rows have no role, episode or turn.
+    """
 
     query: str
     target: str
@@ -72,3 +78,89 @@ class TrainingSample:
 
 
 Row = TypeVar("Row", Episode, TrainingSample)
+_UPSTREAM_NAMES = {"prompt": "query", "answer": "target"}
+
+
+def read_episodes(path: str | Path) -> Iterator[Episode]:
+    """Yield the episodes of a file, ours or upstream's. Raises ``DataError`` naming file and line."""
+    for place, row in raw_rows(Path(path)):
+        episode = _convert(row, Episode, place)
+        yield _checked(episode, place)
+
+
+def read_samples(path: str | Path) -> Iterator[TrainingSample]:
+    """Yield the training samples of a file, ours or upstream's. Raises ``DataError`` naming file and line."""
+    for place, row in raw_rows(Path(path)):
+        sample = sample_of(row, place)
+        if not sample.target.strip():
+            raise DataError(f"{place}: the target is empty; there is nothing to train on")
+        yield sample
+
+
+def sample_of(row: Mapping[str, Any], place: str) -> TrainingSample:
+    """Turn a raw row, under our names or upstream's, into a sample."""
+    renamed = {_UPSTREAM_NAMES.get(key, key): value for key, value in row.items()}
+    if not renamed.get("role"):
+        renamed.pop("role", None)
+    return _convert(renamed, TrainingSample, place)
+
+
+def _checked(episode: Episode, place: str) -> Episode:
+    if not episode.target_word.strip():
+        raise DataError(f"{place}: target_word is empty")
+    if episode.max_turns < 1:
+        raise DataError(f"{place}: max_turns is {episode.max_turns}; it must be at least 1")
+    if episode.schema_version > SCHEMA_VERSION:
+        raise DataError(f"{place}: schema_version {episode.schema_version} is newer than this spag knows ({SCHEMA_VERSION}); update spag")
+    return episode
+
+
+def _convert(row: Mapping[str, Any], kind: type[Row], place: str) -> Row:
+    try:
+        return msgspec.convert(row, kind)
+    except msgspec.ValidationError as error:
+        raise DataError(f"{place}: {str(error)[:1].lower()}{str(error)[1:]}") from error
+
+
+def raw_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (place, row): one JSON object a line, or one JSON list of objects (upstream)."""
+    try:
+        with path.open("rb") as stream:
+            start = stream.read(64).lstrip()
+            stream.seek(0)
+            yield from _listed_rows(path, stream.read()) if start.startswith(b"[") else _line_rows(path, stream)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _line_rows(path: Path, lines: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        place = f"{path}:{number}"
+        yield place, _object(_decode(line, place), place)
+
+
+def _listed_rows(path: Path, data: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Rows of a JSON list carry their index as the place: a line number means nothing in a file of one line."""
+    rows = _decode(data, str(path))
+    for number, row in enumerate(rows, start=1):
+        place = f"{path}: row {number}"
+        yield place, _object(row, place)
+
+
+def _decode(data: bytes, place: str) -> Any:
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        try:
+            data.decode("utf-8")
+        except UnicodeDecodeError as encoding:
+            raise DataError(f"{place}: not UTF-8 at byte {encoding.start}; save the file as UTF-8") from error
+        raise DataError(f"{place}: not JSON: {error}") from error
+
+
+def _object(row: Any, place: str) -> dict[str, Any]:
+    if not isinstance(row, dict):
+        raise DataError(f"{place}: expected a JSON object, got {type(row).__name__}")
+    return row

@@ -1,0 +1,9 @@
+"""Write docs/configuration.md from the descriptions in config.py. ``make docs`` runs it; a test fails when the page is out of date."""
+
+from pathlib import Path
+
+from spag.config import configuration_page
+
+if __name__ == "__main__":
+    page = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
+    page.write_text(configuration_page(), encoding="utf-8")

@@ -1,0 +1,46 @@
+"""The command line: thin, one file a group of commands. Heavy libraries are imported inside the commands, so that ``spag --help`` answers at once."""
+
+import sys
+from typing import Any
+
+import click
+
+from spag.cli.data import export_group, import_group, judge_command, rewards_command, words_command
+from spag.cli.play import arena_command, play_command
+from spag.cli.run import run_command
+from spag.cli.train import train_group
+from spag.errors import SpagError
+
+
+class SpagGroup(click.Group):
+    """Turns a ``SpagError`` into one line and exit status 2, and Ctrl-C into a hint."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except SpagError as error:
+            click.echo(f"error: {error}", err=True)
+            sys.exit(2)
+        except (KeyboardInterrupt, click.Abort):
+            click.echo("stopped; the same command resumes", err=True)
+            sys.exit(130)
+
+
+@click.group(cls=SpagGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(package_name="spag")
+def main() -> None:
+    """Train language models by self-play of adversarial language games."""
+
+
+for _command in (
+    run_command,
+    words_command,
+    play_command,
+    judge_command,
+    rewards_command,
+    train_group,
+    arena_command,
+    import_group,
+    export_group,
+):
+    main.add_command(_command)

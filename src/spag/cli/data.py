@@ -1,0 +1,150 @@
+"""Commands on data files: words, judging, rewards, import and export."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from spag.cli.options import ANY_PATH, EXISTING, config_options, open_console, read_config, read_prompts
+
+
+@click.command("words")
+@click.option("--source", default="frequency", show_default=True, metavar="shipped|frequency|FILE", help="Where the words come from.")
+@click.option("--top", type=click.IntRange(min=1), default=50_000, show_default=True, help="How many, most frequent first.")
+@click.option("--split", type=click.Choice(["all", "train", "held_out"]), default="all", show_default=True, help="Which part.")
+@click.option("--output", type=ANY_PATH, help="File to write, one word a line. [default: standard output]")
+def words_command(source: str, top: int, split: str, output: Path | None) -> None:
+    """List target words: common words without stop words, names, inflected duplicates and offensive words."""
+    from spag.game.words import split_of
+    from spag.store import write_atomically
+    from spag.wordlist import load_words
+
+    words = [word for word in load_words(source, top) if split in ("all", str(split_of(word)))]
+    text = "".join(f"{word}\n" for word in words)
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    write_atomically(output, text)
+    click.echo(f"{len(words):,} words -> {output}", err=True)
+
+
+@click.command("judge")
+@click.argument("episodes", type=EXISTING)
+@click.option("--mode", type=click.Choice(["strict", "paper"]), default="strict", show_default=True, help="Rules of judging.")
+@click.option("--show", type=click.IntRange(min=0), default=0, help="Print so many games with the judge's reason.")
+@click.option("--output", type=ANY_PATH, help="Write the episodes with their new outcome and reason, cut at the judged end.")
+def judge_command(episodes: Path, mode: str, show: int, output: Path | None) -> None:
+    """Judge the games of a file, ours or upstream's, and count the outcomes."""
+    from dataclasses import replace
+    from itertools import islice
+
+    from spag.episodes import read_episodes
+    from spag.game.judge import judge_episode
+    from spag.store import write_rows
+    from spag.tables import print_game, print_outcomes
+
+    for episode in islice(read_episodes(episodes), show):
+        print_game(episode, judge_episode(episode, mode))
+    print_outcomes(judge_episode(episode, mode) for episode in read_episodes(episodes))
+    if output is not None:
+        judged = ((episode, judge_episode(episode, mode)) for episode in read_episodes(episodes))
+        rows = (replace(e, outcome=v.outcome, reason=v.reason, history=e.history[: v.length]) for e, v in judged)
+        write_rows(output, rows)
+
+
+@click.command("rewards")
+@click.argument("episodes", type=EXISTING)
+@config_options
+@click.option("--imitation", is_flag=True, help="Make imitation samples (teacher games) instead of offline RL samples.")
+@click.option("--sft", type=EXISTING, help="Instruction data to mix in (short for --set offline_rl.sft_data=FILE).")
+@click.option("--output", type=ANY_PATH, required=True, help="Samples file to write.")
+def rewards_command(
+    episodes: Path, config_name: str | None, overrides: tuple[str, ...], seed: int | None, imitation: bool, sft: Path | None, output: Path
+) -> None:
+    """Turn the games of a file into weighted training samples."""
+    from spag.episodes import SampleType, read_episodes
+    from spag.game.judge import JudgeMode
+    from spag.sft import read_sft
+    from spag.stages import write_samples
+    from spag.tables import print_rewards
+
+    config = read_config(config_name, (*overrides, f"offline_rl.sft_data={sft}") if sft else overrides, seed)
+    mix = config.offline_rl
+    rows = read_sft(mix.sft_data, mix.sft_samples, config.seed) if mix.sft_data and not imitation else []
+    stats = write_samples(
+        output,
+        read_episodes(episodes),
+        config.rewards,
+        judge=JudgeMode(config.game.judge),
+        prompts=read_prompts(config),
+        seed=config.seed,
+        sample_type=SampleType.IMITATION if imitation else SampleType.RL,
+        sft=rows,
+    )
+    print_rewards(stats, len(rows))
+
+
+@click.group("import")
+def import_group() -> None:
+    """Read the files of the paper's published code."""
+
+
+@import_group.command("prompts")
+@click.argument("source", type=EXISTING)
+@click.option("--output", type=ANY_PATH, required=True, help="Prompt file to write, for --prompts.")
+def import_prompts(source: Path, output: Path) -> None:
+    """Read the prompt templates from SOURCE, upstream's utils.py, by parsing it; the file is never run."""
+    from spag.promptfile import import_upstream_prompts, save_prompts
+
+    prompts = import_upstream_prompts(source)
+    save_prompts(prompts, output)
+    click.echo(f"{len(prompts.rules)} paraphrases of the rules -> {output}", err=True)
+
+
+@import_group.command("episodes")
+@click.argument("source", type=EXISTING)
+@click.option("--output", type=ANY_PATH, required=True, help="Episodes file to write.")
+def import_episodes(source: Path, output: Path) -> None:
+    """Turn upstream's JSON list of games into an episodes file; nothing is judged here."""
+    from dataclasses import replace
+
+    from spag.episodes import read_episodes
+    from spag.store import write_rows
+
+    named = (replace(e, id=e.id or f"{e.target_word}-{number}") for number, e in enumerate(read_episodes(source)))
+    write_rows(output, named)
+    open_console()[1].note(f"games of {source} -> {output}")
+
+
+@click.group("export")
+def export_group() -> None:
+    """Write files that the paper's published code reads."""
+
+
+@export_group.command("episodes")
+@click.argument("source", type=EXISTING)
+@click.option("--output", type=ANY_PATH, required=True, help="JSON file to write.")
+def export_episodes(source: Path, output: Path) -> None:
+    """Write games as upstream's JSON list."""
+    from spag.episodes import read_episodes
+    from spag.upstream import upstream_episode
+
+    _write_json_list(output, [upstream_episode(episode) for episode in read_episodes(source)])
+
+
+@export_group.command("samples")
+@click.argument("source", type=EXISTING)
+@click.option("--output", type=ANY_PATH, required=True, help="JSON file to write.")
+def export_samples(source: Path, output: Path) -> None:
+    """Write training samples as upstream's JSON list."""
+    from spag.episodes import read_samples
+    from spag.upstream import upstream_sample
+
+    _write_json_list(output, [upstream_sample(sample) for sample in read_samples(source)])
+
+
+def _write_json_list(output: Path, rows: list[dict[str, Any]]) -> None:
+    from spag.store import write_json
+
+    write_json(output, rows)
+    click.echo(f"{len(rows):,} rows -> {output}", err=True)

@@ -1,0 +1,50 @@
+"""Options that several commands share."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from spag.config import RunConfig
+    from spag.game.prompts import PromptSet
+    from spag.progress import Reporter
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
+ANY_PATH = click.Path(path_type=Path)
+
+
+def config_options(command: Command) -> Command:
+    """Add ``--config``, ``--set`` and ``--seed``."""
+    command = click.option("--seed", type=int, help="Overrides the config's seed.")(command)
+    command = click.option("--set", "overrides", multiple=True, metavar="A.B=VALUE", help="Override one option; may be repeated.")(command)
+    return click.option("--config", "config_name", metavar="PRESET|FILE", help="Preset or YAML file with the settings.")(command)
+
+
+def read_config(config_name: str | None, overrides: tuple[str, ...], seed: int | None) -> "RunConfig":
+    """Return the config that the shared options describe; without ``--config``, the defaults."""
+    from spag.config import load_config, parse_config
+
+    extra = (*overrides, f"seed={seed}") if seed is not None else overrides
+    return load_config(config_name, extra) if config_name else parse_config("", "defaults", extra)
+
+
+def read_prompts(config: "RunConfig") -> "PromptSet":
+    from spag.game.prompts import PromptSet
+    from spag.promptfile import load_prompts
+
+    return load_prompts(config.game.prompts) if config.game.prompts else PromptSet.default()
+
+
+def open_console() -> "tuple[Console, Reporter]":
+    """Return standard error as a console (results go to standard output) and the reporter on it."""
+    from rich.console import Console
+
+    from spag.console import make_reporter
+
+    console = Console(stderr=True)
+    return console, make_reporter(console)

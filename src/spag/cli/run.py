@@ -1,0 +1,33 @@
+"""``spag run``: the whole loop."""
+
+from pathlib import Path
+
+import click
+
+from spag.cli.options import ANY_PATH, open_console
+
+
+@click.command("run")
+@click.argument("config_name", metavar="CONFIG")
+@click.option("--output", type=ANY_PATH, help="Run folder. [default: runs/NAME]")
+@click.option("--seed", type=int, help="Overrides the config's seed.")
+@click.option("--set", "overrides", multiple=True, metavar="A.B=VALUE", help="Override one option; may be repeated.")
+@click.option("--prompts", type=ANY_PATH, help="Prompt file to play and train with (short for --set game.prompts=FILE).")
+@click.option("--force", is_flag=True, help="Redo the stages whose settings changed; their old results are removed.")
+def run_command(
+    config_name: str, output: Path | None, seed: int | None, overrides: tuple[str, ...], prompts: Path | None, force: bool
+) -> None:
+    """Run or resume everything: imitation, self-play, rewards, training, arena.
+
+    CONFIG is a preset (demo, llama2-7b, baichuan2-13b, qwen3) or a YAML file. The same command resumes a run that was stopped.
+    """
+    from spag.cli.options import read_config
+    from spag.pipeline import run
+    from spag.tables import print_run
+
+    extra = (*overrides, f"game.prompts={prompts}") if prompts else overrides
+    config = read_config(config_name, extra, seed)
+    folder = output or Path("runs") / Path(config_name).stem
+    _, reporter = open_console()
+    run(config, folder, reporter, force=force)
+    print_run(folder)

@@ -1,0 +1,62 @@
+"""``spag train imitation`` and ``spag train offline-rl``: one training stage on a samples file."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from spag.cli.options import ANY_PATH, EXISTING, config_options, open_console, read_config
+
+if TYPE_CHECKING:
+    from spag.config import RunConfig, TrainingConfig
+
+
+@click.group("train")
+def train_group() -> None:
+    """Train a model on samples."""
+
+
+@train_group.command("imitation")
+@click.argument("samples", type=EXISTING)
+@click.option("--model", metavar="MODEL", help="Model to start from. [default: the config's model]")
+@config_options
+@click.option("--output", type=ANY_PATH, required=True, help="Folder for checkpoint/ and metrics.jsonl.")
+def imitation_command(
+    samples: Path, model: str | None, config_name: str | None, overrides: tuple[str, ...], seed: int | None, output: Path
+) -> None:
+    """Imitate the winners of teacher games: likelihood with a KL term."""
+    config = read_config(config_name, overrides, seed)
+    _train(samples, model, config, config.imitation.training, output)
+
+
+@train_group.command("offline-rl")
+@click.argument("samples", type=EXISTING)
+@click.option("--model", metavar="MODEL", help="Policy that played the games. [default: the config's model]")
+@config_options
+@click.option("--output", type=ANY_PATH, required=True, help="Folder for checkpoint/ and metrics.jsonl.")
+def offline_rl_command(
+    samples: Path, model: str | None, config_name: str | None, overrides: tuple[str, ...], seed: int | None, output: Path
+) -> None:
+    """Offline RL on rewarded utterances: clipped importance ratio, KL to the start, SFT mix."""
+    config = read_config(config_name, overrides, seed)
+    _train(samples, model, config, config.offline_rl, output)
+
+
+def _train(samples: Path, model: str | None, config: "RunConfig", training: "TrainingConfig", output: Path) -> None:
+    from spag.episodes import read_samples
+    from spag.stages import train_on
+    from spag.store import FolderLock
+
+    _, reporter = open_console()
+    with FolderLock(output):
+        results = train_on(
+            list(read_samples(samples)),
+            config.model,
+            training,
+            start_from=model or config.model.name,
+            output=output,
+            seed=config.seed,
+            reporter=reporter,
+            title="training",
+        )
+    click.echo(f"{results['steps']} steps on {results['samples']} samples in {results['seconds']:,.0f} s -> {output / 'checkpoint'}")

@@ -1,0 +1,262 @@
+"""Every option, once: pydantic models, YAML presets, dotted overrides (``--set selfplay.words=200``).
+
+Defaults are the paper's hyper-parameters for LLaMA-2-7B (arXiv 2404.10642, section 4 and upstream's scripts). Imports nothing of ours but errors, and no torch,
+so that ``spag --help`` stays fast. Unknown keys are refused with the nearest known name. ``docs/configuration.md`` is generated from the descriptions here.
+"""
+
+import difflib
+import json
+from collections.abc import Iterator, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import yaml
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    TypeAdapter,
+    ValidationError,
+)
+
+from spag.errors import ConfigError
+
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelConfig(Section):
+    name: str = Field("meta-llama/Llama-2-7b-hf", description="hub id, local folder, GGUF file, or smollm2-135m (the embedded model)")
+    prompt_style: Literal["plain", "chat"] = Field(
+        "plain", description="plain: BOS and bare text, as the paper; chat: the model's own chat template"
+    )
+    dtype: Literal["bfloat16", "float16", "float32"] = Field(
+        "bfloat16", description="weights while playing, and the autocast type while training"
+    )
+    device: str | None = Field(None, description="torch device; null takes the first GPU, else the CPU")
+    trust_remote_code: bool = Field(False, description="run code that the model's repository brings (Baichuan2 needs it); review it first")
+
+
+class GameConfig(Section):
+    max_turns: PositiveInt = Field(5, description="turns a game; a turn is one utterance of each player")
+    judge: Literal["strict", "paper"] = Field("strict", description="strict: words in any inflection; paper: upstream's substring rules")
+    prompts: Path | None = Field(None, description="prompt file (spag import prompts makes one); null takes the project's own prompts")
+
+
+class WordsConfig(Section):
+    source: str = Field(
+        "frequency", description="shipped (2,000 everyday words), frequency (a frequency list), or a file with one word a line"
+    )
+    top: PositiveInt = Field(50_000, description="how many of the most frequent words to take from the source")
+
+
+class SamplingConfig(Section):
+    temperature: NonNegativeFloat = Field(1.2, description="0 is greedy (the paper's testing mode)")
+    top_p: Fraction = Field(1.0, description="nucleus sampling; 1 switches it off")
+    top_k: NonNegativeInt = Field(0, description="keep the k most likely tokens; 0 switches it off")
+    max_new_tokens: PositiveInt = Field(256, description="longest utterance, in tokens")
+    min_new_tokens: NonNegativeInt = Field(2, description="shortest utterance, in tokens; models emit empty utterances otherwise")
+
+
+class EngineConfig(Section):
+    concurrency: PositiveInt = Field(32, description="utterances generated at once, and games in flight")
+
+
+class LoraConfig(Section):
+    rank: PositiveInt = Field(16, description="rank of the update matrices")
+    alpha: PositiveInt = Field(32, description="scale of the update is alpha / rank")
+    dropout: Fraction = Field(0.0, description="dropout on the adapter's input")
+    target_modules: str | list[str] = Field("all-linear", description="which layers get an adapter")
+
+
+class TrainingConfig(Section):
+    learning_rate: PositiveFloat = Field(5e-6, description="peak learning rate")
+    epochs: PositiveInt = Field(1, description="passes over the samples")
+    global_batch_size: PositiveInt = Field(128, description="samples an optimiser step, over all processes")
+    micro_batch_size: PositiveInt = Field(2, description="samples a forward pass, on each process")
+    warmup_ratio: Fraction = Field(0.03, description="share of the steps with rising learning rate")
+    lr_scheduler: Literal["cosine", "linear", "constant_with_warmup"] = Field("cosine", description="shape after the warm-up")
+    weight_decay: NonNegativeFloat = Field(0.0, description="AdamW weight decay")
+    max_grad_norm: NonNegativeFloat = Field(1.0, description="clip the gradient's norm; 0 switches clipping off")
+    max_length: PositiveInt = Field(2048, description="tokens of query and target; longer ones lose tokens on the left")
+    kl_coef: NonNegativeFloat = Field(0.1, description="weight of the KL term towards the reference policy")
+    gradient_checkpointing: bool = Field(True, description="recompute activations to save memory")
+    lora: LoraConfig | None = Field(None, description="train a LoRA adapter instead of all weights")
+    save_steps: PositiveInt = Field(50, description="optimiser steps between checkpoints to resume from")
+    log_steps: PositiveInt = Field(1, description="optimiser steps between rows of metrics.jsonl")
+
+
+class OfflineRLConfig(TrainingConfig):
+    learning_rate: PositiveFloat = Field(2e-6, description="peak learning rate")
+    kl_coef: NonNegativeFloat = Field(0.2, description="weight of the KL term towards the reference policy")
+    sft_coef: NonNegativeFloat = Field(0.5, description="weight of the SFT mix's loss")
+    clip_range: Annotated[float, Field(gt=0.0, lt=1.0)] = Field(0.2, description="importance ratios are clipped to 1 -/+ this")
+    sft_data: Path | None = Field(None, description="instruction data mixed in (Alpaca JSON or query/target rows); null mixes none")
+    sft_samples: NonNegativeInt | None = Field(None, description="how many SFT rows to mix in; null takes all")
+
+
+class ImitationConfig(Section):
+    episodes: list[str] = Field(
+        ["teacher"], description="teacher play: 'teacher' (games shipped with spag), or episode files (ours or upstream's)"
+    )
+    max_episodes: PositiveInt | None = Field(None, description="use only so many games, drawn by seed; null uses all")
+    training: TrainingConfig = Field(default_factory=TrainingConfig)
+
+
+class SelfPlayConfig(Section):
+    words: PositiveInt | None = Field(
+        None, description="target words an iteration, drawn anew each time from the train split; null plays all"
+    )
+    repeats: PositiveInt = Field(1, description="games a word")
+    attacker: SamplingConfig = Field(default_factory=SamplingConfig, description="how the attacker samples")
+    defender: SamplingConfig = Field(default_factory=SamplingConfig, description="how the defender samples")
+
+
+class RewardsConfig(Section):
+    discount: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
+        0.8, description="the winner's k-th utterance gets (1/discount)^k, normalised over the game"
+    )
+    loser_reward: float = Field(
+        0.0, ge=-1.0, le=0.0, description="0 drops the loser; -1 mirrors the winner's rewards (upstream: did not converge)"
+    )
+    tie_reward: float = Field(0.0, ge=-1.0, le=1.0, description="total reward of each side in a tie; 0 drops ties")
+    template: Literal["random", "play"] = Field(
+        "random", description="random: paraphrase, layout and names drawn per utterance; play: the prompt of play"
+    )
+
+
+class ArenaSamplingConfig(SamplingConfig):
+    temperature: NonNegativeFloat = Field(0.0, description="0 is greedy (the paper's testing mode)")
+
+
+class ArenaConfig(Section):
+    words: PositiveInt = Field(100, description="held-out words; each pair plays every word in both role assignments")
+    sampling: ArenaSamplingConfig = Field(default_factory=ArenaSamplingConfig, description="how both sides sample")
+
+
+class RunConfig(Section):
+    """A whole run: imitation, then ``iterations`` times self-play, rewards and offline RL, then the arena."""
+
+    seed: int = Field(0, description="decides the words, every game's draws, the prompts and the order of training")
+    iterations: NonNegativeInt = Field(3, description="self-play iterations (the paper's SPAG epochs)")
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    game: GameConfig = Field(default_factory=GameConfig)
+    words: WordsConfig = Field(default_factory=WordsConfig)
+    engine: EngineConfig = Field(default_factory=EngineConfig)
+    imitation: ImitationConfig = Field(default_factory=ImitationConfig)
+    selfplay: SelfPlayConfig = Field(default_factory=SelfPlayConfig)
+    rewards: RewardsConfig = Field(default_factory=RewardsConfig)
+    offline_rl: OfflineRLConfig = Field(default_factory=OfflineRLConfig)
+    arena: ArenaConfig = Field(default_factory=ArenaConfig)
+
+
+def preset_names() -> list[str]:
+    """Return the names of the shipped presets."""
+    return sorted(entry.name.removesuffix(".yaml") for entry in resources.files("spag.presets").iterdir() if entry.name.endswith(".yaml"))
+
+
+def load_config(name: str, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a preset (by name) or a YAML file (by path) and apply ``a.b=value`` overrides. Raises ``ConfigError``."""
+    path = Path(name)
+    if name in preset_names():
+        text, label = (resources.files("spag.presets") / f"{name}.yaml").read_text(encoding="utf-8"), f"preset {name}"
+    elif path.is_file():
+        text, label = path.read_text(encoding="utf-8"), name
+    else:
+        raise ConfigError(f"{name}: no such config file, and no preset of that name (presets: {', '.join(preset_names())})")
+    return parse_config(text, label, overrides)
+
+
+def parse_config(text: str, label: str, overrides: Sequence[str] = ()) -> RunConfig:
+    """Parse YAML ``text``, which errors call ``label``."""
+    try:
+        data = yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{label}: not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{label}: expected a mapping of options, got {type(data).__name__}")
+    for override in overrides:
+        _apply_override(data, override)
+    try:
+        return RunConfig.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(f"{label}: {_describe(error)}") from error
+
+
+def dump_config(config: RunConfig) -> str:
+    """Return the resolved config as YAML; ``parse_config`` reads it back to an equal one."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+
+
+def option_names(section: type[BaseModel] = RunConfig, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every dotted option name with its pydantic field."""
+    for name, info in section.model_fields.items():
+        nested = next((t for t in (info.annotation, *get_args(info.annotation)) if isinstance(t, type) and issubclass(t, BaseModel)), None)
+        if nested is not None:
+            yield from option_names(nested, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", info
+
+
+def configuration_page() -> str:
+    """Return docs/configuration.md: every option with its default and meaning."""
+    lines = [
+        "# Configuration",
+        "",
+        "Every option of a preset or a YAML file, and of `--set A.B=VALUE`. Defaults are the paper's values for LLaMA-2-7B. Generated by `make docs`.",
+        "",
+        "| option | default | meaning |",
+        "| --- | --- | --- |",
+    ]
+    for name, info in option_names():
+        value = TypeAdapter(Any).dump_python(info.get_default(call_default_factory=True), mode="json")
+        choices = next((get_args(t) for t in (info.annotation, *get_args(info.annotation)) if get_origin(t) is Literal), ())
+        meaning = (info.description or "") + (f" ({', '.join(map(str, choices))})" if choices else "")
+        lines.append(f"| `{name}` | `{json.dumps(value)}` | {meaning} |".replace("<", "&lt;"))
+    return "\n".join(lines) + "\n"
+
+
+def _apply_override(data: dict[str, Any], override: str) -> None:
+    key, equals, value = override.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"--set {override}: write it as a.b=value")
+    *parents, last = key.split(".")
+    at = data
+    for parent in parents:
+        nested = at.setdefault(parent, {})
+        if not isinstance(nested, dict):
+            nested = at[parent] = {}
+        at = nested
+    try:
+        at[last] = _scalar(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {override}: the value is not YAML") from error
+
+
+def _scalar(value: str) -> Any:
+    """YAML, except that 5e-6 is a number (YAML 1.1 asks for 5.0e-6)."""
+    try:
+        return float(value) if "e" in value.lower() else yaml.safe_load(value)
+    except ValueError:
+        return yaml.safe_load(value)
+
+
+def _describe(error: ValidationError) -> str:
+    """One line for the first fault; an unknown key comes with the nearest known name."""
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        known = [name for name, _ in option_names()]
+        sections = {name.rpartition(".")[0] for name in known if "." in name}
+        near = difflib.get_close_matches(key, [*known, *sections], n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]}?" if near else "; see docs/configuration.md"
+        return f"unknown option {key}{hint}"
+    return f"{key}: {first['msg'][:1].lower()}{first['msg'][1:]}, got {first['input']!r}"

@@ -1,0 +1,34 @@
+"""What requests to a paid endpoint cost. Prices change and differ by contract, so none are shipped: the user gives them."""
+
+from dataclasses import dataclass
+
+from spag.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """US dollars per million prompt tokens (``input_usd``) and per million completion tokens (``output_usd``)."""
+
+    input_usd: float
+    output_usd: float
+
+    def __post_init__(self) -> None:
+        for name in ("input_usd", "output_usd"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ConfigError(f"price: {name} is {getattr(self, name)}; give US dollars per million tokens, 0 or more")
+
+    def cost_usd(self, prompt_tokens: int, completion_tokens: int) -> float:
+        """US dollars for that many tokens."""
+        return (prompt_tokens * self.input_usd + completion_tokens * self.output_usd) / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What an engine has used so far. ``requests`` were answered; ``retries`` are attempts beyond a request's first; ``cost_usd`` is
+    ``None`` where no price is known."""
+
+    requests: int = 0
+    retries: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: float | None = None

@@ -1,0 +1,124 @@
+"""A key/value cache of fixed slots, one sequence a slot, that lets sequences of different lengths decode together and reuse what they share.
+
+Slot index equals token position (sequences are left-aligned), so attention masks, sliding windows included, are exact and nothing is ever moved to pad.
+A finished sequence stays in its slot until another takes it: the next turn of the same game finds its prefix there, and a new game copies the
+rules' prefix from any slot. Memory: ``2 * layers * slots * kv_heads * capacity * head_dim`` numbers, allocated as sequences grow.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from transformers.cache_utils import Cache, DynamicLayer
+
+GROWTH = 128
+
+
+@dataclass(slots=True)
+class Plan:
+    """Where the forward pass at hand reads and writes. Shared by all layers.
+
+    rows: (B,) slots; positions: (B, Q) where each query's key goes; width: how many positions are read; capacity: positions a slot holds, the last of which is
+    scrap paper that padding writes to; slots: how many there are.
+    """
+
+    slots: int
+    capacity: int = GROWTH
+    rows: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
+    positions: torch.Tensor = field(default_factory=lambda: torch.empty(0, 0, dtype=torch.long))
+    width: int = 0
+    leading: bool = False  # rows are 0..B-1, so a view will do
+
+
+class SlotLayer(DynamicLayer):  # type: ignore[misc]
+    """One layer's keys and values, each (slots, kv_heads, capacity, head_dim)."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__()
+        self._plan = plan
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Write (B, kv_heads, Q, head_dim) at the plan's positions; return all keys and values of its rows, (B, kv_heads, width, head_dim)."""
+        plan = self._plan
+        if not self.is_initialized or self.keys.shape[2] != plan.capacity:
+            self._allocate(key_states, value_states)
+        rows = plan.rows[:, None]
+        self.keys[rows, :, plan.positions] = key_states.transpose(1, 2)
+        self.values[rows, :, plan.positions] = value_states.transpose(1, 2)
+        if plan.leading:
+            return self.keys[: len(plan.rows), :, : plan.width], self.values[: len(plan.rows), :, : plan.width]
+        return self.keys[plan.rows, :, : plan.width], self.values[plan.rows, :, : plan.width]
+
+    def _allocate(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        old = (self.keys, self.values) if self.is_initialized else None
+        self.dtype, self.device, self.is_initialized = keys.dtype, keys.device, True
+        shape = (self._plan.slots, keys.shape[1], self._plan.capacity)
+        self.keys, self.values = keys.new_zeros((*shape, keys.shape[-1])), values.new_zeros((*shape, values.shape[-1]))
+        if old is not None:
+            kept = old[0].shape[2] - 1  # the scrap position stays behind
+            self.keys[:, :, :kept], self.values[:, :, :kept] = old[0][:, :, :kept], old[1][:, :, :kept]
+
+
+class SlotCache:
+    """The slots' contents (``tokens``: the ids whose keys and values each slot holds) and the cache object the model is called with."""
+
+    def __init__(self, slots: int, layers: int) -> None:
+        self.tokens: list[list[int]] = [[] for _ in range(slots)]
+        self.plan = Plan(slots)
+        self.cache = Cache(layers=[SlotLayer(self.plan) for _ in range(layers)])
+
+    def aim(self, rows: Sequence[int], starts: Sequence[int], counts: Sequence[int], device: torch.device) -> torch.Tensor:
+        """Plan a forward pass that feeds ``counts[i]`` tokens, left-padded to the longest, into slot ``rows[i]`` from position ``starts[i]``.
+
+        Returns the position ids, (B, Q); padding has -1.
+        """
+        count, start = torch.tensor(counts), torch.tensor(starts)
+        longest = int(count.max())
+        self.plan.width = int((count + start).max())
+        while self.plan.capacity < self.plan.width + 1:
+            self.plan.capacity += GROWTH
+        column = torch.arange(longest) - (longest - count)[:, None]
+        positions = torch.where(column >= 0, start[:, None] + column, -1).to(device)
+        self.plan.rows = torch.tensor(rows, device=device)
+        self.plan.positions = positions.where(positions >= 0, self.plan.capacity - 1)
+        self.plan.leading = list(rows) == list(range(len(rows)))
+        return positions
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Copy the first ``length`` positions of slot ``source`` into slot ``target``."""
+        for layer in self.cache.layers:
+            layer.keys[target, :, :length] = layer.keys[source, :, :length]
+            layer.values[target, :, :length] = layer.values[source, :, :length]
+        self.tokens[target] = self.tokens[source][:length]
+
+    def swap(self, one: int, other: int) -> None:
+        """Exchange two slots."""
+        for layer in self.cache.layers:
+            for states in (layer.keys, layer.values):
+                kept = states[one].clone()
+                states[one] = states[other]
+                states[other] = kept
+        self.tokens[one], self.tokens[other] = self.tokens[other], self.tokens[one]
+
+
+def shared_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return how many leading tokens two sequences share."""
+    for index, (a, b) in enumerate(zip(one, other, strict=False)):
+        if a != b:
+            return index
+    return min(len(one), len(other))
+
+
+def attention_mask(positions: torch.Tensor, width: int, window: int | None = None) -> torch.Tensor:
+    """Return the mask (B, 1, Q, width), True = may be seen: every slot position up to the query's own, within ``window`` if given.
+
+    Padding (position -1) sees position 0, so that its softmax is defined; its results are never used.
+    """
+    slot = torch.arange(width, device=positions.device)
+    query = positions.clamp(min=0)[:, :, None]
+    seen = slot <= query
+    if window is not None:
+        seen &= slot > query - window
+    return seen[:, None]

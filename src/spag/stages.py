@@ -1,0 +1,215 @@
+"""The work of each stage on plain files: what ``spag run`` chains and the single commands call."""
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from spag.collect import PlaySummary, collect_episodes
+from spag.config import (
+    EngineConfig,
+    GameConfig,
+    ModelConfig,
+    OfflineRLConfig,
+    RewardsConfig,
+    RunConfig,
+    SamplingConfig,
+    TrainingConfig,
+    WordsConfig,
+)
+from spag.engines.base import Engine
+from spag.engines.opening import open_engine, sampling_of
+from spag.episodes import Episode, SampleType, TrainingSample, read_episodes
+from spag.errors import ConfigError, DataError
+from spag.evaluation.arena import head_to_head, match_specs, pairings, tabulate
+from spag.game.base import Role
+from spag.game.judge import JudgeMode
+from spag.game.prompts import PromptSet
+from spag.game.taboo import AdversarialTaboo
+from spag.game.words import Split, split_of
+from spag.progress import Reporter, Tracker
+from spag.rewards import RewardSettings, RewardStats, assign_rewards
+from spag.seeding import derive_seed
+from spag.selfplay import GameSpec, Player
+from spag.store import write_json, write_rows
+from spag.wordlist import load_words
+
+TEACHER = "teacher"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Who plays a role: the name for the record, the model, and how it samples."""
+
+    name: str
+    model: ModelConfig
+    sampling: SamplingConfig
+
+
+def play_games(
+    path: Path,
+    specs: Sequence[GameSpec],
+    sides: Mapping[Role, Side],
+    *,
+    engine: EngineConfig,
+    game: GameConfig,
+    prompts: PromptSet,
+    reporter: Reporter,
+    title: str,
+    file_specs: Sequence[GameSpec] | None = None,
+) -> PlaySummary:
+    """Play ``specs`` into ``path``. Sides with equal models share one engine."""
+
+    def make_players(stack: ExitStack) -> dict[Role, Player]:
+        engines: dict[str, Engine] = {}
+        players = {}
+        for role, side in sides.items():
+            key = side.model.model_dump_json()
+            if key not in engines:
+                engines[key] = open_engine(side.model, engine)
+                stack.callback(engines[key].close)
+            players[role] = Player(engines[key], side.name, sampling_of(side.sampling))
+        return players
+
+    return collect_episodes(
+        path,
+        specs,
+        make_players,
+        game=AdversarialTaboo(JudgeMode(game.judge)),
+        max_turns=game.max_turns,
+        prompts=prompts,
+        reporter=reporter,
+        title=title,
+        in_flight=engine.concurrency,
+        file_specs=file_specs,
+    )
+
+
+def teacher_path() -> Path:
+    """Return the file of teacher games that the package ships."""
+    return Path(str(resources.files("spag.data") / "teacher_games.jsonl"))
+
+
+def teacher_episodes(sources: Sequence[str], limit: int | None, seed: int) -> list[Episode]:
+    """Read teacher play from ``sources`` (``teacher`` names the shipped games), at most ``limit`` games drawn by seed."""
+    episodes = [episode for source in sources for episode in read_episodes(teacher_path() if source == TEACHER else Path(source))]
+    if limit is not None and limit < len(episodes):
+        kept = sorted(random.Random(derive_seed(seed, TEACHER)).sample(range(len(episodes)), limit))
+        episodes = [episodes[index] for index in kept]
+    return episodes
+
+
+def draw_words(config: WordsConfig, split: Split, count: int | None, seed: int) -> list[str]:
+    """Return ``count`` words of a split, drawn by seed (all of them, in order, when ``count`` is ``None``). Raises ``ConfigError``."""
+    words = [word for word in load_words(config.source, config.top) if split_of(word) is split]
+    if count is None:
+        return words
+    if count > len(words):
+        raise ConfigError(
+            f"{count} words asked for, but {config.source} has {len(words)} in its {split} split; ask for fewer or raise words.top"
+        )
+    return random.Random(seed).sample(words, count)
+
+
+def write_samples(
+    path: Path,
+    episodes: Iterable[Episode],
+    rewards: RewardsConfig,
+    *,
+    judge: JudgeMode,
+    prompts: PromptSet,
+    seed: int,
+    sample_type: SampleType = SampleType.RL,
+    sft: Sequence[TrainingSample] = (),
+) -> RewardStats:
+    """Judge ``episodes`` and write their training samples and the SFT mix to ``path``. Raises ``DataError`` when no game was decided."""
+    stats = RewardStats()
+    settings = RewardSettings(
+        discount=rewards.discount,
+        judge=judge,
+        loser_reward=rewards.loser_reward,
+        tie_reward=rewards.tie_reward,
+        random_template=rewards.template == "random",
+        seed=seed,
+        sample_type=sample_type,
+    )
+    samples = assign_rewards(episodes, settings=settings, prompts=prompts, stats=stats)
+    if not samples:
+        games = sum(stats.outcomes.values())
+        raise DataError(
+            f"{path}: no game of {games} gave a sample ({dict(stats.outcomes)}); play more games, or train the model further first"
+        )
+    write_rows(path, [*samples, *sft])
+    return stats
+
+
+def train_on(
+    samples: Sequence[TrainingSample],
+    model: ModelConfig,
+    training: TrainingConfig,
+    *,
+    start_from: str,
+    output: Path,
+    seed: int,
+    reporter: Reporter,
+    title: str,
+) -> dict[str, Any]:
+    """Train and return the figures worth keeping. Offline RL when ``training`` is an ``OfflineRLConfig``, else imitation."""
+    from spag.training import Phase, Stage, TrainProgress, train  # noqa: PLC0415 - imports torch
+
+    stage = Stage.OFFLINE_RL if isinstance(training, OfflineRLConfig) else Stage.IMITATION
+    with ExitStack() as stack:
+        bars: dict[Phase, Tracker] = {}
+
+        def show(at: TrainProgress) -> None:
+            if at.phase not in bars:
+                stack.close()  # the bar of the phase before
+                bars[at.phase] = stack.enter_context(reporter.track(f"{title}: {at.phase}", at.total_steps))
+            loss = "" if at.loss is None else f"  loss {at.loss:.3f}"
+            bars[at.phase].update(at.step, f"{at.samples_per_second:.2f} samples/s{loss}")
+
+        result = train(stage, samples, model=model, training=training, start_from=start_from, output=output, seed=seed, progress=show)
+    return {"steps": result.steps, "samples": result.samples, "seconds": round(result.seconds, 1), "metrics": result.metrics}
+
+
+def play_arena(
+    folder: Path, entrants: Mapping[str, ModelConfig], config: RunConfig, *, prompts: PromptSet, reporter: Reporter
+) -> dict[str, Any]:
+    """Let every pair of ``entrants`` (by name) play the held-out words; write ``episodes.jsonl`` and ``results.json``; return the results."""
+    path = folder / "episodes.jsonl"
+    words = draw_words(config.words, Split.HELD_OUT, config.arena.words, derive_seed(config.seed, "arena"))
+    matches = {pairing: match_specs(pairing, words, config.seed) for pairing in pairings(list(entrants))}
+    everything = [spec for specs in matches.values() for spec in specs]
+    for pairing, specs in matches.items():
+        sides = {
+            Role.ATTACKER: Side(pairing.attacker, entrants[pairing.attacker], config.arena.sampling),
+            Role.DEFENDER: Side(pairing.defender, entrants[pairing.defender], config.arena.sampling),
+        }
+        play_games(
+            path,
+            specs,
+            sides,
+            engine=config.engine,
+            game=config.game,
+            prompts=prompts,
+            reporter=reporter,
+            title=f"arena {pairing.title}",
+            file_specs=everything,
+        )
+    results = arena_results(path, JudgeMode(config.game.judge))
+    write_json(folder / "results.json", results)
+    return results
+
+
+def arena_results(path: Path, judge: JudgeMode) -> dict[str, Any]:
+    """Return what ``results.json`` holds: rates with Wilson intervals by entrant and role, and each pair's wins."""
+    pairs = head_to_head(read_episodes(path), judge)
+    return {
+        "judge": str(judge),
+        "interval": "95 % Wilson",
+        "roles": [asdict(row) for row in tabulate(read_episodes(path), judge)],
+        "pairs": [{"players": list(names), **row} for names, row in pairs.items()],
+    }

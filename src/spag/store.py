@@ -1,0 +1,147 @@
+"""Writing rows and files so that nothing finished is ever lost.
+
+``JsonlStore`` appends: one ``write`` and one ``fsync`` a call, so a row is on disk before it counts; a torn last line (a crash in mid-write) is cut
+off when the file is opened again. ``write_atomically`` replaces: written beside, then renamed. ``FolderLock`` keeps a second process
+out of a run folder; the kernel frees it however the process dies.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from spag.errors import RunError, StorageError
+
+_TAIL = 1 << 16
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turn an ``OSError`` of writing ``path`` into a ``StorageError`` of one line."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be written: {error.strerror}; free space or fix rights, then run again to resume") from error
+
+
+def cut_torn_line(path: Path) -> int:
+    """Cut an unfinished last line off ``path``; return how many bytes went. A missing file is fine."""
+    if not path.exists():
+        return 0
+    with path.open("rb+") as stream:
+        size = end = stream.seek(0, os.SEEK_END)
+        while end > 0:
+            start = max(0, end - _TAIL)
+            stream.seek(start)
+            newline = stream.read(end - start).rfind(b"\n")
+            if newline >= 0:
+                end = start + newline + 1
+                break
+            end = start
+        if end < size:
+            stream.truncate(end)
+        return size - end
+
+
+class JsonlStore:
+    """An append-only JSON-lines file of one kind of row. Use as a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with storage_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self.torn_bytes = cut_torn_line(path)
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._encoder = msgspec.json.Encoder()
+
+    def append(self, *rows: Any) -> None:
+        """Write ``rows`` and wait until the disk has them. Raises ``StorageError``; the file then still ends with a whole row."""
+        data = b"".join(self._encoder.encode(_without_defaults(row)) + b"\n" for row in rows)
+        size = os.fstat(self._descriptor).st_size
+        with storage_errors(self.path):
+            try:
+                written = 0
+                while written < len(data):
+                    written += os.write(self._descriptor, data[written:])
+                os.fsync(self._descriptor)
+            except OSError:
+                with suppress(OSError):  # what cannot be cut off now is cut off at the next opening
+                    os.ftruncate(self._descriptor, size)
+                raise
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _without_defaults(row: Any) -> Any:
+    """Leave out ``None`` and empty fields of our rows: they are most of an utterance's keys."""
+    plain = msgspec.to_builtins(row)
+    if isinstance(plain, dict):
+        return {key: _without_defaults(value) for key, value in plain.items() if value is not None}
+    return [_without_defaults(value) for value in plain] if plain and isinstance(plain, list) and isinstance(plain[0], dict) else plain
+
+
+def write_atomically(path: Path, data: str | bytes) -> None:
+    """Replace ``path`` by ``data``: a reader sees the old file or the new one, never a part."""
+    beside = path.with_name(f".{path.name}.new")
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with beside.open("wb") as stream:
+                stream.write(data.encode() if isinstance(data, str) else data)
+                stream.flush()
+                os.fsync(stream.fileno())
+            beside.replace(path)
+        except OSError:
+            beside.unlink(missing_ok=True)
+            raise
+
+
+def write_rows(path: Path, rows: Iterable[Any]) -> None:
+    """Replace ``path`` by JSON lines of ``rows``."""
+    encoder = msgspec.json.Encoder()
+    write_atomically(path, b"".join(encoder.encode(_without_defaults(row)) + b"\n" for row in rows))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace ``path`` by indented JSON that a person can read."""
+    write_atomically(path, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+
+
+class FolderLock:
+    """Keep other processes out of ``folder`` while the context is open."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / ".lock"
+
+    def __enter__(self) -> Self:
+        with storage_errors(self._path):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._stream = self._path.open("a+")
+        try:
+            fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._stream.seek(0)
+            holder = self._stream.read().strip() or "unknown"
+            self._stream.close()
+            raise RunError(f"{self._path.parent}: another process (pid {holder}) is working in this run folder") from None
+        self._stream.truncate(0)
+        self._stream.write(str(os.getpid()))
+        self._stream.flush()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stream.close()

@@ -1,0 +1,140 @@
+"""Training samples as tokens, and batches of them.
+
+Tokens are those of upstream: the encoded query, the target's tokens (tokenised on their own), and the token that ends a reply; too long
+ones lose tokens on the left. Only target and end token are trained. Masks have one polarity: ``loss_mask`` True = trained.
+
+A batch is padded on the RIGHT and carries no attention mask: attention is causal, so no real token ever sees the padding. That keeps the
+fast causal attention kernels, and any causal model computes what it would compute for each sample alone. ``positions`` are those that
+predict a trained token in any row; only for them are logits needed (see ``policy.py``).
+"""
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerBase
+
+from spag.engines.base import PromptStyle
+from spag.episodes import SampleType, TrainingSample
+from spag.errors import ConfigError, DataError
+from spag.game.base import Role
+from spag.models import encode_query, end_token_id
+from spag.training.losses import IGNORED_LABEL
+
+logger = logging.getLogger(__name__)
+
+FILLER = -1
+"""Index (and group) of the sample that fills the batch of a process that has none left: weight 0, and it counts nowhere."""
+
+Batch = dict[str, Tensor]
+
+
+class Group(IntEnum):
+    """What metrics are told apart by, and whether a row belongs to the SFT mix."""
+
+    ATTACKER = 0
+    DEFENDER = 1
+    SFT = 2
+    OTHER = 3
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedSample:
+    """One sample as tokens: ``input_ids`` (T,) int32, of which those from ``target_start`` (at least 1) on are trained."""
+
+    input_ids: Tensor
+    target_start: int
+    reward: float
+    weight: float
+    group: int
+
+    @property
+    def loss_mask(self) -> Tensor:
+        """(T,) bool, True = trained."""
+        return torch.arange(len(self.input_ids)) >= self.target_start
+
+
+def encode_samples(
+    samples: Sequence[TrainingSample], tokenizer: PreTrainedTokenizerBase, style: PromptStyle, max_length: int
+) -> list[EncodedSample]:
+    """Tokenise ``samples``.
+
+    Raises ``DataError`` for a reward or weight that is not a finite number, ``ConfigError`` for a useless ``max_length``.
+    """
+    if max_length < 2:
+        raise ConfigError(f"training.max_length={max_length}: at least 2 tokens are needed, one to predict and one to predict it from")
+    end = end_token_id(tokenizer, style)
+    encoded = []
+    for index, sample in enumerate(samples):
+        place = f"sample {index} (episode {sample.episode_id!r})"
+        if not (math.isfinite(sample.reward) and math.isfinite(sample.weight)):
+            raise DataError(f"{place}: reward {sample.reward} and weight {sample.weight} must be finite")
+        query = encode_query(tokenizer, sample.query, style)
+        target = [*tokenizer(sample.target, add_special_tokens=False).input_ids, end]
+        ids = (query + target)[-max_length:]
+        if len(ids) < 2:
+            raise DataError(f"{place}: query and target hold no token, so there is nothing to train on")
+        # A first token has no context to be predicted from: of a target that fills max_length, the last max_length - 1 tokens are trained.
+        start = max(len(ids) - len(target), 1)
+        encoded.append(EncodedSample(torch.tensor(ids, dtype=torch.int32), start, sample.reward, sample.weight, _group(sample)))
+    cut = sum(len(sample.input_ids) == max_length for sample in encoded)
+    if cut:
+        logger.info("%d of %d samples fill max_length=%d; longer ones lost tokens on the left", cut, len(encoded), max_length)
+    return encoded
+
+
+def _group(sample: TrainingSample) -> Group:
+    if sample.type is SampleType.SFT:
+        return Group.SFT
+    return {Role.ATTACKER: Group.ATTACKER, Role.DEFENDER: Group.DEFENDER, None: Group.OTHER}[sample.role]
+
+
+class TrainingSet(Dataset[tuple[EncodedSample, float]]):
+    """The samples with their reference log-probabilities, which ``reference.py`` fills in before the first step.
+
+    ``FILLER`` indexes the filler.
+    """
+
+    def __init__(self, samples: Sequence[EncodedSample]) -> None:
+        self.samples = samples
+        self.ref_logprobs = [0.0] * len(samples)
+        self.filler = replace(min(samples, key=lambda sample: len(sample.input_ids)), weight=0.0, group=FILLER)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> tuple[EncodedSample, float]:
+        return (self.filler, 0.0) if index == FILLER else (self.samples[index], self.ref_logprobs[index])
+
+
+def collate(rows: Sequence[tuple[EncodedSample, float]]) -> Batch:
+    """Return one batch.
+
+    ``input_ids`` (B, T) int64, right-padded with 0. ``positions`` (K,): where logits are needed. ``labels`` (B, K): the token that each
+    row's position predicts, -100 = not trained. ``ref_logprob``, ``reward``, ``weight`` (B,) float32. ``group`` (B,) int64, a ``Group`` or
+    ``FILLER``.
+    """
+    samples = [sample for sample, _ in rows]
+    width = max(len(sample.input_ids) for sample in samples)
+    input_ids = torch.zeros(len(samples), width, dtype=torch.int64)
+    loss_mask = torch.zeros(len(samples), width, dtype=torch.bool)
+    for row, sample in enumerate(samples):
+        length = len(sample.input_ids)
+        input_ids[row, :length] = sample.input_ids
+        loss_mask[row, :length] = sample.loss_mask
+    positions = loss_mask[:, 1:].any(dim=0).nonzero().squeeze(1)
+    labels = input_ids.masked_fill(~loss_mask, IGNORED_LABEL)[:, positions + 1]
+    return {
+        "input_ids": input_ids,
+        "positions": positions,
+        "labels": labels,
+        "ref_logprob": torch.tensor([ref for _, ref in rows], dtype=torch.float32),
+        "reward": torch.tensor([sample.reward for sample in samples], dtype=torch.float32),
+        "weight": torch.tensor([sample.weight for sample in samples], dtype=torch.float32),
+        "group": torch.tensor([sample.group for sample in samples], dtype=torch.int64),
+    }

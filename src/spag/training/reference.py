@@ -1,0 +1,80 @@
+"""Log-probabilities of all targets under the start model, computed once before the first step and kept in ``reference.jsonl``.
+
+The reference policy is frozen, so its log-probabilities never change: computing them first saves the second model that upstream holds in
+memory, and its forward pass in every epoch. The pass runs through the very module that is trained afterwards (same precision, same
+wrapping), so that importance ratios start at 1.
+
+The file's first row holds a fingerprint of samples, start model and settings, so that a stale file is never used:
+
+    {"fingerprint": "9f0c...", "rows": 2}
+    {"sample": 0, "logprob": -1.25}
+    {"sample": 1, "logprob": -0.5}
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from spag.training.data import EncodedSample, collate
+from spag.training.policy import target_logprobs, to_device
+from spag.training.state import write_atomically
+
+
+def read_reference(path: Path, fingerprint: str) -> dict[int, float] | None:
+    """Return log-probabilities by sample index, or ``None`` where the file is absent, torn or made for something else."""
+    if not path.is_file():
+        return None
+    header, *rows = path.read_text(encoding="utf-8").splitlines() or [""]
+    if header != _header(fingerprint, len(rows)):
+        return None
+    return {row["sample"]: row["logprob"] for row in map(json.loads, rows)}
+
+
+def write_reference(path: Path, fingerprint: str, logprobs: Mapping[int, float]) -> None:
+    """Write the file: complete or absent."""
+    rows = [json.dumps({"sample": sample, "logprob": logprobs[sample]}) for sample in sorted(logprobs)]
+    write_atomically(path, "\n".join([_header(fingerprint, len(rows)), *rows]) + "\n")
+
+
+def _header(fingerprint: str, rows: int) -> str:
+    return json.dumps({"fingerprint": fingerprint, "rows": rows})
+
+
+def compute_reference(
+    model: nn.Module,
+    samples: Sequence[EncodedSample],
+    indices: Sequence[int],
+    *,
+    batch_size: int,
+    logits_to_keep: bool,
+    world_size: int = 1,
+    rank: int = 0,
+    on_batch: Callable[[int], None] | None = None,
+) -> dict[int, float]:
+    """Return the log-probabilities of this process's share of the samples at ``indices``, by index.
+
+    Every process runs equally many forward passes, as sharded models need. ``on_batch`` is told how many samples each batch had.
+    """
+    device = next(model.parameters()).device
+    result: dict[int, float] = {}
+    model.eval()
+    with torch.no_grad():
+        for batch in _share(samples, indices, batch_size, world_size, rank):
+            rows = to_device(collate([(samples[index], 0.0) for index in batch]), device)
+            result.update(zip(batch, target_logprobs(model, rows, logits_to_keep=logits_to_keep).tolist(), strict=True))
+            if on_batch is not None:
+                on_batch(len(batch))
+    return result
+
+
+def _share(samples: Sequence[EncodedSample], indices: Sequence[int], batch_size: int, world_size: int, rank: int) -> Iterator[list[int]]:
+    """Yield batches of similar length, the longest first (so that memory runs out at once or never); a process without one repeats the
+    last.
+    """
+    ordered = sorted(indices, key=lambda index: (-len(samples[index].input_ids), index))
+    batches = [ordered[start : start + batch_size] for start in range(0, len(ordered), batch_size)]
+    for start in range(0, len(batches), world_size):
+        yield batches[min(start + rank, len(batches) - 1)]

@@ -1,0 +1,194 @@
+"""One training stage from samples to checkpoint: ``train``.
+
+    output/  checkpoint/ (complete or absent)  metrics.jsonl  reference.jsonl  training.json (the finished training's result)
+             state/ (what an interrupted training resumes from; gone when the checkpoint is there)
+
+Weights are float32 under bfloat16 autocast, as small learning rates vanish in bfloat16 weights. Under torchrun every process calls
+``train`` alike; the first one writes. Differs from upstream: see ``losses.py``, ``order.py``, ``trainers.py`` and ``reference.py``.
+"""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from accelerate.utils import broadcast_object_list
+from transformers import PreTrainedTokenizerBase, PrinterCallback
+from transformers.utils import logging as transformers_logging
+
+from spag.config import ModelConfig, OfflineRLConfig, TrainingConfig
+from spag.engines.base import PromptStyle
+from spag.episodes import TrainingSample
+from spag.errors import ConfigError, DataError
+from spag.models import load_tokenizer, save_model
+from spag.training.callbacks import OnProgress, ReferencePass, StepKeeper
+from spag.training.data import TrainingSet, encode_samples
+from spag.training.failures import clear_failures
+from spag.training.order import MicroBatches, total_steps
+from spag.training.reference import read_reference
+from spag.training.setup import load_trainable, training_arguments
+from spag.training.state import MetricsLog, checkpoint_step, discard_state, fingerprint, model_identity, open_state, write_atomically
+from spag.training.trainers import ImitationTrainer, OfflineRLTrainer, PolicyTrainer
+
+_FREE_TO_CHANGE = {"micro_batch_size", "gradient_checkpointing", "save_steps", "log_steps"}
+"""Settings that do not change what is computed, so that a training may be resumed with other values of them."""
+
+
+class Stage(StrEnum):
+    """What is trained: imitation of teacher play, or offline RL on self-play."""
+
+    IMITATION = "imitation"
+    OFFLINE_RL = "offline_rl"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """A finished training.
+
+    ``samples`` counts each epoch anew; ``seconds`` is the last call's time; ``metrics`` is the last row of metrics.jsonl
+    (empty on all but the first process).
+    """
+
+    checkpoint: Path
+    steps: int
+    samples: int
+    seconds: float
+    metrics: dict[str, float | None]
+
+
+def train(
+    stage: Stage,
+    samples: Sequence[TrainingSample],
+    *,
+    model: ModelConfig,
+    training: TrainingConfig | OfflineRLConfig,
+    start_from: str,
+    output: Path,
+    seed: int,
+    progress: OnProgress | None = None,
+) -> TrainResult:
+    """Train the model ``start_from`` on ``samples`` and write ``output/checkpoint``, a plain transformers or LoRA adapter folder.
+
+    A call with the samples, model and settings of an interrupted training resumes it; of a finished one, returns its result. Raises
+    ``DataError`` without samples, ``ConfigError`` for settings that do not fit, ``ModelError``, ``RunError`` when the loss is no number or
+    memory runs out, and ``StorageError`` when the disk is full.
+    """
+    if not samples:
+        raise DataError(f"{stage} training: there are no samples to train on")
+    if stage is Stage.OFFLINE_RL and not isinstance(training, OfflineRLConfig):
+        raise ConfigError(f"{stage} training needs offline_rl settings, got {type(training).__name__}")
+    with clear_failures(output):
+        output.mkdir(parents=True, exist_ok=True)
+        origin = str(Path(start_from).resolve()) if Path(start_from).is_dir() else start_from
+        job = _Training(
+            stage=stage, samples=samples, model=model, training=training, start_from=origin, output=output, seed=seed, progress=progress
+        )
+        return job.run()
+
+
+@dataclass(kw_only=True)
+class _Training:
+    stage: Stage
+    samples: Sequence[TrainingSample]
+    model: ModelConfig
+    training: TrainingConfig
+    start_from: str
+    output: Path
+    seed: int
+    progress: OnProgress | None
+
+    def __post_init__(self) -> None:
+        self.state = self.output / "state"
+        self.samples_seen = len(self.samples) * self.training.epochs
+        self.steps = total_steps(len(self.samples), self.training.epochs, self.training.global_batch_size)
+        self.arguments = training_arguments(self.state, self.model, self.training, self.steps, self.seed)
+        self.is_first = self.arguments.process_index == 0
+        if not self.is_first:
+            self.progress = None
+        origin = [self.stage, model_identity(self.start_from), self.model.prompt_style, self.model.dtype, self.training.max_length]
+        self.reference_fingerprint = fingerprint([*origin, *([s.query, s.target, s.type] for s in self.samples)])
+        settings = self.training.model_dump(mode="json", exclude=_FREE_TO_CHANGE)
+        rows = ([s.reward, s.weight, s.role] for s in self.samples)
+        self.fingerprint = fingerprint([self.reference_fingerprint, settings, self.seed, *rows])
+
+    def run(self) -> TrainResult:
+        began = time.perf_counter()
+        finished, resume_from = broadcast_object_list(list(self._look_around()) if self.is_first else [None, None])
+        checkpoint = self.output / "checkpoint"
+        if finished is not None:
+            return TrainResult(checkpoint, **finished)
+        tokenizer = load_tokenizer(self.start_from, trust_remote_code=self.model.trust_remote_code)
+        metrics = MetricsLog(self.output / "metrics.jsonl", checkpoint_step(resume_from) if resume_from else 0) if self.is_first else None
+        trainer = self._trainer(tokenizer, metrics)
+        with _no_progress_bars():
+            trainer.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
+            result = TrainResult(checkpoint, self.steps, self.samples_seen, time.perf_counter() - began, metrics.last if metrics else {})
+            if self.is_first:
+                self._finish(trainer, tokenizer, result)
+        trainer.accelerator.wait_for_everyone()
+        return result
+
+    def _look_around(self) -> tuple[dict[str, Any] | None, Path | None]:
+        """Return the result of the same training where it has finished, else the checkpoint to resume from; tidy up what is of no use."""
+        record = self.output / "training.json"
+        finished = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
+        if finished.get("fingerprint") == self.fingerprint and (self.output / "checkpoint").is_dir():
+            discard_state(self.state)
+            return finished["result"], None
+        record.unlink(missing_ok=True)
+        for leftover in self.output.glob(".checkpoint-*"):
+            discard_state(leftover)
+        if read_reference(self.output / "reference.jsonl", self.reference_fingerprint) is None:
+            discard_state(self.state)
+        return None, open_state(self.state, self.fingerprint)
+
+    def _trainer(self, tokenizer: PreTrainedTokenizerBase, metrics: MetricsLog | None) -> PolicyTrainer:
+        encoded = encode_samples(self.samples, tokenizer, PromptStyle(self.model.prompt_style), self.training.max_length)
+        train_set = TrainingSet(encoded)
+        order = MicroBatches(
+            [len(sample.input_ids) for sample in encoded],
+            epochs=self.training.epochs,
+            global_batch_size=self.training.global_batch_size,
+            micro_batch_size=self.training.micro_batch_size,
+            seed=self.seed,
+            world_size=self.arguments.world_size,
+            rank=self.arguments.process_index,
+        )
+        policy = load_trainable(self.start_from, self.model, self.training.lora, self.seed)
+        on_row = metrics.append if metrics else None
+        trainer = self._of_stage(model=policy, args=self.arguments, train_set=train_set, order=order, on_row=on_row)
+        trainer.remove_callback(PrinterCallback)
+        trainer.add_callback(ReferencePass(trainer, train_set, self.output / "reference.jsonl", self.reference_fingerprint, self.progress))
+        trainer.add_callback(StepKeeper(trainer, self.state, self.training.global_batch_size, self.samples_seen, self.progress))
+        return trainer
+
+    def _of_stage(self, **shared: Any) -> PolicyTrainer:
+        if isinstance(self.training, OfflineRLConfig) and self.stage is Stage.OFFLINE_RL:
+            coefficients = {"sft_coef": self.training.sft_coef, "clip_range": self.training.clip_range}
+            return OfflineRLTrainer(kl_coef=self.training.kl_coef, **coefficients, **shared)
+        return ImitationTrainer(kl_coef=self.training.kl_coef, **shared)
+
+    def _finish(self, trainer: PolicyTrainer, tokenizer: PreTrainedTokenizerBase, result: TrainResult) -> None:
+        """Save the model, then the record that it is finished; only then may the state go."""
+        policy = trainer.accelerator.unwrap_model(trainer.model)
+        policy.config.use_cache = True  # Trainer switches the cache off, and the setting would be saved with the model
+        save_model(policy, tokenizer, result.checkpoint)
+        values = {"steps": result.steps, "samples": result.samples, "seconds": result.seconds, "metrics": result.metrics}
+        write_atomically(self.output / "training.json", json.dumps({"fingerprint": self.fingerprint, "result": values}, indent=2) + "\n")
+        discard_state(self.state)
+
+
+@contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    """Keep transformers from drawing a bar for every checkpoint it writes."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()

@@ -1,0 +1,120 @@
+"""What a killed training leaves on disk, and how it is taken up again.
+
+``state/`` holds the trainer's own checkpoint folders. One is complete when it holds the marker that is written last, after every file is on
+disk; all others are thrown away. A folder loses its marker before anything else of it is deleted. ``state/fingerprint`` says what the state
+belongs to: a state made from other samples, another start model or other settings is never resumed.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from spag.models import resolve_model
+
+logger = logging.getLogger(__name__)
+
+_MARKER = "complete"
+_PREFIX = "checkpoint-"
+
+
+def fingerprint(parts: Iterable[Any]) -> str:
+    """Return a digest of JSON values."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(json.dumps(part, sort_keys=True).encode())
+        digest.update(b"\n")
+    return digest.hexdigest()
+
+
+def model_identity(name: str) -> list[Any]:
+    """Return what tells a model from another: a hub id, or its files' names, sizes and times of change (so that a folder may be moved)."""
+    folder = Path(resolve_model(name))
+    if not folder.is_dir():
+        return [name]
+    return [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in sorted(folder.iterdir()) if file.is_file()]
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file that is complete or as before, whenever the process dies."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.part")
+    with beside.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+
+
+def open_state(state: Path, belongs_to: str) -> Path | None:
+    """Return the newest complete checkpoint of a training with the fingerprint ``belongs_to``, and delete everything else in ``state``."""
+    label = state / "fingerprint"
+    if state.is_dir() and not (label.is_file() and label.read_text(encoding="utf-8") == belongs_to):
+        if any(state.iterdir()):
+            logger.warning("%s belongs to a training with other samples or settings; starting over", state)
+        discard_state(state)
+    write_atomically(label, belongs_to)
+    complete = [folder for folder in state.glob(f"{_PREFIX}*") if (folder / _MARKER).is_file()]
+    newest = max(complete, key=checkpoint_step, default=None)
+    _discard_all(state, but=newest)
+    return newest
+
+
+def checkpoint_step(folder: Path) -> int:
+    return int(folder.name.removeprefix(_PREFIX))
+
+
+def finish_checkpoint(state: Path, step: int) -> None:
+    """Mark the checkpoint of ``step`` complete, then delete older ones."""
+    folder = state / f"{_PREFIX}{step}"
+    for file in folder.rglob("*"):
+        if file.is_file():
+            with file.open("rb") as opened:
+                os.fsync(opened.fileno())
+    write_atomically(folder / _MARKER, "")
+    _discard_all(state, but=folder)
+
+
+def discard_state(state: Path) -> None:
+    """Delete ``state`` such that no half-deleted checkpoint can ever be taken for a complete one."""
+    _discard_all(state, but=None)
+    shutil.rmtree(state, ignore_errors=True)
+
+
+def _discard_all(state: Path, *, but: Path | None) -> None:
+    for folder in state.glob(f"{_PREFIX}*"):
+        if folder != but:
+            (folder / _MARKER).unlink(missing_ok=True)
+            shutil.rmtree(folder)
+
+
+class MetricsLog:
+    """``metrics.jsonl``: one row a logged step, on disk before training goes on.
+
+    Rows behind the step that training resumes from are dropped.
+    """
+
+    def __init__(self, path: Path, resume_step: int) -> None:
+        self.path = path
+        kept = [row for row in _complete_rows(path) if row["step"] <= resume_step]
+        self.last: dict[str, float | None] = kept[-1] if kept else {}
+        write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept))
+
+    def append(self, row: dict[str, float | None]) -> None:
+        self.last = row
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _complete_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the rows, less a last line torn by a crash."""
+    if not path.is_file():
+        return []
+    *lines, _torn = path.read_text(encoding="utf-8").split("\n")
+    return [json.loads(line) for line in lines]

@@ -1,0 +1,417 @@
+"""OpenAIEngine over real HTTP against a server that behaves, stalls, refuses, lies and hangs up. Waits are cut to milliseconds."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from email.utils import formatdate
+
+import pytest
+from openai_stub import Answer, Call, Handler, StubServer, completion, error
+
+from spag.engines.base import Completion, FinishReason, Request, Sampling
+from spag.engines.openai import OpenAIEngine
+from spag.engines.openai_protocol import Backoff, Endpoint, wait_asked
+from spag.engines.pricing import Price, Usage
+from spag.errors import ConfigError, EngineError
+
+KEY = "sk-secret-0123456789"
+QUICK = Backoff(first_s=0.01, longest_s=0.04, longest_asked_s=1.0)
+Open = Callable[..., tuple[OpenAIEngine, StubServer]]
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # must not be used for an endpoint on this machine
+
+
+@pytest.fixture
+def start() -> Iterator[Open]:
+    """Opens a stub server with the given handler and an engine on it."""
+    opened: list[tuple[OpenAIEngine, StubServer]] = []
+
+    def start(handler: Handler, **settings: object) -> tuple[OpenAIEngine, StubServer]:
+        server = StubServer(handler).__enter__()
+        engine = OpenAIEngine("tiny", base_url=server.base_url, **{"backoff": QUICK, "max_retries": 3, **settings})  # type: ignore[arg-type]
+        opened.append((engine, server))
+        return opened[-1]
+
+    yield start
+    for engine, server in opened:
+        engine.close()
+        server.__exit__(None, None, None)
+
+
+def ask(id_: str = "a", prompt: str = "Say a word.", *, seed: int = 1, stop: tuple[str, ...] = (), **sampling: float) -> Request:
+    return Request(id_, prompt, Sampling(**sampling), seed, stop)  # type: ignore[arg-type]
+
+
+def collect(engine: OpenAIEngine, count: int = 1) -> list[Completion]:
+    done: list[Completion] = []
+    while len(done) < count:
+        finished = engine.poll()
+        assert finished
+        done += finished
+    return done
+
+
+def answers(*bodies: Answer) -> Handler:
+    """The given answers in turn, the last one for ever."""
+    return lambda call: bodies[min(call.number, len(bodies) - 1)]
+
+
+GOOD = Answer(completion("yes"))
+
+
+def test_the_request_on_the_wire(start: Open) -> None:
+    engine, server = start(answers(GOOD))
+    engine.submit(ask(seed=2**40 + 5, temperature=0.7, top_p=0.9, max_new_tokens=33, stop=("A", "B", "C", "D", "E")))
+    collect(engine)
+    assert server.calls[0].path == "/v1/chat/completions"
+    assert server.calls[0].headers["authorization"] == f"Bearer {KEY}"
+    assert server.calls[0].body == {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "Say a word."}],
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "max_tokens": 33,
+        "seed": 5,  # 31 bits: the others are lost on servers with 32-bit seeds
+        "stop": ["A", "B", "C", "D"],
+        "n": 1,
+    }
+
+
+def test_no_stop_field_without_stop_strings(start: Open) -> None:
+    engine, server = start(answers(GOOD))
+    engine.submit(ask())
+    collect(engine)
+    assert "stop" not in server.calls[0].body
+
+
+@pytest.mark.parametrize(
+    ("body", "stop", "text", "reason"),
+    [
+        (completion(" a pear \n"), (), "a pear", FinishReason.EOS),
+        (completion("a pear", "length"), (), "a pear", FinishReason.LENGTH),
+        (completion("a pe", "content_filter"), (), "a pe", FinishReason.STOP),
+        (completion("a pear", stop_reason="\n"), ("\n",), "a pear", FinishReason.STOP),
+        (completion("a pear", stop_reason=128001), ("\n",), "a pear", FinishReason.EOS),
+        (completion("a pear\nmore#", "length"), ("1", "2", "3", "4", "#", "\n"), "a pear", FinishReason.STOP),
+        (completion(""), (), "", FinishReason.EOS),
+        (completion(None, "content_filter"), (), "", FinishReason.STOP),
+        (completion("x" * 1_000_000), (), "x" * 64 * 256, FinishReason.LENGTH),
+        (completion("x" * 1_000_000 + "#"), ("#",), "x" * 64 * 256, FinishReason.LENGTH),
+    ],
+)
+def test_text_and_finish_reason(start: Open, body: bytes, stop: tuple[str, ...], text: str, reason: FinishReason) -> None:
+    engine, _ = start(answers(Answer(body)))
+    engine.submit(ask(stop=stop))
+    assert collect(engine) == [Completion("a", text, reason, prompt_tokens=7, completion_tokens=5)]
+
+
+def test_usage_and_cost(start: Open) -> None:
+    engine, _ = start(
+        answers(Answer(error("busy"), 500), Answer(completion("yes", prompt_tokens=1000, completion_tokens=200))), price=Price(2.0, 10.0)
+    )
+    assert engine.usage == Usage(cost_usd=0.0)
+    for id_ in "ab":
+        engine.submit(ask(id_))
+        collect(engine)
+    # 2000 tokens in at $2 a million and 400 out at $10 a million
+    assert engine.usage == Usage(requests=2, retries=1, prompt_tokens=2000, completion_tokens=400, cost_usd=0.008)
+
+
+def test_a_server_that_tells_no_usage(start: Open) -> None:
+    body = json.loads(GOOD.body)
+    del body["usage"]
+    free, _ = start(answers(Answer(json.dumps(body).encode())))
+    free.submit(ask())
+    assert collect(free)[0].prompt_tokens == 0
+    assert free.usage == Usage(requests=1, cost_usd=None)
+    paid, _ = start(answers(Answer(json.dumps(body).encode())), price=Price(1, 1))
+    paid.submit(ask())
+    with pytest.raises(EngineError, match=r"no usage.*set no price"):
+        paid.poll()
+
+
+def test_no_more_than_concurrency_on_the_wire(start: Open) -> None:
+    engine, server = start(lambda call: Answer(completion(call.prompt), delay_s=0.02), concurrency=20)
+    for number in range(70):
+        engine.submit(ask(str(number), f"prompt {number}"))
+    done = collect(engine, 70)
+    assert {completion.id: completion.text for completion in done} == {str(number): f"prompt {number}" for number in range(70)}
+    assert server.peak == 20
+    assert engine.poll() == []
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Answer(error("slow down"), 429),
+        Answer(error("oops"), 500),
+        Answer(b"<html>bad gateway</html>", 502),
+        Answer(error("overloaded"), 503),
+        Answer(error("request timeout"), 408),
+        Answer(b"", drop_after=0),
+        Answer(GOOD.body, drop_after=10),
+        Answer(GOOD.body, delay_s=1.0),
+        Answer(GOOD.body, trickle_s=0.05),
+    ],
+    ids=["429", "500", "502 html", "503", "408", "dropped", "cut short", "silent", "trickling"],
+)
+def test_temporary_trouble_is_retried_until_it_ends_or_is_too_much(start: Open, bad: Answer) -> None:
+    engine, server = start(answers(bad, bad, GOOD), timeout_s=0.15, max_retries=2)
+    engine.submit(ask())
+    assert collect(engine)[0].text == "yes"
+    assert len(server.calls) == 3
+    assert engine.usage.retries == 2
+    engine, server = start(answers(bad, bad, GOOD), timeout_s=0.15, max_retries=1)
+    engine.submit(ask())
+    with pytest.raises(EngineError, match=r"127\.0\.0\.1.*model tiny.*after 1 retries"):
+        engine.poll()
+    assert len(server.calls) == 2
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"retry-after": "0.3"}, {"retry-after-ms": "300"}, {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "300ms"}],
+)
+def test_the_wait_that_the_server_asks_for(start: Open, headers: dict[str, str]) -> None:
+    engine, server = start(answers(Answer(error("slow down"), 429, headers), GOOD))
+    engine.submit(ask())
+    collect(engine)
+    waited = server.calls[1].at - server.calls[0].at
+    assert 0.3 <= waited < 0.6
+
+
+def test_a_rate_limit_silences_every_request(start: Open) -> None:
+    engine, server = start(answers(Answer(error("slow down"), 429, {"retry-after": "0.3"}), GOOD))
+    engine.submit(ask("a"))
+    while not server.calls:
+        time.sleep(0.005)
+    time.sleep(0.05)
+    engine.submit(ask("b"))
+    collect(engine, 2)
+    assert all(call.at - server.calls[0].at >= 0.3 for call in server.calls[1:])
+
+
+def test_an_exhausted_allowance_is_waited_for_before_the_next_429(start: Open) -> None:
+    spent = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "0.3s"}
+    engine, server = start(answers(Answer(GOOD.body, headers=spent), GOOD))
+    for id_ in "ab":
+        engine.submit(ask(id_))
+        collect(engine)
+    assert server.calls[1].at - server.calls[0].at >= 0.3
+    assert engine.usage.retries == 0
+
+
+def test_a_rate_limit_with_progress_does_not_use_up_retries(start: Open) -> None:
+    """One request in 30 ms passes: with 12 in flight and four retries each, most would fail if every 429 counted."""
+    last = [0.0]
+
+    def handler(call: Call) -> Answer:
+        if call.at - last[0] < 0.03:
+            return Answer(error("slow down"), 429)
+        last[0] = call.at
+        return GOOD
+
+    engine, server = start(handler, concurrency=12, max_retries=4, backoff=Backoff(first_s=0.02, longest_s=0.06))
+    for number in range(24):
+        engine.submit(ask(str(number)))
+    collect(engine, 24)
+    assert engine.usage.retries == len(server.calls) - 24 > 24
+
+
+def test_backoff_doubles_up_to_its_limit_with_jitter() -> None:
+    backoff = Backoff(first_s=1.0, longest_s=5.0)
+    for retry, longest in ((1, 1.0), (2, 2.0), (3, 4.0), (4, 5.0), (2000, 5.0)):
+        waits = [backoff.wait_s(retry) for _ in range(200)]
+        assert longest / 2 <= min(waits) < 0.6 * longest
+        assert 0.9 * longest < max(waits) <= longest
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, 0.0),
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after": "7", "retry-after-ms": "250"}, 0.25),
+        ({"retry-after": formatdate(time.time() - 100, usegmt=True)}, 0.0),
+        ({"retry-after": "soon"}, 0.0),
+        ({"retry-after": "-3"}, 0.0),
+        ({"retry-after": "1e999"}, 0.0),
+        ({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1h2m3.5s"}, 3723.5),
+        ({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "20ms"}, 0.02),
+        ({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "12"}, 12.0),
+        ({"x-ratelimit-remaining-requests": "3", "x-ratelimit-reset-requests": "12"}, 0.0),
+    ],
+)
+def test_wait_asked(headers: dict[str, str], seconds: float) -> None:
+    assert wait_asked(headers) == pytest.approx(seconds)
+
+
+def test_wait_asked_until_a_date() -> None:
+    assert 28 < wait_asked({"retry-after": formatdate(time.time() + 30, usegmt=True)}) <= 30
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (Answer(error(f"Incorrect API key provided: {KEY}"), 401), r"HTTP 401: Incorrect API key provided: \*\*\*; check OPENAI_API_KEY"),
+        (Answer(error("x" * 290 + KEY + "x" * 900), 401), r"HTTP 401: x+[*.]+; check OPENAI_API_KEY"),
+        (Answer(b"x" * 290 + KEY.encode()), r"not a chat completion.*x+[*.]+"),
+        (Answer(error("not yours"), 403), "HTTP 403: not yours; check what OPENAI_API_KEY may use"),
+        (Answer(error("no model tiny"), 404), "HTTP 404: no model tiny; check the model's name and OPENAI_BASE_URL"),
+        (Answer(error("prompt too\n long " + "x" * 5000), 400), "HTTP 400: prompt too long x+"),
+        (Answer(error("no money", code="insufficient_quota"), 429), "HTTP 429: no money"),
+        (Answer(error("never again"), 500, {"x-should-retry": "false"}), "HTTP 500: never again"),
+        (Answer(error("tomorrow"), 429, {"retry-after": "80000"}), r"HTTP 429: tomorrow \(it asks to wait 80000 s\)"),
+        (Answer(b"<html>hello</html>"), "not a chat completion.*<html>hello"),
+        (Answer(b'{"choices": []}'), "not a chat completion"),
+        (Answer(b'{"choices": [{"index": 0}]}'), "not a chat completion.*message"),
+        (Answer(b'{"error": {"message": "upstream died"}}'), "not a chat completion.*upstream died"),
+        (Answer(completion("yes", completion_tokens=-1)), "not a chat completion.*completion_tokens"),
+        (Answer(GOOD.body.replace(b"yes", b"\xff")), "not a chat completion"),
+    ],
+)
+def test_final_errors_are_one_clear_line_and_not_retried(start: Open, answer: Answer, words: str) -> None:
+    engine, server = start(answers(answer))
+    engine.submit(ask())
+    for _ in range(2):  # and so for ever
+        with pytest.raises(EngineError, match=rf"^{server.base_url}, model tiny: .*{words}") as caught:
+            engine.poll()
+    assert len(str(caught.value)) < 400
+    assert "\n" not in str(caught.value)
+    assert KEY[:6] not in str(caught.value)
+    assert len(server.calls) == 1
+
+
+def test_nobody_listens(start: Open) -> None:
+    with StubServer(answers(GOOD)) as server:
+        url = server.base_url
+    engine = OpenAIEngine("tiny", base_url=url, max_retries=1, backoff=QUICK)
+    engine.submit(ask())
+    with pytest.raises(EngineError, match=r"no connection: .*after 1 retries\); check OPENAI_BASE_URL and that the server runs"):
+        engine.poll()
+    engine.close()
+
+
+def test_an_error_comes_after_what_is_finished_and_stops_the_queue(start: Open) -> None:
+    engine, server = start(lambda call: Answer(error("bad"), 400) if call.prompt == "bad" else GOOD, concurrency=1)
+    for id_, prompt in (("a", "good"), ("b", "good"), ("c", "bad"), ("d", "good")):
+        engine.submit(ask(id_, prompt))
+    while len(server.calls) < 3:
+        time.sleep(0.005)
+    time.sleep(0.1)
+    assert [completion.id for completion in engine.poll()] == ["a", "b"]
+    with pytest.raises(EngineError, match="HTTP 400: bad"):
+        engine.poll()
+    assert len(server.calls) == 3
+
+
+def test_a_model_that_wants_max_completion_tokens(start: Open) -> None:
+    words = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+
+    def handler(call: Call) -> Answer:
+        return Answer(error(words, code="unsupported_parameter", param="max_tokens"), 400) if "max_tokens" in call.body else GOOD
+
+    engine, server = start(handler, max_retries=0)
+    for id_ in "ab":
+        engine.submit(ask(id_, max_new_tokens=9))
+        collect(engine)
+    assert [call.body.get("max_completion_tokens") for call in server.calls] == [None, 9, 9]
+    assert engine.usage == Usage(requests=2, prompt_tokens=14, completion_tokens=10)
+
+
+def test_close_abandons_what_is_in_flight(start: Open) -> None:
+    engine, server = start(answers(Answer(GOOD.body, delay_s=30)))
+    threads = threading.active_count()
+    engine.submit(ask())
+    while not server.calls:
+        time.sleep(0.005)
+    began = time.monotonic()
+    engine.close()
+    engine.close()
+    assert time.monotonic() - began < 1
+    assert threading.active_count() == threads - 1
+    for call in (engine.poll, lambda: engine.submit(ask())):
+        with pytest.raises(EngineError, match="closed"):
+            call()
+
+
+def test_close_wakes_a_waiting_poll(start: Open) -> None:
+    engine, _ = start(answers(Answer(GOOD.body, delay_s=30)))
+    engine.submit(ask())
+    closer = threading.Timer(0.1, engine.close)
+    closer.start()
+    with pytest.raises(EngineError, match="closed"):
+        engine.poll()
+    closer.join()
+
+
+def test_a_fault_in_the_engine_itself_does_not_leave_poll_waiting(start: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading, "excepthook", lambda details: None)
+    engine, _ = start(answers(GOOD))
+    engine.submit(ask(prompt="\ud800"))  # no UTF-8 for half a surrogate pair
+    for _ in range(2):
+        with pytest.raises(EngineError, match=r"thread has ended"):
+            engine.poll()
+    engine.submit(ask())
+
+
+def test_top_k_is_refused(start: Open) -> None:
+    engine, _ = start(answers(GOOD))
+    with pytest.raises(ConfigError, match=r"top_k is 40.*set top_k to 0"):
+        engine.submit(ask(top_k=40))
+    assert engine.poll() == []
+
+
+def test_a_missing_key_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("", "  "):
+        monkeypatch.setenv("OPENAI_API_KEY", value)
+        with pytest.raises(ConfigError, match=r"OPENAI_API_KEY is not set, and https://example\.com/v1 needs a key"):
+            OpenAIEngine("tiny", base_url="https://user:pass@example.com/v1?token=x")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-\nx")
+    with pytest.raises(ConfigError, match="OPENAI_API_KEY contains characters"):
+        OpenAIEngine("tiny")
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.0.1", "[::1]"])
+def test_an_endpoint_on_this_machine_needs_no_key(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    monkeypatch.setenv("OPENAI_BASE_URL", f"http://{host}:8000/v1")
+    endpoint = Endpoint.from_environment()
+    assert (endpoint.url, endpoint.key, endpoint.is_local) == (f"http://{host}:8000/v1", "none", True)
+
+
+def test_where_the_address_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Endpoint.from_environment().url == "https://api.openai.com/v1"
+    monkeypatch.setenv("OPENAI_BASE_URL", "https://one.example/v1")
+    assert Endpoint.from_environment().url == "https://one.example/v1"
+    assert Endpoint.from_environment("https://two.example/v1").url == "https://two.example/v1"
+    for wrong in ("one.example/v1", "ftp://one.example", "http://", "http://one.example:x"):
+        with pytest.raises(ConfigError, match="OPENAI_BASE_URL"):
+            Endpoint.from_environment(wrong)
+
+
+def test_the_key_is_not_shown(caplog: pytest.LogCaptureFixture, start: Open) -> None:
+    with caplog.at_level("DEBUG"):
+        engine, _ = start(answers(Answer(error("busy"), 500), GOOD))
+        engine.submit(ask())
+        collect(engine)
+    assert caplog.records
+    assert KEY not in caplog.text + repr(engine) + repr(Endpoint.from_environment())
+
+
+def test_price_must_make_sense() -> None:
+    assert Price(1.5, 6.0).cost_usd(2_000_000, 500_000) == 6.0
+    for wrong in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ConfigError, match="output_usd"):
+            Price(0, wrong)
+
+
+def test_concurrency_must_be_positive() -> None:
+    with pytest.raises(ConfigError, match="concurrency is 0"):
+        OpenAIEngine("tiny", concurrency=0)

@@ -1,0 +1,178 @@
+"""The transformers engine against plain ``generate`` and against itself without its cache. Real loading, a tiny random model, float32."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from spag.engines.base import Completion, FinishReason, PromptStyle, Request, Sampling
+from spag.engines.drawing import draw_tokens
+from spag.engines.slots import attention_mask, shared_length
+from spag.engines.transformers import TransformersEngine
+from spag.errors import ModelError
+from spag.models import encode_query, load_model, load_tokenizer
+
+GREEDY = Sampling(temperature=0, max_new_tokens=12)
+PROMPTS = ["rules of the game: " + tail for tail in ("a", "one two", "one two three", "x" * 50, "", "one two four")]
+
+
+@pytest.fixture(scope="module")
+def loaded(model_folder: Path) -> tuple[object, object]:
+    return load_model(str(model_folder), dtype="float32", device="cpu"), load_tokenizer(str(model_folder))
+
+
+def finish(engine: TransformersEngine, requests: list[Request]) -> dict[str, Completion]:
+    for request in requests:
+        engine.submit(request)
+    done: dict[str, Completion] = {}
+    while completions := engine.poll():
+        done |= {completion.id: completion for completion in completions}
+    engine.close()
+    return done
+
+
+def ask(prompts: list[str], sampling: Sampling = GREEDY, **more: object) -> list[Request]:
+    return [Request(f"{i}", prompt, sampling, seed=i, **more) for i, prompt in enumerate(prompts)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("concurrency", [1, 2, 8])
+@pytest.mark.parametrize("reuse", [True, False])
+def test_greedy_tokens_are_those_of_generate(loaded: tuple, concurrency: int, reuse: bool) -> None:
+    model, tokenizer = loaded
+    done = finish(TransformersEngine(model, tokenizer, concurrency=concurrency, reuse=reuse), ask(PROMPTS))
+    for index, prompt in enumerate(PROMPTS):
+        ids = torch.tensor([encode_query(tokenizer, prompt, PromptStyle.PLAIN)])
+        expected = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, min_new_tokens=2, do_sample=False)
+        assert list(done[str(index)].token_ids or ()) == expected[0, ids.shape[1] :].tolist()
+
+
+def test_logprobs_are_the_models_own(loaded: tuple) -> None:
+    model, tokenizer = loaded
+    for completion in finish(TransformersEngine(model, tokenizer, concurrency=3), ask(PROMPTS, Sampling(1.2, max_new_tokens=9))).values():
+        prompt = encode_query(tokenizer, PROMPTS[int(completion.id)], PromptStyle.PLAIN)
+        tokens = list(completion.token_ids or ())
+        with torch.inference_mode():
+            logits = model(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
+        expected = logits.log_softmax(-1).gather(-1, torch.tensor(tokens)[:, None]).squeeze(-1)
+        torch.testing.assert_close(torch.tensor(completion.logprobs), expected, atol=1e-5, rtol=0)
+
+
+def test_sampled_text_depends_on_the_requests_seed_alone(loaded: tuple) -> None:
+    model, tokenizer = loaded
+    requests = ask(PROMPTS * 3, Sampling(1.0, max_new_tokens=8))
+    alone = finish(TransformersEngine(model, tokenizer, concurrency=1), requests)
+    shuffled = random.Random(3).sample(requests, len(requests))
+    together = finish(TransformersEngine(model, tokenizer, concurrency=7), shuffled)
+    assert {i: c.token_ids for i, c in alone.items()} == {i: c.token_ids for i, c in together.items()}
+    assert len({c.token_ids for i, c in alone.items() if int(i) % 6 == 0}) == 3  # same prompt, other seed
+
+
+def test_growing_conversations_reuse_their_slot_and_stay_exact(loaded: tuple) -> None:
+    """Turn after turn of several games, each prompt continuing the last; the model must be fed only what is new."""
+    model, tokenizer = loaded
+    fed: list[int] = []
+    hook = model.register_forward_pre_hook(lambda _, args, kwargs: fed.append(kwargs["input_ids"].numel()), with_kwargs=True)
+    texts: dict[bool, list[str]] = {}
+    totals = {}
+    for reuse in (True, False):
+        fed.clear()
+        engine = TransformersEngine(model, tokenizer, concurrency=4, reuse=reuse)
+        prompts, said = [f"{'rules ' * 20}game {i}." for i in range(4)], []
+        for turn in range(4):
+            for index, prompt in enumerate(prompts):
+                engine.submit(Request(f"{index}", f"{prompt} now:", GREEDY, seed=turn))
+            done: dict[str, str] = {}
+            while completions := engine.poll():
+                done |= {c.id: c.text for c in completions}
+            said.append(str(sorted(done.items())))
+            prompts = [f"{prompt} {done[str(i)]}." for i, prompt in enumerate(prompts)]
+        texts[reuse], totals[reuse] = said, sum(fed)
+    hook.remove()
+    assert texts[True] == texts[False]
+    assert totals[True] < 0.5 * totals[False]
+
+
+def test_sliding_window_models_are_exact_too(tmp_path: Path) -> None:
+    from transformers import MistralConfig, MistralForCausalLM
+
+    from conftest import make_model
+
+    folder = make_model(tmp_path / "m")
+    config = MistralConfig(
+        vocab_size=258, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        sliding_window=8, initializer_range=0.2, bos_token_id=0, eos_token_id=1, pad_token_id=1,
+    )  # fmt: skip
+    torch.manual_seed(1)
+    model = MistralForCausalLM(config).eval()
+    tokenizer = load_tokenizer(str(folder))
+    done = finish(TransformersEngine(model, tokenizer, concurrency=3), ask(PROMPTS))
+    for index, prompt in enumerate(PROMPTS):
+        ids = torch.tensor([encode_query(tokenizer, prompt, PromptStyle.PLAIN)])
+        expected = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, min_new_tokens=2, do_sample=False)
+        assert list(done[str(index)].token_ids or ()) == expected[0, ids.shape[1] :].tolist()
+
+
+def test_limits_and_stop_strings(loaded: tuple) -> None:
+    model, tokenizer = loaded
+    free = finish(TransformersEngine(model, tokenizer), ask(["hello"], Sampling(0, max_new_tokens=12, min_new_tokens=12)))["0"]
+    assert (free.finish_reason, free.completion_tokens) == (FinishReason.LENGTH, 12)
+    raw = tokenizer.decode(list(free.token_ids or ()))
+    stop = raw[5:7]
+    cut = finish(TransformersEngine(model, tokenizer), ask(["hello"], Sampling(0, max_new_tokens=12), stop=(stop,)))["0"]
+    assert cut.finish_reason is FinishReason.STOP
+    assert cut.text == raw[: raw.index(stop)].strip()
+
+
+def test_min_new_tokens_bans_the_end(loaded: tuple) -> None:
+    model, tokenizer = loaded
+    engine = TransformersEngine(model, tokenizer)
+    engine._stop_ids = frozenset(range(200))  # nearly every token ends a reply
+    assert finish(engine, ask(["hello"], Sampling(0, max_new_tokens=9, min_new_tokens=4)))["0"].completion_tokens >= 4
+
+
+def test_unusual_designs_are_refused(loaded: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = loaded
+    monkeypatch.setattr(model.config, "layer_types", ["full_attention", "linear_attention"], raising=False)
+    with pytest.raises(ModelError, match=r"cannot cache this model \(linear_attention\); play it with vLLM"):
+        TransformersEngine(model, tokenizer)
+
+
+def test_draws_follow_the_distribution_and_the_filters() -> None:
+    logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]])
+    free = torch.zeros_like(logits, dtype=torch.bool)
+    grid = [(i + 0.5) / 1000 for i in range(1000)]
+
+    def shares(sampling: Sampling, banned: torch.Tensor = free) -> list[float]:
+        tokens, _ = draw_tokens(logits.expand(1000, 4), [sampling] * 1000, grid, banned.expand(1000, 4))
+        return (torch.bincount(tokens, minlength=4) / 1000).tolist()
+
+    # softmax([2, 1, 0, -1]) = .644 .237 .087 .032; at temperature 2 softmax([1, .5, 0, -.5]) = .455 .276 .167 .102
+    assert shares(Sampling(1.0)) == pytest.approx([0.644, 0.237, 0.087, 0.032], abs=0.002)
+    assert shares(Sampling(2.0)) == pytest.approx([0.455, 0.276, 0.167, 0.102], abs=0.002)
+    assert shares(Sampling(1.0, top_k=2)) == pytest.approx([0.731, 0.269, 0, 0], abs=0.002)
+    assert shares(Sampling(1.0, top_p=0.7)) == pytest.approx([0.731, 0.269, 0, 0], abs=0.002)
+    assert shares(Sampling(1.0, top_p=0.5)) == [1, 0, 0, 0]
+    assert shares(Sampling(0.0)) == [1, 0, 0, 0]
+    banned = torch.tensor([[True, False, False, True]])
+    assert shares(Sampling(1.0), banned) == pytest.approx([0, 0.731, 0.269, 0], abs=0.002)
+    _, logprobs = draw_tokens(logits, [Sampling(2.0)], [0.1], banned)
+    assert logprobs.item() == pytest.approx(-1.4402, abs=1e-4)  # log .237: raw, whatever the temperature or the ban
+
+
+def test_masks_and_prefixes() -> None:
+    assert shared_length([1, 2, 3], [1, 2, 4, 5]) == 2
+    assert shared_length([], [1]) == 0
+    assert shared_length([1, 2], [1, 2, 3]) == 2
+    mask = attention_mask(torch.tensor([[-1, 2]]), width=4)
+    assert mask.tolist() == [[[[True, False, False, False], [True, True, True, False]]]]
+    assert attention_mask(torch.tensor([[3]]), width=4, window=2).tolist() == [[[[False, False, True, True]]]]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

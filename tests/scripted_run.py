@@ -1,0 +1,57 @@
+"""A whole run with a scripted engine and a tiny real model, in a process of its own so that it can be killed: ``scripted_run.py FOLDER MODEL [A.B=VALUE ...]``."""
+
+import random
+import sys
+from pathlib import Path
+
+from spag import stages
+from spag.config import EngineConfig, ModelConfig, RunConfig, parse_config
+from spag.engines.base import Request
+from spag.engines.scripted import ScriptedEngine
+from spag.pipeline import run
+from spag.progress import SilentReporter
+
+WORDS = ["river", "bread", "piano", "garden", "window", "teacher", "engine", "doctor", "winter", "bottle", "planet", "ticket"]
+LINES = [
+    "Tell me about your day.",
+    "What do you see outside?",
+    "I know the word! It is `river`!",
+    "I had bread on the train.",
+    "A garden, a window and a doctor.",
+    "No idea.",
+    "The winter was long.",
+]
+
+CONFIG = """
+iterations: 1
+imitation:
+  max_episodes: 8
+  training: {learning_rate: 1.0e-3, global_batch_size: 4, micro_batch_size: 4, max_length: 256, gradient_checkpointing: false, save_steps: 1}
+selfplay: {words: 8, repeats: 2}
+offline_rl: {learning_rate: 1.0e-3, global_batch_size: 4, micro_batch_size: 4, max_length: 256, gradient_checkpointing: false, save_steps: 1}
+engine: {concurrency: 3}
+arena: {words: 2}
+"""
+
+
+def config_for(model: Path, words: Path, overrides: list[str]) -> RunConfig:
+    fixed = [f"model.name={model}", "model.dtype=float32", "model.device=cpu", f"words.source={words}"]
+    return parse_config(CONFIG, "test", [*fixed, *overrides])
+
+
+def chatter(request: Request) -> str:
+    return random.Random(request.seed).choice(LINES)
+
+
+def scripted(model: ModelConfig, engine: EngineConfig) -> ScriptedEngine:
+    return ScriptedEngine(chatter, concurrency=engine.concurrency, latency_s=0.01)
+
+
+def main() -> None:
+    folder, model, words, *overrides = sys.argv[1:]
+    stages.open_engine = scripted
+    run(config_for(Path(model), Path(words), overrides), Path(folder), SilentReporter())
+
+
+if __name__ == "__main__":
+    main()

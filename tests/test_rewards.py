@@ -1,0 +1,133 @@
+"""Rewards against upstream's own (golden/rewards.json) and against arithmetic."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from spag.episodes import Episode, SampleType
+from spag.game.base import Outcome, Role, Utterance
+from spag.game.judge import JudgeMode
+from spag.game.prompts import PromptSet, play_prompt
+from spag.rewards import RewardSettings, RewardStats, assign_rewards, return_coefficients, role_weights
+
+GOLDEN = json.loads((Path(__file__).parent / "golden" / "rewards.json").read_text())
+GUESS = "I know the word! It is `river`!"
+
+
+def episode(*texts: str, word: str = "river", name: str = "") -> Episode:
+    history = tuple(Utterance((Role.ATTACKER, Role.DEFENDER)[i % 2], text) for i, text in enumerate(texts))
+    return Episode(id=name, target_word=word, max_turns=5, history=history)
+
+
+INDUCED = episode("Where do you swim?", "In a lake.", "And outdoors?", "In the river.", name="induced")
+GUESSED = episode("It flows to the sea.", GUESS, name="guessed")
+TIED = Episode(id="tied", target_word="river", max_turns=1, history=episode("Hi", "Hello").history)
+VIOLATED = episode("A river!", name="violated")
+
+
+def test_golden_samples() -> None:
+    rows = [row["episode"] for row in GOLDEN["episodes"]]
+    episodes = [
+        episode_of(row["target_word"], row["max_turns"], [(said["role"], said["content"]) for said in row["history"]]) for row in rows
+    ]
+    samples = assign_rewards(episodes, GOLDEN["discount"], "paper")
+    assert [(s.target, s.role) for s in samples] == [(g["target"], g["role"]) for g in GOLDEN["samples"]]
+    for sample, golden in zip(samples, GOLDEN["samples"], strict=True):
+        assert sample.reward == pytest.approx(golden["reward"], abs=1e-12)
+        assert sample.weight == pytest.approx(golden["weight"], abs=1e-12)
+
+
+def episode_of(word: str, max_turns: int, history: list[tuple[str, str]]) -> Episode:
+    return Episode(target_word=word, max_turns=max_turns, history=tuple(Utterance(Role(role), text) for role, text in history))
+
+
+def test_coefficients_grow_by_one_over_discount_and_sum_to_one() -> None:
+    # 1.25 : 1.5625 : 1.953125 -> divided by their sum 4.765625
+    assert return_coefficients(3, 0.8) == pytest.approx([0.26229508, 0.32786885, 0.40983607])
+    assert return_coefficients(2, 1.0) == [0.5, 0.5]
+
+
+def test_role_weights_balance_the_roles() -> None:
+    # 3 decided games, 2 attacker wins: 3/(2*2) and 3/(2*1); each role then counts 1.5 in sum
+    weights = role_weights({Outcome.ATTACKER_WINS: 2, Outcome.DEFENDER_WINS: 1, Outcome.TIE: 9})
+    assert weights == {Role.ATTACKER: 0.75, Role.DEFENDER: 1.5}
+    assert role_weights({Outcome.ATTACKER_WINS: 4}) == {Role.ATTACKER: 0.5}
+    # the paper's imitation data: 31,273 attacker and 2,700 defender wins -> 0.543 and 6.291
+    paper = role_weights({Outcome.ATTACKER_WINS: 31_273, Outcome.DEFENDER_WINS: 2_700})
+    assert (round(paper[Role.ATTACKER], 3), round(paper[Role.DEFENDER], 3)) == (0.543, 6.291)
+
+
+def test_only_winners_are_trained_and_stats_tell() -> None:
+    stats = RewardStats()
+    samples = assign_rewards([INDUCED, GUESSED, TIED, VIOLATED], stats=stats)
+    assert [(s.episode_id, s.role, s.turn, s.target) for s in samples] == [
+        ("induced", Role.ATTACKER, 1, "Where do you swim?"),
+        ("induced", Role.ATTACKER, 2, "And outdoors?"),
+        ("guessed", Role.DEFENDER, 1, GUESS),
+    ]
+    assert stats.outcomes == {
+        Outcome.ATTACKER_WINS: 1,
+        Outcome.DEFENDER_WINS: 1,
+        Outcome.TIE: 1,
+        Outcome.ATTACKER_VIOLATION: 1,
+    }
+    assert stats.samples == {Role.ATTACKER: 2, Role.DEFENDER: 1}
+    assert stats.role_weights == {Role.ATTACKER: 1.0, Role.DEFENDER: 1.0}
+
+
+def test_what_follows_the_judged_end_is_dropped() -> None:
+    long = episode("Where do you swim?", "In the river.", "Ha, got you.", "Oh no.")
+    assert [s.target for s in assign_rewards([long])] == ["Where do you swim?"]
+
+
+def test_losers_and_ties_are_paid_when_asked() -> None:
+    samples = assign_rewards([INDUCED, TIED], settings=RewardSettings(loser_reward=-1.0, tie_reward=-0.5))
+    rewards = [(s.episode_id, s.role, round(s.reward, 6)) for s in samples]
+    assert rewards == [
+        ("induced", Role.ATTACKER, 0.444444),
+        ("induced", Role.ATTACKER, 0.555556),
+        ("induced", Role.DEFENDER, -0.444444),
+        ("induced", Role.DEFENDER, -0.555556),
+        ("tied", Role.ATTACKER, -0.5),
+        ("tied", Role.DEFENDER, -0.5),
+    ]
+
+
+def test_an_empty_utterance_keeps_its_share_but_is_not_trained() -> None:
+    stats = RewardStats()
+    (sample,) = assign_rewards([episode("", "What?", "Where do you swim?", "In the river.")], stats=stats)
+    assert sample.reward == pytest.approx(0.5555555)
+    assert stats.empty_targets == 1
+
+
+def test_queries_show_what_the_speaker_saw() -> None:
+    for sample in assign_rewards([INDUCED, GUESSED]):
+        history_seen = {"Where do you swim?", "In a lake.", "And outdoors?"} if sample.turn == 2 else set()
+        assert all(text in sample.query for text in history_seen)
+        assert sample.target not in sample.query
+        if sample.role is Role.DEFENDER:
+            assert "river" not in sample.query.lower()
+
+
+def test_queries_depend_on_seed_episode_and_turn_alone() -> None:
+    alone = assign_rewards([GUESSED], settings=RewardSettings(seed=5))
+    among = assign_rewards([INDUCED, GUESSED], settings=RewardSettings(seed=5))
+    assert alone[0].query == among[-1].query
+    drawn = {assign_rewards([GUESSED], settings=RewardSettings(seed=seed))[0].query for seed in range(20)}
+    assert len(drawn) > 5
+
+
+def test_play_template_is_the_prompt_of_play() -> None:
+    game = RewardSettings(random_template=False, sample_type=SampleType.IMITATION)
+    (sample,) = assign_rewards([GUESSED], settings=game)
+    from spag.game.base import Observation
+
+    assert sample.query == play_prompt(Observation(Role.DEFENDER, GUESSED.history[:1], 5, None), PromptSet.default())
+    assert sample.type is SampleType.IMITATION
+
+
+def test_paper_mode_differs_where_upstream_does() -> None:
+    inside = episode("Which pets do you like?", "Any of that category.", word="cat")
+    assert len(assign_rewards([inside], judge="paper")) == 1
+    assert assign_rewards([inside], judge=JudgeMode.STRICT) == []

@@ -1,0 +1,149 @@
+"""Many games in flight: the same games whatever the engine's order, batch size or interruptions."""
+
+import random
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from spag.collect import collect_episodes
+from spag.engines.base import Request, Sampling
+from spag.engines.scripted import ScriptedEngine
+from spag.episodes import Episode, read_episodes
+from spag.errors import DataError, RunError
+from spag.game.base import Outcome, Role
+from spag.game.taboo import AdversarialTaboo
+from spag.seeding import derive_seed
+from spag.selfplay import GameSpec, Player, PlayStats, game_specs, play
+
+WORDS = ["river", "bread", "piano", "ice cream", "window"]
+LINES = ["Tell me about your day.", "What do you see outside?", "I know the word! It is `river`!", "I play the piano.", "No idea.", "Bread, maybe."]
+
+
+def chatter(request: Request) -> str:
+    return random.Random(request.seed).choice(LINES)
+
+
+def players(concurrency: int = 4, order: int = 0, sampling: Sampling = Sampling()) -> Mapping[Role, Player]:  # noqa: B008
+    engine = ScriptedEngine(chatter, concurrency=concurrency, shuffle_seed=order)
+    return {role: Player(engine, "chatter", sampling) for role in Role}
+
+
+def by_id(episodes: object) -> dict[str, Episode]:
+    return {episode.id: episode for episode in episodes}  # type: ignore[attr-defined]
+
+
+def test_games_do_not_depend_on_order_or_batch() -> None:
+    specs = game_specs(WORDS, repeats=8, seed=1)
+    one = by_id(play(specs, players(concurrency=1)))
+    many = by_id(play(list(reversed(specs)), players(concurrency=64, order=9)))
+    assert one == many
+    assert len(one) == 40
+    assert len({episode.outcome for episode in one.values()}) >= 3
+
+
+def test_a_game_ends_at_its_judged_end_and_says_why() -> None:
+    for episode in play(game_specs(WORDS, 8, seed=2), players()):
+        assert episode.outcome is not None
+        assert episode.reason
+        assert len(episode.history) <= 10
+        assert [said.role for said in episode.history] == [(Role.ATTACKER, Role.DEFENDER)[i % 2] for i in range(len(episode.history))]
+        if episode.outcome is Outcome.TIE:
+            assert len(episode.history) == 10
+
+
+def test_seeds_come_from_run_word_and_repeat() -> None:
+    specs = game_specs(["a", "b"], 2, seed=7)
+    assert [spec.id for spec in specs] == ["a-0", "a-1", "b-0", "b-1"]
+    assert specs[3].seed == derive_seed(7, "b", 1)
+    assert len({spec.seed for spec in specs} | {spec.seed for spec in game_specs(["a", "b"], 2, seed=8)}) == 8
+
+
+def test_two_engines_each_speak_for_their_role() -> None:
+    attacker, defender = ScriptedEngine(lambda r: "Guess it."), ScriptedEngine(lambda r: "I know the word! It is `river`!")
+    sides = {Role.ATTACKER: Player(attacker, "a", Sampling()), Role.DEFENDER: Player(defender, "d", Sampling(temperature=0))}
+    (episode,) = play([GameSpec("g", "river", 0)], sides)
+    assert [said.content for said in episode.history] == ["Guess it.", "I know the word! It is `river`!"]
+    assert episode.outcome is Outcome.DEFENDER_WINS
+    assert episode.players[Role.DEFENDER].model == "d"
+    assert episode.players[Role.DEFENDER].sampling["temperature"] == 0
+
+
+def test_empty_utterances_are_drawn_again_then_stand_and_are_counted() -> None:
+    asked: list[int] = []
+
+    def mute(request: Request) -> str:
+        asked.append(request.seed)
+        return ""
+
+    engine = ScriptedEngine(mute)
+    stats = PlayStats()
+    (episode,) = play([GameSpec("g", "river", 0)], {role: Player(engine, "m", Sampling()) for role in Role}, max_turns=2, stats=stats)
+    assert (episode.outcome, [said.content for said in episode.history]) == (Outcome.TIE, [""] * 4)
+    assert (stats.utterances, stats.empty, stats.retries) == (4, 4, 8)
+    assert len(set(asked)) == 12  # each attempt has a seed of its own
+
+
+def test_a_game_in_flight_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match="two games with the id 'g'"):
+        list(play([GameSpec("g", "river", 0), GameSpec("g", "bread", 1)], players()))
+
+
+def collect(path: Path, specs: list[GameSpec], reply: object = chatter, **options: object) -> object:
+    def make(stack: ExitStack) -> Mapping[Role, Player]:
+        engine = ScriptedEngine(reply, concurrency=4)  # type: ignore[arg-type]
+        return {role: Player(engine, "chatter", Sampling()) for role in Role}
+
+    return collect_episodes(path, specs, make, game=AdversarialTaboo(), max_turns=5, **options)  # type: ignore[arg-type]
+
+
+def test_resuming_plays_only_what_is_missing(tmp_path: Path) -> None:
+    path, specs = tmp_path / "e.jsonl", game_specs(WORDS, 4, seed=1)
+    collect(path, specs)
+    whole = by_id(read_episodes(path))
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:7]) + lines[7][:30])  # killed while writing the eighth game
+    asked: set[str] = set()
+
+    def watch(request: Request) -> str:
+        asked.add(request.id)
+        return chatter(request)
+
+    summary = collect(path, specs, watch)
+    assert by_id(read_episodes(path)) == whole
+    assert len(list(read_episodes(path))) == 20
+    assert asked == set(whole) - {episode.id for episode in list(read_episodes(path))[:7]}
+    assert (summary.games, summary.played_now) == (20, 13)  # type: ignore[attr-defined]
+
+
+def test_a_complete_file_loads_no_model(tmp_path: Path) -> None:
+    path, specs = tmp_path / "e.jsonl", game_specs(WORDS, 1, seed=1)
+    collect(path, specs)
+
+    def fail(stack: ExitStack) -> Mapping[Role, Player]:
+        raise AssertionError("a model was loaded")
+
+    summary = collect_episodes(path, specs, fail, game=AdversarialTaboo(), max_turns=5)
+    assert (summary.games, summary.played_now) == (5, 0)
+
+
+def test_games_of_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    collect(path, game_specs(["river"], 1, seed=1))
+    with pytest.raises(RunError, match="holds the game 'river-0' of another seed or word list"):
+        collect(path, game_specs(["river"], 1, seed=2))
+
+
+def test_corruption_in_the_middle_is_named_not_skipped(tmp_path: Path) -> None:
+    path, specs = tmp_path / "e.jsonl", game_specs(WORDS, 1, seed=1)
+    collect(path, specs)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + b"#!garbage\n" + b"".join(lines[2:]))
+    with pytest.raises(DataError, match=r"e\.jsonl:2: not JSON"):
+        collect(path, specs)
+
+
+def test_a_word_listed_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="a target word is listed twice"):
+        collect(tmp_path / "e.jsonl", game_specs(["river", "river"], 1, seed=1))

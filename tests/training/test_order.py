@@ -1,0 +1,57 @@
+"""The schedule: every sample once an epoch, global batches that no split changes."""
+
+import random
+
+import pytest
+
+from spag.training.data import FILLER
+from spag.training.order import MicroBatches, total_steps
+
+LENGTHS = [random.Random(0).randint(3, 90) for _ in range(37)]
+
+
+def order(world_size: int = 1, rank: int = 0, *, micro: int = 2, epochs: int = 2, seed: int = 0) -> list[list[int]]:
+    schedule = MicroBatches(
+        LENGTHS, epochs=epochs, global_batch_size=8, micro_batch_size=micro, seed=seed, world_size=world_size, rank=rank
+    )
+    batches = list(schedule)
+    assert len(batches) == len(schedule)
+    return batches
+
+
+def global_batches(world_size: int, micro: int) -> list[list[int]]:
+    ranks = [order(world_size, rank, micro=micro) for rank in range(world_size)]
+    assert len({len(batches) for batches in ranks}) == 1  # every process takes as many forward passes
+    per_step = 8 // (micro * world_size)
+    steps = [[rank[start : start + per_step] for rank in ranks] for start in range(0, len(ranks[0]), per_step)]
+    return [sorted(i for rank in step for batch in rank for i in batch if i != FILLER) for step in steps]
+
+
+def test_each_sample_is_seen_once_an_epoch_and_only_the_last_step_is_short() -> None:
+    batches = global_batches(1, 2)
+    assert [len(batch) for batch in batches] == [8] * 9 + [2]  # 74 = 9 * 8 + 2
+    assert len(batches) == total_steps(37, 2, 8)
+    seen = [index for batch in batches for index in batch]
+    assert sorted(seen) == sorted([*range(37), *range(37)])
+
+
+@pytest.mark.parametrize(("world_size", "micro"), [(1, 1), (1, 8), (2, 2), (4, 1), (4, 2)])
+def test_global_batches_are_the_same_however_they_are_split(world_size: int, micro: int) -> None:
+    assert global_batches(world_size, micro) == global_batches(1, 2)
+
+
+def test_the_last_step_gives_a_process_without_samples_the_filler() -> None:
+    assert [order(4, rank, micro=2)[-1] == [FILLER] for rank in range(4)] == [False, False, True, True]  # 2 samples, 4 processes
+
+
+def test_micro_batches_hold_samples_of_similar_length() -> None:
+    first = [[LENGTHS[i] for i in batch] for batch in order(epochs=1)[:4]]
+    flat = [length for batch in first for length in batch]
+    assert flat == sorted(flat, reverse=True)
+
+
+def test_seed_and_epoch_decide_the_order() -> None:
+    assert order(seed=1) == order(seed=1) != order(seed=2)
+    assert order(epochs=2)[:16] == order(epochs=1)[:16]
+    seen = [i for batch in global_batches(1, 8) for i in batch]
+    assert seen[:37] != seen[37:]

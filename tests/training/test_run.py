@@ -1,0 +1,217 @@
+"""Whole trainings of the tiny model: what they compute, write and refuse."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny import MODEL, make_samples, settings, train_tiny
+
+from spag.config import LoraConfig, ModelConfig, TrainingConfig
+from spag.engines.base import PromptStyle
+from spag.errors import ConfigError, DataError, RunError, StorageError
+from spag.models import load_model, load_tokenizer
+from spag.training import Phase, Stage, TrainProgress, train
+from spag.training.data import Group, collate, encode_samples
+from spag.training.failures import clear_failures
+from spag.training.losses import imitation_loss, offline_rl_loss
+from spag.training.policy import target_logprobs
+
+Weights = dict[str, torch.Tensor]
+
+
+def weights(output: Path) -> Weights:
+    return load_file(output / "checkpoint" / "model.safetensors")
+
+
+def distance(left: Weights, right: Weights) -> float:
+    return max((left[name] - right[name]).abs().max().item() for name in left)
+
+
+def rows(output: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+
+
+def numbers(row: dict[str, Any]) -> dict[str, float]:
+    """What a row says, less what the clock says and what does not exist (an SFT loss without SFT rows)."""
+    return {key: value for key, value in row.items() if key != "samples_per_second" and value is not None}
+
+
+@pytest.mark.parametrize("stage", Stage)
+def test_one_step_is_the_gradient_of_the_loss_of_the_whole_global_batch(model_folder: Path, tmp_path: Path, stage: Stage) -> None:
+    """AdamW first moves each weight by lr * g / (|g| + eps): compare with that done by hand on the 7 samples at once, in plain torch."""
+    chosen = settings(learning_rate=1e-3, max_grad_norm=0.0)
+    result = train_tiny(model_folder, tmp_path, chosen, count=7, stage=stage)  # 7 samples: less than a global batch, 4 uneven micro-batches
+
+    model = load_model(str(model_folder), dtype="float32", device="cpu").train()
+    samples = make_samples(7)
+    batch = collate([(s, 0.0) for s in encode_samples(samples, load_tokenizer(str(model_folder)), PromptStyle.PLAIN, 2048)])
+    logprob = target_logprobs(model, batch, logits_to_keep=False)
+    reference = logprob.detach()
+    if stage is Stage.IMITATION:
+        loss = imitation_loss(logprob, reference, batch["weight"], kl_coef=0.2)
+    else:
+        is_sft = batch["group"] == Group.SFT
+        loss = offline_rl_loss(logprob, reference, batch["reward"], batch["weight"], is_sft, kl_coef=0.2, sft_coef=0.5, clip_range=0.2)
+    loss.backward()
+    trained = weights(tmp_path)
+    for name, parameter in model.named_parameters():
+        if name in trained:
+            expected = parameter.detach() - 1e-3 * parameter.grad / (parameter.grad.abs() + 1e-8)
+            clear = parameter.grad.abs() > 1e-5  # where the gradient is next to nothing, its sign is rounding
+            assert (trained[name] - expected)[clear].abs().max() < 1e-5
+    assert (result.steps, result.samples) == (1, 7)
+    assert result.metrics["loss"] == pytest.approx(loss.item(), abs=1e-5)
+
+
+@pytest.mark.parametrize("micro", [1, 4, 8])
+def test_the_result_does_not_depend_on_the_micro_batch_size(model_folder: Path, tmp_path: Path, micro: int) -> None:
+    train_tiny(model_folder, tmp_path / "two", settings(learning_rate=1e-3))
+    train_tiny(model_folder, tmp_path / "other", settings(learning_rate=1e-3, micro_batch_size=micro))
+    assert distance(weights(tmp_path / "two"), weights(tmp_path / "other")) < 1e-5
+    for left, right in zip(rows(tmp_path / "two"), rows(tmp_path / "other"), strict=True):
+        assert numbers(left) == pytest.approx(numbers(right), abs=1e-4, rel=1e-4)
+
+
+def test_ratios_start_at_one_and_the_rows_tell_what_happened(model_folder: Path, tmp_path: Path) -> None:
+    result = train_tiny(model_folder, tmp_path, settings(warmup_ratio=0.0))
+    first, *_, last = rows(tmp_path)
+    assert [row["step"] for row in rows(tmp_path)] == [1, 2, 3, 4, 5, 6]  # ceil(41 / 8)
+    assert first["importance_ratio"] == pytest.approx(1.0, abs=1e-6)
+    assert first["kl"] == pytest.approx(0.0, abs=1e-6)
+    assert first["clip_fraction"] == 0.0 < last["clip_fraction"]
+    assert first["learning_rate"] == 1e-2 > last["learning_rate"]
+    assert result.metrics == last
+    assert set(first) == set(last) >= {"loss", "loss_attacker", "loss_defender", "loss_sft", "grad_norm", "samples_per_second"}
+    by_group = ("loss_attacker", "loss_defender", "loss_sft")
+    assert [first[name] is None for name in by_group] == [False, False, False]
+    assert sorted(last[name] is None for name in by_group) == [False, True, True]  # the last global batch is a single sample
+
+
+def test_bfloat16_autocast_keeps_float32_weights_and_ratios_near_one(model_folder: Path, tmp_path: Path) -> None:
+    train_tiny(model_folder, tmp_path, model=ModelConfig(dtype="bfloat16", device="cpu"))
+    assert {tensor.dtype for tensor in weights(tmp_path).values()} == {torch.float32}
+    assert rows(tmp_path)[0]["importance_ratio"] == pytest.approx(1.0, abs=2e-3)
+    config = json.loads((tmp_path / "checkpoint" / "config.json").read_text())
+    assert config["dtype"] == "float32"
+    assert config["use_cache"] is True
+
+
+def test_gradient_checkpointing_changes_nothing(model_folder: Path, tmp_path: Path) -> None:
+    train_tiny(model_folder, tmp_path / "off")
+    train_tiny(model_folder, tmp_path / "on", settings(gradient_checkpointing=True))
+    assert distance(weights(tmp_path / "off"), weights(tmp_path / "on")) == 0.0
+
+
+def test_imitation_learns_its_targets(model_folder: Path, tmp_path: Path) -> None:
+    chosen = TrainingConfig(
+        learning_rate=1e-2, global_batch_size=8, micro_batch_size=4, epochs=6, gradient_checkpointing=False, log_steps=10
+    )
+    result = train_tiny(model_folder, tmp_path, chosen, count=16, stage=Stage.IMITATION)
+    assert (result.steps, result.samples) == (12, 96)
+    assert [row["step"] for row in rows(tmp_path)] == [10, 12]  # every tenth, and the last
+    assert result.metrics["loss_attacker"] < 3.0 < math.log(258)
+    assert "importance_ratio" not in result.metrics
+    load_model(str(result.checkpoint), device="cpu")
+    load_tokenizer(str(result.checkpoint))
+
+
+def test_lora_trains_an_adapter_and_a_later_stage_goes_on_with_it(model_folder: Path, tmp_path: Path) -> None:
+    chosen = settings(lora=LoraConfig(rank=2, alpha=4))
+    first = train_tiny(model_folder, tmp_path / "one", chosen)
+    adapter = load_file(first.checkpoint / "adapter_model.safetensors")
+    assert not (first.checkpoint / "model.safetensors").exists()
+    assert all("lora_" in name for name in adapter)
+    assert max(adapter[name].abs().max().item() for name in adapter if "lora_B" in name) > 0.0
+    second = train_tiny(first.checkpoint, tmp_path / "two", chosen)
+    assert rows(tmp_path / "two")[0]["importance_ratio"] == pytest.approx(1.0, abs=1e-6)  # the reference is base and first adapter
+    moved = load_file(second.checkpoint / "adapter_model.safetensors")
+    assert set(moved) == set(adapter)
+    assert distance(moved, adapter) > 0.0
+    load_model(str(second.checkpoint), device="cpu")
+
+
+def test_progress_counts_reference_samples_and_then_steps(model_folder: Path, tmp_path: Path) -> None:
+    seen: list[TrainProgress] = []
+    train_tiny(model_folder, tmp_path, count=20, progress=seen.append)
+    reference = [at for at in seen if at.phase is Phase.REFERENCE]
+    steps = [at for at in seen if at.phase is Phase.TRAINING]
+    assert [(at.step, at.total_steps, at.loss) for at in reference] == [
+        (8, 16, None),
+        (16, 16, None),
+    ]  # 4 of 20 are SFT rows, which need none
+    assert [(at.step, at.total_steps) for at in steps] == [(1, 3), (2, 3), (3, 3)]
+    assert [at.loss for at in steps] == [row["loss"] for row in rows(tmp_path)]
+    assert steps[0].eta_s > steps[-1].eta_s == 0.0
+
+
+def test_the_output_folder_holds_what_the_page_says(model_folder: Path, tmp_path: Path) -> None:
+    train_tiny(model_folder, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"checkpoint", "metrics.jsonl", "reference.jsonl", "training.json"}
+
+
+def test_a_finished_training_is_not_repeated_but_one_with_other_samples_is(model_folder: Path, tmp_path: Path) -> None:
+    first = train_tiny(model_folder, tmp_path)
+    made = (tmp_path / "checkpoint" / "model.safetensors").stat().st_mtime_ns
+    assert train_tiny(model_folder, tmp_path) == first
+    assert (tmp_path / "checkpoint" / "model.safetensors").stat().st_mtime_ns == made
+    other = train_tiny(model_folder, tmp_path, count=20)
+    assert (other.steps, len(rows(tmp_path))) == (3, 3)
+    assert len((tmp_path / "reference.jsonl").read_text().splitlines()) == 1 + 16
+
+
+def test_a_stale_reference_file_is_not_used(model_folder: Path, tmp_path: Path) -> None:
+    train_tiny(model_folder, tmp_path / "a")
+    other = shutil.copytree(model_folder, tmp_path / "other")
+    model = load_model(str(other), dtype="float32", device="cpu")
+    with torch.no_grad():
+        model.get_input_embeddings().weight.mul_(1.5)
+    model.save_pretrained(other)
+    (tmp_path / "b").mkdir()
+    shutil.copy(tmp_path / "a" / "reference.jsonl", tmp_path / "b")
+    train_tiny(other, tmp_path / "b")
+    assert rows(tmp_path / "b")[0]["importance_ratio"] == pytest.approx(1.0, abs=1e-6)
+
+
+def test_what_cannot_work_is_refused_in_one_line(model_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no samples"):
+        train_tiny(model_folder, tmp_path, count=0)
+    with pytest.raises(ConfigError, match=r"global_batch_size=8 is not a multiple of micro_batch_size=3 times 1 processes"):
+        train_tiny(model_folder, tmp_path, settings(micro_batch_size=3))
+    with pytest.raises(ConfigError, match=r"global_batch_size=8 is not a multiple of micro_batch_size=16"):
+        train_tiny(model_folder, tmp_path, settings(micro_batch_size=16))
+    with pytest.raises(ConfigError, match=r"dtype=float16.*CPU"):
+        train_tiny(model_folder, tmp_path, model=ModelConfig(dtype="float16", device="cpu"))
+    with pytest.raises(ConfigError, match="offline_rl settings"):
+        train(
+            Stage.OFFLINE_RL, make_samples(5), model=MODEL, training=TrainingConfig(), start_from=str(model_folder), output=tmp_path, seed=0
+        )
+
+
+def test_a_loss_that_is_no_number_stops_the_training_and_names_the_step(model_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"training step [2-6]: the (loss|gradient's norm) is"):
+        train_tiny(model_folder, tmp_path, settings(learning_rate=1e30, warmup_ratio=0.0))
+    assert not (tmp_path / "checkpoint").exists()
+
+
+def test_a_full_disk_is_a_storage_error(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        Path("/dev/full").write_text("row")
+
+    monkeypatch.setattr("spag.training.state.MetricsLog.append", full)
+    with pytest.raises(StorageError, match=r"cannot be written .*No space left.*training resumes"):
+        train_tiny(model_folder, tmp_path)
+    with pytest.raises(StorageError, match="cannot be written"), clear_failures(tmp_path):
+        torch.save(torch.zeros(100_000), "/dev/full")
+
+
+def test_memory_that_runs_out_is_a_run_error_with_the_remedy(tmp_path: Path) -> None:
+    for error in (torch.OutOfMemoryError("CUDA out of memory."), MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")):
+        with pytest.raises(RunError, match=r"out of memory.*micro_batch_size"), clear_failures(tmp_path):
+            raise error
+    with pytest.raises(RuntimeError, match="something else"), clear_failures(tmp_path):
+        raise RuntimeError("something else")

@@ -1,0 +1,108 @@
+"""A tiny random Llama with a byte-level tokenizer, and samples for it: training takes milliseconds a step, in float32, on the CPU.
+
+As a script it trains in a process of its own, which can be killed at a chosen moment:  tiny.py MODEL OUTPUT SETTINGS_JSON [MOMENT]
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from spag.config import ModelConfig, OfflineRLConfig
+from spag.episodes import SampleType, TrainingSample
+from spag.game.base import Role
+from spag.training import Stage, TrainProgress, TrainResult, train
+
+MODEL = ModelConfig(dtype="float32", device="cpu")
+SAMPLES = 41
+
+
+def make_model(folder: Path) -> Path:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {token: index for index, token in enumerate(["<s>", "</s>", *alphabet])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="</s>")
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(vocab),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=1,
+        initializer_range=0.1,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    fast.save_pretrained(folder)
+    return folder
+
+
+def make_samples(count: int) -> list[TrainingSample]:
+    """Samples of many lengths, both roles, every fifth an SFT row."""
+    roles = (Role.ATTACKER, Role.DEFENDER)
+    return [
+        TrainingSample(query="ask " * (1 + i % 4), target="x" * (i % 7) + str(i), weight=1 + i % 3, type=SampleType.SFT)
+        if i % 5 == 4
+        else TrainingSample(
+            query="word " * (1 + i % 5), target="say " * (i % 3) + str(i), reward=0.1 + i % 4, weight=0.5 + i % 2, role=roles[i % 2]
+        )
+        for i in range(count)
+    ]
+
+
+def settings(**changes: object) -> OfflineRLConfig:
+    defaults = {"learning_rate": 1e-2, "global_batch_size": 8, "micro_batch_size": 2, "gradient_checkpointing": False, "save_steps": 2}
+    return OfflineRLConfig.model_validate({**defaults, **changes})
+
+
+def train_tiny(start: Path, output: Path, chosen: OfflineRLConfig | None = None, count: int = SAMPLES, **others: Any) -> TrainResult:
+    arguments = {"stage": Stage.OFFLINE_RL, "samples": make_samples(count), "model": MODEL, "seed": 3, **others}
+    return train(**arguments, training=chosen or settings(), start_from=str(start), output=output)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def arm(moment: str) -> None:
+    """Prepare to be killed in the middle of writing one of a checkpoint's files, or between the finished model and the record of it."""
+    import spag.training.run as run
+
+    save = torch.save
+
+    def torn_save(value: Any, path: Any) -> None:
+        save(value, path)
+        if str(path).endswith("checkpoint-4/optimizer.pt"):
+            os.truncate(path, Path(path).stat().st_size // 2)
+            die()
+
+    if moment == "checkpoint":
+        torch.save = torn_save
+    if moment == "finish":
+        run.write_atomically = lambda path, text: die()
+
+
+def main(model: str, output: str, chosen: str, moment: str = "") -> None:
+    torch.set_num_threads(1)
+    arm(moment)
+
+    def progress(at: TrainProgress) -> None:
+        if moment == f"{at.phase} {at.step}":
+            die()
+
+    train_tiny(Path(model), Path(output), OfflineRLConfig.model_validate_json(chosen), progress=progress)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
