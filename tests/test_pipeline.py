@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from scripted_run import WORDS, config_for, scripted
 
+from scripted_run import WORDS, config_for, scripted
 from spag import stages
 from spag.config import EngineConfig, ModelConfig
 from spag.engines.base import Engine
@@ -34,8 +34,36 @@ def words_file(tmp_path: Path) -> Path:
 
 
 def _held_out() -> list[str]:
-    candidates = ["apple", "bridge", "candle", "desert", "eagle", "forest", "guitar", "hammer", "island", "jacket", "kitchen", "lemon", "mirror"]
-    more = ["needle", "orange", "pepper", "rabbit", "saddle", "temple", "umbrella", "valley", "whistle", "yellow", "zebra", "anchor", "basket"]
+    candidates = [
+        "apple",
+        "bridge",
+        "candle",
+        "desert",
+        "eagle",
+        "forest",
+        "guitar",
+        "hammer",
+        "island",
+        "jacket",
+        "kitchen",
+        "lemon",
+        "mirror",
+    ]
+    more = [
+        "needle",
+        "orange",
+        "pepper",
+        "rabbit",
+        "saddle",
+        "temple",
+        "umbrella",
+        "valley",
+        "whistle",
+        "yellow",
+        "zebra",
+        "anchor",
+        "basket",
+    ]
     return [word for word in candidates + more if split_of(word) is Split.HELD_OUT][:4]
 
 
@@ -51,7 +79,9 @@ def digest_of(folder: Path) -> dict[str, str]:
         parts[str(path.relative_to(folder))] = "".join(sorted(path.read_text().splitlines()))
     for path in sorted([*folder.rglob("samples.jsonl"), *folder.rglob("*.safetensors"), *folder.rglob("results.json")]):
         data = path.read_bytes()
-        parts[str(path.relative_to(folder))] = hashlib.sha256(b"".join(sorted(data.splitlines())) if path.suffix == ".jsonl" else data).hexdigest()
+        parts[str(path.relative_to(folder))] = hashlib.sha256(
+            b"".join(sorted(data.splitlines())) if path.suffix == ".jsonl" else data
+        ).hexdigest()
     return parts
 
 

@@ -103,7 +103,7 @@ def test_an_empty_utterance_keeps_its_share_but_is_not_trained() -> None:
 
 def test_queries_show_what_the_speaker_saw() -> None:
     for sample in assign_rewards([INDUCED, GUESSED]):
-        history_seen = {"Where do you swim?", "In a lake.", "And outdoors?"} if sample.turn == 2 else set()
+        history_seen = {"Where do you swim?", "In a lake."} if sample.turn == 2 else set()
         assert all(text in sample.query for text in history_seen)
         assert sample.target not in sample.query
         if sample.role is Role.DEFENDER:

@@ -18,7 +18,14 @@ from spag.seeding import derive_seed
 from spag.selfplay import GameSpec, Player, PlayStats, game_specs, play
 
 WORDS = ["river", "bread", "piano", "ice cream", "window"]
-LINES = ["Tell me about your day.", "What do you see outside?", "I know the word! It is `river`!", "I play the piano.", "No idea.", "Bread, maybe."]
+LINES = [
+    "Tell me about your day.",
+    "What do you see outside?",
+    "I know the word! It is `river`!",
+    "I play the piano.",
+    "No idea.",
+    "Bread, maybe.",
+]
 
 
 def chatter(request: Request) -> str:

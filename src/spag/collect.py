@@ -57,8 +57,8 @@ def collect_episodes(
 ) -> PlaySummary:
     """Play every game of ``specs`` that ``path`` does not hold yet, appending each as it finishes.
 
-    Models are loaded (``make_players``, which may put clean-up on the stack) only when a game is left to play. Raises ``RunError`` when ``path`` holds games of
-    specs outside ``file_specs`` (by default, ``specs``), ``DataError`` when it is corrupt.
+    Models are loaded (``make_players``, which may put clean-up on the stack) only when a game is left to play. Raises ``RunError`` when
+    ``path`` holds games of specs outside ``file_specs`` (by default, ``specs``), ``DataError`` when it is corrupt.
     """
     summary = PlaySummary()
     cut_torn_line(path)

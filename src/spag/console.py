@@ -22,26 +22,26 @@ class _BarTracker:
     progress: Progress
     task: TaskID
 
-    def update(self, done: float, detail: str = "") -> None:
+    def update(self, done: int, detail: str = "") -> None:
         self.progress.update(self.task, completed=done, detail=escape(detail))
 
 
 @dataclass(slots=True)
 class _PlainTracker:
     title: str
-    total: float
-    first: float
+    total: int
+    first: int
     started: float = field(default_factory=time.monotonic)
     last_line: float = field(default_factory=time.monotonic)
 
-    def update(self, done: float, detail: str = "") -> None:
+    def update(self, done: int, detail: str = "") -> None:
         now = time.monotonic()
         if now - self.last_line < PLAIN_INTERVAL_S and done < self.total:
             return
         self.last_line = now
         rate = (done - self.first) / max(now - self.started, 1e-9)
         left = f", {_clock((self.total - done) / rate)} left" if rate > 0 and done < self.total else ""
-        logger.info("%s: %g/%g%s  %s", self.title, done, self.total, left, detail)
+        logger.info("%s: %d/%d%s  %s", self.title, done, self.total, left, detail)
 
 
 class ConsoleReporter:
@@ -51,7 +51,7 @@ class ConsoleReporter:
         self._console = console
 
     @contextmanager
-    def track(self, title: str, total: float, done: float = 0.0) -> Iterator[Tracker]:
+    def track(self, title: str, total: int, done: int = 0) -> Iterator[Tracker]:
         if not self._console.is_terminal:
             yield _PlainTracker(title, total, done)
             return

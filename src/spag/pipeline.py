@@ -1,7 +1,7 @@
 """The whole loop as one resumable run: imitation -> (play -> rewards -> train) x iterations -> arena.
 
-Each stage reads files and writes files of the run folder, so it can be stopped anywhere and looked at afterwards. ``manifest.py`` decides what is
-left to do; ``stages.py`` does it.
+Each stage reads files and writes files of the run folder, so it can be stopped anywhere and looked at afterwards. ``manifest.py`` decides
+what is left to do; ``stages.py`` does it.
 """
 
 import shutil
@@ -24,7 +24,19 @@ from spag.rewards import RewardStats
 from spag.seeding import derive_seed
 from spag.selfplay import game_specs
 from spag.sft import read_sft
-from spag.stages import TEACHER, Side, draw_words, play_arena, play_games, teacher_episodes, teacher_path, train_on, write_samples
+from spag.stages import (
+    TEACHER,
+    Side,
+    Table,
+    draw_words,
+    play_arena,
+    play_games,
+    settle_dtype,
+    teacher_episodes,
+    teacher_path,
+    train_on,
+    write_samples,
+)
 from spag.store import FolderLock, storage_errors, write_atomically
 
 BASE = "base"
@@ -49,6 +61,10 @@ class Run:
     def checkpoint(self, name: str) -> str:
         """Return the model of ``base``, ``imitation`` or ``iteration-k``."""
         return self.config.model.name if name == BASE else str(self.folder / name / "checkpoint")
+
+    @property
+    def table(self) -> Table:
+        return Table(self.config.engine, self.config.game, self.prompts, self.reporter)
 
     def model(self, name: str) -> ModelConfig:
         return self.config.model.model_copy(update={"name": self.checkpoint(name)})
@@ -79,7 +95,9 @@ def run(config: RunConfig, folder: Path, reporter: Reporter, *, force: bool = Fa
     """Run or resume everything. Raises ``RunError`` when another process works in ``folder`` or a stage's settings changed."""
     with FolderLock(folder):
         prompts = load_prompts(config.game.prompts) if config.game.prompts else PromptSet.default()
-        state = Run(config, folder, Manifest.open(folder, force=force), reporter, prompts)
+        manifest = Manifest.open(folder, force=force)
+        config = settle_dtype(config, lambda measure: manifest.remember("dtype", measure))
+        state = Run(config, folder, manifest, reporter, prompts)
         imitate(state)
         for number in range(1, config.iterations + 1):
             iterate(state, number)
@@ -92,8 +110,15 @@ def imitate(run: Run) -> None:
 
     def samples() -> Results:
         episodes = teacher_episodes(config.episodes, config.max_episodes, run.config.seed)
-        options = {"judge": JudgeMode(run.config.game.judge), "prompts": run.prompts, "seed": run.config.seed}
-        stats = write_samples(samples_path, episodes, RewardsConfig(), sample_type=SampleType.IMITATION, **options)
+        stats = write_samples(
+            samples_path,
+            episodes,
+            RewardsConfig(),
+            judge=JudgeMode(run.config.game.judge),
+            prompts=run.prompts,
+            seed=run.config.seed,
+            sample_type=SampleType.IMITATION,
+        )
         return _sample_results(run, "imitation samples", stats)
 
     digests = [file_digest(teacher_path() if source == TEACHER else Path(source)) for source in config.episodes]
@@ -117,15 +142,22 @@ def iterate(run: Run, number: int) -> None:
             Role.ATTACKER: Side(previous, model, config.selfplay.attacker),
             Role.DEFENDER: Side(previous, model, config.selfplay.defender),
         }
-        options = {"engine": config.engine, "game": config.game, "prompts": run.prompts, "reporter": run.reporter}
-        summary = play_games(episodes_path, game_specs(words, config.selfplay.repeats, seed), sides, title=f"{name} self-play", **options)
+        specs = game_specs(words, config.selfplay.repeats, seed)
+        summary = play_games(episodes_path, specs, sides, run.table, title=f"{name} self-play")
         return _play_results(run, f"{name} self-play", summary)
 
     def samples() -> Results:
         mix = config.offline_rl
         sft = read_sft(mix.sft_data, mix.sft_samples, derive_seed(seed, "sft")) if mix.sft_data else []
-        options = {"judge": JudgeMode(config.game.judge), "prompts": run.prompts, "seed": seed}
-        stats = write_samples(run.folder / name / "samples.jsonl", read_episodes(episodes_path), config.rewards, sft=sft, **options)
+        stats = write_samples(
+            run.folder / name / "samples.jsonl",
+            read_episodes(episodes_path),
+            config.rewards,
+            judge=JudgeMode(config.game.judge),
+            prompts=run.prompts,
+            seed=seed,
+            sft=sft,
+        )
         return {**_sample_results(run, f"{name} samples", stats), "sft": len(sft)}
 
     run.stage(f"{name}/play", run.settings("seed", "game", "words", "selfplay"), [f"{previous}/train"], [f"{name}/episodes.jsonl"], play)
@@ -142,7 +174,7 @@ def compete(run: Run) -> None:
 
     def play() -> Results:
         entrants = {name: run.model(name) for name in names}
-        results = play_arena(run.folder / "arena", entrants, config, prompts=run.prompts, reporter=run.reporter)
+        results = play_arena(run.folder / "arena", entrants, config, run.table)
         return {"games": sum(pair["games"] for pair in results["pairs"])}
 
     run.stage(
@@ -156,8 +188,16 @@ def _train(run: Run, name: str, training: TrainingConfig, start_from: str) -> No
 
     def train() -> Results:
         samples = list(read_samples(folder / "samples.jsonl"))
-        options = {"seed": run.config.seed, "reporter": run.reporter, "title": f"{name} training"}
-        return train_on(samples, run.config.model, training, start_from=run.checkpoint(start_from), output=folder, **options)
+        return train_on(
+            samples,
+            run.config.model,
+            training,
+            start_from=run.checkpoint(start_from),
+            output=folder,
+            seed=run.config.seed,
+            reporter=run.reporter,
+            title=f"{name} training",
+        )
 
     settings = run.settings("seed", "model", training=training.model_dump(mode="json"))
     outputs = [f"{name}/{part}" for part in ("checkpoint", "state", "metrics.jsonl", "reference.jsonl")]

@@ -7,14 +7,14 @@ from typing import Protocol
 class Tracker(Protocol):
     """One piece of long work."""
 
-    def update(self, done: float, detail: str = "") -> None:
+    def update(self, done: int, detail: str = "") -> None:
         """Say how much is done, counted from the start, and the figure that matters right now."""
 
 
 class Reporter(Protocol):
     """Shows the progress of a sequence of pieces of work."""
 
-    def track(self, title: str, total: float, done: float = 0.0) -> AbstractContextManager[Tracker]:
+    def track(self, title: str, total: int, done: int = 0) -> AbstractContextManager[Tracker]:
         """Begin a piece of work of ``total`` units, ``done`` of them finished in an earlier process."""
 
     def note(self, message: str) -> None:
@@ -22,14 +22,14 @@ class Reporter(Protocol):
 
 
 class _Silence:
-    def update(self, done: float, detail: str = "") -> None:
+    def update(self, done: int, detail: str = "") -> None:
         pass
 
 
 class SilentReporter:
     """Shows nothing."""
 
-    def track(self, title: str, total: float, done: float = 0.0) -> AbstractContextManager[Tracker]:
+    def track(self, title: str, total: int, done: int = 0) -> AbstractContextManager[Tracker]:
         return nullcontext(_Silence())
 
     def note(self, message: str) -> None:

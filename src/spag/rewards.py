@@ -1,9 +1,9 @@
 """Episodes to weighted training samples (arXiv 2404.10642, section 3.3; no torch here).
 
-Only the winner's utterances become samples. Its k-th utterance (k = 1, 2, ...) has the coefficient ``(1/discount)**k``, normalised to sum to 1 over the
-game, so later utterances, nearer to the win, earn more. The role weight ``N / (2 * N_role)`` makes both roles count one half in
-expectation, however unequal their numbers of wins. Rewards for losers and ties are options that upstream leaves out; its author reports that
-negative rewards for the loser "did not even converge".
+Only the winner's utterances become samples. Its k-th utterance (k = 1, 2, ...) has the coefficient ``(1/discount)**k``, normalised to sum
+to 1 over the game, so later utterances, nearer to the win, earn more. The role weight ``N / (2 * N_role)`` makes both roles count one half
+in expectation, however unequal their numbers of wins. Rewards for losers and ties are options that upstream leaves out; its author reports
+that negative rewards for the loser "did not even converge".
 """
 
 import random
@@ -66,15 +66,15 @@ def assign_rewards(
 ) -> list[TrainingSample]:
     """Judge ``episodes`` and return the training samples in game order.
 
-    ``settings`` replaces ``discount`` and ``judge`` when given. ``stats`` is filled in when given. The query of a sample is drawn by (seed, episode id, turn), so
-    it does not depend on the other episodes.
+    ``settings`` replaces ``discount`` and ``judge`` when given. ``stats`` is filled in when given. The query of a sample is drawn by (seed,
+    episode id, turn), so it does not depend on the other episodes.
     """
     settings = settings or RewardSettings(discount=discount, judge=JudgeMode(judge))
     stats = stats if stats is not None else RewardStats()
     judged = [(episode, judge_episode(episode, settings.judge)) for episode in episodes]
     stats.outcomes.update(verdict.outcome for _, verdict in judged)
     stats.role_weights = role_weights(stats.outcomes)
-    samples = []
+    samples: list[TrainingSample] = []
     for episode, verdict in judged:
         for role, total, weight in _paid_roles(verdict, stats.role_weights, settings):
             samples.extend(_role_samples(episode, verdict, role, total, weight, settings, prompts, stats))

@@ -1,7 +1,8 @@
 """Keeping many games in flight over one or two engines.
 
-Each game is a small state machine that always waits for one utterance, so the loop is: ask for the next utterance of every game, take what comes
-back in whatever order, apply it, and start a new game when one ends. A game's draws depend on its own seed alone, not on which games run beside it.
+Each game is a small state machine that always waits for one utterance, so the loop is: ask for the next utterance of every game, take what
+comes back in whatever order, apply it, and start a new game when one ends. A game's draws depend on its own seed alone, not on which games
+run beside it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,6 +1,7 @@
 """Instruction data mixed into offline RL (the paper mixes in Alpaca 52K) to keep general skills.
 
-Rows are Alpaca's ``{"instruction", "input", "output"}`` or upstream's ``{"query" | "prompt", "target" | "answer"}``, as a JSON list or JSON lines.
+Rows are Alpaca's ``{"instruction", "input", "output"}`` or upstream's ``{"query" | "prompt", "target" | "answer"}``, as a JSON list or JSON
+lines.
 """
 
 import random

@@ -1,7 +1,7 @@
 """The work of each stage on plain files: what ``spag run`` chains and the single commands call."""
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from importlib import resources
@@ -49,15 +49,32 @@ class Side:
     sampling: SamplingConfig
 
 
+def settle_dtype(config: RunConfig, remember: Callable[[Callable[[], str]], str] = lambda measure: measure()) -> RunConfig:
+    """Replace dtype ``auto`` by the fastest one here; ``remember`` may answer from an earlier measurement."""
+    if config.model.dtype != "auto":
+        return config
+    from spag.models import fastest_dtype  # noqa: PLC0415 - imports torch
+
+    dtype = remember(fastest_dtype)
+    return config.model_copy(update={"model": config.model.model_copy(update={"dtype": dtype})})
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What games are played with besides players: the engines' settings, the rules, the prompts, and who watches."""
+
+    engine: EngineConfig
+    game: GameConfig
+    prompts: PromptSet
+    reporter: Reporter
+
+
 def play_games(
     path: Path,
     specs: Sequence[GameSpec],
     sides: Mapping[Role, Side],
+    table: Table,
     *,
-    engine: EngineConfig,
-    game: GameConfig,
-    prompts: PromptSet,
-    reporter: Reporter,
     title: str,
     file_specs: Sequence[GameSpec] | None = None,
 ) -> PlaySummary:
@@ -69,7 +86,7 @@ def play_games(
         for role, side in sides.items():
             key = side.model.model_dump_json()
             if key not in engines:
-                engines[key] = open_engine(side.model, engine)
+                engines[key] = open_engine(side.model, table.engine)
                 stack.callback(engines[key].close)
             players[role] = Player(engines[key], side.name, sampling_of(side.sampling))
         return players
@@ -78,12 +95,12 @@ def play_games(
         path,
         specs,
         make_players,
-        game=AdversarialTaboo(JudgeMode(game.judge)),
-        max_turns=game.max_turns,
-        prompts=prompts,
-        reporter=reporter,
+        game=AdversarialTaboo(JudgeMode(table.game.judge)),
+        max_turns=table.game.max_turns,
+        prompts=table.prompts,
+        reporter=table.reporter,
         title=title,
-        in_flight=engine.concurrency,
+        in_flight=table.engine.concurrency,
         file_specs=file_specs,
     )
 
@@ -175,10 +192,11 @@ def train_on(
     return {"steps": result.steps, "samples": result.samples, "seconds": round(result.seconds, 1), "metrics": result.metrics}
 
 
-def play_arena(
-    folder: Path, entrants: Mapping[str, ModelConfig], config: RunConfig, *, prompts: PromptSet, reporter: Reporter
-) -> dict[str, Any]:
-    """Let every pair of ``entrants`` (by name) play the held-out words; write ``episodes.jsonl`` and ``results.json``; return the results."""
+def play_arena(folder: Path, entrants: Mapping[str, ModelConfig], config: RunConfig, table: Table) -> dict[str, Any]:
+    """Let every pair of ``entrants`` (by name) play the held-out words.
+
+    Writes ``episodes.jsonl`` and ``results.json``; returns the results.
+    """
     path = folder / "episodes.jsonl"
     words = draw_words(config.words, Split.HELD_OUT, config.arena.words, derive_seed(config.seed, "arena"))
     matches = {pairing: match_specs(pairing, words, config.seed) for pairing in pairings(list(entrants))}
@@ -188,17 +206,7 @@ def play_arena(
             Role.ATTACKER: Side(pairing.attacker, entrants[pairing.attacker], config.arena.sampling),
             Role.DEFENDER: Side(pairing.defender, entrants[pairing.defender], config.arena.sampling),
         }
-        play_games(
-            path,
-            specs,
-            sides,
-            engine=config.engine,
-            game=config.game,
-            prompts=prompts,
-            reporter=reporter,
-            title=f"arena {pairing.title}",
-            file_specs=everything,
-        )
+        play_games(path, specs, sides, table, title=f"arena {pairing.title}", file_specs=everything)
     results = arena_results(path, JudgeMode(config.game.judge))
     write_json(folder / "results.json", results)
     return results

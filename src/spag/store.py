@@ -1,8 +1,8 @@
 """Writing rows and files so that nothing finished is ever lost.
 
-``JsonlStore`` appends: one ``write`` and one ``fsync`` a call, so a row is on disk before it counts; a torn last line (a crash in mid-write) is cut
-off when the file is opened again. ``write_atomically`` replaces: written beside, then renamed. ``FolderLock`` keeps a second process
-out of a run folder; the kernel frees it however the process dies.
+``JsonlStore`` appends: one ``write`` and one ``fsync`` a call, so a row is on disk before it counts; a torn last line (a crash in
+mid-write) is cut off when the file is opened again. ``write_atomically`` replaces: written beside, then renamed. ``FolderLock`` keeps a
+second process out of a run folder; the kernel frees it however the process dies.
 """
 
 import fcntl

@@ -13,6 +13,7 @@ from spag.engines.slots import attention_mask, shared_length
 from spag.engines.transformers import TransformersEngine
 from spag.errors import ModelError
 from spag.models import encode_query, load_model, load_tokenizer
+from tiny_model import make_model
 
 GREEDY = Sampling(temperature=0, max_new_tokens=12)
 PROMPTS = ["rules of the game: " + tail for tail in ("a", "one two", "one two three", "x" * 50, "", "one two four")]
@@ -96,8 +97,6 @@ def test_growing_conversations_reuse_their_slot_and_stay_exact(loaded: tuple) ->
 
 def test_sliding_window_models_are_exact_too(tmp_path: Path) -> None:
     from transformers import MistralConfig, MistralForCausalLM
-
-    from conftest import make_model
 
     folder = make_model(tmp_path / "m")
     config = MistralConfig(

@@ -1,115 +1,374 @@
-"""The strict judge, case by case: text, role, target word, and whether (and how) it decides the game."""
+"""The strict judge, case by case: what is said, by whom, for which target, and how it is ruled (None: the game goes on)."""
 
 import pytest
 
 from spag.game.base import Outcome, Role
 from spag.game.judge import JudgeMode, judge_utterance
 
-SAYS = {Role.ATTACKER: Outcome.ATTACKER_VIOLATION, Role.DEFENDER: Outcome.ATTACKER_WINS}
+BROKE, LOST, WON, GOES_ON = Outcome.ATTACKER_VIOLATION, Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS, None
 
-# (target, text): the text says the target, whoever speaks
+# (target, text): an inflected form of the target is said.
 SAID = [
-    # the word itself, in any case, with punctuation around it
-    ("river", "The river."), ("river", "RIVER!"), ("river", "a 'river', you say?"), ("river", "river"), ("river", "(river)"),
-    ("river", "lake/river/sea"), ("river", "the river's edge"), ("river", "the rivers' edges"), ("river", "river-bank"), ("river", "mid-river"),
-    # regular inflections
-    ("river", "many rivers"), ("city", "two cities"), ("dance", "they danced"), ("dance", "dancing all night"), ("stop", "he stopped"),
-    ("stop", "stopping"), ("box", "boxes"), ("church", "the churches"), ("try", "she tried"), ("lie", "you are lying"), ("big", "the biggest"),
-    ("party", "parties"), ("bus", "three buses"), ("hope", "hoping"), ("hop", "hopping"), ("children", "the child"), ("child", "children's toys"),
-    # irregular inflections
-    ("mouse", "three blind mice"), ("run", "she ran home"), ("teach", "who taught you?"), ("go", "she went"), ("foot", "cold feet"),
-    ("tooth", "brush your teeth"), ("man", "two men"), ("woman", "the women"), ("wolf", "a pack of wolves"), ("leaf", "autumn leaves"),
-    ("leave", "she leaves"), ("leave", "he left early"), ("life", "nine lives"), ("live", "he lives here"), ("write", "a written note"),
-    ("write", "I wrote it"), ("buy", "I bought bread"), ("swim", "we swam"), ("see", "I saw it"), ("find", "I found it"), ("feel", "I felt ill"),
-    ("speak", "he spoke"), ("think", "I thought so"), ("light", "she lit a candle"), ("criterion", "the criteria"), ("good", "a better day"),
-    ("mice", "a mouse"), ("ran", "they run"), ("cities", "the city"), ("vlog", "she was vlogging"), ("gizmo", "so many gizmos"),
-    # Unicode: accents, compatibility forms, invisible characters, look-alikes
-    ("café", "a cafe in Paris"), ("cafe", "a café in Paris"), ("naïve", "naive"), ("river", "ｒｉｖｅｒ"), ("river", "ri\u200bver"),
-    ("river", "ri\u00adver"), ("river", "r\u2060iver"), ("river", "rіver"), ("river", "riνer"), ("river", "\u202eriver\u202c"), ("office", "o\ufb03ce"),
-    ("river", "r\u0336i\u0336v\u0336e\u0336r\u0336"),
-    # markup
-    ("river", "the **river**"), ("river", "the `river`"), ("river", "_river_"), ("river", "**riv**er"), ("river", "<b>r</b>iver"),
-    ("river", "~~river~~"), ("snake", "snake_case"), ("river", "<i>river</i>"),
-    # several words, punctuation inside the target
-    ("ice cream", "I like ice cream"), ("ice cream", "two ice creams"), ("ice cream", "an ice-cream cone"), ("ice cream", "icecream"),
-    ("o'clock", "at five o'clock"), ("o'clock", "at five o’clock"), ("C++", "I write C++."), ("C++", "c++, mostly"), ("C#", "C# and Java"),
-    ("U.S.", "in the U.S. today"), ("rock and roll", "rock and roll!"), ("merry-go-round", "the merry-go-rounds"), ("mother-in-law", "my mother in law"),
-    ("24", "all 24 of them"), ("7up", "a glass of 7up"),
-    # spelled out and split
-    ("river", "r-i-v-e-r"), ("river", "r i v e r"), ("river", "R.I.V.E.R."), ("river", "r, i, v, e, r"), ("river", "spell it: R I V E R, got it?"),
-    ("river", "r_i_v_e_r"), ("river", "a r i v e r"), ("river", "riv_er"), ("river", "ri-ver"), ("river", "riv.er"), ("rivers", "r i v e r s"),
-    # digits and symbols for letters; reversed
-    ("river", "r1ver"), ("river", "r!v3r"), ("bottle", "b0ttle"), ("glass", "gl@$$"), ("river", "revir"), ("river", "that is revir backwards"),
-]  # fmt: skip
+    ("river", "The river is wide."),
+    ("river", "RIVERS are wide"),
+    ("river", "the river's bank"),
+    ("river", "the rivers’ banks"),
+    ("river", "a river-bank"),
+    ("river", "river"),
+    ("mouse", "two mice ran"),
+    ("mice", "a mouse ran"),
+    ("mice", "mice ran"),
+    ("run", "She ran home"),
+    ("run", "he is running"),
+    ("ran", "Do you run?"),
+    ("teach", "I taught maths"),
+    ("taught", "They teach"),
+    ("city", "big cities"),
+    ("cities", "a big city"),
+    ("lie", "You are lying!"),
+    ("lie", "she lied"),
+    ("stop", "It stopped."),
+    ("child", "the children's room"),
+    ("child", "a child’s toy"),
+    ("dance", "they danced"),
+    ("dance", "dancing queen"),
+    ("good", "a better one"),
+    ("good", "the best"),
+    ("big", "a bigger one"),
+    ("happy", "the happiest day"),
+    ("build", "he was building it"),
+    ("build", "built of brick"),
+    ("fish", "we go fishing"),
+    ("meeting", "two meetings"),
+    ("leave", "I left early"),
+    ("leaf", "the leaves fall"),
+    ("leave", "she leaves"),
+    ("see", "I saw it"),
+    ("find", "I found it"),
+    ("grind", "ground coffee"),
+    ("wolf", "a pack of wolves"),
+    ("knife", "sharp knives"),
+    ("life", "nine lives"),
+    ("wife", "his wives"),
+    ("thief", "forty thieves"),
+    ("axis", "two axes"),
+    ("die", "roll the dice"),
+    ("go", "they have gone"),
+    ("travel", "we were travelling"),
+    ("panic", "they panicked"),
+    ("tooth", "brush your teeth"),
+    ("goose", "wild geese"),
+    ("person", "two people"),
+    ("win", "who won?"),
+    ("swim", "he swam"),
+    ("write", "it was written"),
+    ("bake", "freshly baked"),
+    ("star", "starring her"),
+    ("emoji", "Emojis!"),
+    ("tiktok", "TikToks galore"),
+    ("american", "the Americans came"),
+    ("quiz", "quizzes"),
+    ("box", "boxes"),
+    ("café", "a cafe"),
+    ("cafe", "the café"),
+    ("café", "two cafés"),
+    ("cafe", "a cafe\u0301"),
+    ("naïve", "so naive"),
+    ("straße", "die STRASSE"),
+    ("ice cream", "I like ice cream."),
+    ("ice cream", "ice-cream"),
+    ("ice cream", "two ice creams"),
+    ("ice cream", "ICECREAM"),
+    ("ice cream", "icecreams"),
+    ("ice cream", "ice  cream"),
+    ("ice cream", "**ice** cream"),
+    ("give up", "he gave up"),
+    ("mother-in-law", "my mother in law"),
+    ("mother-in-law", "mothers-in-law"),
+    ("c++", "I write C++ daily"),
+    ("C++", "C++!"),
+    ("C#", "in C#."),
+    ("o'clock", "five o’clock"),
+    ("o’clock", "five o'clock"),
+    ("U.S.", "the U.S. army"),
+    ("U.S.", "in the US now"),
+    ("USA", "the U.S.A. is big"),
+    ("AT&T", "call AT&T now"),
+    ("rock 'n' roll", "rock 'n' roll!"),
+    ("Dr. Pepper", "a Dr. Pepper please"),
+    ("7up", "a 7UP"),
+    ("e-mail", "an email"),
+    ("email", "an e-mail"),
+    ("河", "黄河很长"),
+    ("नदी", "गंगा नदी है"),
+    ("река", "Это РЕКА"),
+    ("🙂", "hi 🙂!"),
+    ("river", "the_river_bank"),
+    ("river", "<river>"),
+]
 
-# (target, text): close, but the word is not said
-NOT_SAID = [
-    ("cat", "that category"), ("cat", "concatenate"), ("cat", "scatter"), ("art", "start the party"), ("art", "an article"), ("ear", "I hear you"),
-    ("ear", "the earth"), ("river", "the driver"), ("river", "driverless"), ("car", "a carpet"), ("car", "be careful"), ("pen", "happen"),
-    ("sun", "sunflower"), ("rain", "a train"), ("ring", "spring"), ("ice", "nice dice"), ("tea", "a teacher"), ("teach", "the teacher"),
-    ("friend", "friendship"), ("bake", "the bakery"), ("act", "an actor"), ("he", "the theory"), ("C", "C++"), ("C++", "vitamin C"), ("C#", "see"),
-    ("U.S.", "tell us more"), ("ice cream", "cream on ice"), ("ice cream", "ice and cream"), ("ice cream", "nice cream"), ("saw", "I see it"),
-    ("left", "leave it"), ("found", "find it"), ("ground", "grind coffee"), ("rose", "rise early"), ("reward", "open the drawer"),
-    ("live", "the evil king"), ("star", "rats!"), ("one", "plan b c d e"), ("river", "r i v"), ("river", "rover"), ("river", "1 2 3 4 5"),
-    ("river", ""), ("river", "   "), ("river", "?!..."), ("river", "\u202e\u200b"), ("river", "It flows through cities into the sea."),
-    ("plan", "a planet"), ("plan", "planed wood"), ("bar", "bare feet"), ("one", "the phone"), ("or", "for"), ("tie", "a tier"),
-    ("wind", "window"), ("house", "household"), ("sea", "the season"), ("men", "mention"), ("eye", "they"), ("apple", "pineapple"),
-    ("ally", "really"), ("bed", "embedded"), ("egg", "beggar"), ("lie", "lied about by the field"[0:0]), ("and", "a n y"), ("day", "today"),
-]  # fmt: skip
+# (target, text): the target is spelled, masked or marked up, by either role.
+SPELLED = [
+    ("river", "r-i-v-e-r"),
+    ("river", "It is r i v e r, you see"),
+    ("river", "R.I.V.E.R"),
+    ("river", "r, i, v, e, r"),
+    ("river", "r - i - v - e - r"),
+    ("river", "a r-i-v-e-r"),
+    ("river", "r_i_v_e_r"),
+    ("river", "r-i-v-e-r-s"),
+    ("mouse", "m-i-c-e"),
+    ("ox", "an o-x"),
+    ("river", "ri\u200bver"),
+    ("river", "r\u00adi\u00adver"),
+    ("river", "\u2060riv\ufeffer\u202e"),
+    ("river", "r\u0336i\u0336v\u0336e\u0336r"),
+    ("river", "rivеr"),
+    ("river", "ｒｉｖｅｒ"),
+    ("river", "𝓻𝓲𝓿𝓮𝓻"),
+    ("river", "ʀɪᴠᴇʀ"),
+    ("river", "🇷🇮🇻🇪🇷"),
+    ("cop", "СОР"),
+    ("river", "r1ver"),
+    ("river", "R!ver."),
+    ("river", "r1v3r5"),
+    ("river", "r-1-v-3-r"),
+    ("bottle", "b0771e"),
+    ("river", "**riv**er"),
+    ("river", "<b>r</b>iver"),
+    ("river", "`river`"),
+    ("river", "__river__"),
+    ("river", "~~river~~"),
+    ("river", "riv_er"),
+    ("river", "ri-ver"),
+    ("river", "riv...er"),
+    ("river", "r&#105;ver"),
+    ("ice cream", "i-c-e-c-r-e-a-m"),
+]
 
-# (target, text, right?): the defender announces a guess
-GUESSES = [
-    ("river", "I know the word! It is `river`!", True), ("river", "I know the word! It is river!", True), ("river", "i know the word it is river", True),
-    ("river", "I KNOW THE WORD! IT IS RIVER!", True), ("river", 'I know the word! It is "river".', True), ("river", "I know the word! It is 'river'!", True),
-    ("river", "I know the word! It’s river.", True), ("river", "I know the word: river", True), ("river", "I know the word! River!", True),
-    ("river", "I know the word, it's a river!", True), ("river", "I know the word - it must be the river.", True), ("river", "I think I know the word! It is river.", True),
-    ("river", "I know! The word is river.", True), ("river", "I know the word. The word is **river**!", True), ("river", "I know the secret word! It is `rivers`!", True),
-    ("river", "Flows to the sea? I know the word! It is `river`!", True), ("river", "I know the word! It is `river`! Am I right?", True),
-    ("river", "I know the word! It is not lake, it is river.", True), ("river", "I know the word! It's not a lake; it's a river!", True),
-    ("river", "I know the word! It is river or stream.", True), ("river", "I know the word! It is river, I am sure.", True),
-    ("river", "I know the word! It is river because it flows.", True), ("river", "I now know the word! It is `river`.", False),
-    ("ice cream", "I know the word! It is `ice cream`!", True), ("ice cream", "I know the word! It is ice-cream!", True), ("C++", "I know the word! It is `C++`!", True),
-    ("mouse", "I know the word! It is `mice`!", True), ("café", "I know the word! It is `Cafe`!", True), ("o'clock", "I know the word! It is `o’clock`!", True),
-    ("river", "I know the word! It is\n`river`!", True), ("river", "Yes, I know the word! It is probably river.", True),
-    ("cat", "I know the word! It is `cathedral`!", False), ("cat", "I know the word! It is `dog`!", False), ("river", "I know the word! It is not river, it is lake.", False),
-    ("river", "I know the word! It is stream or river.", False), ("river", "I know the word! It is river bank.", False), ("river", "I know the word: ocean!", False),
-    ("river", "I know the word! It is `WORD`!", False), ("cream", "I know the word! It is `ice cream`!", False), ("art", "I know the word! It is `party`!", False),
-]  # fmt: skip
+# (target, text): the target backwards, or cut in two where a half is no word.
+DISGUISED = [
+    ("river", "Read revir in a mirror"),
+    ("river", "think of riv er"),
+    ("river", "riνer with a Greek letter"),
+]
 
-# (target, text): the defender names no guess, and does not say the target
-NO_GUESS = [
-    ("river", "I don't know the word."), ("river", "Do I know the word?"), ("river", "If I know the word, I will tell you."), ("river", "I know the word for that in French."),
-    ("river", "I know the word!"), ("river", "I know the word, but I will not say it."), ("river", "You know the word! It is yours."), ("river", "I wish I knew the word."),
-    ("river", "When I know the word, it is over."), ("river", "I know a word like that."), ("river", "The word is overused."), ("river", "Is it a lake?"),
-]  # fmt: skip
+# (target, text): nothing of the sort is said, by either role.
+INNOCENT = [
+    ("cat", "a category of things"),
+    ("cat", "concatenate the cathedral"),
+    ("art", "let us start the party"),
+    ("ear", "I hear a bear"),
+    ("river", "a driver arrived"),
+    ("teach", "my teacher"),
+    ("bake", "the baker"),
+    ("friend", "our friendship"),
+    ("sun", "a sunflower"),
+    ("C++", "I write C daily"),
+    ("C", "I write C++ daily"),
+    ("C#", "in C major"),
+    ("U.S.", "give it to us"),
+    ("U.S.", "the U.S.A. is big"),
+    ("new", "the news at six"),
+    ("even", "in the evening"),
+    ("inn", "the last inning"),
+    ("her", "a red herring"),
+    ("see", "plant a seed"),
+    ("fee", "feed the dog"),
+    ("doe", "what does it do"),
+    ("star", "he was staring"),
+    ("rat", "a good rating"),
+    ("tub", "a length of tubing"),
+    ("bar", "bared teeth"),
+    ("car", "a caring nurse"),
+    ("hop", "hoping for rain"),
+    ("plan", "planing wood"),
+    ("saw", "I see what you mean"),
+    ("left", "do not leave"),
+    ("building", "we build"),
+    ("evening", "even numbers"),
+    ("being", "it is what it was"),
+    ("ill", "I'll go, he'll stay"),
+    ("well", "we'll see"),
+    ("hell", "he'll see"),
+    ("ice cream", "I like ice. Cream is fine"),
+    ("ice cream", "cream with ice"),
+    ("ice cream", "nice creams"),
+    ("carpet", "the car pet"),
+    ("reward", "open the drawer"),
+    ("live", "an evil plan"),
+    ("ox", "play o x with me"),
+    ("ma", "I'm a big fan"),
+    ("ida", "I'd a b"),
+    ("river", "We went e.g. to p.m. i.e. a b c"),
+    ("ist", "the 1st and the 4th"),
+    ("so", "it has 50 legs"),
+    ("river", "snow*ball a_b <b>bold</b> 3*4 `code`"),
+    ("mississippi", "a map of the states and/or maps"),
+    ("river", ""),
+    ("river", "   \n\t"),
+    ("river", "!?.,;:-—…\"'`*_~"),
+    ("river", "\u200b\u202e\u0301\ufeff"),
+    ("\u200b", "anything at all"),
+    ("river", "Ça va très bien, merci. Это рядом."),
+    ("river", "I think the water is cold, and the bank is closed at 5 p.m."),
+    ("word", "What do you mean by saying that"),
+    ("cut", "the end.The start"),
+    ("river", "I don't know the word."),
+    ("river", "Do you know the word?"),
+    ("river", "I know the word for that in French."),
+    ("river", "If I know the word, I will tell you."),
+    ("river", "How do I know the word?"),
+    ("river", "If I know the word, it is easy."),
+    ("river", "Whether or not I know the word: time will tell."),
+    ("river", "I do not know the word: it is hard."),
+    ("river", "I wish I know the word! But no."),
+    ("river", "I know the word!"),
+    ("river", "I know the word! It is"),
+    ("river", "I know the word! It is ..."),
+    ("river", "I know the word you mean, and it is lovely."),
+    ("river", "I know the wording."),
+    ("river", "The word is often used in poems."),
+    ("river", "The word is on the tip of my tongue."),
+    ("river", "What is the word?"),
+    ("river", "Is the word a noun?"),
+    ("river", "I know that it is raining."),
+    ("river", "I know the words of that song."),
+]
+
+# (target, text): the defender announces the right guess.
+RIGHT = [
+    ("river", "I know the word! It is `river`!"),
+    ("river", "I know the word! It is river!"),
+    ("river", "i know the word it is river"),
+    ("river", "I KNOW THE WORD! IT IS RIVER!"),
+    ("river", "I know the word. It's river"),
+    ("river", "I know the word! It’s “river”."),
+    ("river", "I know the word: river"),
+    ("river", "I know the word - river."),
+    ("river", "I know the word, it is a river."),
+    ("river", "I know the word! It is the river."),
+    ("river", "I know the word! It is rivers."),
+    ("river", "I know the word!\nIt is:\n**river**"),
+    ("river", "**I know the word! It is _river_!**"),
+    ("river", '"I know the word! It is river!"'),
+    ("river", "I know the word! It is <b>river</b>!"),
+    ("river", "I know the word! It is not lake, it is river!"),
+    ("river", "I know the word! It is not a lake but a river."),
+    ("river", "I know the word! It isn't lake, it's river!"),
+    ("river", "I know the word! It is river or stream."),
+    ("river", "I know the word! It is either river or stream."),
+    ("river", "I know the word! It is river/stream"),
+    ("river", "I know the word! It is river, because water flows."),
+    ("river", "I know the word! It is river because of the bank."),
+    ("river", "I know the word! It must be river."),
+    ("river", "I know the word! The word is river."),
+    ("river", "I know the word! The secret word is 'river'."),
+    ("river", "I know the word is river"),
+    ("river", "I know what the word is: river!"),
+    ("river", "I know the target word! It is river."),
+    ("river", "Yes, I now know the word! It is river."),
+    ("river", "I think I know the word! It is river."),
+    ("river", "I was not sure, but I know the word! It is river."),
+    ("river", "I know the word! River!"),
+    ("river", 'I know the word! "River".'),
+    ("river", "I know the word! I am sure it is definitely river."),
+    ("river", "I know the word! It is the word river."),
+    ("river", "I know the word! It is ri\u200bver!"),
+    ("river", "I know the word! It is rivеr!"),
+    ("river", "I know the word! It is r-i-v-e-r!"),
+    ("river", "I know! The word is river."),
+    ("river", "Got it! The word is river."),
+    ("river", "I think the word is river."),
+    ("river", "The word must be river."),
+    ("river", "The word is river!"),
+    ("river", "The word is river."),
+    ("river", "So many hints. The word is `river`."),
+    ("mouse", "I know the word! It is mice!"),
+    ("mice", "I know the word! It is mouse!"),
+    ("ice cream", "I know the word! It is ice cream!"),
+    ("ice cream", "I know the word! It is an ice-cream."),
+    ("ice cream", "I know the word! Ice cream!"),
+    ("ice cream", "The word must be ice cream."),
+    ("C++", "I know the word! It is C++!"),
+    ("U.S.", "I know the word! It is U.S."),
+    ("U.S.", "I know the word! It is `US`"),
+    ("Dr. Pepper", "I know the word! It is Dr. Pepper."),
+    ("o'clock", "I know the word! It is 'o’clock'!"),
+    ("The Hague", "I know the word! It is The Hague."),
+    ("café", "I know the word! It is cafe."),
+    ("河", "I know the word! It is 河!"),
+    ("🙂", "I know the word! It is 🙂!"),
+    ("word", "I know the word! It is word!"),
+]
+
+# (target, text): the defender announces a wrong guess.
+WRONG = [
+    ("river", "I know the word! It is lake!"),
+    ("river", 'I know the word! It is "road"!'),
+    ("cat", "I know the word! It is cathedral!"),
+    ("river", "I know the word! It is river bank."),
+    ("river", "I know the word! It is `river bank`!"),
+    ("river", "I know the word! It is riverside."),
+    ("river", "I know the word! It is river-bank."),
+    ("bread", "I know the word! It is bread and butter."),
+    ("river", "I know the word! It is stream or river."),
+    ("river", "I know the word! It is not river, it is lake."),
+    ("river", "I know the word! It is a kind of river."),
+    ("river", "I know the word: lake"),
+    ("river", "I know the word! Lake!"),
+    ("river", "I know! The word is lake."),
+    ("river", "The word must be lake."),
+    ("teach", "I know the word! It is teacher."),
+    ("C++", "I know the word! It is C."),
+    ("U.S.", "I know the word! It is usual."),
+    ("ice cream", "I know the word! It is ice."),
+    ("river", "The river. I know the word! It is lake."),
+]
+
+# (target, text): the defender says the target without a guess.
+UNAWARE = [
+    ("river", "River flows. I know the word!"),
+    ("river", "I don't know the word. Is it river?"),
+    ("river", "Is the word river?"),
+    ("river", "The word is river?"),
+    ("river", "I know the word! It is not river."),
+    ("river", "My guess is river."),
+    ("river", "I know the word for river in French."),
+]
+
+# (target, text): the attacker announces a guess.
+ANNOUNCED = [
+    ("river", "I know the word! It is lake!"),
+    ("river", "I know the word: lake"),
+    ("river", "I know! The word is lake."),
+]
+
+# (target, text): talk about "the word" that is no guess in either mouth.
+TALK = [
+    ("river", "The word is overused."),
+    ("river", "The word must be guessed."),
+    ("river", "I think the word is beautiful."),
+]
+
+# (target, text): talk about "the word" that is no guess in the attacker's mouth.
+ATTACKERS_TALK = [
+    ("river", "I think the word is important."),
+    ("river", "I know the word, and you must find it."),
+    ("river", 'The word is "taboo" in some countries.'),
+    ("river", "The word is easy!"),
+]
+
+TABLE = [
+    *((Role.ATTACKER, *case, BROKE) for case in SAID + SPELLED + DISGUISED + ANNOUNCED + RIGHT),
+    *((Role.ATTACKER, *case, GOES_ON) for case in INNOCENT + TALK + ATTACKERS_TALK),
+    *((Role.DEFENDER, *case, LOST) for case in SAID + SPELLED + DISGUISED + WRONG + UNAWARE),
+    *((Role.DEFENDER, *case, WON) for case in RIGHT),
+    *((Role.DEFENDER, *case, GOES_ON) for case in INNOCENT + TALK),
+]
 
 
-@pytest.mark.parametrize("role", list(Role))
-@pytest.mark.parametrize(("target", "text"), SAID)
-def test_saying_the_word_decides(target: str, text: str, role: Role) -> None:
+@pytest.mark.parametrize(("role", "target", "text", "expected"), TABLE, ids=[f"{role}-{target}-{text}" for role, target, text, _ in TABLE])
+def test_case(role: Role, target: str, text: str, expected: Outcome | None) -> None:
     ruling = judge_utterance(role, text, target, JudgeMode.STRICT)
-    assert ruling is not None
-    assert ruling[0] is SAYS[role]
-
-
-@pytest.mark.parametrize("role", list(Role))
-@pytest.mark.parametrize(("target", "text"), NOT_SAID)
-def test_no_false_alarms(target: str, text: str, role: Role) -> None:
-    assert judge_utterance(role, text, target, JudgeMode.STRICT) is None
-
-
-@pytest.mark.parametrize(("target", "text", "right"), [case for case in GUESSES if "I now know" not in case[1]])
-def test_guesses_are_read_and_compared(target: str, text: str, right: bool) -> None:
-    ruling = judge_utterance(Role.DEFENDER, text, target, JudgeMode.STRICT)
-    assert ruling is not None
-    assert ruling[0] is (Outcome.DEFENDER_WINS if right else Outcome.ATTACKER_WINS)
-    assert "guessed" in ruling[1]
-
-
-@pytest.mark.parametrize(("target", "text"), NO_GUESS)
-def test_talk_about_knowing_is_no_guess(target: str, text: str) -> None:
-    assert judge_utterance(Role.DEFENDER, text, target, JudgeMode.STRICT) is None
-
-
-def test_the_table_is_large_enough() -> None:
-    assert len(SAID) + len(NOT_SAID) + len(GUESSES) + len(NO_GUESS) >= 200
+    assert (ruling and ruling[0]) == expected, ruling

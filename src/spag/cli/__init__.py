@@ -1,4 +1,7 @@
-"""The command line: thin, one file a group of commands. Heavy libraries are imported inside the commands, so that ``spag --help`` answers at once."""
+"""The command line: thin, one file a group of commands.
+
+Heavy libraries are imported inside the commands, so that ``spag --help`` answers at once.
+"""
 
 import sys
 from typing import Any

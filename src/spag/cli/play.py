@@ -42,13 +42,13 @@ def play_command(
     from spag.game.words import Split
     from spag.seeding import derive_seed
     from spag.selfplay import game_specs
-    from spag.stages import Side, draw_words, play_games
+    from spag.stages import Side, Table, draw_words, play_games, settle_dtype
     from spag.tables import print_play
 
     extra = [*overrides]
     extra += [f"words.source={words_source}"] if words_source else []
     extra += [f"game.prompts={prompts}"] if prompts else []
-    config = read_config(config_name, tuple(extra), seed)
+    config = settle_dtype(read_config(config_name, tuple(extra), seed))
     attacker = teacher or attacker or config.model.name
     defender = teacher or defender or attacker
     words = draw_words(config.words, Split.TRAIN, count or config.selfplay.words, derive_seed(config.seed, "words"))
@@ -60,16 +60,8 @@ def play_command(
         for role, name in ((Role.ATTACKER, attacker), (Role.DEFENDER, defender))
     }
     _, reporter = open_console()
-    summary = play_games(
-        output,
-        game_specs(words, config.selfplay.repeats, config.seed),
-        sides,
-        engine=config.engine,
-        game=config.game,
-        prompts=read_prompts(config),
-        reporter=reporter,
-        title="play",
-    )
+    table = Table(config.engine, config.game, read_prompts(config), reporter)
+    summary = play_games(output, game_specs(words, config.selfplay.repeats, config.seed), sides, table, title="play")
     print_play(summary, price)
 
 
@@ -82,16 +74,16 @@ def arena_command(models: tuple[str, ...], config_name: str | None, overrides: t
 
     A model may be given a short name: NAME=MODEL.
     """
-    from spag.stages import play_arena
+    from spag.stages import Table, play_arena, settle_dtype
     from spag.tables import print_arena
 
-    config = read_config(config_name, overrides, seed)
+    config = settle_dtype(read_config(config_name, overrides, seed))
     entrants = dict(_entrant(text) for text in models)
     if len(entrants) < 2 or len(entrants) < len(models):
         raise click.UsageError("name at least two different models; NAME=MODEL gives one a name")
     _, reporter = open_console()
     sides = {name: config.model.model_copy(update={"name": model}) for name, model in entrants.items()}
-    play_arena(output, sides, config, prompts=read_prompts(config), reporter=reporter)
+    play_arena(output, sides, config, Table(config.engine, config.game, read_prompts(config), reporter))
     print_arena(output / "results.json")
 
 

@@ -44,14 +44,14 @@ def offline_rl_command(
 
 def _train(samples: Path, model: str | None, config: "RunConfig", training: "TrainingConfig", output: Path) -> None:
     from spag.episodes import read_samples
-    from spag.stages import train_on
+    from spag.stages import settle_dtype, train_on
     from spag.store import FolderLock
 
     _, reporter = open_console()
     with FolderLock(output):
         results = train_on(
             list(read_samples(samples)),
-            config.model,
+            settle_dtype(config).model,
             training,
             start_from=model or config.model.name,
             output=output,

@@ -39,8 +39,9 @@ class FinishReason(StrEnum):
 class Request:
     """One completion asked for.
 
-    ``prompt`` is the user-visible text; the engine wraps it in the model's chat template when it was opened with ``PromptStyle.CHAT``. Generation ends
-    before the first occurrence of any ``stop`` string (never part of the text). ``seed`` alone decides the draw, whatever else is in flight.
+    ``prompt`` is the user-visible text; the engine wraps it in the model's chat template when it was opened with ``PromptStyle.CHAT``.
+    Generation ends before the first occurrence of any ``stop`` string (never part of the text). ``seed`` alone decides the draw, whatever
+    else is in flight.
     """
 
     id: str
@@ -54,8 +55,8 @@ class Request:
 class Completion:
     """One finished request. ``text`` is stripped of surrounding whitespace.
 
-    ``token_ids`` are the sampled tokens (an end-of-sequence token included when one ended it) and ``logprobs`` their log-probabilities under the
-    model's raw distribution (temperature 1, no filter); both are ``None`` where the engine cannot tell.
+    ``token_ids`` are the sampled tokens (an end-of-sequence token included when one ended it) and ``logprobs`` their log-probabilities
+    under the model's raw distribution (temperature 1, no filter); both are ``None`` where the engine cannot tell.
     """
 
     id: str
@@ -79,7 +80,8 @@ class Engine(Protocol):
     def poll(self) -> list[Completion]:
         """Return the completions finished since the last call.
 
-        May block for a while, but returns an empty list at once when nothing is in flight. Raises ``EngineError`` when the engine cannot go on.
+        May block for a while, but returns an empty list at once when nothing is in flight. Raises ``EngineError`` when the engine cannot go
+        on.
         """
 
     def close(self) -> None:

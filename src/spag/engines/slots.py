@@ -1,8 +1,10 @@
-"""A key/value cache of fixed slots, one sequence a slot, that lets sequences of different lengths decode together and reuse what they share.
+"""A key/value cache of fixed slots, one sequence a slot, that lets sequences of different lengths decode together and reuse what they
+share.
 
-Slot index equals token position (sequences are left-aligned), so attention masks, sliding windows included, are exact and nothing is ever moved to pad.
-A finished sequence stays in its slot until another takes it: the next turn of the same game finds its prefix there, and a new game copies the
-rules' prefix from any slot. Memory: ``2 * layers * slots * kv_heads * capacity * head_dim`` numbers, allocated as sequences grow.
+Slot index equals token position (sequences are left-aligned), so attention masks, sliding windows included, are exact and nothing is ever
+moved to pad. A finished sequence stays in its slot until another takes it: the next turn of the same game finds its prefix there, and a new
+game copies the rules' prefix from any slot. Memory: ``2 * layers * slots * kv_heads * capacity * head_dim`` numbers, allocated as sequences
+grow.
 """
 
 from collections.abc import Sequence
@@ -18,8 +20,8 @@ GROWTH = 128
 class Plan:
     """Where the forward pass at hand reads and writes. Shared by all layers.
 
-    rows: (B,) slots; positions: (B, Q) where each query's key goes; width: how many positions are read; capacity: positions a slot holds, the last of which is
-    scrap paper that padding writes to; slots: how many there are.
+    rows: (B,) slots; positions: (B, Q) where each query's key goes; width: how many positions are read; capacity: positions a slot holds,
+    the last of which is scrap paper that padding writes to; slots: how many there are.
     """
 
     slots: int
@@ -35,12 +37,17 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
+        self.is_initialized: bool = False
+        self.keys: torch.Tensor
+        self.values: torch.Tensor
         self._plan = plan
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write (B, kv_heads, Q, head_dim) at the plan's positions; return all keys and values of its rows, (B, kv_heads, width, head_dim)."""
+        """Write (B, kv_heads, Q, head_dim) at the plan's positions; return all keys and values of its rows, (B, kv_heads, width,
+        head_dim).
+        """
         plan = self._plan
         if not self.is_initialized or self.keys.shape[2] != plan.capacity:
             self._allocate(key_states, value_states)
@@ -70,7 +77,8 @@ class SlotCache:
         self.cache = Cache(layers=[SlotLayer(self.plan) for _ in range(layers)])
 
     def aim(self, rows: Sequence[int], starts: Sequence[int], counts: Sequence[int], device: torch.device) -> torch.Tensor:
-        """Plan a forward pass that feeds ``counts[i]`` tokens, left-padded to the longest, into slot ``rows[i]`` from position ``starts[i]``.
+        """Plan a forward pass that feeds ``counts[i]`` tokens, left-padded to the longest, into slot ``rows[i]`` from position
+        ``starts[i]``.
 
         Returns the position ids, (B, Q); padding has -1.
         """

@@ -1,8 +1,8 @@
 """Generation with transformers: continuous batching over a slot cache (``slots.py``).
 
-Requests join and leave the running batch at any step. A request takes the free slot whose contents share its longest prefix, so a game's next turn prefills only
-what is new, and a new game copies the rules' keys and values from a neighbour. Works for models of full and sliding-window
-attention; others (state-space models, models with code of their own) are refused with a pointer to vLLM.
+Requests join and leave the running batch at any step. A request takes the free slot whose contents share its longest prefix, so a game's
+next turn prefills only what is new, and a new game copies the rules' keys and values from a neighbour. Works for models of full and
+sliding-window attention; others (state-space models, models with code of their own) are refused with a pointer to vLLM.
 """
 
 import random
@@ -33,7 +33,10 @@ class _Row:
 
 
 class TransformersEngine:
-    """Satisfies ``spag.engines.base.Engine``. ``reuse`` False forgets every slot when its request ends (a baseline for tests and benchmarks)."""
+    """Satisfies ``spag.engines.base.Engine``.
+
+    ``reuse`` False forgets every slot when its request ends (a baseline for tests and benchmarks).
+    """
 
     def __init__(
         self,
@@ -188,7 +191,10 @@ class TransformersEngine:
 
 @dataclass(frozen=True, slots=True)
 class _Attention:
-    """Which masks a model takes. ``kinds`` is empty for models whose layers are all alike: they take one mask, windowed if ``window`` is set."""
+    """Which masks a model takes.
+
+    ``kinds`` is empty for models whose layers are all alike: they take one mask, windowed if ``window`` is set.
+    """
 
     layers: int
     window: int | None

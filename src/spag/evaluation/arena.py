@@ -1,17 +1,18 @@
 """Matches between models: every pair, both role assignments, the same held-out words and seeds for all.
 
-An arena episode's id is ``ATTACKER vs DEFENDER: WORD``, its players carry the entrants' names, and its seed comes from (run seed, word) alone, so two
-models that speak the same way play the same game. ``tabulate`` needs the episodes only, so results can be recomputed from a file.
+An arena episode's id is ``ATTACKER vs DEFENDER: WORD``, its players carry the entrants' names, and its seed comes from (run seed, word)
+alone, so two models that speak the same way play the same game. ``tabulate`` needs the episodes only, so results can be recomputed from a
+file.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
 from spag.episodes import Episode
 from spag.evaluation.stats import Rate, wilson
 from spag.game.base import Outcome, Role
-from spag.game.guesses import announced_guess
+from spag.game.guesses import find_guess
 from spag.game.judge import JudgeMode, judge_episode
 from spag.seeding import derive_seed
 from spag.selfplay import GameSpec
@@ -43,8 +44,9 @@ def match_specs(pairing: Pairing, words: Sequence[str], seed: int) -> list[GameS
 class RoleTable:
     """One entrant in one role, over all its games. Every rate is a share of ``games`` but ``guessed_right``, a share of announced guesses.
 
-    win, loss, tie, violation: outcomes seen from this role (only attackers violate; the opponent's violation counts in ``other_violation``).
-    guess: games in which it announced a guess in the right form (defender). empty: share of its utterances that are empty.
+    win, loss, tie, violation: outcomes seen from this role (only attackers violate; the opponent's violation counts in
+    ``other_violation``). guess: games in which it announced a guess in the right form (defender). empty: share of its utterances that are
+    empty.
     """
 
     name: str
@@ -87,7 +89,7 @@ def _add(counts: _Counts, episode: Episode, role: Role, outcome: Outcome, length
     spoken = [said.content for said in episode.history[:length] if said.role is role]
     counts.utterances += len(spoken)
     counts.empty += sum(not text.strip() for text in spoken)
-    if role is Role.DEFENDER and spoken and announced_guess(spoken[-1]) is not None:
+    if role is Role.DEFENDER and spoken and find_guess(spoken[-1], episode.target_word) is not None:
         counts.guesses += 1
         counts.right += outcome is Outcome.DEFENDER_WINS
 
@@ -115,13 +117,14 @@ def _table(name: str, role: Role, counts: _Counts) -> RoleTable:
     )
 
 
-def head_to_head(episodes: Iterable[Episode], judge: JudgeMode = JudgeMode.STRICT) -> dict[tuple[str, str], Mapping[str, int]]:
+def head_to_head(episodes: Iterable[Episode], judge: JudgeMode = JudgeMode.STRICT) -> dict[tuple[str, str], dict[str, int]]:
     """Return for each unordered pair its games, each side's wins over both roles, and the rest (ties and violations)."""
     pairs: dict[tuple[str, str], dict[str, int]] = {}
     for episode in episodes:
         sides = {role: episode.players[role].model for role in Role}
-        key = tuple(sorted(sides.values()))
-        row = pairs.setdefault((key[0], key[1]), {"games": 0, key[0]: 0, key[1]: 0, "undecided": 0})
+        one, other = sides.values()
+        key = (other, one) if (other, one) in pairs else (one, other)
+        row = pairs.setdefault(key, {"games": 0, one: 0, other: 0, "undecided": 0})
         row["games"] += 1
         winner = judge_episode(episode, judge).outcome.winner
         row[sides[winner] if winner else "undecided"] += 1

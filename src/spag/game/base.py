@@ -89,7 +89,9 @@ class Observation:
 class Game(Protocol):
     """A two-player, turn-based language game with hidden information."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """What episodes of this game call it."""
 
     def initial_state(self, target_word: str, max_turns: int) -> GameState:
         """Return the position before the first utterance."""

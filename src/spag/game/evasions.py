@@ -1,63 +1,117 @@
-"""Ways of saying a word without writing it as a word: spelled out, split, reversed, digits for letters.
+"""Saying a word without writing it: spelled out, broken up, in digits, or backwards.
 
-All work on normalised text (``matching.normalise`` already undoes invisible characters, look-alike letters and markup).
+The paper forbids the attacker to say the target but its judge sees plain substrings only; players that are rewarded for winning soon learn
+to spell. Invisible characters, look-alike letters and markup are dealt with in ``folding.py``. Left out, because ordinary prose would fire:
+acrostics, rhymes, translations, and a word split into two real words ("car pet").
 """
 
 import re
 from collections.abc import Iterator
-from itertools import product
+from functools import lru_cache
 
 import simplemma
 
-from spag.game.matching import LANGUAGE, is_form, target_tokens
+from spag.game.folding import readings
+from spag.game.matching import target_of, word_bases, words_of
 
-_SHORTEST = 3  # shorter targets would be found by chance
-_SHORTEST_REVERSED = 4
-_GAP = r"[\s.,\-_*/|~+:;·]"
-_SPELLED = re.compile(rf"(?<!\w)[^\W_](?:{_GAP}{{1,4}}[^\W_](?!\w))+")
-_CHUNK = re.compile(r"\S+")
-_LEET = {"0": "o", "1": "il", "3": "e", "4": "a", "5": "s", "7": "t", "8": "b", "@": "a", "$": "s", "!": "i", "|": "il"}
-_MOST_LEET = 6  # symbols a chunk may have before its readings are too many to try
+# Single letters with little between them: r-i-v-e-r, "r, i, v, e, r", R.I.V.E.R.; an apostrophe ends a run, for I'd spells nothing.
+_SPELLED = re.compile(r"(?<![^\W_])(?<!')[^\W_](?:(?:[^\w']|_){1,4}[^\W_](?![^\W_]))+")
+_BROKEN = re.compile(r"[^\W_]++(?:[-.*_~|/\\+=]++[^\W_]++)+")
+_INNER_MARK = re.compile(r"[-.*_~|/\\+=][^\W_]")
+_DIGITS_FOR_LETTERS = [str.maketrans("013457896@$!|€", one) for one in ("oieastbgbaslll", "oleastbggasiie", "oieastbggasiie")]
+_LEET_MARK = re.compile(r"[013-9@$|€]|![^\W_]")
+_NUMBER = re.compile(r"[\W\d]+(?:st|nd|rd|th|am|pm|s|k|d)?")
+_LONGEST = 64
 
 
-def find_evasion(normalised: str, target: str) -> str | None:
-    """Return how a normalised text hides ``target`` (``spelled out as "r-i-v-e-r"``), or ``None``."""
-    word = "".join(target_tokens(target))
-    if len(word) < _SHORTEST or not word.isalnum():
+def find_evasion(text: str, target_word: str) -> str | None:
+    """Return the first piece of ``text`` that says the target without writing it as a word, or ``None``."""
+    if not target_of(target_word).words:
         return None
-    for match in _SPELLED.finditer(normalised):
-        if word in re.sub(r"[\W_]+", "", match.group()):
-            return f'spelled out as "{match.group()[:60]}"'
-    for match in _CHUNK.finditer(normalised):
-        chunk = match.group()
-        if len(chunk) > 4 * len(word) + 16:
-            continue
-        if _is_split(chunk, target):
-            return f'split as "{chunk}"'
-        if any(is_form((reading,), target) for reading in _leet_readings(chunk)):
-            return f'written with symbols as "{chunk}"'
-        if _is_reversed(chunk, word):
-            return f'reversed as "{chunk}"'
+    return next((piece for reading in readings(text) for piece in _evasions(reading, target_word)), None)
+
+
+def _evasions(reading: str, target_word: str) -> Iterator[str]:
+    forms = _whole_forms(target_word)
+    initials = tuple({form[0] for form in forms})
+    words = words_of(reading)
+    if [len(word) for word in words].count(1) > 1:
+        runs = (match.group() for match in _SPELLED.finditer(reading))
+        yield from (run[:_LONGEST] for run in runs if _is_spelled(run, target_word))
+    if _INNER_MARK.search(reading):
+        pieces = (piece for piece in _BROKEN.findall(reading) if piece.startswith(initials) and len(piece) <= _LONGEST)
+        yield from (piece for piece in pieces if _is_broken(piece, target_word))
+    if _LEET_MARK.search(reading):
+        chunks = (chunk for chunk in reading.split() if len(chunk) <= _LONGEST and _LEET_MARK.search(chunk))
+        yield from (chunk for chunk in chunks if _is_leet(chunk, initials, target_word))
+    backwards = _backwards(target_word)
+    if not backwards.isdisjoint(words):
+        yield from (word for word in words if word in backwards)
+    openings = tuple({form[:2] for form in forms if len(form) >= 4})
+    halves = (_halves(word, forms, reading) for word in words if len(word) > 1 and word.startswith(openings))
+    yield from filter(None, halves)
+
+
+@lru_cache(maxsize=4096)
+def _backwards(target_word: str) -> frozenset[str]:
+    """The target's forms read backwards, where that is no other word (``drawer``) or the form itself (``level``)."""
+    long = (form for form in _whole_forms(target_word) if len(form) >= 4)
+    return frozenset(form[::-1] for form in long if form != form[::-1] and not _is_word(form[::-1]))
+
+
+def _halves(left: str, whole: frozenset[str], reading: str) -> str | None:
+    for form in whole:
+        right = form.removeprefix(left)
+        if 1 < len(right) < len(form) and not (_is_word(left) and _is_word(right)):
+            match = re.search(rf"(?<!\w){re.escape(left)} {re.escape(right)}(?!\w)", reading)
+            if match:
+                return match.group()
     return None
 
 
-def _is_split(chunk: str, target: str) -> bool:
-    pieces = re.findall(r"[^\W_]+", chunk)
-    return len(pieces) > 1 and is_form(("".join(pieces),), target)
-
-
-def _leet_readings(chunk: str) -> Iterator[str]:
-    """Yield what a chunk of letters and symbols may be read as, without the punctuation around it."""
-    core = chunk.strip(".,;:?!\"'()[]{}")
-    symbols = sum(char in _LEET for char in core)
-    if not 0 < symbols <= _MOST_LEET or not any(char.isalpha() for char in core):
-        return
-    for letters in product(*(_LEET.get(char, char) for char in core)):
-        yield "".join(letters)
-
-
-def _is_reversed(chunk: str, word: str) -> bool:
-    letters = re.sub(r"[\W_]+", "", chunk)
-    if len(word) < _SHORTEST_REVERSED or letters != word[::-1] or letters == word:
+def joined_forms(joined: str, target_word: str) -> bool:
+    """Tell whether letters written together are a form of the whole target."""
+    if not 1 < len(joined) <= _LONGEST:
         return False
-    return not simplemma.is_known(letters, lang=LANGUAGE)  # `drawer` is a word, not `reward` reversed
+    return not _whole_forms(target_word).isdisjoint(word_bases(joined))
+
+
+@lru_cache(maxsize=4096)
+def _whole_forms(target_word: str) -> frozenset[str]:
+    """The forms of the whole target written as one word; none for a target that is looked for as a substring."""
+    target = target_of(target_word)
+    if len(target.words) == 1:
+        return target.words[0] | target.joined
+    return target.joined or frozenset({target.acronym.casefold()} if target.acronym else ())
+
+
+def _is_word(text: str) -> bool:
+    return bool(simplemma.is_known(text, lang="en"))
+
+
+def _letters(piece: str) -> str:
+    return "".join(filter(str.isalnum, piece))
+
+
+def _is_spelled(run: str, target_word: str) -> bool:
+    """Tell whether a run of single letters is a form of the target, or holds one of three letters or more."""
+    letters = _letters(run)
+    if len(letters) == 2 and any(char.isspace() for char in run):
+        return False  # "o x" is a game, o-x an ox
+    spellings = (letters,) if letters.isalpha() else (letters, *(letters.translate(table) for table in _DIGITS_FOR_LETTERS))
+    if any(joined_forms(spelling, target_word) for spelling in spellings):
+        return True
+    return any(form in spelling for spelling in spellings for form in _whole_forms(target_word) if len(form) >= 3)
+
+
+def _is_broken(piece: str, target_word: str) -> bool:
+    letters = _letters(piece)
+    return len(letters) >= 3 and joined_forms(letters, target_word)
+
+
+def _is_leet(chunk: str, initials: tuple[str, ...], target_word: str) -> bool:
+    word = chunk.strip(".,;:?\"'()[]{}*_~`").rstrip("!|")
+    if len(word) < 3 or not _LEET_MARK.search(word) or _NUMBER.fullmatch(word):
+        return False
+    spellings = {word.translate(table) for table in _DIGITS_FOR_LETTERS}
+    return any(spelling.startswith(initials) and spelling.isalpha() and joined_forms(spelling, target_word) for spelling in spellings)

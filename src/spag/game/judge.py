@@ -1,7 +1,10 @@
-"""Who won, and why: the judge of Adversarial Taboo, in two modes.
+"""The rules of winning in Adversarial Taboo (arXiv 2404.10642, section 3.1): who has won, at which utterance, and why.
 
-``strict`` is right: words in any inflection, as words; guesses read with tolerance; evasions caught. ``paper`` reproduces upstream
-(``paper_judge.py``), so that published figures can be. Both stop at the first decision, in upstream's order: a guess before a slip.
+Checks come in upstream's order. The defender: a guess, right or wrong, decides; else saying the target loses. The attacker: saying the
+target or announcing a guess breaks the rules. ``paper`` mode does this as the published code does (``paper_judge.py``); ``strict`` mode,
+the default, compares words as words in any inflection, accepts the guess in other clothes, and sees through spelling, markup and look-alike
+letters. Where the defender announces that it knows the word but names none, the game goes on, unless the target is said elsewhere in the
+same utterance.
 """
 
 from collections.abc import Sequence
@@ -9,22 +12,25 @@ from enum import StrEnum
 from typing import Protocol
 
 from spag.errors import ConfigError
-from spag.game import paper_judge
 from spag.game.base import Outcome, Role, Utterance, Verdict
 from spag.game.evasions import find_evasion
-from spag.game.guesses import announced_guess, is_right
-from spag.game.matching import find_target, normalise
+from spag.game.folding import fold
+from spag.game.guesses import find_guess
+from spag.game.matching import find_form
+from spag.game.paper_judge import judge_paper
+
+_QUOTED = 60  # characters of an utterance that a reason quotes
 
 
 class JudgeMode(StrEnum):
-    """Which rules judge."""
+    """``strict``: words as words, in any inflection; ``paper``: the published code's substrings."""
 
     STRICT = "strict"
     PAPER = "paper"
 
 
 class Judgeable(Protocol):
-    """What a game needs to be judged; ``spag.episodes.Episode`` has it."""
+    """What a judge needs of an episode; ``spag.episodes.Episode`` has it."""
 
     @property
     def target_word(self) -> str: ...
@@ -35,55 +41,74 @@ class Judgeable(Protocol):
 
 
 def judge_utterance(role: Role, text: str, target_word: str, mode: JudgeMode) -> tuple[Outcome, str] | None:
-    """Return the outcome that an utterance decides, and why in one sentence; ``None`` while the game goes on."""
+    """Judge one utterance on its own. Returns the outcome and the reason in one sentence, or ``None`` while the game goes on."""
     if mode is JudgeMode.PAPER:
-        return paper_judge.judge_utterance(role, text, target_word)
+        return judge_paper(role, text, target_word)
     return _judge_defender(text, target_word) if role is Role.DEFENDER else _judge_attacker(text, target_word)
 
 
 def final_verdict(length: int) -> Verdict:
-    """Return the verdict on a game of ``length`` utterances that nobody decided."""
-    return Verdict(Outcome.TIE, length, "nobody said, named or gave away the word")
+    """Return the tie of a game in which ``length`` utterances were spoken and nothing was decided."""
+    return Verdict(Outcome.TIE, length, f"nobody had won or broken a rule after {length} utterance{'' if length == 1 else 's'}")
 
 
 def judge_episode(episode: Judgeable, mode: JudgeMode | str = JudgeMode.STRICT) -> Verdict:
-    """Judge a game by its utterances, whatever its own ``outcome`` says. Raises ``ConfigError`` for an unknown mode."""
-    try:
-        mode = JudgeMode(mode)
-    except ValueError as error:
-        raise ConfigError(f"judge mode {mode!r} is unknown; choose {' or '.join(JudgeMode)}") from error
-    counted = episode.history[: 2 * episode.max_turns]
-    for length, said in enumerate(counted, start=1):
-        ruling = judge_utterance(said.role, said.content, episode.target_word, mode)
+    """Judge a whole episode, whatever it was judged before.
+
+    Judging stops at the first hit or after ``2 * max_turns`` utterances; ``Verdict.length`` counts up to there. Each utterance is judged by
+    the role recorded with it. Raises ``ConfigError`` for an unknown mode.
+    """
+    mode = _mode_of(mode)
+    history = episode.history[: 2 * episode.max_turns]
+    for length, utterance in enumerate(history, start=1):
+        ruling = judge_utterance(utterance.role, utterance.content, episode.target_word, mode)
         if ruling is not None:
             return Verdict(ruling[0], length, ruling[1])
-    return final_verdict(len(counted))
+    return final_verdict(len(history))
 
 
-def _judge_defender(text: str, target: str) -> tuple[Outcome, str] | None:
-    guess = announced_guess(text)
-    if guess is not None:
-        if is_right(guess, target):
-            return Outcome.DEFENDER_WINS, f'the defender guessed "{guess}", and it is the word'
-        return Outcome.ATTACKER_WINS, f'the defender guessed "{guess}", and it is not the word'
-    found = _utters(text, target)
-    return (Outcome.ATTACKER_WINS, f"the defender {found}") if found else None
+def _mode_of(mode: JudgeMode | str) -> JudgeMode:
+    try:
+        return JudgeMode(mode)
+    except ValueError as error:
+        raise ConfigError(f'judge mode "{mode}" is unknown; choose {" or ".join(JudgeMode)}') from error
 
 
-def _judge_attacker(text: str, target: str) -> tuple[Outcome, str] | None:
-    found = _utters(text, target)
-    if found:
-        return Outcome.ATTACKER_VIOLATION, f"the attacker {found}"
-    if announced_guess(text) is not None:
-        return Outcome.ATTACKER_VIOLATION, "the attacker announced a guess, which only the defender may"
+def _judge_defender(text: str, target_word: str) -> tuple[Outcome, str] | None:
+    found = find_guess(text, target_word)
+    if found is not None:
+        guess, right = found
+        quoted = _quote(guess.phrase)
+        if right:
+            return Outcome.DEFENDER_WINS, f"the defender guessed {quoted}{_form_of(guess.phrase, target_word)}, and was right"
+        return Outcome.ATTACKER_WINS, f'the defender guessed {quoted}, but the word was "{target_word}"'
+    said = _said(text, target_word)
+    return (Outcome.ATTACKER_WINS, f"the defender {said}") if said else None
+
+
+def _judge_attacker(text: str, target_word: str) -> tuple[Outcome, str] | None:
+    said = _said(text, target_word)
+    if said:
+        return Outcome.ATTACKER_VIOLATION, f"the attacker {said}"
+    found = find_guess(text, target_word, hedged=False)
+    if found is not None:
+        return Outcome.ATTACKER_VIOLATION, f"the attacker announced a guess, {_quote(found[0].phrase)}, which only the defender may"
     return None
 
 
-def _utters(text: str, target: str) -> str | None:
-    """Say how ``text`` utters ``target``, or ``None``."""
-    normalised = normalise(text)
-    found = find_target(normalised, target)
-    if found is not None:
-        return f'said "{found}"' if found == target.lower() else f'said "{found}", a form of "{target}"'
-    evasion = find_evasion(normalised, target)
-    return f'said "{target}" {evasion}' if evasion else None
+def _said(text: str, target_word: str) -> str | None:
+    """Tell how ``text`` says the target, in words that follow "the defender", or ``None``."""
+    form = find_form(text, target_word)
+    if form is not None:
+        return f"said {_quote(form)}{_form_of(form, target_word)}"
+    piece = find_evasion(text, target_word)
+    return f'spelled "{target_word}" as {_quote(piece)}' if piece is not None else None
+
+
+def _form_of(piece: str, target_word: str) -> str:
+    return "" if piece == fold(target_word).strip() else f', a form of "{target_word}"'
+
+
+def _quote(piece: str) -> str:
+    piece = " ".join(piece.split())
+    return f'"{piece}"' if len(piece) <= _QUOTED else f'"{piece[: _QUOTED - 3]}..."'

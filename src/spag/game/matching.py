@@ -1,116 +1,207 @@
-"""Whether a text says a target word: in any inflection, as a word of its own, however it is written.
+"""Strict word matching: is a word, in any inflection, said in a text?
 
-Texts are normalised first (compatibility forms, case, accents, invisible characters, look-alike letters, markup), then cut into tokens. A token says the target when
-the two share a form: the word itself or its lemma, from simplemma's dictionary rather than from suffix rules, which see `art` in `party` and miss
-`mice`. Derived words (`teacher` for `teach`) and closed compounds (`sunflower` for `sun`) are words of their own and do not count.
+The paper's judge looks for ``w``, ``w+ing``, ``w+ed`` and the plural as substrings, so ``cat`` fires in ``category`` and ``mice`` passes
+for ``mouse``. Here words are compared as words, by their sets of base forms: the lemma of the ``simplemma`` dictionaries, the few rules and
+irregular forms that it lacks, and the word itself. Derived words (``teacher`` of ``teach``) and compounds written together (``sunflower``
+of ``sun``) are other words; a hyphenated or spaced compound holds its parts as words of their own.
 """
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import simplemma
 
-LANGUAGE = "en"
+from spag.game.folding import fold, readings
 
-# Cyrillic and Greek letters that look like Latin ones, after case folding.
-_LOOK_ALIKES = str.maketrans("авсԁеһіјкӏмнорԛѕтѵԝхуүαβεικνορτυχγ‘’ʼ`´‐‑‒–", "abcdehijklmhopqstvwxyyabeiknoptuxy'''''----")
-_TAG = re.compile(r"</?[a-z][^<>]{0,40}>", re.IGNORECASE)
-_MARKUP = re.compile(r"[*_~`]+")
-# A word with inner apostrophes; C++ and C#; U.S. and other dotted letters.
-_TOKEN = re.compile(r"[a-z]{1,2}(?:\+\+|#)(?!\w)|(?<!\w)[^\W\d_](?:\.[^\W\d_])+(?!\w)\.?|[^\W_]+(?:'[^\W_]+)*")
+TOKEN = re.compile(r"[^\W_]+(?:'[^\W_]+)*(?:\+\+|[+#](?![\w+#]))?")
+_GLUE = frozenset(" \t\n\r-_'\"*`/")
+_VOWELS = frozenset("aeiouy")
+_LONGEST = 64  # a longer token is no word; it is compared as it stands and never looked up
 
-# Inflections that simplemma's dictionary gives to another word or to none.
-_MORE_LEMMAS: dict[str, tuple[str, ...]] = {
-    "left": ("leave",), "leaves": ("leaf", "leave"), "lives": ("life", "live"), "lay": ("lie",), "lain": ("lie",), "ground": ("grind",),
-    "wound": ("wind",), "rose": ("rise",), "fell": ("fall",), "felt": ("feel",), "bore": ("bear",), "born": ("bear",), "bound": ("bind",),
-    "found": ("find",), "saw": ("see",), "lit": ("light",), "bit": ("bite",), "shot": ("shoot",), "spoke": ("speak",), "thought": ("think",),
-    "dice": ("die",), "data": ("datum",), "dove": ("dive",), "lead": ("lead",), "led": ("lead",), "best": ("good",), "worst": ("bad",),
-    "more": ("much", "many"), "most": ("much", "many"), "axes": ("axe", "axis"), "bases": ("base", "basis"), "does": ("do",), "wives": ("wife",),
+# What simplemma 1.1 to 2.0 gets wrong or leaves out. The left-hand words of _HOMOGRAPHS are headwords too: as a target each stands for
+# itself only.
+_HOMOGRAPHS = {
+    "bore": "bear", "born": "bear", "bit": "bite", "bound": "bind", "broke": "break", "data": "datum", "dove": "dive", "drunk": "drink",
+    "felt": "feel", "fell": "fall", "found": "find", "ground": "grind", "lay": "lie", "left": "leave", "people": "person",
+    "rose": "rise", "rung": "ring", "saw": "see", "shot": "shoot", "smelt": "smell", "spelt": "spell", "thought": "think",
+    "wound": "wind", "being": "be",
 }  # fmt: skip
-# Words that are inflections of one word and words of their own: as targets they do not stand for the other word (a saw is not "see").
-_OWN_WORDS = frozenset(_MORE_LEMMAS) - {"leaves", "lives", "lain", "axes", "bases", "does", "wives", "led"}
+_IRREGULAR = {
+    "awoken": "awake", "axes": "axe ax axis", "bases": "base basis", "bent": "bend", "calves": "calf calve", "gone": "go",
+    "halves": "half halve", "leaves": "leaf leave", "lenses": "lens", "lives": "life live", "loaves": "loaf", "mimicked": "mimic",
+    "mimicking": "mimic", "panicked": "panic", "panicking": "panic", "sheaves": "sheaf", "shelves": "shelf shelve", "shook": "shake",
+    "slew": "slay", "staves": "staff stave", "swore": "swear", "thieves": "thief", "trod": "tread", "wives": "wife", "won": "win",
+    "worse": "bad", "bigger": "big", "cleaner": "clean", "closer": "close", "cooler": "cool", "dimmer": "dim", "fatter": "fat",
+    "flatter": "flat", "further": "far", "hotter": "hot", "sadder": "sad", "thinner": "thin", "wetter": "wet", "clothing": "clothe",
+}  # fmt: skip
+# Headwords that only look like an inflection of another word: evening is not even+ing for any reader.
+_NO_INFLECTION = {
+    "bare", "corps", "evening", "gas", "herring", "inning", "lens", "morning", "news", "pudding", "series", "species", "sterling", "tanner",
+    "yes",
+}  # fmt: skip
 
 
-def normalise(text: str) -> str:
-    """Return ``text`` without what the eye does not see: compatibility forms, case, accents, invisible characters, look-alike letters, tags."""
-    folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKC", text).casefold())
-    kept = "".join(char for char in folded if unicodedata.category(char) not in ("Mn", "Me", "Cf"))
-    return _TAG.sub("", kept.translate(_LOOK_ALIKES).replace("\u2022", "*")) if not kept.isascii() or "<" in kept or "`" in kept else kept
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A target word prepared for matching.
+
+    ``words`` holds the base forms of each of its words; ``joined`` those of all of them written together (empty for an acronym: ``U.S.`` is
+    not ``us``); ``glue`` is what may stand between its words; ``literal`` is set for a target that is no sequence of spaced words (Chinese,
+    Thai, emoji) and is then looked for as a substring; ``acronym`` is the capital letters of ``U.S.``-like targets.
+    """
+
+    words: tuple[frozenset[str], ...]
+    joined: frozenset[str]
+    glue: frozenset[str]
+    literal: str
+    acronym: str
 
 
-def tokens_of(normalised: str) -> list[str]:
-    """Cut a normalised text into tokens."""
-    return [token.rstrip(".") for token in _TOKEN.findall(normalised)]
+@lru_cache(maxsize=1 << 17)
+def word_bases(token: str, language: str = "en") -> frozenset[str]:
+    """Return the base forms that a folded token may be an inflection of, itself included."""
+    word = token.removesuffix("'s") or token
+    if len(word) > _LONGEST or (language == "en" and word in _NO_INFLECTION):
+        return frozenset((token, word))
+    known = _HOMOGRAPHS.get(word) or _IRREGULAR.get(word) if language == "en" else None
+    if known:
+        return frozenset((token, word, *known.split()))
+    lemma = fold(simplemma.lemmatize(word, lang=language))
+    if language != "en":
+        return frozenset((token, word, lemma))
+    if lemma == word:
+        return frozenset((token, word, *_stems(word)))
+    # The dictionary has travelling -> travell, playing -> playe and fixed -> fixe.
+    over = (len(lemma) > 5 and lemma.endswith("ll")) or lemma.endswith(("xe", "ye"))
+    return frozenset((token, word, lemma, lemma[:-1] if over else lemma))
 
 
-@lru_cache(maxsize=1 << 16)
-def lemmas_of(token: str) -> frozenset[str]:
-    """Return the token itself and every word that it may be an inflection of."""
-    bare = token.removesuffix("'s").rstrip("'") or token
-    if not bare:
-        return frozenset()
-    found = {token, bare, simplemma.lemmatize(bare, lang=LANGUAGE).casefold(), *_MORE_LEMMAS.get(bare, ())}
-    if not simplemma.is_known(bare, lang=LANGUAGE):
-        found.update(_regular_lemmas(bare))
-    return frozenset(unicodedata.normalize("NFKD", lemma) for lemma in found if lemma)
+def _stems(word: str) -> tuple[str, ...]:
+    """Undo English -s, -ing and -ed for words the dictionary does not reduce: ``tiktoks``, ``building``, ``americans``."""
+    if len(word) < 3:
+        return ()
+    if word.endswith("s") and not word.endswith(("ss", "ics")):
+        return (word[:-1], word[:-2]) if word.endswith(("xes", "ches", "shes", "sses", "zes")) else (word[:-1],)
+    if not word.endswith(("ing", "ed")) or word.endswith("eed"):
+        return ()
+    stem = word[:-3] if word.endswith("ing") else word[:-2]
+    if len(stem) < 2 or _VOWELS.isdisjoint(stem):
+        return ()
+    if len(stem) > 3 and stem[-1] == stem[-2]:
+        return (stem, stem[:-1])
+    short = len(stem) > 2 and stem[-1] not in "wxyaeiou" and stem[-2] in _VOWELS and _VOWELS.isdisjoint(stem[:-2])
+    return (stem + "e",) if short else (stem, stem + "e")  # star gives starring, so staring is of stare
 
 
-def _regular_lemmas(word: str) -> set[str]:
-    """Regular endings, for words that no dictionary knows: `vlogging`, `gizmos`."""
-    stems = set()
-    for ending, least in (("s", 3), ("es", 3), ("ed", 3), ("ing", 3)):
-        stem = word.removesuffix(ending)
-        if stem != word and len(stem) >= least:
-            stems |= {stem, f"{stem}e"} if ending in ("ed", "ing") else {stem}
-            if ending in ("ed", "ing") and stem[-1] == stem[-2]:
-                stems.add(stem[:-1])
-    return stems | ({f"{word[:-3]}y"} if word.endswith("ies") and len(word) > 5 else set())
+def _target_bases(word: str, language: str) -> frozenset[str]:
+    """A target that is a headword of its own stands for itself: saying ``leave`` or ``build`` does not say ``left`` or ``building``."""
+    own = word in _HOMOGRAPHS or (word not in _IRREGULAR and word == fold(simplemma.lemmatize(word[:_LONGEST], lang=language)))
+    if own and (word in _HOMOGRAPHS or simplemma.is_known(word, lang=language)):
+        return frozenset((word,))
+    return word_bases(word, language)
 
 
-@lru_cache(maxsize=1 << 14)
-def target_tokens(target: str) -> tuple[str, ...]:
-    """Return the tokens of a target word or phrase; a target of symbols alone is one token."""
-    normalised = normalise(target)
-    return tuple(tokens_of(normalised)) or (normalised.strip(),)
+@lru_cache(maxsize=4096)
+def target_of(target_word: str, language: str = "en") -> Target:
+    """Return ``target_word`` prepared for matching. A target without any visible character matches nothing."""
+    folded = fold(target_word).strip()
+    tokens = TOKEN.findall(folded)
+    marks = frozenset(char for char in folded if not char.isalnum())
+    if not tokens or any(_unspaced(char) for char in folded):
+        return Target((), frozenset(), marks, folded, "")
+    acronym = "".join(tokens) if len(tokens) > 1 and all(len(token) == 1 for token in tokens) else ""
+    joined = "".join(tokens).replace("'", "")
+    keeps = len(tokens) > 1 or not simplemma.is_known(joined, lang=language)  # I'll is not ill
+    return Target(
+        words=tuple(_target_bases(token, language) for token in tokens),
+        joined=frozenset((joined,)) if keeps and not acronym else frozenset(),
+        glue=_GLUE | marks,
+        literal="",
+        acronym=acronym.upper(),
+    )
 
 
-@lru_cache(maxsize=1 << 14)
-def target_forms(target: str) -> frozenset[str]:
-    """Return the lemmas that a token may share with ``target``'s last word."""
-    last = target_tokens(target)[-1]
-    return frozenset({last}) if last in _OWN_WORDS else lemmas_of(last)
+def _unspaced(char: str) -> bool:
+    """Scripts written without spaces, with particles attached, or with vowel signs that a regular expression does not count as letters."""
+    if char.isascii():
+        return False
+    name = unicodedata.name(char, "")
+    return unicodedata.category(char)[0] == "M" or name.startswith(
+        ("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "THAI", "LAO", "KHMER", "MYANMAR")
+    )
 
 
-def is_form(tokens: Sequence[str], target: str) -> bool:
-    """Whether ``tokens`` as a whole are the target: its words, the last of them in any inflection; or the same written as one word."""
-    wanted = target_tokens(target)
-    if len(tokens) == len(wanted):
-        return all(t == w or w in lemmas_of(t) for t, w in zip(tokens[:-1], wanted[:-1], strict=True)) and _same(tokens[-1], target)
-    if len(tokens) == 1 and len(wanted) > 1:
-        head = "".join(wanted[:-1])
-        return tokens[0].startswith(head) and _same(tokens[0][len(head) :], target)
-    return False
-
-
-def _same(token: str, target: str) -> bool:
-    return token == target_tokens(target)[-1] or not target_forms(target).isdisjoint(lemmas_of(token))
-
-
-def find_target(normalised: str, target: str) -> str | None:
-    """Return the first place where a normalised text says ``target``, or ``None``. Markup inside and around words is looked through."""
-    if not _MARKUP.search(normalised):
-        return _find(normalised, target)
-    return _find(_MARKUP.sub("", normalised), target) or _find(_MARKUP.sub(" ", normalised), target)
-
-
-def _find(normalised: str, target: str) -> str | None:
-    tokens, size = tokens_of(normalised), len(target_tokens(target))
-    if not _TOKEN.search(normalise(target)):  # a target of symbols alone
-        return target if normalise(target).strip() in normalised else None
-    for index in range(len(tokens)):
-        for length in {1, size}:
-            if is_form(tokens[index : index + length], target):
-                return " ".join(tokens[index : index + length])
+def find_form(text: str, target_word: str, language: str = "en") -> str | None:
+    """Return the first form of ``target_word`` said in ``text``, folded, or ``None``."""
+    target = target_of(target_word, language)
+    for reading in readings(text):
+        found = _find_in(reading, target, language)
+        if found is not None:
+            return found
+    if target.acronym and re.search(rf"(?<!\w){re.escape(target.acronym)}(?!\w)", text):
+        return target.acronym
     return None
+
+
+@lru_cache(maxsize=8)
+def words_of(reading: str) -> tuple[str, ...]:
+    """Return the distinct words of a folded reading, in order. Cached because one utterance is searched several times."""
+    return tuple(dict.fromkeys(TOKEN.findall(reading)))
+
+
+def _find_in(reading: str, target: Target, language: str) -> str | None:
+    if target.literal:
+        return target.literal if target.literal in reading else None
+    single = target.joined if len(target.words) != 1 else target.words[0] | target.joined
+    if single:
+        for token in words_of(reading):
+            if not single.isdisjoint(word_bases(token, language)):
+                return token
+    return _find_phrase(reading, target, language) if len(target.words) > 1 else None
+
+
+def _find_phrase(reading: str, target: Target, language: str) -> str | None:
+    tokens = list(TOKEN.finditer(reading))
+    size = len(target.words)
+    for start in range(len(tokens) - size + 1):
+        window = tokens[start : start + size]
+        if target.words[0].isdisjoint(word_bases(window[0].group(), language)):
+            continue
+        if not _is_phrase(reading, window, target, language):
+            continue
+        after = tokens[start + size] if start + size < len(tokens) else None
+        if target.acronym and after and len(after.group()) == 1 and reading[window[-1].end() : after.start()] == ".":
+            continue  # U.S.A. is not U.S.
+        return reading[window[0].start() : window[-1].end()]
+    return None
+
+
+def _is_phrase(reading: str, window: list[re.Match[str]], target: Target, language: str) -> bool:
+    words = zip(window, target.words, strict=True)
+    if any(bases.isdisjoint(word_bases(token.group(), language)) for token, bases in words):
+        return False
+    gaps = (reading[left.end() : right.start()] for left, right in pairwise(window))
+    return all(len(gap) <= 8 and target.glue.issuperset(gap) for gap in gaps)
+
+
+def phrase_end(text: str, target: Target, language: str = "en") -> int | None:
+    """Return where a form of the target that opens the folded ``text`` ends, or ``None`` when the text opens with something else."""
+    if target.literal:
+        return len(target.literal) if text.startswith(target.literal) else None
+    window = []
+    for token in TOKEN.finditer(text):
+        window.append(token)
+        if len(window) == max(1, len(target.words)):
+            break
+    if not window or window[0].start() != len(text) - len(text.lstrip()):
+        return None
+    whole = target.joined if len(target.words) != 1 else target.words[0] | target.joined
+    if not whole.isdisjoint(word_bases(window[0].group(), language)):
+        return window[0].end()
+    if len(window) == len(target.words) and _is_phrase(text, window, target, language):
+        return window[-1].end()
+    bare = text.strip()[: len(target.acronym)]
+    return len(text) - len(text.lstrip()) + len(bare) if target.acronym and bare == target.acronym.casefold() else None

@@ -1,7 +1,8 @@
-"""Upstream's judging (Linear95/SPAG, utils.py and assign_rewards.py), known defects included, so that published data can be reproduced.
+"""The judge of the published code (Linear95/SPAG at 4abe36b), kept to compare with its results; ``matching.py`` is the better one.
 
-A word form is found anywhere in the lower-cased text (`cat` in `category`), and a guess is right when a form follows the announcement as a prefix (`cathedral` for `cat`).
-Upstream takes plurals from a library; ``plural`` here has the regular rules and the common irregular nouns.
+Its known defects are kept: forms are matched as substrings (``cat`` in ``category``), a guess is right when a form merely opens it
+(``cathedral`` for ``cat``), and nothing hidden is seen. One thing differs: upstream took plurals from a language library; here simple
+English rules and a few common irregular plurals stand in, so rare irregular plurals may be missed.
 """
 
 import re
@@ -9,54 +10,48 @@ from functools import lru_cache
 
 from spag.game.base import Outcome, Role
 
-_ANNOUNCEMENT = "i know the word! it"
-_IRREGULAR = {
-    "child": "children", "man": "men", "woman": "women", "person": "people", "foot": "feet", "tooth": "teeth", "mouse": "mice",
-    "goose": "geese", "ox": "oxen", "sheep": "sheep", "fish": "fish", "deer": "deer", "knife": "knives", "wife": "wives", "life": "lives",
-    "leaf": "leaves", "wolf": "wolves", "half": "halves", "shelf": "shelves", "thief": "thieves", "loaf": "loaves", "calf": "calves",
+_GUESS = "i know the word! it"
+_IRREGULAR_PLURALS = {
+    "child": "children", "foot": "feet", "goose": "geese", "half": "halves", "knife": "knives", "leaf": "leaves", "life": "lives",
+    "loaf": "loaves", "man": "men", "mouse": "mice", "ox": "oxen", "person": "people", "shelf": "shelves", "thief": "thieves",
+    "tooth": "teeth", "wife": "wives", "wolf": "wolves", "woman": "women",
 }  # fmt: skip
 
 
 def plural(word: str) -> str:
-    """Return the English plural of a noun."""
-    if word in _IRREGULAR:
-        return _IRREGULAR[word]
-    if re.search(r"(?:s|x|z|ch|sh)$", word):
-        return f"{word}es"
-    if re.search(r"[^aeiou]y$", word):
-        return f"{word[:-1]}ies"
-    return f"{word}s"
+    """Return the English plural by rule: s, x, z, ch, sh take -es; consonant + y becomes -ies; a few irregular nouns; else -s."""
+    if word in _IRREGULAR_PLURALS:
+        return _IRREGULAR_PLURALS[word]
+    if word.endswith(("s", "x", "z", "ch", "sh")):
+        return word + "es"
+    if word.endswith("y") and word[-2:-1] not in ("", *"aeiou"):
+        return word[:-1] + "ies"
+    return word + "s"
 
 
-@lru_cache(maxsize=1 << 14)
-def word_forms(target: str) -> tuple[str, ...]:
-    """Return the forms that upstream looks for."""
-    word = target.lower()
-    return word, f"{word}ing", f"{word}ed", plural(word)
+@lru_cache(maxsize=4096)
+def _forms(target_word: str) -> tuple[str, ...]:
+    word = target_word.lower()
+    return (word, word + "ing", word + "ed", plural(word))
 
 
-def judge_utterance(role: Role, text: str, target_word: str) -> tuple[Outcome, str] | None:
+@lru_cache(maxsize=4096)
+def _right_guess(target_word: str) -> re.Pattern[str]:
+    forms = "|".join(re.escape(form) for form in _forms(target_word))
+    return re.compile(f"{_GUESS}.{{1,8}}(?:{forms})")
+
+
+def judge_paper(role: Role, text: str, target_word: str) -> tuple[Outcome, str] | None:
     """Judge one utterance as upstream does; ``None`` while the game goes on."""
-    said, forms = text.lower(), word_forms(target_word)
-    found = next((form for form in forms if form in said), None)
-    guess = _guess_text(said)
-    if role is Role.DEFENDER:
-        if guess is not None:
-            if any(guess.startswith(form, skip) for skip in range(1, 9) for form in forms):
-                return Outcome.DEFENDER_WINS, "the defender announced the right word"
-            return Outcome.ATTACKER_WINS, "the defender announced a wrong word"
-        if found is not None:
-            return Outcome.ATTACKER_WINS, f'the defender\'s text contains "{found}"'
-        return None
-    if found is not None:
-        return Outcome.ATTACKER_VIOLATION, f'the attacker\'s text contains "{found}"'
-    if guess is not None:
-        return Outcome.ATTACKER_VIOLATION, "the attacker announced a guess"
-    return None
-
-
-def _guess_text(said: str) -> str | None:
-    """Return what follows the announcement, or ``None`` without one; at least one character must follow."""
-    at = said.find(_ANNOUNCEMENT)
-    rest = said[at + len(_ANNOUNCEMENT) :]
-    return rest if at >= 0 and rest and not rest.startswith("\n") else None
+    text = text.lower()
+    said = next((form for form in _forms(target_word) if form in text), None)
+    guessed = re.search(f"{_GUESS}.{{1,8}}", text) is not None
+    if role is Role.ATTACKER:
+        if said is not None:
+            return Outcome.ATTACKER_VIOLATION, f'the attacker\'s text contains "{said}"'
+        return (Outcome.ATTACKER_VIOLATION, "the attacker announced a guess") if guessed else None
+    if guessed:
+        if _right_guess(target_word).search(text):
+            return Outcome.DEFENDER_WINS, f'the defender announced a guess that begins with a form of "{target_word}"'
+        return Outcome.ATTACKER_WINS, f'the defender announced a guess that does not begin with "{target_word}"'
+    return (Outcome.ATTACKER_WINS, f'the defender\'s text contains "{said}"') if said is not None else None

@@ -1,7 +1,7 @@
 """Adversarial Taboo as a state machine (arXiv 2404.10642, section 3.1).
 
-The rules of winning live in ``judge.py``; this file only keeps order: who speaks, what each side sees, when the game is over. Upstream's loop
-stops a game only on the defender's guess phrase; here it stops at the judged end, so no utterance is ever spoken after the decision.
+The rules of winning live in ``judge.py``; this file only keeps order: who speaks, what each side sees, when the game is over. Upstream's
+loop stops a game only on the defender's guess phrase; here it stops at the judged end, so no utterance is ever spoken after the decision.
 """
 
 from dataclasses import dataclass, replace

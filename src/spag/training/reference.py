@@ -18,9 +18,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from spag.store import write_atomically
 from spag.training.data import EncodedSample, collate
 from spag.training.policy import target_logprobs, to_device
-from spag.training.state import write_atomically
 
 
 def read_reference(path: Path, fingerprint: str) -> dict[int, float] | None:

@@ -9,8 +9,7 @@ Weights are float32 under bfloat16 autocast, as small learning rates vanish in b
 
 import json
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -18,20 +17,20 @@ from typing import Any
 
 from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedTokenizerBase, PrinterCallback
-from transformers.utils import logging as transformers_logging
 
 from spag.config import ModelConfig, OfflineRLConfig, TrainingConfig
 from spag.engines.base import PromptStyle
 from spag.episodes import TrainingSample
 from spag.errors import ConfigError, DataError
-from spag.models import load_tokenizer, save_model
+from spag.models import load_tokenizer, no_progress_bars, save_model
+from spag.store import write_atomically
 from spag.training.callbacks import OnProgress, ReferencePass, StepKeeper
 from spag.training.data import TrainingSet, encode_samples
 from spag.training.failures import clear_failures
 from spag.training.order import MicroBatches, total_steps
 from spag.training.reference import read_reference
 from spag.training.setup import load_trainable, training_arguments
-from spag.training.state import MetricsLog, checkpoint_step, discard_state, fingerprint, model_identity, open_state, write_atomically
+from spag.training.state import MetricsLog, checkpoint_step, discard_state, fingerprint, model_identity, open_state
 from spag.training.trainers import ImitationTrainer, OfflineRLTrainer, PolicyTrainer
 
 _FREE_TO_CHANGE = {"micro_batch_size", "gradient_checkpointing", "save_steps", "log_steps"}
@@ -124,7 +123,7 @@ class _Training:
         tokenizer = load_tokenizer(self.start_from, trust_remote_code=self.model.trust_remote_code)
         metrics = MetricsLog(self.output / "metrics.jsonl", checkpoint_step(resume_from) if resume_from else 0) if self.is_first else None
         trainer = self._trainer(tokenizer, metrics)
-        with _no_progress_bars():
+        with no_progress_bars():
             trainer.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
             result = TrainResult(checkpoint, self.steps, self.samples_seen, time.perf_counter() - began, metrics.last if metrics else {})
             if self.is_first:
@@ -180,15 +179,3 @@ class _Training:
         values = {"steps": result.steps, "samples": result.samples, "seconds": result.seconds, "metrics": result.metrics}
         write_atomically(self.output / "training.json", json.dumps({"fingerprint": self.fingerprint, "result": values}, indent=2) + "\n")
         discard_state(self.state)
-
-
-@contextmanager
-def _no_progress_bars() -> Iterator[None]:
-    """Keep transformers from drawing a bar for every checkpoint it writes."""
-    shown = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            transformers_logging.enable_progress_bar()

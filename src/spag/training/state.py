@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from spag.models import resolve_model
+from spag.store import write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -37,17 +38,6 @@ def model_identity(name: str) -> list[Any]:
     if not folder.is_dir():
         return [name]
     return [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in sorted(folder.iterdir()) if file.is_file()]
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file that is complete or as before, whenever the process dies."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.part")
-    with beside.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
 
 
 def open_state(state: Path, belongs_to: str) -> Path | None:

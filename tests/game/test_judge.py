@@ -1,0 +1,174 @@
+"""The judge as a whole: upstream's outcomes, order of checks, reasons, hostile texts, and what must always hold."""
+
+import json
+import string
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spag.episodes import Episode
+from spag.errors import ConfigError
+from spag.game.base import Outcome, Role, Utterance
+from spag.game.guesses import find_guess
+from spag.game.judge import JudgeMode, judge_episode, judge_utterance
+from spag.game.paper_judge import plural
+
+GOLDEN = json.loads((Path(__file__).parent.parent / "golden" / "rewards.json").read_text())
+OUTCOMES = {
+    "attacker wins": Outcome.ATTACKER_WINS,
+    "defender wins": Outcome.DEFENDER_WINS,
+    "attacker breaks the rules": Outcome.ATTACKER_VIOLATION,
+    "tied game": Outcome.TIE,
+}
+STRICT, PAPER = JudgeMode.STRICT, JudgeMode.PAPER
+WORDS = ["river", "mouse", "teach", "city", "bottle", "window", "dance", "ice cream"]
+
+
+def episode(*texts: str, word: str = "river", max_turns: int = 5) -> Episode:
+    history = tuple(Utterance((Role.ATTACKER, Role.DEFENDER)[i % 2], text) for i, text in enumerate(texts))
+    return Episode(target_word=word, max_turns=max_turns, history=history)
+
+
+@pytest.mark.parametrize("row", GOLDEN["episodes"], ids=lambda row: f"{row['episode']['target_word']}-{row['outcome']}")
+def test_paper_mode_is_upstreams(row: dict) -> None:
+    given_ = row["episode"]
+    history = tuple(Utterance(Role(said["role"]), said["content"]) for said in given_["history"])
+    verdict = judge_episode(Episode(target_word=given_["target_word"], max_turns=given_["max_turns"], history=history), "paper")
+    assert (verdict.outcome, verdict.length) == (OUTCOMES[row["outcome"]], row["length"])
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "paper", "strict"),
+    [
+        ("that category", "cat", Outcome.ATTACKER_WINS, None),
+        ("she taught me", "teach", None, Outcome.ATTACKER_WINS),
+        ("I know the word! It is cathedral", "cat", Outcome.DEFENDER_WINS, Outcome.ATTACKER_WINS),
+        ("I know the word! It must be the cat", "cat", Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS),  # 13 characters behind "it"
+        ("I know the word: cat", "cat", Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS),
+        ("I know the word! It", "cat", None, None),  # nothing follows
+    ],
+)
+def test_the_modes_differ_as_documented(text: str, target: str, paper: Outcome | None, strict: Outcome | None) -> None:
+    for mode, expected in ((PAPER, paper), (STRICT, strict)):
+        ruling = judge_utterance(Role.DEFENDER, text, target, mode)
+        assert (ruling[0] if ruling else None) is expected
+
+
+def test_paper_word_forms() -> None:
+    assert [plural(word) for word in ("box", "day", "child", "river", "church")] == ["boxes", "days", "children", "rivers", "churches"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "attacker_text", "expected"),
+    [
+        (STRICT, "I know the word! It is river.", "said"),
+        (STRICT, "I know the word! It is lake.", "announced a guess"),
+        (PAPER, "I know the word! It is lake.", "announced a guess"),
+        (PAPER, "I know the word! It is river.", "contains"),
+    ],
+)
+def test_an_attacker_may_neither_say_nor_guess(mode: JudgeMode, attacker_text: str, expected: str) -> None:
+    ruling = judge_utterance(Role.ATTACKER, attacker_text, "river", mode)
+    assert ruling is not None
+    assert ruling[0] is Outcome.ATTACKER_VIOLATION
+    assert expected in ruling[1]
+
+
+def test_the_first_decision_ends_the_game() -> None:
+    verdict = judge_episode(episode("Hello", "A river?", "river", "I know the word! It is `river`!"))
+    assert (verdict.outcome, verdict.length) == (Outcome.ATTACKER_WINS, 2)
+
+
+def test_utterances_behind_the_last_turn_do_not_count() -> None:
+    verdict = judge_episode(episode("Hello", "Hi", "So?", "A river!", max_turns=1))
+    assert (verdict.outcome, verdict.length) == (Outcome.TIE, 2)
+
+
+@pytest.mark.parametrize(
+    ("texts", "word", "reason"),
+    [
+        (["Hi", "Many rivers."], "river", 'the defender said "rivers", a form of "river"'),
+        (["Hi", "A river."], "river", 'the defender said "river"'),
+        (["r-i-v-e-r, you know"], "river", 'the attacker spelled "river" as "r-i-v-e-r"'),
+        (["the r1ver"], "river", 'the attacker spelled "river" as "r1ver"'),
+        (["Hi", "I know the word! It is `lake`!"], "river", 'the defender guessed "lake", but the word was "river"'),
+        (["Hi", "I know the word! It is `Rivers`!"], "river", 'the defender guessed "rivers", a form of "river", and was right'),
+        (["Hi", "Hello"], "river", "nobody had won or broken a rule after 2 utterances"),
+    ],
+)
+def test_reasons_tell_a_person_why(texts: list[str], word: str, reason: str) -> None:
+    assert judge_episode(episode(*texts, word=word)).reason == reason
+
+
+def test_an_unknown_mode_names_the_choices() -> None:
+    with pytest.raises(ConfigError, match='judge mode "fair" is unknown; choose strict or paper'):
+        judge_episode(episode("Hi"), "fair")
+
+
+@given(st.text(max_size=300), st.text(min_size=1, max_size=20), st.sampled_from(list(Role)), st.sampled_from(list(JudgeMode)))
+@settings(max_examples=400, deadline=None)
+def test_any_text_can_be_judged(text: str, target: str, role: Role, mode: JudgeMode) -> None:
+    judge_utterance(role, text, target, mode)
+
+
+@given(st.sampled_from(WORDS), st.data())
+@settings(max_examples=150, deadline=None)
+def test_invisible_characters_and_case_change_nothing(target: str, data: st.DataObject) -> None:
+    text = f"well, the {target} over there"
+    at = data.draw(st.integers(0, len(text)))
+    hidden = data.draw(st.sampled_from(["\u200b", "\u200d", "\u00ad", "\u2060", "\ufeff"]))
+    changed = "".join(data.draw(st.sampled_from([char, char.upper()])) for char in text[:at]) + hidden + text[at:]
+    ruling = judge_utterance(Role.DEFENDER, changed, target, STRICT)
+    assert ruling is not None
+    assert ruling[0] is Outcome.ATTACKER_WINS
+
+
+@given(st.sampled_from([w for w in WORDS if " " not in w]), st.text(string.ascii_lowercase, min_size=2, max_size=6))
+@settings(max_examples=200, deadline=None)
+def test_inside_a_longer_word_nothing_is_said(target: str, letters: str) -> None:
+    for text in (f"{letters}{target}", f"{target}x{letters}"):
+        assert judge_utterance(Role.DEFENDER, f"a {text} thing", target, STRICT) is None
+
+
+_FRAMES = st.sampled_from(["`{}`", '"{}"', "{}", "**{}**", "“{}”", "the {}"])
+
+
+@given(st.sampled_from(WORDS), _FRAMES, st.sampled_from([str, str.upper, str.title]))
+def test_a_guess_in_form_wins_and_is_read(target: str, quotes: str, case: object) -> None:
+    text = f"I know the word! It is {quotes.format(case(target))}!"  # type: ignore[operator]
+    found = find_guess(text, target)
+    assert found is not None
+    assert found[0].phrase.removeprefix("the ") == target
+    ruling = judge_utterance(Role.DEFENDER, text, target, STRICT)
+    assert ruling is not None
+    assert ruling[0] is Outcome.DEFENDER_WINS
+
+
+_LINE = st.sampled_from(["Hello.", "A river.", "I know the word! It is `river`!", "I know the word! It is `lake`!", "No.", "", "rivers?"])
+
+
+@given(st.lists(_LINE, max_size=14), st.integers(1, 6), st.sampled_from(list(JudgeMode)))
+def test_cutting_at_the_judged_end_keeps_the_verdict(lines: list[str], max_turns: int, mode: JudgeMode) -> None:
+    whole = episode(*lines, max_turns=max_turns)
+    verdict = judge_episode(whole, mode)
+    assert verdict.length <= min(len(lines), 2 * max_turns)
+    cut = Episode(target_word="river", max_turns=max_turns, history=whole.history[: verdict.length])
+    assert judge_episode(cut, mode) == verdict
+
+
+@pytest.mark.parametrize("unit", ["a ", "i know the word ", "<b>", "r-", "x", "`*_", "1!@$", "\u200b", "it is not, "])
+def test_time_grows_with_length_not_its_square(unit: str) -> None:
+    """Eight times the text may take a few times eight, never sixty-four times, as long."""
+
+    def seconds(length: int) -> float:
+        text = unit * (length // len(unit))
+        started = time.perf_counter()
+        judge_utterance(Role.DEFENDER, text, "river", STRICT)
+        judge_utterance(Role.ATTACKER, text, "river", STRICT)
+        return time.perf_counter() - started
+
+    seconds(1000)
+    assert seconds(160_000) < 24 * max(min(seconds(20_000) for _ in range(3)), 0.005)

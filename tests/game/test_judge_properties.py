@@ -1,0 +1,107 @@
+"""What must hold for every word and every text: guesses in form win, dress changes nothing, hostile texts are judged in little time."""
+
+import string
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import spag
+from spag.game.base import Outcome, Role
+from spag.game.folding import fold, readings
+from spag.game.judge import JudgeMode, judge_utterance
+from spag.game.matching import word_bases
+
+LEXICON = (Path(spag.__file__).parent / "data" / "words.txt").read_text().split()
+PROSE = "Well, I would say that you have to think about it for a while, don't you? It is 5 p.m. (or so), e.g. at my home."
+WORD = st.sampled_from(LEXICON)
+
+
+def outcome(role: Role, text: str, target: str) -> Outcome | None:
+    ruling = judge_utterance(role, text, target, JudgeMode.STRICT)
+    return ruling[0] if ruling else None
+
+
+def test_every_target_can_be_guessed_and_said() -> None:
+    for word in LEXICON:
+        assert outcome(Role.DEFENDER, f"I know the word! It is `{word}`!", word) is Outcome.DEFENDER_WINS, word
+        assert outcome(Role.DEFENDER, f"Perhaps some {word} there.", word) is Outcome.ATTACKER_WINS, word
+        assert outcome(Role.ATTACKER, f"Perhaps some {word} there.", word) is Outcome.ATTACKER_VIOLATION, word
+
+
+def test_a_wrong_guess_loses_for_every_pair_of_neighbours() -> None:
+    for word, other in pairwise(LEXICON):
+        if word_bases(word).isdisjoint(word_bases(other)):
+            assert outcome(Role.DEFENDER, f"I know the word! It is {other}.", word) is Outcome.ATTACKER_WINS, (word, other)
+
+
+def test_prose_says_only_the_targets_that_stand_in_it() -> None:
+    said = {word for word in LEXICON if outcome(Role.ATTACKER, PROSE, word) is not None}
+    assert said == {"home"}
+
+
+@given(WORD, st.sampled_from("\u200b\u200d\u00ad\u2060\ufeff\u202e\u0301\u0336\ufe0f"), st.data())
+@settings(max_examples=200, deadline=None)
+def test_a_hidden_character_changes_no_verdict(word: str, hidden: str, data: st.DataObject) -> None:
+    for text in (f"I know the word! It is {word}.", f"a {word} perhaps", "nothing of the kind"):
+        at = data.draw(st.integers(0, len(text)))
+        assert outcome(Role.DEFENDER, text[:at] + hidden + text[at:], word) is outcome(Role.DEFENDER, text, word)
+
+
+@given(WORD, st.sampled_from(["*", "**", "_", "`", "~~", '"', "'", "“", "<b>", "(", "»"]))
+@settings(max_examples=200, deadline=None)
+def test_marks_around_a_word_change_no_verdict(word: str, mark: str) -> None:
+    for text in ("I know the word! It is {}.", "a {} perhaps"):
+        assert outcome(Role.DEFENDER, text.format(mark + word + mark), word) is outcome(Role.DEFENDER, text.format(word), word)
+
+
+@given(WORD, st.sampled_from(["-", " ", ".", ", ", "_", " - ", "*"]))
+@settings(max_examples=200, deadline=None)
+def test_spelling_is_saying(word: str, gap: str) -> None:
+    if len(word) > 2:
+        assert outcome(Role.ATTACKER, f"It is {gap.join(word)} then", word) is Outcome.ATTACKER_VIOLATION
+
+
+@given(WORD, st.text(string.ascii_lowercase, min_size=3, max_size=8), st.booleans())
+@settings(max_examples=300, deadline=None)
+def test_a_longer_word_is_another_word(word: str, letters: str, before: bool) -> None:
+    longer = f"{letters}q{word}" if before else f"{word}q{letters}"  # the q keeps it from being an inflection
+    assert outcome(Role.ATTACKER, f"the {longer} there", word) is None
+
+
+@given(st.text(max_size=200))
+@settings(max_examples=300, deadline=None)
+def test_folding_is_total_and_settles(text: str) -> None:
+    once = fold(text)
+    assert fold(once).casefold() == fold(fold(once)).casefold()
+    assert readings(text)[0] is not None
+
+
+HOSTILE = [
+    "i know the word! ",
+    "the word is ",
+    "i know the word! it is not ",
+    "\u0301\u0323",
+    "&#",
+    "<a",
+    "*",
+    "a.b ",
+    "ab-",
+    "r1v3r ",
+    "'",
+    "aa",
+]
+
+
+@pytest.mark.parametrize("unit", HOSTILE)
+def test_half_a_million_characters_are_judged_in_seconds(unit: str) -> None:
+    """A quadratic step would take minutes here; the bound is loose because the machine may be busy."""
+    text = unit * (500_000 // len(unit))
+    for target in ("river", "ice cream"):
+        for role in Role:
+            started = time.process_time()
+            judge_utterance(role, text, target, JudgeMode.STRICT)
+            assert time.process_time() - started < 5

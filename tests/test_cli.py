@@ -1,0 +1,153 @@
+"""The commands as a user calls them: on files, in temporary folders, with their errors."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from spag.cli import main
+from spag.episodes import read_episodes, read_samples
+from spag.stages import teacher_path
+
+UPSTREAM = [
+    {
+        "target_word": "river",
+        "max_turns": 5,
+        "history": [{"role": "attacker", "content": "Where do you paddle?"}, {"role": "defender", "content": "On a river."}],
+    },
+    {
+        "target_word": "bread",
+        "max_turns": 5,
+        "history": [{"role": "attacker", "content": "Toast it."}, {"role": "defender", "content": "I know the word! It is `bread`!"}],
+    },
+]
+TINY_PLAY = "game.max_turns=1", "selfplay.attacker.max_new_tokens=4", "selfplay.defender.max_new_tokens=4", "model.dtype=float32"
+
+
+def spag(*arguments: object, status: int = 0) -> Result:
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert result.exit_code == status, f"{result.output}\n{result.exception!r}"
+    return result
+
+
+@pytest.fixture
+def games(tmp_path: Path) -> Path:
+    path = tmp_path / "upstream.json"
+    path.write_text(json.dumps(UPSTREAM))
+    return path
+
+
+def settings(*pairs: str) -> list[str]:
+    return [part for pair in pairs for part in ("--set", pair)]
+
+
+def test_judge_counts_shows_and_rewrites(games: Path, tmp_path: Path) -> None:
+    out = tmp_path / "judged.jsonl"
+    text = spag("judge", games, "--show", 1, "--output", out).output
+    assert "2 games, 2.0 utterances on average" in text
+    assert 'attacker wins: the defender said "river"' in text
+    assert [str(episode.outcome) for episode in read_episodes(out)] == ["attacker_wins", "defender_wins"]
+
+
+def test_games_go_there_and_back(games: Path, tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours.jsonl", tmp_path / "theirs.json"
+    spag("import", "episodes", games, "--output", ours)
+    assert [episode.id for episode in read_episodes(ours)] == ["river-0", "bread-1"]
+    spag("export", "episodes", ours, "--output", theirs)
+    assert json.loads(theirs.read_text()) == UPSTREAM
+
+
+def test_rewards_and_their_export(games: Path, tmp_path: Path) -> None:
+    sft, samples, exported = tmp_path / "sft.json", tmp_path / "samples.jsonl", tmp_path / "samples.json"
+    sft.write_text('[{"instruction": "Say hi.", "input": "", "output": "hi"}]')
+    text = spag("rewards", games, "--sft", sft, "--output", samples).output
+    assert "2 games, 2 samples, 1 SFT rows" in text
+    assert [str(sample.type) for sample in read_samples(samples)] == ["rl", "rl", "sft"]
+    spag("export", "samples", samples, "--output", exported)
+    assert [row.get("type") for row in json.loads(exported.read_text())] == [None, None, "sft"]
+    spag("rewards", games, "--imitation", "--output", samples)
+    assert [str(sample.type) for sample in read_samples(samples)] == ["imitation", "imitation"]
+
+
+def test_words_by_source_and_split(tmp_path: Path) -> None:
+    out = tmp_path / "words.txt"
+    everything = spag("words", "--source", "shipped", "--top", 500).output.split()
+    spag("words", "--source", "shipped", "--top", 500, "--split", "held_out", "--output", out)
+    held_out = out.read_text().split()
+    train = spag("words", "--source", "shipped", "--top", 500, "--split", "train").output.split()
+    assert len(everything) == 500
+    assert set(train) | set(held_out) == set(everything)
+    assert not set(train) & set(held_out)
+
+
+def test_import_prompts_and_play_with_them(tmp_path: Path, model_folder: Path) -> None:
+    source, prompts, words = tmp_path / "utils.py", tmp_path / "prompts.json", tmp_path / "words.txt"
+    source.write_text(
+        "import missing_module\n"
+        'GAME_RULE_PROMPTS = ["Rules, {max_turns} turns.\\n", "Other rules."]\n'
+        'INSTRUCT_PROMPTS = {"attacker": "Word: `{target_word}`.", "defender": "You defend."}\n'
+    )
+    spag("import", "prompts", source, "--output", prompts)
+    words.write_text("river\nbread\npiano\n")
+    out = tmp_path / "games.jsonl"
+    spag("play", model_folder, "--words", words, "--prompts", prompts, *settings(*TINY_PLAY), "--count", 2, "--output", out)
+    assert len(list(read_episodes(out))) == 2
+
+
+def test_play_resumes_and_refuses_another_seed(tmp_path: Path, model_folder: Path) -> None:
+    words, out = tmp_path / "words.txt", tmp_path / "games.jsonl"
+    words.write_text("river\nbread\npiano\n")
+    command = ("play", model_folder, "--words", words, *settings(*TINY_PLAY), "--count", 2, "--testing", "--output", out)
+    assert "2 games in the file, 2 played now" in spag(*command).output
+    assert "2 games in the file, 0 played now" in spag(*command).output
+    assert "of another seed or word list" in spag(*command, "--seed", 5, status=2).output
+
+
+def test_train_and_arena_on_their_own(games: Path, tmp_path: Path, model_folder: Path) -> None:
+    samples = tmp_path / "samples.jsonl"
+    spag("rewards", games, "--output", samples)
+    common = settings("model.dtype=float32", "offline_rl.global_batch_size=2", "offline_rl.gradient_checkpointing=false")
+    text = spag("train", "offline-rl", samples, "--model", model_folder, *common, "--output", tmp_path / "trained").output
+    assert "1 steps on 2 samples" in text
+    checkpoint = tmp_path / "trained" / "checkpoint"
+    assert (checkpoint / "model.safetensors").exists()
+    quick = settings("model.dtype=float32", "arena.words=2", "arena.sampling.max_new_tokens=4", "game.max_turns=1", "words.source=shipped")
+    text = spag("arena", f"before={model_folder}", f"after={checkpoint}", *quick, "--output", tmp_path / "arena").output
+    assert "before - after" in text
+    results = json.loads((tmp_path / "arena" / "results.json").read_text())
+    assert results["pairs"][0]["games"] == 4
+    assert {row["name"] for row in results["roles"]} == {"before", "after"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run", "nothing.yaml"), "nothing.yaml: no such config file, and no preset of that name"),
+        (("run", "demo", "--set", "selfplay.wrds=3"), "preset demo: unknown option selfplay.wrds; did you mean selfplay.words?"),
+        (
+            ("play", "/no/such/model", "--output", "x.jsonl", "--count", "1", "--words", "shipped"),
+            "'/no/such/model': no such file or folder",
+        ),
+        (("play", "m", "--output", "x.jsonl", "--count", "9000", "--words", "shipped"), "9000 words asked for, but shipped has"),
+        (("arena", "one", "--output", "x"), "name at least two different models"),
+    ],
+)
+def test_errors_are_one_line_and_status_two(
+    arguments: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = spag(*arguments, status=2)
+    assert message in result.output
+    assert "Traceback" not in result.output
+
+
+def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
+    result = spag("play", tmp_path, "--count", 1, "--words", "shipped", "--output", tmp_path / "x.jsonl", status=2)
+    assert "holds no config.json and no adapter_config.json, so it is not a model" in result.output
+
+
+def test_corrupt_episodes_name_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "games.jsonl"
+    path.write_text(teacher_path().read_text().splitlines()[0] + "\nnonsense\n")
+    assert "games.jsonl:2: not JSON" in spag("judge", path, status=2).output

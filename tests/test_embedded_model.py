@@ -1,0 +1,87 @@
+"""The embedded language model for real: loading, playing, being killed, training. Slow."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from spag.episodes import Episode, TrainingSample, read_episodes
+from spag.game.base import Role
+
+pytestmark = pytest.mark.model
+MODEL = "smollm2-135m"
+SETTINGS = (
+    "model.prompt_style=chat", "model.dtype=float32", "game.max_turns=2", "engine.concurrency=4",
+    "selfplay.attacker.max_new_tokens=10", "selfplay.defender.max_new_tokens=10",
+)  # fmt: skip
+
+
+def play(words: Path, output: Path) -> subprocess.Popen[bytes]:
+    chosen = [part for setting in SETTINGS for part in ("--set", setting)]
+    command = [sys.executable, "-m", "spag", "play", MODEL, "--words", str(words), *chosen, "--output", str(output)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL)
+
+
+def by_id(path: Path) -> dict[str, Episode]:
+    return {episode.id: episode for episode in read_episodes(path)}
+
+
+def test_the_gguf_becomes_a_plain_folder() -> None:
+    from spag.engines.base import PromptStyle
+    from spag.models import embedded_gguf, encode_query, load_model, load_tokenizer, resolve_model, stop_token_ids
+
+    assert embedded_gguf() is not None
+    folder = Path(resolve_model(MODEL))
+    assert (folder / "model.safetensors").exists()
+    model, tokenizer = load_model(MODEL), load_tokenizer(MODEL)
+    assert str(model.dtype) == "torch.bfloat16"
+    assert not hasattr(model.config, "quantization_config")
+    assert stop_token_ids(model, tokenizer, PromptStyle.CHAT) == {tokenizer.convert_tokens_to_ids("<|im_end|>")}
+    text = tokenizer.decode(encode_query(tokenizer, "Hello", PromptStyle.CHAT))
+    assert text.endswith("<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_play_killed_in_the_middle_ends_as_if_undisturbed(tmp_path: Path) -> None:
+    words = tmp_path / "words.txt"
+    words.write_text(
+        "".join(f"{word}\n" for word in ["river", "bread", "piano", "garden", "window", "teacher", "engine", "doctor", "winter", "bottle", "planet", "ticket"])
+    )
+    assert play(words, tmp_path / "whole.jsonl").wait() == 0
+    killed = tmp_path / "killed.jsonl"
+    process = play(words, killed)
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline and (not killed.exists() or killed.read_bytes().count(b"\n") < 3):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = by_id(killed)
+    assert 3 <= len(before) < 12
+    assert play(words, killed).wait() == 0
+    assert by_id(killed) == by_id(tmp_path / "whole.jsonl")
+    assert killed.read_bytes().count(b"\n") == len(by_id(killed))
+    assert before.items() <= by_id(killed).items()
+
+
+def test_a_few_steps_of_training_make_the_targets_likelier(tmp_path: Path) -> None:
+    from spag.config import ModelConfig, TrainingConfig
+    from spag.episodes import SampleType
+    from spag.training import Stage, train
+
+    query = "You are the defender. Say your next line.\n"
+    samples = [
+        TrainingSample(query=query, target=f"I know the word! It is `{word}`!", role=Role.DEFENDER, type=SampleType.IMITATION)
+        for word in ("river", "bread", "piano", "garden") * 2
+    ]
+    training = TrainingConfig(learning_rate=1e-4, epochs=2, global_batch_size=4, micro_batch_size=4, gradient_checkpointing=False)
+    model = ModelConfig(name=MODEL, prompt_style="chat", dtype="float32")
+    result = train(Stage.IMITATION, samples, model=model, training=training, start_from=MODEL, output=tmp_path, seed=0)
+    rows = [line for line in (tmp_path / "metrics.jsonl").read_text().splitlines() if line]
+    assert result.steps == len(rows) == 4
+    import json
+
+    first, last = json.loads(rows[0])["loss"], json.loads(rows[-1])["loss"]
+    assert last < 0.8 * first
+    assert (tmp_path / "checkpoint" / "model.safetensors").exists()
