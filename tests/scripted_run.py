@@ -1,4 +1,7 @@
-"""A whole run with a scripted engine and a tiny real model, in a process of its own so that it can be killed: ``scripted_run.py FOLDER MODEL [A.B=VALUE ...]``."""
+"""A whole run with a scripted engine and a tiny real model, in a process of its own so that it can be killed.
+
+scripted_run.py FOLDER MODEL WORDS [A.B=VALUE ...]
+"""
 
 import random
 import sys
@@ -26,9 +29,10 @@ CONFIG = """
 iterations: 1
 imitation:
   max_episodes: 8
-  training: {learning_rate: 1.0e-3, global_batch_size: 4, micro_batch_size: 4, max_length: 256, gradient_checkpointing: false, save_steps: 1}
+  training: &training
+    {learning_rate: 1.0e-3, global_batch_size: 4, micro_batch_size: 4, max_length: 256, gradient_checkpointing: false, save_steps: 1}
 selfplay: {words: 8, repeats: 2}
-offline_rl: {learning_rate: 1.0e-3, global_batch_size: 4, micro_batch_size: 4, max_length: 256, gradient_checkpointing: false, save_steps: 1}
+offline_rl: *training
 engine: {concurrency: 3}
 arena: {words: 2}
 """

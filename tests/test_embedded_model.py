@@ -1,5 +1,6 @@
 """The embedded language model for real: loading, playing, being killed, training. Slow."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -47,7 +48,23 @@ def test_the_gguf_becomes_a_plain_folder() -> None:
 def test_play_killed_in_the_middle_ends_as_if_undisturbed(tmp_path: Path) -> None:
     words = tmp_path / "words.txt"
     words.write_text(
-        "".join(f"{word}\n" for word in ["river", "bread", "piano", "garden", "window", "teacher", "engine", "doctor", "winter", "bottle", "planet", "ticket"])
+        "".join(
+            f"{word}\n"
+            for word in [
+                "river",
+                "bread",
+                "piano",
+                "garden",
+                "window",
+                "teacher",
+                "engine",
+                "doctor",
+                "winter",
+                "bottle",
+                "planet",
+                "ticket",
+            ]
+        )
     )
     assert play(words, tmp_path / "whole.jsonl").wait() == 0
     killed = tmp_path / "killed.jsonl"
@@ -80,8 +97,6 @@ def test_a_few_steps_of_training_make_the_targets_likelier(tmp_path: Path) -> No
     result = train(Stage.IMITATION, samples, model=model, training=training, start_from=MODEL, output=tmp_path, seed=0)
     rows = [line for line in (tmp_path / "metrics.jsonl").read_text().splitlines() if line]
     assert result.steps == len(rows) == 4
-    import json
-
     first, last = json.loads(rows[0])["loss"], json.loads(rows[-1])["loss"]
     assert last < 0.8 * first
     assert (tmp_path / "checkpoint" / "model.safetensors").exists()

@@ -86,7 +86,8 @@ def test_a_failed_replacement_keeps_the_old_file(tmp_path: Path, monkeypatch: py
 
 
 def test_a_second_process_is_kept_out_and_a_dead_one_is_not_in_the_way(tmp_path: Path) -> None:
-    code = f"import pathlib, spag.store as s\nlock = s.FolderLock(pathlib.Path({str(tmp_path)!r})).__enter__()\nprint('in', flush=True)\ninput()"
+    code = "import pathlib, spag.store as s\n"
+    code += f"lock = s.FolderLock(pathlib.Path({str(tmp_path)!r})).__enter__()\nprint('in', flush=True)\ninput()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "in\n"

@@ -1,1 +1,29 @@
-"""Train language models by self-play of adversarial language games (SPAG, arXiv 2404.10642)."""
+"""Train language models by self-play of adversarial language games (SPAG, arXiv 2404.10642).
+
+The names below load on first use, so that importing ``spag`` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spag.episodes import read_episodes, read_samples
+    from spag.game.judge import judge_episode
+    from spag.rewards import assign_rewards
+    from spag.selfplay import play
+
+__all__ = ["assign_rewards", "judge_episode", "play", "read_episodes", "read_samples"]
+
+_HOMES = {
+    "assign_rewards": "spag.rewards",
+    "judge_episode": "spag.game.judge",
+    "play": "spag.selfplay",
+    "read_episodes": "spag.episodes",
+    "read_samples": "spag.episodes",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'spag' has no attribute {name!r}")
