@@ -113,7 +113,7 @@ def imitate(run: Run) -> None:
         stats = write_samples(
             samples_path,
             episodes,
-            RewardsConfig(),
+            RewardsConfig(discount=run.config.rewards.discount, template=run.config.rewards.template),
             judge=JudgeMode(run.config.game.judge),
             prompts=run.prompts,
             seed=run.config.seed,
@@ -122,7 +122,8 @@ def imitate(run: Run) -> None:
         return _sample_results(run, "imitation samples", stats)
 
     digests = [file_digest(teacher_path() if source == TEACHER else Path(source)) for source in config.episodes]
-    settings = run.settings("seed", "game", max_episodes=config.max_episodes, episodes=config.episodes, digests=digests)
+    shape = {"discount": run.config.rewards.discount, "template": run.config.rewards.template}
+    settings = run.settings("seed", "game", rewards=shape, max_episodes=config.max_episodes, episodes=config.episodes, digests=digests)
     run.stage(f"{IMITATION}/samples", settings, (), [f"{IMITATION}/samples.jsonl"], samples)
     write_atomically(run.folder / "config.yaml", dump_config(run.config))
     _train(run, IMITATION, config.training, start_from=BASE)

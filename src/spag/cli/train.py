@@ -1,5 +1,7 @@
 """``spag train imitation`` and ``spag train offline-rl``: one training stage on a samples file."""
 
+import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,7 +50,8 @@ def _train(samples: Path, model: str | None, config: "RunConfig", training: "Tra
     from spag.store import FolderLock
 
     _, reporter = open_console()
-    with FolderLock(output):
+    first = os.environ.get("RANK", "0") == "0"  # under torchrun every process trains, and the first one writes
+    with FolderLock(output) if first else nullcontext():
         results = train_on(
             list(read_samples(samples)),
             settle_dtype(config).model,
@@ -59,4 +62,6 @@ def _train(samples: Path, model: str | None, config: "RunConfig", training: "Tra
             reporter=reporter,
             title="training",
         )
+    if not first:
+        return
     click.echo(f"{results['steps']} steps on {results['samples']} samples in {results['seconds']:,.0f} s -> {output / 'checkpoint'}")

@@ -1,0 +1,47 @@
+"""Teacher play through the command line against a real HTTP endpoint: collected, priced, resumed."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from openai_stub import Answer, Call, StubServer, completion
+
+from spag.cli import main
+from spag.episodes import read_episodes
+
+
+def test_teacher_games_are_collected_priced_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Call] = []
+
+    def answer(call: Call) -> Answer:
+        calls.append(call)
+        attacks = "You are the attacker" in call.prompt
+        text = "Think of water." if attacks else "I know the word! It is `river`!"
+        return Answer(completion(text, "stop", prompt_tokens=1000, completion_tokens=500))
+
+    words, out = tmp_path / "words.txt", tmp_path / "teacher.jsonl"
+    words.write_text("river\nbread\npiano\nwindow\n")
+    with StubServer(answer) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-value")
+        command = ["play", "--teacher", "openai:gpt-test", "--words", str(words), "--price", "1", "2", "--output", str(out)]
+        first = CliRunner().invoke(main, [*command, "--count", "3"])
+        assert first.exit_code == 0, first.output
+        again = CliRunner().invoke(main, [*command, "--count", "3"])
+    games = list(read_episodes(out))
+    assert len(games) == 3
+    assert {game.players[role].model for game in games for role in game.players} == {"openai:gpt-test"}
+    assert len(calls) == 6
+    # six utterances of 1,000 + 500 tokens at 1 and 2 USD a million: 6 * (0.001 + 0.001)
+    assert "cost: 0.0120 USD" in first.output
+    assert "3 games in the file, 0 played now" in again.output
+    assert "sk-secret-value" not in first.output + again.output + out.read_text()
+
+
+def test_a_missing_key_is_said_before_any_game(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    command = ["play", "--teacher", "openai:m", "--words", "shipped", "--count", "1", "--output", str(tmp_path / "x.jsonl")]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 2
+    assert "OPENAI_API_KEY" in result.output

@@ -1,0 +1,103 @@
+"""Finding and loading models: local folders, adapters, clear refusals, tokens of prompts."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from spag.engines.base import PromptStyle
+from spag.errors import ModelError
+from spag.models import encode_query, end_token_id, fastest_dtype, load_model, load_tokenizer, resolve_model, save_model, stop_token_ids
+
+TEMPLATE = "{% for m in messages %}[{{ m.role }}]{{ m.content }}</s>\n{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("./none", "'./none': no such file or folder"),
+        ("/none/at/all", "no such file or folder"),
+        ("a/b/c", "no such file or folder"),
+        ("", "no such file or folder"),
+    ],
+)
+def test_paths_that_are_no_models(name: str, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        resolve_model(name)
+
+
+def test_files_and_folders_that_are_no_models(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"holds no config\.json"):
+        resolve_model(str(tmp_path))
+    file = tmp_path / "model.bin"
+    file.write_bytes(b"\x80\x04.")
+    with pytest.raises(ModelError, match=r"a model file must be a \.gguf"):
+        resolve_model(str(file))
+
+
+def test_pickled_weights_are_never_loaded(model_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "pickled"
+    folder.mkdir()
+    for part in model_folder.iterdir():
+        if part.name != "model.safetensors":
+            (folder / part.name).write_bytes(part.read_bytes())
+    torch.save(load_model(str(model_folder), dtype="float32").state_dict(), folder / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="no safetensors weights found"):
+        load_model(str(folder))
+
+
+def test_an_unreachable_hub_model_is_one_line() -> None:
+    with pytest.raises(ModelError) as caught:
+        load_tokenizer("nobody/nothing")
+    assert "nobody/nothing: cannot be loaded (neither a local folder nor a hub model that can be reached)" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_saving_replaces_whole_folders(model_folder: Path, tmp_path: Path) -> None:
+    model, tokenizer = load_model(str(model_folder), dtype="float32"), load_tokenizer(str(model_folder))
+    folder = tmp_path / "deep" / "checkpoint"
+    save_model(model, tokenizer, folder)
+    (folder / "stale").write_text("x")
+    save_model(model, tokenizer, folder)
+    assert not (folder / "stale").exists()
+    assert [path.name for path in folder.parent.iterdir()] == ["checkpoint"]
+    again = load_model(str(folder), dtype="float32")
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+
+
+def test_adapters_load_over_their_base(model_folder: Path, tmp_path: Path) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    base = load_model(str(model_folder), dtype="float32")
+    adapted = get_peft_model(base, LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False))
+    adapted.save_pretrained(tmp_path / "adapter")
+    ids = torch.tensor([[5, 6, 7]])
+    loaded = load_model(str(tmp_path / "adapter"), dtype="float32")
+    torch.testing.assert_close(loaded(ids).logits, adapted(ids).logits)
+    assert not torch.allclose(loaded(ids).logits, load_model(str(model_folder), dtype="float32")(ids).logits)
+
+
+def test_prompts_become_tokens_in_both_styles(model_folder: Path) -> None:
+    tokenizer = load_tokenizer(str(model_folder))
+    plain = encode_query(tokenizer, "hi", PromptStyle.PLAIN)
+    assert plain[0] == tokenizer.bos_token_id
+    assert tokenizer.decode(plain[1:]) == "hi"
+    with pytest.raises(ModelError, match="has no chat template; use prompt_style plain"):
+        encode_query(tokenizer, "hi", PromptStyle.CHAT)
+    tokenizer.chat_template = TEMPLATE
+    assert tokenizer.decode(encode_query(tokenizer, "hi", PromptStyle.CHAT)) == "[user]hi</s>\n[assistant]"
+    assert end_token_id(tokenizer, PromptStyle.CHAT) == end_token_id(tokenizer, PromptStyle.PLAIN) == tokenizer.eos_token_id
+
+
+def test_a_template_may_end_replies_with_a_token_of_its_own(model_folder: Path) -> None:
+    tokenizer = load_tokenizer(str(model_folder))
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<end>"]})
+    tokenizer.chat_template = TEMPLATE.replace("</s>", "<end>")
+    end = tokenizer.convert_tokens_to_ids("<end>")
+    assert end_token_id(tokenizer, PromptStyle.CHAT) == end
+    model = load_model(str(model_folder), dtype="float32")
+    assert stop_token_ids(model, tokenizer, PromptStyle.CHAT) == {end, tokenizer.eos_token_id}
+
+
+def test_the_fastest_dtype_is_one_of_ours() -> None:
+    assert fastest_dtype() in ("bfloat16", "float16", "float32")
