@@ -18,7 +18,7 @@ TEMPLATE = "{% for m in messages %}[{{ m.role }}]{{ m.content }}</s>\n{% endfor 
         ("./none", "'./none': no such file or folder"),
         ("/none/at/all", "no such file or folder"),
         ("a/b/c", "no such file or folder"),
-        ("", "no such file or folder"),
+        (" ", "the model's name is empty"),
     ],
 )
 def test_paths_that_are_no_models(name: str, message: str) -> None:

@@ -50,6 +50,8 @@ def resolve_model(name: str) -> str:
     if name == EMBEDDED_NAME:
         embedded = embedded_gguf()
         return str(_dequantised(embedded)) if embedded else EMBEDDED_HUB_ID
+    if not name.strip():
+        raise ModelError("the model's name is empty; name a hub id, a folder or a GGUF file")
     path = Path(name).expanduser()
     if path.is_file():
         if path.suffix != ".gguf":
@@ -59,7 +61,7 @@ def resolve_model(name: str) -> str:
         if not (path / "config.json").exists() and not (path / _ADAPTER_CONFIG).exists():
             raise ModelError(f"{name}: this folder holds no config.json and no {_ADAPTER_CONFIG}, so it is not a model")
         return str(path)
-    if name.startswith((".", "/", "~")) or name.count("/") > 1 or not name.strip():
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise ModelError(f"{name!r}: no such file or folder")
     return name
 

@@ -20,7 +20,7 @@ def test_teacher_games_are_collected_priced_and_resumed(tmp_path: Path, monkeypa
         return Answer(completion(text, "stop", prompt_tokens=1000, completion_tokens=500))
 
     words, out = tmp_path / "words.txt", tmp_path / "teacher.jsonl"
-    words.write_text("river\nbread\npiano\nwindow\n")
+    words.write_text("river\nbread\npiano\nwindow\ngarden\nteacher\nengine\ndoctor\n")
     with StubServer(answer) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
         monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-value")
