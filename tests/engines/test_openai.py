@@ -156,7 +156,7 @@ def test_no_more_than_concurrency_on_the_wire(start: Open) -> None:
         Answer(error("request timeout"), 408),
         Answer(b"", drop_after=0),
         Answer(GOOD.body, drop_after=10),
-        Answer(GOOD.body, delay_s=1.0),
+        Answer(GOOD.body, delay_s=4.0),
         Answer(GOOD.body, trickle_s=0.05),
     ],
     ids=["429", "500", "502 html", "503", "408", "dropped", "cut short", "silent", "trickling"],
