@@ -147,6 +147,11 @@ def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
     assert "holds no config.json and no adapter_config.json, so it is not a model" in result.output
 
 
+def test_an_output_that_is_a_folder_is_one_line(tmp_path: Path, model_folder: Path) -> None:
+    result = spag("play", model_folder, "--count", 1, "--words", "shipped", "--output", tmp_path, status=2)
+    assert f"{tmp_path}: cannot be written: Is a directory" in result.output
+
+
 def test_corrupt_episodes_name_the_line(tmp_path: Path) -> None:
     path = tmp_path / "games.jsonl"
     path.write_text(teacher_path().read_text().splitlines()[0] + "\nnonsense\n")

@@ -30,10 +30,10 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 def cut_torn_line(path: Path) -> int:
-    """Cut an unfinished last line off ``path``; return how many bytes went. A missing file is fine."""
+    """Cut an unfinished last line off ``path``; return how many bytes went. A missing file is fine. Raises ``StorageError``."""
     if not path.exists():
         return 0
-    with path.open("rb+") as stream:
+    with storage_errors(path), path.open("rb+") as stream:
         size = end = stream.seek(0, os.SEEK_END)
         while end > 0:
             start = max(0, end - _TAIL)
