@@ -15,11 +15,9 @@ from spag.config import ModelConfig, RewardsConfig, RunConfig, TrainingConfig, d
 from spag.episodes import SampleType, read_episodes, read_samples
 from spag.game.base import Role
 from spag.game.judge import JudgeMode
-from spag.game.prompts import PromptSet
 from spag.game.words import Split
 from spag.manifest import Manifest, file_digest
 from spag.progress import Reporter
-from spag.promptfile import load_prompts
 from spag.rewards import RewardStats
 from spag.seeding import derive_seed
 from spag.selfplay import game_specs
@@ -32,6 +30,7 @@ from spag.stages import (
     play_arena,
     play_games,
     settle_dtype,
+    table_of,
     teacher_episodes,
     teacher_path,
     train_on,
@@ -55,16 +54,11 @@ class Run:
     config: RunConfig
     folder: Path
     manifest: Manifest
-    reporter: Reporter
-    prompts: PromptSet
+    table: Table
 
     def checkpoint(self, name: str) -> str:
         """Return the model of ``base``, ``imitation`` or ``iteration-k``."""
         return self.config.model.name if name == BASE else str(self.folder / name / "checkpoint")
-
-    @property
-    def table(self) -> Table:
-        return Table(self.config.engine, self.config.game, self.prompts, self.reporter)
 
     def model(self, name: str) -> ModelConfig:
         return self.config.model.model_copy(update={"name": self.checkpoint(name)})
@@ -85,7 +79,7 @@ class Run:
             for output in outputs:
                 _remove(self.folder / output)
         if not self.manifest.begin(name, settings, inputs):
-            self.reporter.note(f"{name}: done before")
+            self.table.reporter.note(f"{name}: done before")
             return
         with self.manifest.running(name) as results:
             results.update(work())
@@ -94,10 +88,10 @@ class Run:
 def run(config: RunConfig, folder: Path, reporter: Reporter, *, force: bool = False) -> None:
     """Run or resume everything. Raises ``RunError`` when another process works in ``folder`` or a stage's settings changed."""
     with FolderLock(folder):
-        prompts = load_prompts(config.game.prompts) if config.game.prompts else PromptSet.default()
+        table = table_of(config, reporter)
         manifest = Manifest.open(folder, force=force)
         config = settle_dtype(config, lambda measure: manifest.remember("dtype", measure))
-        state = Run(config, folder, manifest, reporter, prompts)
+        state = Run(config, folder, manifest, table)
         imitate(state)
         for number in range(1, config.iterations + 1):
             iterate(state, number)
@@ -107,22 +101,23 @@ def run(config: RunConfig, folder: Path, reporter: Reporter, *, force: bool = Fa
 def imitate(run: Run) -> None:
     """Teacher play -> samples -> the imitation checkpoint."""
     config, samples_path = run.config.imitation, run.folder / IMITATION / "samples.jsonl"
+    rewards = RewardsConfig(discount=run.config.rewards.discount, template=run.config.rewards.template)  # winners only
 
     def samples() -> Results:
         episodes = teacher_episodes(config.episodes, config.max_episodes, run.config.seed)
         stats = write_samples(
             samples_path,
             episodes,
-            RewardsConfig(discount=run.config.rewards.discount, template=run.config.rewards.template),
+            rewards,
             judge=JudgeMode(run.config.game.judge),
-            prompts=run.prompts,
+            prompts=run.table.prompts,
             seed=run.config.seed,
             sample_type=SampleType.IMITATION,
         )
         return _sample_results(run, "imitation samples", stats)
 
     digests = [file_digest(teacher_path() if source == TEACHER else Path(source)) for source in config.episodes]
-    shape = {"discount": run.config.rewards.discount, "template": run.config.rewards.template}
+    shape = rewards.model_dump(mode="json")
     settings = run.settings("seed", "game", rewards=shape, max_episodes=config.max_episodes, episodes=config.episodes, digests=digests)
     run.stage(f"{IMITATION}/samples", settings, (), [f"{IMITATION}/samples.jsonl"], samples)
     write_atomically(run.folder / "config.yaml", dump_config(run.config))
@@ -155,7 +150,7 @@ def iterate(run: Run, number: int) -> None:
             read_episodes(episodes_path),
             config.rewards,
             judge=JudgeMode(config.game.judge),
-            prompts=run.prompts,
+            prompts=run.table.prompts,
             seed=seed,
             sft=sft,
         )
@@ -196,7 +191,7 @@ def _train(run: Run, name: str, training: TrainingConfig, start_from: str) -> No
             start_from=run.checkpoint(start_from),
             output=folder,
             seed=run.config.seed,
-            reporter=run.reporter,
+            reporter=run.table.reporter,
             title=f"{name} training",
         )
 
@@ -207,7 +202,7 @@ def _train(run: Run, name: str, training: TrainingConfig, start_from: str) -> No
 
 
 def _play_results(run: Run, title: str, summary: PlaySummary) -> Results:
-    run.reporter.note(f"{title}: {summary.games} games, {summary.describe()}, {summary.stats.empty} empty utterances")
+    run.table.reporter.note(f"{title}: {summary.games} games, {summary.describe()}, {summary.stats.empty} empty utterances")
     return {
         "games": summary.games,
         "outcomes": dict(summary.outcomes),
@@ -220,7 +215,7 @@ def _play_results(run: Run, title: str, summary: PlaySummary) -> Results:
 def _sample_results(run: Run, title: str, stats: RewardStats) -> Results:
     weights = {str(role): round(weight, 3) for role, weight in stats.role_weights.items()}
     counts = {str(role): count for role, count in stats.samples.items()}
-    run.reporter.note(f"{title}: {sum(counts.values())} ({counts}), role weights {weights}")
+    run.table.reporter.note(f"{title}: {sum(counts.values())} ({counts}), role weights {weights}")
     return {"outcomes": dict(stats.outcomes), "samples": counts, "role_weights": weights}
 
 

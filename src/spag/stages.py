@@ -31,6 +31,7 @@ from spag.game.prompts import PromptSet
 from spag.game.taboo import AdversarialTaboo
 from spag.game.words import Split, split_of
 from spag.progress import Reporter, Tracker
+from spag.promptfile import load_prompts
 from spag.rewards import RewardSettings, RewardStats, assign_rewards
 from spag.seeding import derive_seed
 from spag.selfplay import GameSpec, Player
@@ -67,6 +68,16 @@ class Table:
     game: GameConfig
     prompts: PromptSet
     reporter: Reporter
+
+
+def prompts_of(game: GameConfig) -> PromptSet:
+    """Return the prompts that the settings name. Raises ``DataError`` for a faulty prompt file."""
+    return load_prompts(game.prompts) if game.prompts else PromptSet.default()
+
+
+def table_of(config: RunConfig, reporter: Reporter) -> Table:
+    """Return the table that the settings describe."""
+    return Table(config.engine, config.game, prompts_of(config.game), reporter)
 
 
 def play_games(

@@ -11,8 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from spag.collect import PlaySummary
+from spag.engines.pricing import Price
 from spag.episodes import Episode
 from spag.game.base import Outcome, Role, Verdict
+from spag.manifest import Manifest
 from spag.rewards import RewardStats
 
 _LABELS = {
@@ -29,16 +31,16 @@ def _console() -> Console:
 
 def print_run(folder: Path) -> None:
     """Show what a finished run came to, and where to look next."""
-    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["stages"]
+    stages = Manifest.open(folder).stages
     table = Table(title="Stages", title_justify="left")
     table.add_column("stage")
     table.add_column("time", justify="right")
     table.add_column("result")
-    for name, stage in manifest.items():
+    for name, stage in stages.items():
         table.add_row(name, f"{stage['seconds'] / 60:.1f} min", Text(_stage_line(stage["results"])))
     _console().print(table)
     print_arena(folder / "arena" / "results.json")
-    total = sum(stage["seconds"] for stage in manifest.values()) / 60
+    total = sum(stage["seconds"] for stage in stages.values()) / 60
     _console().print(f"This run is complete: {total:.1f} minutes of work in {folder}/", soft_wrap=True)
     _console().print(f"  the games    spag judge {folder}/arena/episodes.jsonl --show 5", soft_wrap=True)
     _console().print(
@@ -91,7 +93,7 @@ def _percent(rate: Mapping[str, float]) -> str:
     return f"{100 * rate['rate']:.0f} ({100 * rate['low']:.0f}-{100 * rate['high']:.0f})"
 
 
-def print_play(summary: PlaySummary, price: tuple[float, float] | None) -> None:
+def print_play(summary: PlaySummary, price: Price | None) -> None:
     """Show what was played, its tokens, and their cost when the price is known."""
     console, stats = _console(), summary.stats
     console.print(f"{summary.games} games in the file, {summary.played_now} played now: {summary.describe()}", soft_wrap=True)
@@ -101,8 +103,7 @@ def print_play(summary: PlaySummary, price: tuple[float, float] | None) -> None:
         soft_wrap=True,
     )
     if price:
-        cost = (stats.prompt_tokens * price[0] + stats.completion_tokens * price[1]) / 1e6
-        console.print(f"cost: {cost:.4f} USD")
+        console.print(f"cost: {price.cost_usd(stats.prompt_tokens, stats.completion_tokens):.4f} USD")
 
 
 def print_outcomes(verdicts: Iterable[Verdict]) -> None:

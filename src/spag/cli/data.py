@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from spag.cli.options import ANY_PATH, EXISTING, config_options, open_console, read_config, read_prompts
+from spag.cli.options import ANY_PATH, EXISTING, config_options, open_console, read_config
 
 
 @click.command("words")
@@ -65,7 +65,7 @@ def rewards_command(
     from spag.episodes import SampleType, read_episodes
     from spag.game.judge import JudgeMode
     from spag.sft import read_sft
-    from spag.stages import write_samples
+    from spag.stages import prompts_of, write_samples
     from spag.tables import print_rewards
 
     config = read_config(config_name, (*overrides, f"offline_rl.sft_data={sft}") if sft else overrides, seed)
@@ -76,7 +76,7 @@ def rewards_command(
         read_episodes(episodes),
         config.rewards,
         judge=JudgeMode(config.game.judge),
-        prompts=read_prompts(config),
+        prompts=prompts_of(config.game),
         seed=config.seed,
         sample_type=SampleType.IMITATION if imitation else SampleType.RL,
         sft=rows,

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from spag.config import RunConfig
-    from spag.game.prompts import PromptSet
     from spag.progress import Reporter
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -31,13 +30,6 @@ def read_config(config_name: str | None, overrides: tuple[str, ...], seed: int |
 
     extra = (*overrides, f"seed={seed}") if seed is not None else overrides
     return load_config(config_name, extra) if config_name else parse_config("", "defaults", extra)
-
-
-def read_prompts(config: "RunConfig") -> "PromptSet":
-    from spag.game.prompts import PromptSet
-    from spag.promptfile import load_prompts
-
-    return load_prompts(config.game.prompts) if config.game.prompts else PromptSet.default()
 
 
 def open_console() -> "tuple[Console, Reporter]":

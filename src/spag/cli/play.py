@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from spag.cli.options import ANY_PATH, config_options, open_console, read_config, read_prompts
+from spag.cli.options import ANY_PATH, config_options, open_console, read_config
 
 
 @click.command("play")
@@ -38,11 +38,12 @@ def play_command(
     (OPENAI_BASE_URL and OPENAI_API_KEY in the environment). DEFENDER defaults to ATTACKER, and ATTACKER to the config's model.
     """
     from spag.config import SamplingConfig
+    from spag.engines.pricing import Price
     from spag.game.base import Role
     from spag.game.words import Split
     from spag.seeding import derive_seed
     from spag.selfplay import game_specs
-    from spag.stages import Side, Table, draw_words, play_games, settle_dtype
+    from spag.stages import Side, draw_words, play_games, settle_dtype, table_of
     from spag.tables import print_play
 
     extra = [*overrides]
@@ -59,10 +60,11 @@ def play_command(
         role: Side(name, config.model.model_copy(update={"name": name}), samplings[role])
         for role, name in ((Role.ATTACKER, attacker), (Role.DEFENDER, defender))
     }
+    cost = Price(*price) if price else None
     _, reporter = open_console()
-    table = Table(config.engine, config.game, read_prompts(config), reporter)
+    table = table_of(config, reporter)
     summary = play_games(output, game_specs(words, config.selfplay.repeats, config.seed), sides, table, title="play")
-    print_play(summary, price)
+    print_play(summary, cost)
 
 
 @click.command("arena")
@@ -74,7 +76,7 @@ def arena_command(models: tuple[str, ...], config_name: str | None, overrides: t
 
     A model may be given a short name: NAME=MODEL.
     """
-    from spag.stages import Table, play_arena, settle_dtype
+    from spag.stages import play_arena, settle_dtype, table_of
     from spag.tables import print_arena
 
     config = settle_dtype(read_config(config_name, overrides, seed))
@@ -83,7 +85,7 @@ def arena_command(models: tuple[str, ...], config_name: str | None, overrides: t
         raise click.UsageError("name at least two different models; NAME=MODEL gives one a name")
     _, reporter = open_console()
     sides = {name: config.model.model_copy(update={"name": model}) for name, model in entrants.items()}
-    play_arena(output, sides, config, Table(config.engine, config.game, read_prompts(config), reporter))
+    play_arena(output, sides, config, table_of(config, reporter))
     print_arena(output / "results.json")
 
 

@@ -102,11 +102,11 @@ class TransformersEngine:
                 rows[index].slot, held[index] = slot, length
                 open_slots.remove(slot)
         for index, row in enumerate(rows):
-            donor = max(range(len(tokens)), key=lambda slot: shared_length(tokens[slot], row.prompt))
-            length = shared_length(tokens[donor], row.prompt)
-            if length > held[index]:
-                self._cache.copy(donor, row.slot, length)
-                held[index] = length
+            lengths = [shared_length(kept, row.prompt) for kept in tokens]  # anew for each row: a copy changes a slot
+            donor = max(range(len(tokens)), key=lengths.__getitem__)
+            if lengths[donor] > held[index]:
+                self._cache.copy(donor, row.slot, lengths[donor])
+                held[index] = lengths[donor]
         # at least the last prompt token is fed, for its logits
         return [min(held[index], len(row.prompt) - 1) for index, row in enumerate(rows)]
 
