@@ -1,0 +1,62 @@
+"""How every speed is measured: in one process group, interleaved A/B/A/B, as a ratio of pairs.
+
+A machine's speed drifts with its neighbours; two runs that follow each other share most of that drift, so the ratio of a pair says more than
+either time. A contest gives the median of its pairs' ratios, and the smallest and largest of them.
+"""
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One run of one contestant: ``value`` in the contest's unit (more is better), and whatever else is worth keeping."""
+
+    value: float
+    more: Mapping[str, float] = field(default_factory=dict)
+
+
+Contestant = Callable[[], Reading]
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """``ours`` against ``baseline``, doing the same work. ``target`` is the ratio that we want to reach, where there is one."""
+
+    name: str
+    unit: str
+    baseline: Contestant
+    ours: Contestant
+    target: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a contest showed. ``baseline`` and ``ours`` hold one reading a pair, in order."""
+
+    name: str
+    unit: str
+    target: float | None
+    baseline: list[Reading]
+    ours: list[Reading]
+
+    @property
+    def ratios(self) -> list[float]:
+        return [ours.value / baseline.value for baseline, ours in zip(self.baseline, self.ours, strict=True)]
+
+    @property
+    def ratio(self) -> float:
+        return statistics.median(self.ratios)
+
+
+def compete(contest: Contest, pairs: int, on_reading: Callable[[str, Reading], None] | None = None) -> Result:
+    """Run ``pairs`` pairs; which of the two goes first changes from pair to pair."""
+    result = Result(contest.name, contest.unit, contest.target, [], [])
+    for number in range(pairs):
+        sides = [("baseline", contest.baseline, result.baseline), ("ours", contest.ours, result.ours)]
+        for name, contestant, readings in sides if number % 2 == 0 else reversed(sides):
+            readings.append(contestant())
+            if on_reading is not None:
+                on_reading(name, readings[-1])
+    return result
