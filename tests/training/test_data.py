@@ -3,17 +3,13 @@
 from pathlib import Path
 
 import pytest
-import torch
-from tiny import make_samples
 
 from spag.engines.base import PromptStyle
 from spag.episodes import SampleType, TrainingSample
 from spag.errors import ConfigError, DataError
 from spag.game.base import Role
-from spag.models import load_model, load_tokenizer
+from spag.models import load_tokenizer
 from spag.training.data import FILLER, Group, TrainingSet, collate, encode_samples
-from spag.training.losses import mean_logprob
-from spag.training.policy import takes_logits_to_keep, target_logprobs
 
 BOS, EOS = 0, 1
 
@@ -25,9 +21,9 @@ def encode(folder: Path, *samples: TrainingSample, max_length: int = 100):
 def test_tokens_are_bos_query_target_eos_and_only_target_and_eos_are_trained(model_folder: Path) -> None:
     (sample,) = encode(model_folder, TrainingSample(query="ab", target="cd", role=Role.DEFENDER, reward=2.0, weight=3.0))
     tokenizer = load_tokenizer(str(model_folder))
-    ids = sample.input_ids.tolist()
-    assert ids == [BOS, *tokenizer("abcd", add_special_tokens=False).input_ids, EOS]
-    assert sample.loss_mask.tolist() == [False, False, False, True, True, True]
+    assert sample.input_ids.tolist() == [BOS, *tokenizer("abcd", add_special_tokens=False).input_ids, EOS]
+    assert (sample.target_start, len(sample.target)) == (3, 3)
+    assert sample.fed.tolist() == sample.input_ids.tolist()[:-1]  # the end token predicts nothing
     assert (sample.reward, sample.weight, sample.group) == (2.0, 3.0, Group.DEFENDER)
 
 
@@ -39,7 +35,7 @@ def test_chat_style_ends_the_target_with_the_template_s_own_end_token(model_fold
     )
     (sample,) = encode_samples([TrainingSample(query="q", target="t")], tokenizer, PromptStyle.CHAT, 100)
     assert tokenizer.decode(sample.input_ids) == "[user]q<end>[assistant]t<end>"
-    assert tokenizer.decode(sample.input_ids[sample.loss_mask]) == "t<end>"
+    assert tokenizer.decode(sample.target) == "t<end>"
 
 
 @pytest.mark.parametrize(
@@ -50,12 +46,12 @@ def test_too_long_samples_lose_tokens_on_the_left(model_folder: Path, max_length
     (sample,) = encode(model_folder, TrainingSample(query="qqqq", target="abc"), max_length=max_length)
     tokenizer = load_tokenizer(str(model_folder))
     assert tokenizer.decode(sample.input_ids) == text
-    assert tokenizer.decode(sample.input_ids[sample.loss_mask]) == trained
+    assert tokenizer.decode(sample.target) == trained
 
 
 def test_an_empty_target_still_trains_the_end_token(model_folder: Path) -> None:
     (sample,) = encode(model_folder, TrainingSample(query="q", target=""))
-    assert sample.input_ids[sample.loss_mask].tolist() == [EOS]
+    assert sample.target.tolist() == [EOS]
 
 
 def test_useless_settings_and_numbers_are_refused(model_folder: Path) -> None:
@@ -69,33 +65,30 @@ def test_useless_settings_and_numbers_are_refused(model_folder: Path) -> None:
         )
 
 
-def test_a_batch_is_padded_on_the_right_and_labels_stand_at_the_predicting_positions(model_folder: Path) -> None:
+def test_an_unpacked_batch_is_padded_on_the_right_and_picks_the_predicting_positions(model_folder: Path) -> None:
     short, long = encode(model_folder, TrainingSample(query="a", target="b"), TrainingSample(query="abc", target="de", type=SampleType.SFT))
-    batch = collate([(short, -1.5), (long, 0.0)])
+    batch = collate([(short, -1.5), (long, 0.0)], packed=False)
     # short: BOS a b EOS (trained: 2, 3); long: BOS a b c d e EOS (trained: 4, 5, 6). So positions 1, 2 and 3, 4, 5 predict.
-    assert batch["positions"].tolist() == [1, 2, 3, 4, 5]
+    assert batch["columns"].tolist() == [1, 2, 3, 4, 5]
     a, b, c, d, e = load_tokenizer(str(model_folder))("abcde", add_special_tokens=False).input_ids
-    assert batch["input_ids"].tolist() == [[BOS, a, b, EOS, 0, 0, 0], [BOS, a, b, c, d, e, EOS]]
-    assert batch["labels"].tolist() == [[b, EOS, -100, -100, -100], [-100, -100, d, e, EOS]]
+    assert batch["input_ids"].tolist() == [[BOS, a, b, 0, 0, 0], [BOS, a, b, c, d, e]]
+    assert batch["picks"].tolist() == [0, 1, 7, 8, 9]  # of 2 rows of 5 columns
+    assert batch["labels"].tolist() == [b, EOS, d, e, EOS]
+    assert batch["sample"].tolist() == [0, 0, 1, 1, 1]
     assert batch["ref_logprob"].tolist() == [-1.5, 0.0]
     assert batch["group"].tolist() == [Group.OTHER, Group.SFT]
+
+
+def test_a_packed_batch_is_one_row_that_shares_beginnings(model_folder: Path) -> None:
+    short, long = encode(model_folder, TrainingSample(query="a", target="bx"), TrainingSample(query="ab", target="de"))
+    batch = collate([(short, 0.0), (long, 0.0)], packed=True)
+    a, b, x, d, e = load_tokenizer(str(model_folder))("abxde", add_special_tokens=False).input_ids
+    assert batch["input_ids"].tolist() == [[BOS, a, b, x, d, e]]
+    assert batch["position_ids"].tolist() == [[0, 1, 2, 3, 3, 4]]
+    assert batch["columns"][batch["picks"]].tolist() == [1, 2, 3, 2, 4, 5]  # position 2, b, predicts x for one and d for the other
+    assert batch["labels"].tolist() == [b, x, EOS, d, e, EOS]
 
 
 def test_the_filler_weighs_nothing_and_belongs_to_no_group(model_folder: Path) -> None:
     sample, reference = TrainingSet(encode(model_folder, TrainingSample(query="q", target="t", weight=9.0)))[FILLER]
     assert (sample.weight, sample.group, reference) == (0.0, FILLER, 0.0)
-
-
-@pytest.mark.parametrize("logits_to_keep", [True, False])
-def test_target_logprobs_are_those_of_each_sample_alone_with_all_logits(model_folder: Path, logits_to_keep: bool) -> None:
-    samples = encode(model_folder, *make_samples(12))
-    model = load_model(str(model_folder), dtype="float32", device="cpu")
-    assert takes_logits_to_keep(model)
-    with torch.no_grad():
-        together = target_logprobs(model, collate([(sample, 0.0) for sample in samples]), logits_to_keep=logits_to_keep)
-        for sample, value in zip(samples, together.tolist(), strict=True):
-            ids = sample.input_ids.long().unsqueeze(0)
-            labels = ids.masked_fill(~sample.loss_mask, -100)
-            alone = mean_logprob(model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits, labels)
-            assert value == pytest.approx(alone.item(), abs=1e-5)
-    assert together.std() > 0.1

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spag.training.losses import aligned_mean_logprob, imitation_loss, mean_logprob, offline_rl_loss
+from spag.training.losses import imitation_loss, mean_logprob, mean_over_samples, offline_rl_loss
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "losses.json").read_text())
 
@@ -44,7 +44,11 @@ def test_mean_logprob_shifts_and_averages_over_trained_tokens_only() -> None:
     logits = tensor([1.0, 2.0, 1.0]).log().expand(1, 4, 3)
     assert mean_logprob(logits, torch.tensor([[0, -100, 1, 2]])).item() == pytest.approx((math.log(0.5) + math.log(0.25)) / 2)
     assert mean_logprob(logits, torch.tensor([[0, -100, -100, -100]])).item() == 0.0  # a row without targets is 0, not nan
-    assert aligned_mean_logprob(logits, torch.tensor([[-100, -100, -100, 1]])).item() == pytest.approx(math.log(0.5))
+
+
+def test_mean_over_samples_is_a_mean_for_each_sample_and_0_without_tokens() -> None:
+    means = mean_over_samples(tensor([-1.0, -2.0, -4.0]), torch.tensor([0, 2, 0]), 3)
+    assert means.tolist() == [-2.5, 0.0, -2.0]
 
 
 def test_half_precision_logits_are_reduced_in_float32() -> None:

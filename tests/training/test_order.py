@@ -5,14 +5,22 @@ import random
 import pytest
 
 from spag.training.data import FILLER
-from spag.training.order import MicroBatches, total_steps
+from spag.training.order import MicroBatches, micro_batches, total_steps
 
-LENGTHS = [random.Random(0).randint(3, 90) for _ in range(37)]
+DRAW = random.Random(0)
+SEQUENCES = [[DRAW.randint(0, 1) for _ in range(DRAW.randint(3, 90))] for _ in range(37)]
 
 
-def order(world_size: int = 1, rank: int = 0, *, micro: int = 2, epochs: int = 2, seed: int = 0) -> list[list[int]]:
+def order(world_size: int = 1, rank: int = 0, *, micro: int = 2, epochs: int = 2, seed: int = 0, packed: bool = True) -> list[list[int]]:
     schedule = MicroBatches(
-        LENGTHS, epochs=epochs, global_batch_size=8, micro_batch_size=micro, seed=seed, world_size=world_size, rank=rank
+        SEQUENCES,
+        epochs=epochs,
+        global_batch_size=8,
+        micro_batch_size=micro,
+        seed=seed,
+        packed=packed,
+        world_size=world_size,
+        rank=rank,
     )
     batches = list(schedule)
     assert len(batches) == len(schedule)
@@ -41,13 +49,18 @@ def test_global_batches_are_the_same_however_they_are_split(world_size: int, mic
 
 
 def test_the_last_step_gives_a_process_without_samples_the_filler() -> None:
-    assert [order(4, rank, micro=2)[-1] == [FILLER] for rank in range(4)] == [False, False, True, True]  # 2 samples, 4 processes
+    assert [order(4, rank, micro=2)[-1] == [FILLER] for rank in range(4)] == [False, True, True, True]  # 2 samples, 4 processes
 
 
-def test_micro_batches_hold_samples_of_similar_length() -> None:
-    first = [[LENGTHS[i] for i in batch] for batch in order(epochs=1)[:4]]
+def test_unpacked_micro_batches_hold_samples_of_similar_length() -> None:
+    first = [[len(SEQUENCES[i]) for i in batch] for batch in order(epochs=1, packed=False)[:4]]
     flat = [length for batch in first for length in batch]
     assert flat == sorted(flat, reverse=True)
+
+
+def test_packed_micro_batches_hold_samples_that_begin_alike_and_the_largest_comes_first() -> None:
+    sequences = [[1, 1, 1], [2, 2], [1, 1, 2], [2, 3, 3, 3]]
+    assert micro_batches(range(4), sequences, 2, packed=True) == [[1, 3], [0, 2]]  # 5 tokens, as the 2 is shared, and 4, as 1 1 is
 
 
 def test_seed_and_epoch_decide_the_order() -> None:

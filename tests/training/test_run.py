@@ -19,7 +19,7 @@ from spag.training import Phase, Stage, TrainProgress, train
 from spag.training.data import Group, collate, encode_samples
 from spag.training.failures import clear_failures
 from spag.training.losses import imitation_loss, offline_rl_loss
-from spag.training.policy import target_logprobs
+from spag.training.policy import Abilities, target_logprobs
 
 Weights = dict[str, torch.Tensor]
 
@@ -49,8 +49,9 @@ def test_one_step_is_the_gradient_of_the_loss_of_the_whole_global_batch(model_fo
 
     model = load_model(str(model_folder), dtype="float32", device="cpu").train()
     samples = make_samples(7)
-    batch = collate([(s, 0.0) for s in encode_samples(samples, load_tokenizer(str(model_folder)), PromptStyle.PLAIN, 2048)])
-    logprob = target_logprobs(model, batch, logits_to_keep=False)
+    encoded = encode_samples(samples, load_tokenizer(str(model_folder)), PromptStyle.PLAIN, 2048)
+    batch = collate([(sample, 0.0) for sample in encoded], packed=False)
+    logprob = target_logprobs(model, batch, Abilities())
     reference = logprob.detach()
     if stage is Stage.IMITATION:
         loss = imitation_loss(logprob, reference, batch["weight"], kl_coef=0.2)

@@ -76,7 +76,7 @@ class ReferencePass(TrainerCallback):  # type: ignore[misc]
             samples,
             indices,
             batch_size=args.per_device_train_batch_size * _REFERENCE_BATCH,
-            logits_to_keep=self.trainer.logits_to_keep,
+            abilities=self.trainer.abilities,
             world_size=args.world_size,
             rank=args.process_index,
             on_batch=report,

@@ -3,19 +3,20 @@
 Tokens are those of upstream: the encoded query, the target's tokens (tokenised on their own), and the token that ends a reply; too long
 ones lose tokens on the left. Only target and end token are trained. Masks have one polarity: ``loss_mask`` True = trained.
 
-A batch is padded on the RIGHT and carries no attention mask: attention is causal, so no real token ever sees the padding. That keeps the
-fast causal attention kernels, and any causal model computes what it would compute for each sample alone. ``positions`` are those that
-predict a trained token in any row; only for them are logits needed (see ``policy.py``).
+A batch holds its samples as one packed row without padding (``packing.py``) where the model can attend to such rows, else as one row a
+sample, padded on the RIGHT without an attention mask: attention is causal, so no real token ever sees the padding. ``columns`` are the
+positions that predict a trained token; only for them are logits needed (``policy.py``).
 """
 
 import logging
 import math
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
@@ -24,14 +25,15 @@ from spag.episodes import SampleType, TrainingSample
 from spag.errors import ConfigError, DataError
 from spag.game.base import Role
 from spag.models import encode_query, end_token_id
-from spag.training.losses import IGNORED_LABEL
+from spag.training.packing import pack
 
 logger = logging.getLogger(__name__)
 
 FILLER = -1
 """Index (and group) of the sample that fills the batch of a process that has none left: weight 0, and it counts nowhere."""
 
-Batch = dict[str, Tensor]
+Batch = dict[str, Any]
+"""Tensors by name, and the ``Span``s of a packed row: see ``collate``."""
 
 
 class Group(IntEnum):
@@ -45,18 +47,27 @@ class Group(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class EncodedSample:
-    """One sample as tokens: ``input_ids`` (T,) int32, of which those from ``target_start`` (at least 1) on are trained."""
+    """One sample as tokens: ``input_ids`` (T,), of which those from ``target_start`` (at least 1) on are trained."""
 
-    input_ids: Tensor
+    input_ids: "array[int]"
     target_start: int
-    reward: float
-    weight: float
-    group: int
+    reward: float = 0.0
+    weight: float = 1.0
+    group: int = Group.OTHER
+
+    @staticmethod
+    def of(ids: Sequence[int], target_start: int, **values: Any) -> "EncodedSample":
+        return EncodedSample(array("i", ids), target_start, **values)
 
     @property
-    def loss_mask(self) -> Tensor:
-        """(T,) bool, True = trained."""
-        return torch.arange(len(self.input_ids)) >= self.target_start
+    def fed(self) -> "array[int]":
+        """(T - 1,): what the model is fed; the last token is only ever predicted."""
+        return self.input_ids[:-1]
+
+    @property
+    def target(self) -> "array[int]":
+        """The trained tokens."""
+        return self.input_ids[self.target_start :]
 
 
 def encode_samples(
@@ -81,7 +92,7 @@ def encode_samples(
             raise DataError(f"{place}: query and target hold no token, so there is nothing to train on")
         # A first token has no context to be predicted from: of a target that fills max_length, the last max_length - 1 tokens are trained.
         start = max(len(ids) - len(target), 1)
-        encoded.append(EncodedSample(torch.tensor(ids, dtype=torch.int32), start, sample.reward, sample.weight, _group(sample)))
+        encoded.append(EncodedSample.of(ids, start, reward=sample.reward, weight=sample.weight, group=_group(sample)))
     cut = sum(len(sample.input_ids) == max_length for sample in encoded)
     if cut:
         logger.info("%d of %d samples fill max_length=%d; longer ones lost tokens on the left", cut, len(encoded), max_length)
@@ -112,29 +123,42 @@ class TrainingSet(Dataset[tuple[EncodedSample, float]]):
         return (self.filler, 0.0) if index == FILLER else (self.samples[index], self.ref_logprobs[index])
 
 
-def collate(rows: Sequence[tuple[EncodedSample, float]]) -> Batch:
-    """Return one batch.
+def collate(rows: Sequence[tuple[EncodedSample, float]], *, packed: bool) -> Batch:
+    """Return one batch of B samples, K trained tokens and R rows of T tokens (R = 1 if ``packed``, else B).
 
-    ``input_ids`` (B, T) int64, right-padded with 0. ``positions`` (K,): where logits are needed. ``labels`` (B, K): the token that each
-    row's position predicts, -100 = not trained. ``ref_logprob``, ``reward``, ``weight`` (B,) float32. ``group`` (B,) int64, a ``Group`` or
-    ``FILLER``.
+    ``input_ids`` and ``position_ids`` (R, T) int64, unpacked rows right-padded with 0. ``columns`` (C,): positions where logits are needed.
+    ``picks`` (K,): where in the flattened (R, C) each trained token is predicted; ``labels`` (K,): that token; ``sample`` (K,): whose it
+    is. ``spans``: which tokens of a packed row see each other. ``ref_logprob``, ``reward``, ``weight`` (B,) float32. ``group`` (B,) int64,
+    a ``Group`` or ``FILLER``.
     """
     samples = [sample for sample, _ in rows]
-    width = max(len(sample.input_ids) for sample in samples)
-    input_ids = torch.zeros(len(samples), width, dtype=torch.int64)
-    loss_mask = torch.zeros(len(samples), width, dtype=torch.bool)
-    for row, sample in enumerate(samples):
-        length = len(sample.input_ids)
-        input_ids[row, :length] = sample.input_ids
-        loss_mask[row, :length] = sample.loss_mask
-    positions = loss_mask[:, 1:].any(dim=0).nonzero().squeeze(1)
-    labels = input_ids.masked_fill(~loss_mask, IGNORED_LABEL)[:, positions + 1]
+    sources = _packed_rows(samples) if packed else _padded_rows(samples)
     return {
-        "input_ids": input_ids,
-        "positions": positions,
-        "labels": labels,
+        **sources,
+        "labels": torch.tensor([token for sample in samples for token in sample.target]),
+        "sample": torch.tensor([index for index, sample in enumerate(samples) for _ in sample.target]),
         "ref_logprob": torch.tensor([ref for _, ref in rows], dtype=torch.float32),
         "reward": torch.tensor([sample.reward for sample in samples], dtype=torch.float32),
         "weight": torch.tensor([sample.weight for sample in samples], dtype=torch.float32),
         "group": torch.tensor([sample.group for sample in samples], dtype=torch.int64),
     }
+
+
+def _packed_rows(samples: Sequence[EncodedSample]) -> Batch:
+    packing = pack([sample.fed for sample in samples])
+    sources = torch.cat([row[sample.target_start - 1 :] for sample, row in zip(samples, packing.rows, strict=True)])
+    columns, picks = torch.unique(sources, return_inverse=True)
+    row = {"input_ids": packing.input_ids[None], "position_ids": packing.position_ids[None], "spans": packing.spans}
+    return {**row, "columns": columns, "picks": picks}
+
+
+def _padded_rows(samples: Sequence[EncodedSample]) -> Batch:
+    width = max(len(sample.fed) for sample in samples)
+    input_ids = torch.zeros(len(samples), width, dtype=torch.int64)
+    wanted = torch.zeros(len(samples), width, dtype=torch.bool)
+    for row, sample in enumerate(samples):
+        input_ids[row, : len(sample.fed)] = torch.tensor(sample.fed)
+        wanted[row, sample.target_start - 1 : len(sample.fed)] = True
+    columns = wanted.any(dim=0).nonzero().squeeze(1)
+    picks = wanted[:, columns].flatten().nonzero().squeeze(1)
+    return {"input_ids": input_ids, "position_ids": torch.arange(width).expand_as(input_ids), "columns": columns, "picks": picks}

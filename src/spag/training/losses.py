@@ -17,22 +17,22 @@ IGNORED_LABEL = -100
 
 
 def mean_logprob(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return each sample's log-probability, averaged over its trained tokens: (B,).
+    """Return each sample's log-probability, averaged over its trained tokens: (B,). No trained token gives 0.
 
     ``logits`` (B, T, V) at position t predict ``labels`` (B, T) at position t + 1; the first label of a row is never used.
     """
-    return aligned_mean_logprob(logits[:, :-1], labels[:, 1:])
-
-
-def aligned_mean_logprob(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return (B,) as ``mean_logprob``, for ``logits`` (B, K, V) already lined up with the ``labels`` (B, K) they predict.
-
-    No trained token gives 0.
-    """
+    logits, labels = logits[:, :-1], labels[:, 1:]
     if logits.dtype in (torch.bfloat16, torch.float16):
         logits = logits.float()
     nll = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED_LABEL, reduction="none").view_as(labels)
     return -nll.sum(dim=1) / (labels != IGNORED_LABEL).sum(dim=1).clamp(min=1)
+
+
+def mean_over_samples(logprobs: Tensor, sample: Tensor, samples: int) -> Tensor:
+    """Return the mean of ``logprobs`` (K,) over each of ``samples`` samples: (B,). ``sample`` (K,) says whose each one is."""
+    ones = torch.ones_like(logprobs)
+    total, count = (torch.zeros(samples, dtype=ones.dtype, device=ones.device).index_add(0, sample, values) for values in (logprobs, ones))
+    return total / count.clamp(min=1)
 
 
 def importance_ratio(logprob: Tensor, ref_logprob: Tensor) -> Tensor:

@@ -1,9 +1,10 @@
 """Which samples form which batch: one seeded schedule for the whole training, the same for any micro-batch size and number of processes.
 
 The samples of all epochs, shuffled anew for each, form one stream that is cut into global batches; only the very last batch may be smaller.
-Inside a global batch the order is free, because the loss is normalised over all of it: samples are sorted by length, so that micro-batches
-need little padding, and dealt to the processes in turn, so that all have equally long ones. Upstream shuffles alike but pads random
-micro-batches.
+Inside a global batch the order is free, because the loss is normalised over all of it: micro-batches are formed of samples that have much
+in common (their beginnings where rows are packed, else their lengths) and dealt to the processes by size, so that all have equally much to
+do.
+Upstream shuffles alike but pads random micro-batches.
 """
 
 import math
@@ -14,6 +15,7 @@ from itertools import islice
 from torch.utils.data import Sampler
 
 from spag.training.data import FILLER
+from spag.training.packing import packed_length
 
 
 def total_steps(samples: int, epochs: int, global_batch_size: int) -> int:
@@ -21,38 +23,55 @@ def total_steps(samples: int, epochs: int, global_batch_size: int) -> int:
     return math.ceil(samples * epochs / global_batch_size)
 
 
+def micro_batches(indices: Sequence[int], sequences: Sequence[Sequence[int]], size: int, *, packed: bool) -> list[list[int]]:
+    """Divide the samples at ``indices`` into batches of ``size`` (the last may be smaller), the most tokens first.
+
+    ``sequences``: every sample's tokens. The largest batch comes first so that memory runs out at once or never.
+    """
+    ordered = sorted(indices, key=lambda index: (sequences[index], index) if packed else (-len(sequences[index]), index))
+    batches = [ordered[start : start + size] for start in range(0, len(ordered), size)]
+
+    def tokens(batch: list[int]) -> int:
+        rows = [sequences[index] for index in batch]
+        return packed_length(rows) if packed else max(map(len, rows)) * len(rows)
+
+    return sorted(batches, key=tokens, reverse=True)
+
+
 class MicroBatches(Sampler[list[int]]):
-    """Yields the sample indices of each micro-batch of one process, longest micro-batch of a global batch first."""
+    """Yields the sample indices of each micro-batch of one process, the largest micro-batch of a global batch first."""
 
     def __init__(
         self,
-        lengths: Sequence[int],
+        sequences: Sequence[Sequence[int]],
         *,
         epochs: int,
         global_batch_size: int,
         micro_batch_size: int,
         seed: int,
+        packed: bool,
         world_size: int = 1,
         rank: int = 0,
     ) -> None:
-        self.lengths, self.epochs, self.seed = lengths, epochs, seed
-        self.global_batch_size = global_batch_size
-        self.chunk = micro_batch_size * world_size
+        self.sequences, self.epochs, self.seed, self.packed = sequences, epochs, seed, packed
+        self.global_batch_size, self.micro_batch_size = global_batch_size, micro_batch_size
         self.world_size, self.rank = world_size, rank
 
     def __len__(self) -> int:
-        full, rest = divmod(len(self.lengths) * self.epochs, self.global_batch_size)
-        return full * math.ceil(self.global_batch_size / self.chunk) + math.ceil(rest / self.chunk)
+        full, rest = divmod(len(self.sequences) * self.epochs, self.global_batch_size)
+        together = self.micro_batch_size * self.world_size
+        return full * math.ceil(self.global_batch_size / together) + math.ceil(rest / together)
 
     def __iter__(self) -> Iterator[list[int]]:
         stream = self._stream()
         while batch := list(islice(stream, self.global_batch_size)):
-            batch.sort(key=lambda index: (-self.lengths[index], index))
-            for start in range(0, len(batch), self.chunk):
-                yield batch[start : start + self.chunk][self.rank :: self.world_size] or [FILLER]
+            parts = micro_batches(batch, self.sequences, self.micro_batch_size, packed=self.packed)
+            for start in range(0, len(parts), self.world_size):
+                mine = parts[start : start + self.world_size][self.rank :]
+                yield mine[0] if mine else [FILLER]
 
     def _stream(self) -> Iterator[int]:
         for epoch in range(self.epochs):
-            order = list(range(len(self.lengths)))
+            order = list(range(len(self.sequences)))
             random.Random(f"{self.seed}-{epoch}").shuffle(order)
             yield from order

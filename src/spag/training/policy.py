@@ -1,38 +1,156 @@
-"""The policy's log-probability of each target, with logits for target positions only.
+"""The policy's log-probability of each target, without the tensor of all logits, (B, T, V), that upstream computes.
 
 A query is ten times as long as its target, and logits of 50,000 or more entries for every position cost more time and memory than a small
-model's layers. Models of transformers take the wanted positions (``logits_to_keep``); others compute all logits, of which the wanted are
-kept.
+model's layers. So logits are computed for the positions that predict a trained token only, a chunk of positions at a time; the
+backward pass computes a chunk again instead of keeping it. The head does this from inside the model's own forward pass, so that DDP, FSDP
+and peft see nothing unusual.
+
+Not every model can be handled so: ``abilities_of`` finds out by trying. The rest takes padded rows, or all its logits.
 """
 
-import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - torch's own convention
+from torch.utils.checkpoint import checkpoint
 
-from spag.training.data import Batch
-from spag.training.losses import aligned_mean_logprob
+from spag.training.attention import ATTENTION, spans_on
+from spag.training.data import Batch, EncodedSample, collate
+from spag.training.losses import mean_over_samples
+
+CHUNK = 256
+"""Positions whose logits exist at once: 50 MB with 50,000 tokens in float32."""
+
+_PROBE = ([2, 3, 4, 5, 6], [2, 3, 4, 7], [8, 9])
+_PROBE_TOLERANCE = 1e-3
 
 
-def takes_logits_to_keep(model: nn.Module) -> bool:
-    """Whether ``model`` (a LoRA adapter's base model, where it has one) can compute logits for chosen positions."""
-    policy: Any = model
-    base = policy.get_base_model() if hasattr(policy, "get_base_model") else policy
-    return "logits_to_keep" in inspect.signature(base.forward).parameters
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """What a model's forward pass can do beside the plain.
 
-
-def target_logprobs(model: nn.Module, batch: Batch, *, logits_to_keep: bool) -> Tensor:
-    """Return (B,): each row's log-probability averaged over its trained tokens, with gradient.
-
-    ``model`` may be wrapped (DDP, FSDP, peft).
+    packed: attend within packed rows; kept: compute logits for chosen positions (``logits_to_keep``); chunked: leave the head to us.
     """
-    if logits_to_keep:
-        logits = model(input_ids=batch["input_ids"], logits_to_keep=batch["positions"], use_cache=False).logits
+
+    packed: bool = False
+    kept: bool = False
+    chunked: bool = False
+
+
+def abilities_of(model: nn.Module, longest: int) -> Abilities:
+    """Find out what ``model`` can do with samples of up to ``longest`` tokens, on a few tokens of its own. Leaves it as it was, except
+    that its attention becomes the packed one where that works.
+    """
+    samples = [EncodedSample.of(ids, target_start=1) for ids in _PROBE]
+    training = model.training
+    model.eval()
+    with torch.no_grad():
+        expected = _probe(model, samples, Abilities())
+        found = Abilities(kept=_agrees(model, samples, Abilities(kept=True), expected))
+        if found.kept and _agrees(model, samples, Abilities(kept=True, chunked=True), expected):
+            found = Abilities(kept=True, chunked=True)
+        packed = Abilities(packed=True, kept=found.kept, chunked=found.chunked)
+        if _attends_to_all(model, longest) and _agrees(model, samples, packed, expected):
+            found = packed
+        else:
+            _bare(model).set_attn_implementation("sdpa")
+    model.train(training)
+    return found
+
+
+def target_logprobs(model: nn.Module, batch: Batch, abilities: Abilities) -> Tensor:
+    """Return (B,): each sample's log-probability averaged over its trained tokens, with gradient.
+
+    ``model`` may be wrapped (DDP, FSDP, peft). ``batch`` is what ``collate`` made for the same abilities.
+    """
+    arguments: dict[str, Any] = {"input_ids": batch["input_ids"], "use_cache": False}
+    if abilities.packed:
+        arguments |= {"position_ids": batch["position_ids"], "packed_spans": _spans(batch)}
+    if abilities.kept:
+        arguments["logits_to_keep"] = batch["columns"]
+    if abilities.chunked:
+        with _chunked_head(model, batch):
+            logprob = model(**arguments).logits.flatten()
     else:
-        logits = model(input_ids=batch["input_ids"], use_cache=False).logits[:, batch["positions"]]
-    return aligned_mean_logprob(logits, batch["labels"])
+        logits = model(**arguments).logits
+        kept = logits if abilities.kept else logits[:, batch["columns"]]
+        logprob = _logprobs(kept.flatten(0, 1)[batch["picks"]], batch["labels"])
+    return mean_over_samples(logprob, batch["sample"], len(batch["weight"]))
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
-    return {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
+    return {name: value.to(device, non_blocking=True) if isinstance(value, Tensor) else value for name, value in batch.items()}
+
+
+@contextmanager
+def _chunked_head(model: nn.Module, batch: Batch) -> Iterator[None]:
+    """Let the model's forward pass return the log-probabilities of the labels, (1, K, 1), where it would return logits."""
+    head = _bare(model).get_output_embeddings()
+    plain = head.forward
+
+    def forward(hidden: Tensor) -> Tensor:
+        rows = hidden.flatten(0, 1)[batch["picks"]]
+        score = partial(_head_logprobs, plain)
+        parts = [
+            checkpoint(score, rows[at : at + CHUNK], batch["labels"][at : at + CHUNK], use_reentrant=False)
+            for at in range(0, len(rows), CHUNK)
+        ]
+        return torch.cat(parts)[None, :, None]
+
+    head.forward = forward
+    try:
+        yield
+    finally:
+        head.forward = plain
+
+
+def _head_logprobs(head: Any, hidden: Tensor, labels: Tensor) -> Tensor:
+    return _logprobs(head(hidden), labels)
+
+
+def _logprobs(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return log p(label), (K,), for ``logits`` (K, V); half precision is summed in float32."""
+    return -F.cross_entropy(logits.float(), labels, reduction="none")
+
+
+def _spans(batch: Batch) -> Any:
+    device = batch["input_ids"].device
+    dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else torch.float32
+    return spans_on(batch["spans"], device, dtype)
+
+
+def _bare(model: nn.Module) -> Any:
+    """Return the transformers model inside DDP, FSDP and peft wrappers."""
+    inner: Any = model
+    while hasattr(inner, "module"):
+        inner = inner.module
+    return inner.get_base_model() if hasattr(inner, "get_base_model") else inner
+
+
+def _attends_to_all(model: nn.Module, longest: int) -> bool:
+    """Whether no attention window is shorter than the longest sample, so that all layers attend to all that went before."""
+    config = _bare(model).config.get_text_config(decoder=True)
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    window = getattr(config, "sliding_window", None)
+    return kinds <= {"full_attention", "sliding_attention"} and (window is None or window >= longest)
+
+
+def _probe(model: nn.Module, samples: list[EncodedSample], abilities: Abilities) -> Tensor:
+    batch = collate([(sample, 0.0) for sample in samples], packed=abilities.packed)
+    return target_logprobs(model, to_device(batch, next(model.parameters()).device), abilities)
+
+
+def _agrees(model: nn.Module, samples: list[EncodedSample], abilities: Abilities, expected: Tensor) -> bool:
+    """Whether ``model`` takes that way and comes to the same log-probabilities."""
+    if abilities.packed:
+        _bare(model).set_attn_implementation(ATTENTION)
+    try:
+        found = _probe(model, samples, abilities)
+    except (TypeError, ValueError, AttributeError, IndexError, RuntimeError):  # its forward pass does not know the argument, or ignores it
+        return False
+    return torch.allclose(found, expected, atol=_PROBE_TOLERANCE, rtol=_PROBE_TOLERANCE)

@@ -20,7 +20,8 @@ from torch import nn
 
 from spag.store import write_atomically
 from spag.training.data import EncodedSample, collate
-from spag.training.policy import target_logprobs, to_device
+from spag.training.order import micro_batches
+from spag.training.policy import Abilities, target_logprobs, to_device
 
 
 def read_reference(path: Path, fingerprint: str) -> dict[int, float] | None:
@@ -49,7 +50,7 @@ def compute_reference(
     indices: Sequence[int],
     *,
     batch_size: int,
-    logits_to_keep: bool,
+    abilities: Abilities,
     world_size: int = 1,
     rank: int = 0,
     on_batch: Callable[[int], None] | None = None,
@@ -59,22 +60,19 @@ def compute_reference(
     Every process runs equally many forward passes, as sharded models need. ``on_batch`` is told how many samples each batch had.
     """
     device = next(model.parameters()).device
+    parts = micro_batches(indices, [sample.input_ids for sample in samples], batch_size, packed=abilities.packed)
     result: dict[int, float] = {}
     model.eval()
     with torch.no_grad():
-        for batch in _share(samples, indices, batch_size, world_size, rank):
-            rows = to_device(collate([(samples[index], 0.0) for index in batch]), device)
-            result.update(zip(batch, target_logprobs(model, rows, logits_to_keep=logits_to_keep).tolist(), strict=True))
+        for batch in _share(parts, world_size, rank):
+            rows = to_device(collate([(samples[index], 0.0) for index in batch], packed=abilities.packed), device)
+            result.update(zip(batch, target_logprobs(model, rows, abilities).tolist(), strict=True))
             if on_batch is not None:
                 on_batch(len(batch))
     return result
 
 
-def _share(samples: Sequence[EncodedSample], indices: Sequence[int], batch_size: int, world_size: int, rank: int) -> Iterator[list[int]]:
-    """Yield batches of similar length, the longest first (so that memory runs out at once or never); a process without one repeats the
-    last.
-    """
-    ordered = sorted(indices, key=lambda index: (-len(samples[index].input_ids), index))
-    batches = [ordered[start : start + batch_size] for start in range(0, len(ordered), batch_size)]
+def _share(batches: Sequence[list[int]], world_size: int, rank: int) -> Iterator[list[int]]:
+    """Yield the batches of one process; a process without one repeats the last."""
     for start in range(0, len(batches), world_size):
         yield batches[min(start + rank, len(batches) - 1)]

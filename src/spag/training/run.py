@@ -28,6 +28,7 @@ from spag.training.callbacks import OnProgress, ReferencePass, StepKeeper
 from spag.training.data import TrainingSet, encode_samples
 from spag.training.failures import clear_failures
 from spag.training.order import MicroBatches, total_steps
+from spag.training.policy import abilities_of
 from spag.training.reference import read_reference
 from spag.training.setup import load_trainable, training_arguments
 from spag.training.state import MetricsLog, checkpoint_step, discard_state, fingerprint, model_identity, open_state
@@ -148,18 +149,20 @@ class _Training:
     def _trainer(self, tokenizer: PreTrainedTokenizerBase, metrics: MetricsLog | None) -> PolicyTrainer:
         encoded = encode_samples(self.samples, tokenizer, PromptStyle(self.model.prompt_style), self.training.max_length)
         train_set = TrainingSet(encoded)
+        policy = load_trainable(self.start_from, self.model, self.training.lora, self.seed)
+        abilities = abilities_of(policy, max(len(sample.input_ids) for sample in encoded))
         order = MicroBatches(
-            [len(sample.input_ids) for sample in encoded],
+            [sample.input_ids for sample in encoded],
             epochs=self.training.epochs,
             global_batch_size=self.training.global_batch_size,
             micro_batch_size=self.training.micro_batch_size,
             seed=self.seed,
+            packed=abilities.packed,
             world_size=self.arguments.world_size,
             rank=self.arguments.process_index,
         )
-        policy = load_trainable(self.start_from, self.model, self.training.lora, self.seed)
         on_row = metrics.append if metrics else None
-        trainer = self._of_stage(model=policy, args=self.arguments, train_set=train_set, order=order, on_row=on_row)
+        trainer = self._of_stage(model=policy, args=self.arguments, train_set=train_set, order=order, abilities=abilities, on_row=on_row)
         trainer.remove_callback(PrinterCallback)
         trainer.add_callback(ReferencePass(trainer, train_set, self.output / "reference.jsonl", self.reference_fingerprint, self.progress))
         trainer.add_callback(StepKeeper(trainer, self.state, self.training.global_batch_size, self.samples_seen, self.progress))

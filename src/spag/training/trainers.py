@@ -7,6 +7,7 @@ the same step. Upstream averages per process and micro-batch.
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -19,7 +20,7 @@ from spag.errors import RunError
 from spag.training.data import Batch, Group, TrainingSet, collate
 from spag.training.losses import imitation_loss, imitation_terms, importance_ratio, offline_rl_loss, offline_rl_terms
 from spag.training.order import MicroBatches
-from spag.training.policy import takes_logits_to_keep, target_logprobs
+from spag.training.policy import Abilities, target_logprobs
 
 Row = dict[str, float | None]
 
@@ -33,11 +34,16 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
     clip_range: float | None = None
 
     def __init__(
-        self, *, train_set: TrainingSet, order: MicroBatches, on_row: Callable[[Row], None] | None, **trainer_arguments: Any
+        self,
+        *,
+        train_set: TrainingSet,
+        order: MicroBatches,
+        abilities: Abilities,
+        on_row: Callable[[Row], None] | None,
+        **trainer_arguments: Any,
     ) -> None:
         super().__init__(train_dataset=train_set, **trainer_arguments)
-        self.order, self.on_row = order, on_row
-        self.logits_to_keep = takes_logits_to_keep(self.model)
+        self.order, self.abilities, self.on_row = order, abilities, on_row
         self.model_accepts_loss_kwargs = True  # with counts given, Trainer then leaves the loss as compute_loss scales it
         self.sums = torch.zeros(1 + len(Group) * 5, device=self.args.device)
         self.step_metrics: Row = {}
@@ -45,7 +51,8 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Return batches of this process; the schedule already shares them out, so accelerate must not."""
-        return DataLoader(self.train_dataset, batch_sampler=self.order, collate_fn=collate, pin_memory=self.args.device.type == "cuda")
+        rows = partial(collate, packed=self.abilities.packed)
+        return DataLoader(self.train_dataset, batch_sampler=self.order, collate_fn=rows, pin_memory=self.args.device.type == "cuda")
 
     def get_batch_samples(self, epoch_iterator: Iterator[Batch], num_batches: int, device: torch.device) -> tuple[list[Batch], Tensor]:
         """Return the micro-batches of one optimiser step, and the samples of each ``Group`` in the global batch: (G,)."""
@@ -58,7 +65,7 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
         self, model: nn.Module, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Tensor | None = None
     ) -> Tensor | tuple[Tensor, Any]:
         assert num_items_in_batch is not None
-        logprob = target_logprobs(model, inputs, logits_to_keep=self.logits_to_keep)
+        logprob = target_logprobs(model, inputs, self.abilities)
         loss = self.objective(logprob, inputs, num_items_in_batch)
         with torch.no_grad():
             self._add_up(loss, logprob, inputs)
