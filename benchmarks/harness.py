@@ -1,7 +1,7 @@
 """How every speed is measured: in one process group, interleaved A/B/A/B, as a ratio of pairs.
 
-A machine's speed drifts with its neighbours; two runs that follow each other share most of that drift, so the ratio of a pair says more than
-either time. A contest gives the median of its pairs' ratios, and the smallest and largest of them.
+A machine's speed drifts with its neighbours; two runs that follow each other share most of that drift, so the ratio of a pair says more
+than either time. A contest gives the median of its pairs' ratios, and the smallest and largest of them.
 """
 
 import statistics
@@ -40,6 +40,10 @@ class Result:
     target: float | None
     baseline: list[Reading]
     ours: list[Reading]
+
+    def median(self, side: str) -> float:
+        """Return the median of ``baseline`` or ``ours``."""
+        return statistics.median(reading.value for reading in getattr(self, side))
 
     @property
     def ratios(self) -> list[float]:

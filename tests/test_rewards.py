@@ -1,15 +1,19 @@
 """Rewards against upstream's own (golden/rewards.json) and against arithmetic."""
 
 import json
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from spag.episodes import Episode, SampleType
+from spag.episodes import Episode, SampleType, read_episodes, read_samples
+from spag.errors import DataError
 from spag.game.base import Outcome, Role, Utterance
 from spag.game.judge import JudgeMode
 from spag.game.prompts import PromptSet, play_prompt
-from spag.rewards import RewardSettings, RewardStats, assign_rewards, return_coefficients, role_weights
+from spag.rewards import RewardSettings, RewardStats, assign_rewards, iterate_rewards, return_coefficients, role_weights
+from spag.store import write_rows
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "rewards.json").read_text())
 GUESS = "I know the word! It is `river`!"
@@ -131,3 +135,34 @@ def test_paper_mode_differs_where_upstream_does() -> None:
     inside = episode("Which pets do you like?", "Any of that category.", word="cat")
     assert len(assign_rewards([inside], judge="paper")) == 1
     assert assign_rewards([inside], judge=JudgeMode.STRICT) == []
+
+
+def test_an_iterator_is_paid_like_a_list() -> None:
+    games = [INDUCED, GUESSED, TIED, VIOLATED]
+    assert list(iterate_rewards(iter(games), RewardSettings())) == assign_rewards(games)
+
+
+def test_memory_does_not_grow_with_the_number_of_games(tmp_path: Path) -> None:
+    def peak_kib(games: int) -> float:
+        path = tmp_path / f"{games}.jsonl"
+        write_rows(path, (replace(INDUCED, id=f"game-{number}") for number in range(games)))
+        tracemalloc.start()
+        write_rows(tmp_path / "samples.jsonl", iterate_rewards(read_episodes(path), RewardSettings()))
+        peak = tracemalloc.get_traced_memory()[1] / 1024
+        tracemalloc.stop()
+        assert len(list(read_samples(tmp_path / "samples.jsonl"))) == 2 * games
+        return peak
+
+    peak_kib(10)  # the dictionary and the caches
+    assert peak_kib(5000) < peak_kib(1000) + 4000 * 16 / 1024  # at most 16 bytes a game; holding them would take 4 MiB
+
+
+def test_games_that_change_between_the_passes_are_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "games.jsonl"
+    write_rows(path, [INDUCED, GUESSED])
+    samples = iterate_rewards(read_episodes(path), RewardSettings())
+    next(samples)
+    with path.open("a") as stream:
+        stream.write(path.read_text())
+    with pytest.raises(DataError, match="changed while it was read"):
+        list(samples)

@@ -81,11 +81,20 @@ Row = TypeVar("Row", Episode, TrainingSample)
 _UPSTREAM_NAMES = {"prompt": "query", "answer": "target"}
 
 
-def read_episodes(path: str | Path) -> Iterator[Episode]:
-    """Yield the episodes of a file, ours or upstream's. Raises ``DataError`` naming file and line."""
-    for place, row in raw_rows(Path(path)):
-        episode = _convert(row, Episode, place)
-        yield _checked(episode, place)
+@dataclass(frozen=True, slots=True)
+class EpisodeFile:
+    """The episodes of a file, one in memory at a time. It can be gone through again: each time it is read anew."""
+
+    path: Path
+
+    def __iter__(self) -> Iterator[Episode]:
+        for place, row in raw_rows(self.path):
+            yield _checked(_convert(row, Episode, place), place)
+
+
+def read_episodes(path: str | Path) -> EpisodeFile:
+    """Return the episodes of a file, ours or upstream's. Going through them raises ``DataError`` naming file and line."""
+    return EpisodeFile(Path(path))
 
 
 def read_samples(path: str | Path) -> Iterator[TrainingSample]:

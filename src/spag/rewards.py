@@ -9,9 +9,11 @@ that negative rewards for the loser "did not even converge".
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 from spag.episodes import Episode, SampleType, TrainingSample
+from spag.errors import DataError
 from spag.game.base import Observation, Outcome, Role, Utterance, Verdict
 from spag.game.judge import JudgeMode, judge_episode
 from spag.game.prompts import PromptSet, play_prompt, training_prompt
@@ -70,15 +72,32 @@ def assign_rewards(
     episode id, turn), so it does not depend on the other episodes.
     """
     settings = settings or RewardSettings(discount=discount, judge=JudgeMode(judge))
+    return list(iterate_rewards(list(episodes), settings, prompts=prompts, stats=stats))
+
+
+def iterate_rewards(
+    episodes: Iterable[Episode], settings: RewardSettings, *, prompts: PromptSet | None = None, stats: RewardStats | None = None
+) -> Iterator[TrainingSample]:
+    """Yield what ``assign_rewards`` returns, holding one game at a time when ``episodes`` is an ``EpisodeFile``.
+
+    The weights of the roles hang on all games, so ``episodes`` is gone through twice: judged, then paid. An iterator, which can be gone
+    through once only, is kept in memory. Raises ``DataError`` when the second time shows other games.
+    """
     stats = stats if stats is not None else RewardStats()
-    judged = [(episode, judge_episode(episode, settings.judge)) for episode in episodes]
-    stats.outcomes.update(verdict.outcome for _, verdict in judged)
+    games = list(episodes) if isinstance(episodes, Iterator) else episodes
+    known: dict[Verdict, Verdict] = {}  # equal verdicts are one object: 8 bytes a game
+    verdicts = [known.setdefault(verdict, verdict) for verdict in (_bare_verdict(game, settings.judge) for game in games)]
+    stats.outcomes.update(verdict.outcome for verdict in verdicts)
     stats.role_weights = role_weights(stats.outcomes)
-    samples: list[TrainingSample] = []
-    for episode, verdict in judged:
+    for game, verdict in zip_longest(games, verdicts):
+        if game is None or verdict is None:
+            raise DataError("the file of games changed while it was read; try again when nothing writes to it")
         for role, total, weight in _paid_roles(verdict, stats.role_weights, settings):
-            samples.extend(_role_samples(episode, verdict, role, total, weight, settings, prompts, stats))
-    return samples
+            yield from _role_samples(game, verdict, role, total, weight, settings, prompts, stats)
+
+
+def _bare_verdict(game: Episode, judge: JudgeMode) -> Verdict:
+    return replace(judge_episode(game, judge), reason="")
 
 
 def _paid_roles(verdict: Verdict, weights: Mapping[Role, float], settings: RewardSettings) -> Iterator[tuple[Role, float, float]]:

@@ -1,9 +1,9 @@
 """The work of each stage on plain files: what ``spag run`` chains and the single commands call."""
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from spag.engines.base import Engine
 from spag.engines.opening import open_engine, sampling_of
 from spag.episodes import Episode, SampleType, TrainingSample, read_episodes
 from spag.errors import ConfigError, DataError
-from spag.evaluation.arena import head_to_head, match_specs, pairings, tabulate
+from spag.evaluation.arena import arena_report, match_specs, pairings
 from spag.game.base import Role
 from spag.game.judge import JudgeMode
 from spag.game.prompts import PromptSet
@@ -32,7 +32,7 @@ from spag.game.taboo import AdversarialTaboo
 from spag.game.words import Split, split_of
 from spag.progress import Reporter, Tracker
 from spag.promptfile import load_prompts
-from spag.rewards import RewardSettings, RewardStats, assign_rewards
+from spag.rewards import RewardSettings, RewardStats, iterate_rewards
 from spag.seeding import derive_seed
 from spag.selfplay import GameSpec, Player
 from spag.store import write_json, write_rows
@@ -153,7 +153,10 @@ def write_samples(
     sample_type: SampleType = SampleType.RL,
     sft: Sequence[TrainingSample] = (),
 ) -> RewardStats:
-    """Judge ``episodes`` and write their training samples and the SFT mix to ``path``. Raises ``DataError`` when no game was decided."""
+    """Judge ``episodes`` and write their training samples and the SFT mix to ``path``, row by row.
+
+    Raises ``DataError`` when no game was decided; an older ``path`` then stays as it is.
+    """
     stats = RewardStats()
     settings = RewardSettings(
         discount=rewards.discount,
@@ -164,13 +167,17 @@ def write_samples(
         seed=seed,
         sample_type=sample_type,
     )
-    samples = assign_rewards(episodes, settings=settings, prompts=prompts, stats=stats)
-    if not samples:
-        games = sum(stats.outcomes.values())
-        raise DataError(
-            f"{path}: no game of {games} gave a sample ({dict(stats.outcomes)}); play more games, or train the model further first"
-        )
-    write_rows(path, [*samples, *sft])
+
+    def rows() -> Iterator[TrainingSample]:
+        yield from iterate_rewards(episodes, settings, prompts=prompts, stats=stats)
+        if not stats.samples:
+            games = sum(stats.outcomes.values())
+            raise DataError(
+                f"{path}: no game of {games} gave a sample ({dict(stats.outcomes)}); play more games, or train the model further first"
+            )
+        yield from sft
+
+    write_rows(path, rows())
     return stats
 
 
@@ -218,17 +225,11 @@ def play_arena(folder: Path, entrants: Mapping[str, ModelConfig], config: RunCon
             Role.DEFENDER: Side(pairing.defender, entrants[pairing.defender], config.arena.sampling),
         }
         play_games(path, specs, sides, table, title=f"arena {pairing.title}", file_specs=everything)
-    results = arena_results(path, JudgeMode(config.game.judge))
+    results = arena_results(path, JudgeMode(config.game.judge), list(entrants))
     write_json(folder / "results.json", results)
     return results
 
 
-def arena_results(path: Path, judge: JudgeMode) -> dict[str, Any]:
-    """Return what ``results.json`` holds: rates with Wilson intervals by entrant and role, and each pair's wins."""
-    pairs = head_to_head(read_episodes(path), judge)
-    return {
-        "judge": str(judge),
-        "interval": "95 % Wilson",
-        "roles": [asdict(row) for row in tabulate(read_episodes(path), judge)],
-        "pairs": [{"players": list(names), **row} for names, row in pairs.items()],
-    }
+def arena_results(path: Path, judge: JudgeMode, names: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what ``results.json`` holds: rates, ratings, the win matrix and paired comparisons. ``names`` come first, in this order."""
+    return arena_report(read_episodes(path), judge, names)

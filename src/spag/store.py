@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 import msgspec
 
@@ -94,26 +94,35 @@ def _without_defaults(row: Any) -> Any:
     return [_without_defaults(value) for value in plain] if plain and isinstance(plain, list) and isinstance(plain[0], dict) else plain
 
 
-def write_atomically(path: Path, data: str | bytes) -> None:
-    """Replace ``path`` by ``data``: a reader sees the old file or the new one, never a part."""
+@contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    """Open a file beside ``path`` that takes its place when the block ends well, and is removed when it does not."""
     beside = path.with_name(f".{path.name}.new")
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with beside.open("wb") as stream:
-                stream.write(data.encode() if isinstance(data, str) else data)
+                yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
             beside.replace(path)
-        except OSError:
+        except BaseException:
             beside.unlink(missing_ok=True)
             raise
 
 
+def write_atomically(path: Path, data: str | bytes) -> None:
+    """Replace ``path`` by ``data``: a reader sees the old file or the new one, never a part."""
+    with _replacing(path) as stream:
+        stream.write(data.encode() if isinstance(data, str) else data)
+
+
 def write_rows(path: Path, rows: Iterable[Any]) -> None:
-    """Replace ``path`` by JSON lines of ``rows``."""
+    """Replace ``path`` by JSON lines of ``rows``, written as they come; the old file stays when making a row fails."""
     encoder = msgspec.json.Encoder()
-    write_atomically(path, b"".join(encoder.encode(_without_defaults(row)) + b"\n" for row in rows))
+    with _replacing(path) as stream:
+        for row in rows:
+            stream.write(encoder.encode(_without_defaults(row)) + b"\n")
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,29 +62,99 @@ def _stage_line(results: Mapping[str, Any]) -> str:
 
 
 def print_arena(path: Path) -> None:
-    """Show the arena's rates with their intervals, by role, and who beat whom."""
+    """Show the arena's rates by role, who beat whom, ratings, and what differs by more than chance."""
     results = json.loads(path.read_text(encoding="utf-8"))
     columns = {
         Role.ATTACKER: {"win": "wins", "tie": "ties", "violation": "breaks the rules", "loss": "loses", "empty": "empty"},
         Role.DEFENDER: {"win": "wins", "tie": "ties", "loss": "loses", "guess": "announces a guess", "guessed_right": "of these right"},
     }
     for role, shown in columns.items():
-        table = Table(title=f"As {role} (held-out words, % with 95 % Wilson interval)", title_justify="left")
-        table.add_column("player")
-        table.add_column("games", justify="right")
-        for label in shown.values():
-            table.add_column(label, justify="right")
-        for row in results["roles"]:
-            if row["role"] == role:
-                table.add_row(row["name"], str(row["games"]), *(_percent(row[key]) for key in shown))
-        _console().print(table)
-    table = Table(title="Head to head, both role assignments", title_justify="left")
-    for label in ("players", "games", "first wins", "second wins", "undecided"):
-        table.add_column(label, justify="left" if label == "players" else "right")
-    for row in results["pairs"]:
-        one, other = row["players"]
-        table.add_row(f"{one} - {other}", *(str(row[key]) for key in ("games", one, other, "undecided")))
+        rows = [(row["name"], str(row["games"]), *(_percent(row[key]) for key in shown)) for row in results["roles"] if row["role"] == role]
+        _print_rows(f"As {role} (held-out words, % with 95 % Wilson interval)", ("player", "games", *shown.values()), rows)
+    _print_matrix(results.get("matrix", []))
+    _print_rows(
+        "Wins in both roles, and the difference in points of 100 games (undecided is half a point)",
+        ("players", "games", "first", "second", "undecided", "difference", "p"),
+        [_head_to_head(row) for row in results["pairs"] if "wins" in row],
+    )
+    ratings = [(row["name"], _interval(row["points"], row["low"], row["high"])) for row in results.get("ratings", [])]
+    _print_rows("Elo rating (95 % interval)", ("player", "points over the first"), ratings)
+    _print_paired(results.get("paired", []))
+
+
+def _print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table whose first column is text and the others figures; nothing when there are no rows."""
+    if not rows:
+        return
+    table = Table(title=title, title_justify="left")
+    for index, label in enumerate(columns):
+        table.add_column(label, justify="right" if index else "left")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
     _console().print(table)
+
+
+def _print_matrix(cells: Sequence[Mapping[str, Any]]) -> None:
+    counts = {(cell["attacker"], cell["defender"]): cell for cell in cells}
+    names = list(dict.fromkeys(cell[side] for cell in cells for side in ("attacker", "defender")))
+
+    def shown(attacker: str, defender: str) -> str:
+        cell = counts.get((attacker, defender))
+        if not cell:
+            return ""
+        parts = (cell["attacker_wins"], cell["defender_wins"], cell["ties"], cell["violations"])
+        return " / ".join(f"{100 * part / cell['games']:.0f}" for part in parts)
+
+    title = "% attacker wins / defender wins / ties / violations"
+    _print_rows(title, ("attacker \\ defender", *names), [(name, *(shown(name, other) for other in names)) for name in names])
+
+
+def _print_paired(rows: Sequence[Mapping[str, Any]]) -> None:
+    pairs: dict[str, dict[str, str]] = {}
+    for row in rows:
+        first, second = (f"{100 * row[side]['rate']:.0f}" for side in ("one", "other"))
+        pairs.setdefault(" - ".join(row["players"]), {})[row["outcome"]] = f"{first} - {second}  p {_p(row['difference'])}"
+    labels = {"attacker_wins": "wins as attacker", "attacker_violation": "breaks the rules", "defender_wins": "wins as defender"}
+    shown = [(players, *(cells.get(outcome, "-") for outcome in labels)) for players, cells in pairs.items()]
+    _print_rows("On the same words, against the same opponents (%)", ("players", *labels.values()), shown)
+
+
+def _head_to_head(row: Mapping[str, Any]) -> tuple[str, ...]:
+    score = row["score"]
+    shown = (_interval(100 * score["mean"], 100 * score["low"], 100 * score["high"]), _p(score)) if score else ("-", "-")
+    return (" - ".join(row["players"]), *(str(count) for count in (row["games"], *row["wins"], row["undecided"])), *shown)
+
+
+def _interval(value: float, low: float, high: float) -> str:
+    return f"{value:+.0f} ({low:+.0f} to {high:+.0f})" if low < high else f"{value:.0f}"
+
+
+def _p(difference: Mapping[str, float]) -> str:
+    return "<0.001" if difference["p_value"] < 0.001 else f"{difference['p_value']:.3f}"
+
+
+def print_health(figures: Mapping[str, Mapping[str, Any]]) -> None:
+    """Show what ``iteration_health`` gave, a column for each name, and the warnings below."""
+    shares = {
+        "attacker_wins": "attacker wins", "induced": "  by luring the defender", "wrong_guess": "  by a wrong guess",
+        "first_wrong_guess": "    in its first utterance", "defender_wins": "defender wins", "ties": "ties",
+        "violations": "attacker breaks the rules", "hidden_leaks": "leaks that only strict judging sees",
+        "shared_openings": "openings used for 2 words or more", "generic_openings": "openings used for 3 words or more",
+        "empty": "utterances empty", "repeated": "  said before in the game",
+        "copied": "  copied from the rules", "refusals": "  refusing to play",
+    }  # fmt: skip
+    columns = list(figures.values())
+    rows = [("games", *(f"{one['games']:,}" for one in columns)), ("utterances a game", *(f"{one['mean_length']:.1f}" for one in columns))]
+    rows += [(f"{label}, %", *(f"{100 * one[key]:.1f}" for one in columns)) for key, label in shares.items()]
+    for role in Role:
+        rows += [
+            (f"{role}: words an utterance", *(f"{one[role]['mean_words']:.1f}" for one in columns)),
+            (f"{role}: distinct-1, distinct-2", *(f"{one[role]['distinct_1']:.2f}, {one[role]['distinct_2']:.2f}" for one in columns)),
+        ]
+    _print_rows("Health of play", ("", *figures), rows)
+    for name, one in figures.items():
+        for line in one["warnings"]:
+            _console().print(Text(f"warning: {name}: {line}", style="yellow"), soft_wrap=True)
 
 
 def _percent(rate: Mapping[str, float]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from spag.cli.data import export_group, import_group, judge_command, rewards_command, words_command
+from spag.cli.eval import eval_command
 from spag.cli.play import arena_command, play_command
 from spag.cli.run import run_command
 from spag.cli.train import train_group
@@ -43,6 +44,7 @@ for _command in (
     rewards_command,
     train_group,
     arena_command,
+    eval_command,
     import_group,
     export_group,
 ):

@@ -40,3 +40,9 @@ def open_console() -> "tuple[Console, Reporter]":
 
     console = Console(stderr=True)
     return console, make_reporter(console)
+
+
+def entrant(text: str) -> tuple[str, str]:
+    """Return name and model of ``NAME=MODEL``, or of ``MODEL``, which is its own name."""
+    name, equals, model = text.partition("=")
+    return (name, model) if equals else (text, text)

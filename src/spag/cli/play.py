@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from spag.cli.options import ANY_PATH, config_options, open_console, read_config
+from spag.cli.options import ANY_PATH, config_options, entrant, open_console, read_config
 
 
 @click.command("play")
@@ -74,21 +74,17 @@ def play_command(
 def arena_command(models: tuple[str, ...], config_name: str | None, overrides: tuple[str, ...], seed: int | None, output: Path) -> None:
     """Let every pair of MODELS play held-out words in both role assignments, and show who wins.
 
-    A model may be given a short name: NAME=MODEL.
+    MODELS are two or more of what ``spag play`` takes, and LoRA adapter folders. A model may be given a short name: NAME=MODEL. The first
+    is the zero of the ratings. The same command resumes; with further models it plays only their games.
     """
     from spag.stages import play_arena, settle_dtype, table_of
     from spag.tables import print_arena
 
     config = settle_dtype(read_config(config_name, overrides, seed))
-    entrants = dict(_entrant(text) for text in models)
+    entrants = dict(entrant(text) for text in models)
     if len(entrants) < 2 or len(entrants) < len(models):
         raise click.UsageError("name at least two different models; NAME=MODEL gives one a name")
     _, reporter = open_console()
     sides = {name: config.model.model_copy(update={"name": model}) for name, model in entrants.items()}
     play_arena(output, sides, config, table_of(config, reporter))
     print_arena(output / "results.json")
-
-
-def _entrant(text: str) -> tuple[str, str]:
-    name, equals, model = text.partition("=")
-    return (name, model) if equals else (text, text)

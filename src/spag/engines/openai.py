@@ -152,7 +152,7 @@ class OpenAIEngine:
                 async with asyncio.timeout(self._timeout_s):  # the client's own timeout starts again with every byte
                     body = request_body(self._model, request, limit_name)
                     response = await client.post("/chat/completions", cast_to=httpx2.Response, body=body)
-                self._hold(wait_asked(response.headers))
+                self._hold(wait_asked(dict(response.headers.items())))  # a plain dict: each look-up in theirs is slow
                 return response.content
             except (openai.OpenAIError, TimeoutError) as error:
                 if limit_name == "max_tokens" and refuses_max_tokens(error):
@@ -210,6 +210,6 @@ def _open_clients(endpoint: Endpoint, concurrency: int, timeout_s: float) -> lis
     limits = httpx2.Limits(max_connections=CONNECTIONS_PER_POOL, max_keepalive_connections=CONNECTIONS_PER_POOL)
     clients = []
     for _ in range(0, concurrency, CONNECTIONS_PER_POOL):
-        http = openai.DefaultAsyncHttpxClient(limits=limits, verify=context, trust_env=not endpoint.is_local, timeout=timeout_s)
+        http = openai.DefaultAioHttpClient(limits=limits, verify=context, trust_env=not endpoint.is_local, timeout=timeout_s)
         clients.append(openai.AsyncOpenAI(api_key=endpoint.key, base_url=endpoint.url, max_retries=0, timeout=timeout_s, http_client=http))
     return clients

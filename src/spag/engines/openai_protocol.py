@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Self
 from urllib.parse import SplitResult, urlsplit
 
+import httpx2
 import msgspec
 import openai
 
@@ -164,19 +165,25 @@ def explain(error: Exception) -> str:
     if isinstance(error, openai.APIStatusError):
         words = error.body.get("message") if isinstance(error.body, dict) else error.body
         return f"HTTP {error.status_code}: {words or error.message}"
+    if _is_unreached(error):
+        return f"no connection: {error.__cause__ or error}"
     if isinstance(error, (openai.APITimeoutError, TimeoutError)):
         return "no reply in time"
-    if isinstance(error, openai.APIConnectionError):
-        return f"no connection: {error.__cause__ or error}"
     return str(error)
+
+
+def _is_unreached(error: Exception) -> bool:
+    """Whether no connection came about or held. aiohttp's refused connections arrive here as ``ConnectTimeout``."""
+    if isinstance(error, openai.APITimeoutError):
+        return isinstance(error.__cause__, httpx2.ConnectTimeout)
+    return isinstance(error, openai.APIConnectionError)
 
 
 def advise(error: Exception) -> str:
     """What the user can do about it, with the separator before it, or nothing."""
     if isinstance(error, openai.APIStatusError):
         return FIXES.get(error.status_code, "")
-    no_connection = isinstance(error, openai.APIConnectionError) and not isinstance(error, openai.APITimeoutError)
-    return "; check OPENAI_BASE_URL and that the server runs" if no_connection else ""
+    return "; check OPENAI_BASE_URL and that the server runs" if _is_unreached(error) else ""
 
 
 def wait_asked(headers: Mapping[str, str]) -> float:

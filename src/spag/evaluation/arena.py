@@ -1,21 +1,35 @@
 """Matches between models: every pair, both role assignments, the same held-out words and seeds for all.
 
 An arena episode's id is ``ATTACKER vs DEFENDER: WORD``, its players carry the entrants' names, and its seed comes from (run seed, word)
-alone, so two models that speak the same way play the same game. ``tabulate`` needs the episodes only, so results can be recomputed from a
+alone, so two models that speak the same way play the same game. ``tally`` needs the episodes only, so results can be recomputed from a
 file.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import combinations
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from spag.episodes import Episode
-from spag.evaluation.stats import Rate, wilson
+from spag.errors import DataError
+from spag.evaluation.paired import Grid, compare_pairs, compare_roles, win_matrix
+from spag.evaluation.ratings import rate
+from spag.evaluation.stats import Rate, bootstrap_weights, wilson
 from spag.game.base import Outcome, Role
 from spag.game.guesses import find_guess
 from spag.game.judge import JudgeMode, judge_episode
+from spag.game.paper_judge import judge_paper
 from spag.seeding import derive_seed
 from spag.selfplay import GameSpec
+
+NOTE = (
+    "Ties and attacker violations are undecided: nobody wins them; each side scores 0.5 in score differences, and half a win in ratings. "
+    "Rates carry 95 % Wilson intervals, differences and ratings 95 % bootstrap intervals over words. P-values are exact, two-sided, from "
+    "flipping the sign of whole words (McNemar's test where a word has one game a player), and not corrected for the number of "
+    "comparisons. Ratings are Bradley-Terry in Elo points with the first player at 0; every pair is credited with one drawn game, so that "
+    "they stay finite."
+)
+_NOBODY_SAYS = "\0"  # a target word that leaves the paper's judge only the guess to rule on
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +45,13 @@ class Pairing:
 
 
 def pairings(names: Sequence[str]) -> list[Pairing]:
-    """Return each pair of different entrants in both role assignments."""
-    return [Pairing(*sides) for one, other in combinations(names, 2) for sides in ((one, other), (other, one))]
+    """Return each pair of different entrants in both role assignments; any two neighbours in the list share an entrant."""
+    found = []
+    for index, one in enumerate(names):
+        others = names[index + 1 :]
+        for other in others if index % 2 == 0 else reversed(others):
+            found += [Pairing(one, other), Pairing(other, one)]
+    return found
 
 
 def match_specs(pairing: Pairing, words: Sequence[str], seed: int) -> list[GameSpec]:
@@ -65,38 +84,69 @@ class RoleTable:
 @dataclass(slots=True)
 class _Counts:
     games: int = 0
-    outcomes: dict[Outcome, int] = field(default_factory=dict)
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
     guesses: int = 0
     right: int = 0
     utterances: int = 0
     empty: int = 0
 
 
-def tabulate(episodes: Iterable[Episode], judge: JudgeMode = JudgeMode.STRICT) -> list[RoleTable]:
-    """Judge arena episodes and return a table row per entrant and role, in order of appearance."""
-    counts: dict[tuple[str, Role], _Counts] = {}
+@dataclass(slots=True)
+class Tally:
+    """What was counted of an arena. Names are in order of first appearance."""
+
+    roles: dict[tuple[str, Role], _Counts] = field(default_factory=dict)
+    games: dict[tuple[str, str, str], Outcome] = field(default_factory=dict)  # by (attacker, defender, word)
+
+    @property
+    def names(self) -> list[str]:
+        return list(dict.fromkeys(name for name, _ in self.roles))
+
+
+def tally(episodes: Iterable[Episode], judge: JudgeMode = JudgeMode.STRICT) -> Tally:
+    """Judge each arena episode once and count it. Raises ``DataError`` for a game without players, and for one that is there twice."""
+    counted = Tally()
     for episode in episodes:
+        missing = [role for role in Role if role not in episode.players]
+        if missing:
+            raise DataError(f"the game {episode.id!r} names no {missing[0]}; the arena's figures need the players of every game")
+        sides = {role: episode.players[role].model for role in Role}
+        key = (sides[Role.ATTACKER], sides[Role.DEFENDER], episode.target_word)
+        if key in counted.games:
+            raise DataError(f"{key[0]} vs {key[1]} plays {key[2]!r} twice; keep one arena a file, intervals count a word once")
         verdict = judge_episode(episode, judge)
+        counted.games[key] = verdict.outcome
         for role in Role:
-            _add(counts.setdefault((episode.players[role].model, role), _Counts()), episode, role, verdict.outcome, verdict.length)
-    names = dict.fromkeys(name for name, _ in counts)
-    return [_table(name, role, counts[name, role]) for role in Role for name in names if (name, role) in counts]
+            _add(counted.roles.setdefault((sides[role], role), _Counts()), episode, role, verdict.outcome, verdict.length, judge)
+    return counted
 
 
-def _add(counts: _Counts, episode: Episode, role: Role, outcome: Outcome, length: int) -> None:
+def _add(counts: _Counts, episode: Episode, role: Role, outcome: Outcome, length: int, judge: JudgeMode) -> None:
     counts.games += 1
-    counts.outcomes[outcome] = counts.outcomes.get(outcome, 0) + 1
+    counts.outcomes[outcome] += 1
     spoken = [said.content for said in episode.history[:length] if said.role is role]
     counts.utterances += len(spoken)
     counts.empty += sum(not text.strip() for text in spoken)
-    if role is Role.DEFENDER and spoken and find_guess(spoken[-1], episode.target_word) is not None:
+    if role is Role.DEFENDER and spoken and announces_guess(spoken[-1], episode.target_word, judge):
         counts.guesses += 1
         counts.right += outcome is Outcome.DEFENDER_WINS
 
 
+def announces_guess(text: str, target_word: str, judge: JudgeMode) -> bool:
+    """Tell whether ``judge`` takes the defender's ``text`` for a guess, right or wrong."""
+    if judge is JudgeMode.STRICT:
+        return find_guess(text, target_word) is not None
+    return judge_paper(Role.DEFENDER, text, _NOBODY_SAYS) is not None
+
+
+def role_tables(counted: Tally, names: Sequence[str]) -> list[RoleTable]:
+    """Return a row per role and name."""
+    return [_table(name, role, counted.roles[name, role]) for role in Role for name in names if (name, role) in counted.roles]
+
+
 def _table(name: str, role: Role, counts: _Counts) -> RoleTable:
     def share(outcome: Outcome) -> Rate:
-        return wilson(counts.outcomes.get(outcome, 0), counts.games)
+        return wilson(counts.outcomes[outcome], counts.games)
 
     won, lost = (Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS)
     if role is Role.DEFENDER:
@@ -117,15 +167,25 @@ def _table(name: str, role: Role, counts: _Counts) -> RoleTable:
     )
 
 
-def head_to_head(episodes: Iterable[Episode], judge: JudgeMode = JudgeMode.STRICT) -> dict[tuple[str, str], dict[str, int]]:
-    """Return for each unordered pair its games, each side's wins over both roles, and the rest (ties and violations)."""
-    pairs: dict[tuple[str, str], dict[str, int]] = {}
-    for episode in episodes:
-        sides = {role: episode.players[role].model for role in Role}
-        one, other = sides.values()
-        key = (other, one) if (other, one) in pairs else (one, other)
-        row = pairs.setdefault(key, {"games": 0, one: 0, other: 0, "undecided": 0})
-        row["games"] += 1
-        winner = judge_episode(episode, judge).outcome.winner
-        row[sides[winner] if winner else "undecided"] += 1
-    return pairs
+def arena_report(episodes: Iterable[Episode], judge: JudgeMode, names: Sequence[str] = (), seed: int = 0) -> dict[str, Any]:
+    """Return every figure of an arena as plain data, in one pass over its games.
+
+    ``names`` come first and in this order; by default the players follow the games. ``seed`` decides the bootstrap. Raises ``DataError``
+    when there is no game, and as ``tally`` does.
+    """
+    counted = tally(episodes, judge)
+    if not counted.games:
+        raise DataError("the arena's file holds no games; run spag arena to play them")
+    met = [name for name in dict.fromkeys((*names, *counted.names)) if name in counted.names]
+    grid = Grid.of(met, counted.games)
+    weights = bootstrap_weights(grid.words, seed)
+    return {
+        "judge": str(judge),
+        "note": NOTE,
+        "words": grid.words,
+        "roles": [asdict(row) for row in role_tables(counted, met)],
+        "ratings": [asdict(row) for row in rate(grid.names, grid.wins(), weights)],
+        "pairs": [asdict(row) for row in compare_pairs(grid, weights)],
+        "matrix": [asdict(row) for row in win_matrix(grid)],
+        "paired": [asdict(row) for row in compare_roles(grid, weights)],
+    }

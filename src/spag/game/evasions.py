@@ -3,23 +3,25 @@
 The paper forbids the attacker to say the target but its judge sees plain substrings only; players that are rewarded for winning soon learn
 to spell. Invisible characters, look-alike letters and markup are dealt with in ``folding.py``. Left out, because ordinary prose would fire:
 acrostics, rhymes, translations, and a word split into two real words ("car pet").
+
+Nearly every utterance does none of this, so each way has a cheap test that must pass before its expensive one is made.
 """
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 
-import simplemma
-
 from spag.game.folding import readings
-from spag.game.matching import target_of, word_bases, words_of
+from spag.game.matching import is_known, target_of, word_bases, words_of
 
 # Single letters with little between them: r-i-v-e-r, "r, i, v, e, r", R.I.V.E.R.; an apostrophe ends a run, for I'd spells nothing.
 _SPELLED = re.compile(r"(?<![^\W_])(?<!')[^\W_](?:(?:[^\w']|_){1,4}[^\W_](?![^\W_]))+")
+_MAY_BE_SPELLED = re.compile(r"[\W_][^\W_][\W_]{1,4}[^\W_](?![^\W_])")
 _BROKEN = re.compile(r"[^\W_]++(?:[-.*_~|/\\+=]++[^\W_]++)+")
-_INNER_MARK = re.compile(r"[-.*_~|/\\+=][^\W_]")
 _DIGITS_FOR_LETTERS = [str.maketrans("013457896@$!|€", one) for one in ("oieastbgbaslll", "oleastbggasiie", "oieastbggasiie")]
-_LEET_MARK = re.compile(r"[013-9@$|€]|![^\W_]")
+_LEET_MARK = re.compile(r"[013-9@$|€!](?:(?<!!)|(?=[^\W_]))")
+_EDGES = ".,;:?\"'()[]{}*_~`"
 _NUMBER = re.compile(r"[\W\d]+(?:st|nd|rd|th|am|pm|s|k|d)?")
 _LONGEST = 64
 
@@ -31,42 +33,75 @@ def find_evasion(text: str, target_word: str) -> str | None:
     return next((piece for reading in readings(text) for piece in _evasions(reading, target_word)), None)
 
 
-def _evasions(reading: str, target_word: str) -> Iterator[str]:
-    forms = _whole_forms(target_word)
-    initials = tuple({form[0] for form in forms})
-    words = words_of(reading)
-    if [len(word) for word in words].count(1) > 1:
-        runs = (match.group() for match in _SPELLED.finditer(reading))
-        yield from (run[:_LONGEST] for run in runs if _is_spelled(run, target_word))
-    if _INNER_MARK.search(reading):
-        pieces = (piece for piece in _BROKEN.findall(reading) if piece.startswith(initials) and len(piece) <= _LONGEST)
-        yield from (piece for piece in pieces if _is_broken(piece, target_word))
-    if _LEET_MARK.search(reading):
-        chunks = (chunk for chunk in reading.split() if len(chunk) <= _LONGEST and _LEET_MARK.search(chunk))
-        yield from (chunk for chunk in chunks if _is_leet(chunk, initials, target_word))
-    backwards = _backwards(target_word)
-    if not backwards.isdisjoint(words):
-        yield from (word for word in words if word in backwards)
-    openings = tuple({form[:2] for form in forms if len(form) >= 4})
-    halves = (_halves(word, forms, reading) for word in words if len(word) > 1 and word.startswith(openings))
-    yield from filter(None, halves)
+@dataclass(frozen=True, slots=True)
+class Clues:
+    """What some evasions of a target must have: a word that begins with one of ``initials``, or in digits with one of ``leet_initials``;
+    one of the words in ``backwards``; one of the pairs in ``halves``. ``forms`` are those of the whole target."""
+
+    forms: frozenset[str]
+    initials: tuple[str, ...]
+    leet_initials: str
+    backwards: frozenset[str]
+    halves: tuple[tuple[str, str], ...]
 
 
 @lru_cache(maxsize=4096)
-def _backwards(target_word: str) -> frozenset[str]:
-    """The target's forms read backwards, where that is no other word (``drawer``) or the form itself (``level``)."""
-    long = (form for form in _whole_forms(target_word) if len(form) >= 4)
-    return frozenset(form[::-1] for form in long if form != form[::-1] and not _is_word(form[::-1]))
+def clues_of(target_word: str) -> Clues:
+    """Return what to look for before looking closely."""
+    forms = _whole_forms(target_word)
+    initials = frozenset(form[0] for form in forms)
+    digits = {chr(code) for table in _DIGITS_FOR_LETTERS for code, letter in table.items() if chr(letter) in initials}
+    long = [form for form in forms if len(form) >= 4]
+    return Clues(
+        forms=forms,
+        initials=tuple(sorted(initials)),
+        leet_initials="".join(sorted(initials | digits)),
+        backwards=frozenset(form[::-1] for form in long if form != form[::-1]),
+        halves=tuple((form[:at], form[at:]) for form in long for at in range(2, len(form) - 1)),
+    )
 
 
-def _halves(left: str, whole: frozenset[str], reading: str) -> str | None:
-    for form in whole:
-        right = form.removeprefix(left)
-        if 1 < len(right) < len(form) and not (_is_word(left) and _is_word(right)):
-            match = re.search(rf"(?<!\w){re.escape(left)} {re.escape(right)}(?!\w)", reading)
-            if match:
-                return match.group()
-    return None
+def _evasions(reading: str, target_word: str) -> Iterator[str]:
+    clues = clues_of(target_word)
+    words = words_of(reading)
+    if list(map(len, words)).count(1) > 1 and _MAY_BE_SPELLED.search(f" {reading}"):
+        runs = (match.group() for match in _SPELLED.finditer(reading))
+        yield from (run[:_LONGEST] for run in runs if _is_spelled(run, target_word))
+    if clues.initials and _may_be_broken(clues.initials).search(reading):
+        pieces = (piece for piece in _BROKEN.findall(reading) if piece.startswith(clues.initials) and len(piece) <= _LONGEST)
+        yield from (piece for piece in pieces if _is_broken(piece, target_word))
+    if clues.initials and _may_be_leet(clues.leet_initials).search(reading):
+        chunks = (chunk for chunk in reading.split() if len(chunk) <= _LONGEST and _LEET_MARK.search(chunk))
+        yield from (chunk for chunk in chunks if _is_leet(chunk, clues.initials, target_word))
+    if not clues.backwards.isdisjoint(words):  # "drawer" is a word, not a reward said backwards
+        yield from (word for word in words if word in clues.backwards and not is_known(word))
+    if any(f"{left} {right}" in reading for left, right in clues.halves):
+        yield from _split_in_two(reading, words, clues.forms)
+
+
+@lru_cache(maxsize=1024)
+def _may_be_broken(initials: tuple[str, ...]) -> re.Pattern[str]:
+    first = f"[{re.escape(''.join(initials))}]"
+    return re.compile(rf"{first}(?<![^\W_]{first})[^\W_]*+[-.*_~|/\\+=]++[^\W_]")
+
+
+@lru_cache(maxsize=1024)
+def _may_be_leet(initials: str) -> re.Pattern[str]:
+    first, edges, marks = f"[{re.escape(initials)}]", re.escape(_EDGES), r"013-9@$|€!"
+    return re.compile(rf"{first}(?<![^\s{edges}]{first})(?:(?<=[{marks}])|[^\s{marks}]*+[{marks}])")
+
+
+def _split_in_two(reading: str, words: tuple[str, ...], forms: frozenset[str]) -> Iterator[str]:
+    """Yield "left right" where the two make a form, stand alone, and are not both words."""
+    openings = tuple({form[:2] for form in forms if len(form) >= 4})
+    for left in words:
+        for form in forms if len(left) > 1 and left.startswith(openings) else ():
+            right = form.removeprefix(left)
+            if 1 < len(right) < len(form) and not (is_known(left) and is_known(right)):
+                match = re.search(rf"(?<!\w){re.escape(left)} {re.escape(right)}(?!\w)", reading)
+                if match:
+                    yield match.group()
+                    break
 
 
 def joined_forms(joined: str, target_word: str) -> bool:
@@ -85,10 +120,6 @@ def _whole_forms(target_word: str) -> frozenset[str]:
     return target.joined or frozenset({target.acronym.casefold()} if target.acronym else ())
 
 
-def _is_word(text: str) -> bool:
-    return bool(simplemma.is_known(text, lang="en"))
-
-
 def _letters(piece: str) -> str:
     return "".join(filter(str.isalnum, piece))
 
@@ -98,10 +129,14 @@ def _is_spelled(run: str, target_word: str) -> bool:
     letters = _letters(run)
     if len(letters) == 2 and any(char.isspace() for char in run):
         return False  # "o x" is a game, o-x an ox
-    spellings = (letters,) if letters.isalpha() else (letters, *(letters.translate(table) for table in _DIGITS_FOR_LETTERS))
+    spellings = _spellings(letters)
     if any(joined_forms(spelling, target_word) for spelling in spellings):
         return True
     return any(form in spelling for spelling in spellings for form in _whole_forms(target_word) if len(form) >= 3)
+
+
+def _spellings(letters: str) -> tuple[str, ...]:
+    return (letters,) if letters.isalpha() else (letters, *(letters.translate(table) for table in _DIGITS_FOR_LETTERS))
 
 
 def _is_broken(piece: str, target_word: str) -> bool:
@@ -110,8 +145,23 @@ def _is_broken(piece: str, target_word: str) -> bool:
 
 
 def _is_leet(chunk: str, initials: tuple[str, ...], target_word: str) -> bool:
-    word = chunk.strip(".,;:?\"'()[]{}*_~`").rstrip("!|")
+    spellings = _leet_spellings(chunk)
+    return any(spelling.startswith(initials) and joined_forms(spelling, target_word) for spelling in spellings)
+
+
+def _leet_spellings(chunk: str) -> list[str]:
+    word = chunk.strip(_EDGES).rstrip("!|")
     if len(word) < 3 or not _LEET_MARK.search(word) or _NUMBER.fullmatch(word):
-        return False
-    spellings = {word.translate(table) for table in _DIGITS_FOR_LETTERS}
-    return any(spelling.startswith(initials) and spelling.isalpha() and joined_forms(spelling, target_word) for spelling in spellings)
+        return []
+    return [spelling for spelling in {word.translate(table) for table in _DIGITS_FOR_LETTERS} if spelling.isalpha()]
+
+
+def hidden_spellings(reading: str) -> Iterator[str]:
+    """Yield what single letters, broken pieces and digits of a folded reading without spaces spell, whatever the target."""
+    for run in _SPELLED.findall(reading):
+        for spelling in _spellings(_letters(run)):
+            yield from (spelling[start:end] for start in range(len(spelling)) for end in range(start + 2, len(spelling) + 1))
+    yield from (_letters(piece) for piece in _BROKEN.findall(reading) if len(piece) <= _LONGEST)
+    for chunk in reading.split():
+        if len(chunk) <= _LONGEST and _LEET_MARK.search(chunk):
+            yield from _leet_spellings(chunk)

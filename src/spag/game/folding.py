@@ -49,27 +49,53 @@ _LOOKALIKES: dict[int, str | int | None] = {
     **{start + step: chr(ord("a") + step) for start in (0x1F1E6, 0x1F150, 0x1F170) for step in range(26)},  # letters drawn as emoji
 }
 _TAG = re.compile(r"</?[A-Za-z][^<>]{0,80}>")
-_MARKUP = re.compile(r"[*_~`]|</?[A-Za-z][^<>]{0,80}>")
+_MARKS_OR_TAG = re.compile(r"[*_~`<]")
+_RUNS = re.compile(r"([^\x00-\x7f]+)")
+_SHORT_RUN = 8  # characters of a run worth remembering: a quotation mark, a dash, an accented letter, an emoji
 
 
 def fold(text: str) -> str:
     """Return ``text`` casefolded and compatibility-normalised, without accents and without anything invisible."""
-    if text.isascii() and _CONTROLS.search(text) is None:
-        return text.casefold()
-    text = unicodedata.normalize("NFKD", text.translate(_VISIBLE)).casefold().translate(_VISIBLE)
-    return unicodedata.normalize("NFC", text)
+    return _folded(text)[0]
 
 
 @lru_cache(maxsize=8)
 def unmasked(text: str) -> tuple[str, ...]:
     """Return ``text`` folded, and folded again with look-alike letters replaced where that differs. Markup stays."""
-    if "&" in text:
-        text = html.unescape(text)
-    plain = fold(text)
-    if text.isascii():
-        return (plain,)
-    latin = fold(text.translate(_LOOKALIKES))
+    plain, latin = _folded(html.unescape(text) if "&" in text else text)
     return (plain,) if latin == plain else (plain, latin)
+
+
+def _folded(text: str) -> tuple[str, str]:
+    """Return ``text`` folded, and folded with look-alikes replaced.
+
+    Only runs of characters beyond ASCII take the long way. They can be folded on their own, since no ASCII character changes with its
+    neighbours once combining marks are gone.
+    """
+    if _CONTROLS.search(text) is not None:
+        text = _CONTROLS.sub("", text)
+    if text.isascii():
+        text = text.casefold()
+        return text, text
+    plain = _RUNS.split(text)  # ASCII at even places, other runs at odd ones
+    plain[::2] = map(str.casefold, plain[::2])
+    latin = plain.copy()
+    for at in range(1, len(plain), 2):
+        run = plain[at]
+        plain[at], latin[at] = _fold_short_run(run) if len(run) <= _SHORT_RUN else _fold_run(run)
+    return "".join(plain), "".join(latin)
+
+
+def _fold_run(run: str) -> tuple[str, str]:
+    return _fold_any(run), _fold_any(run.translate(_LOOKALIKES))
+
+
+_fold_short_run = lru_cache(maxsize=4096)(_fold_run)
+
+
+def _fold_any(text: str) -> str:
+    text = unicodedata.normalize("NFKD", text.translate(_VISIBLE)).casefold().translate(_VISIBLE)
+    return unicodedata.normalize("NFC", text)
 
 
 @lru_cache(maxsize=8)
@@ -79,9 +105,14 @@ def readings(text: str) -> tuple[str, ...]:
     Cached because one utterance is searched several times.
     """
     masked = unmasked(text)
-    if _MARKUP.search(text) is None:
+    if _MARKS_OR_TAG.search(text) is None or without_markup(text) == text:
         return masked
-    return tuple(dict.fromkeys((*masked, *(_MARKUP.sub("", reading) for reading in masked))))
+    return tuple(dict.fromkeys((*masked, *map(without_markup, masked))))
+
+
+def without_markup(text: str) -> str:
+    """Return ``text`` with emphasis marks and HTML-like tags taken out."""
+    return without_tags(text).replace("*", "").replace("_", "").replace("~", "").replace("`", "")
 
 
 def without_tags(text: str) -> str:

@@ -15,6 +15,7 @@ from spag.errors import ConfigError
 from spag.game.base import Outcome, Role, Utterance, Verdict
 from spag.game.evasions import find_evasion
 from spag.game.folding import fold
+from spag.game.glance import may_guess, may_say
 from spag.game.guesses import find_guess
 from spag.game.matching import find_form
 from spag.game.paper_judge import judge_paper
@@ -75,7 +76,7 @@ def _mode_of(mode: JudgeMode | str) -> JudgeMode:
 
 
 def _judge_defender(text: str, target_word: str) -> tuple[Outcome, str] | None:
-    found = find_guess(text, target_word)
+    found = find_guess(text, target_word) if may_guess(text) else None
     if found is not None:
         guess, right = found
         quoted = _quote(guess.phrase)
@@ -90,7 +91,7 @@ def _judge_attacker(text: str, target_word: str) -> tuple[Outcome, str] | None:
     said = _said(text, target_word)
     if said:
         return Outcome.ATTACKER_VIOLATION, f"the attacker {said}"
-    found = find_guess(text, target_word, hedged=False)
+    found = find_guess(text, target_word, hedged=False) if may_guess(text) else None
     if found is not None:
         return Outcome.ATTACKER_VIOLATION, f"the attacker announced a guess, {_quote(found[0].phrase)}, which only the defender may"
     return None
@@ -98,6 +99,8 @@ def _judge_attacker(text: str, target_word: str) -> tuple[Outcome, str] | None:
 
 def _said(text: str, target_word: str) -> str | None:
     """Tell how ``text`` says the target, in words that follow "the defender", or ``None``."""
+    if not may_say(text, target_word):
+        return None
     form = find_form(text, target_word)
     if form is not None:
         return f"said {_quote(form)}{_form_of(form, target_word)}"

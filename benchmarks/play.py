@@ -1,0 +1,182 @@
+"""Play: games an hour, against a loop written the paper's way, and how much of an engine's speed play makes use of.
+
+The paper's way: one game at a time, ``generate`` for each utterance, nothing kept between turns. Both sides play full games of 10
+utterances of 64 tokens on SmolLM2-135M (nobody wins: the judge is switched off, so that all games are equally long), with the prompts and
+the sampling of self-play. An utterance that a stop string ends early counts for what it has: games an hour = tokens an hour / 640.
+
+    python -m benchmarks.play                    # transformers and, where it is installed, vLLM, each against the paper's loop
+"""
+
+import argparse
+import importlib.util
+import random
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import torch
+
+from benchmarks.harness import Contest, Reading, compete
+from benchmarks.show import print_results
+from spag.config import EngineConfig, ModelConfig
+from spag.engines.base import Engine, PromptStyle, Request, Sampling
+from spag.engines.opening import open_engines
+from spag.game.base import GameState, Outcome, Role, Utterance, Verdict
+from spag.game.prompts import play_prompt
+from spag.game.taboo import AdversarialTaboo
+from spag.models import encode_query, load_model, load_tokenizer, stop_token_ids
+from spag.selfplay import Player, PlayStats, game_specs, play
+from spag.wordlist import load_words
+
+MODEL = ModelConfig(name="smollm2-135m", dtype="bfloat16", device="cpu")
+TOKENS, TURNS = 64, 5
+FULL = Sampling(temperature=1.2, max_new_tokens=TOKENS, min_new_tokens=TOKENS)
+IN_FLIGHT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class EndlessTaboo(AdversarialTaboo):
+    """The rules without a judge: every game runs to its last turn. Satisfies ``spag.game.base.Game``."""
+
+    def apply(self, state: GameState, utterance: Utterance) -> GameState:
+        history = (*state.history, utterance)
+        over = len(history) == 2 * state.max_turns
+        return replace(state, history=history, verdict=Verdict(Outcome.TIE, len(history), "") if over else None)
+
+
+class PaperLoop:
+    """One game after another through ``generate``."""
+
+    def __init__(self, model: ModelConfig) -> None:
+        self.model = load_model(model.name, dtype=model.dtype, device=model.device)
+        self.tokenizer = load_tokenizer(model.name)
+        self.stop_ids = sorted(stop_token_ids(self.model, self.tokenizer, PromptStyle.PLAIN))
+        self.words = iter(_words(1000))
+
+    def __call__(self) -> Reading:
+        game = EndlessTaboo()
+        state = game.initial_state(next(self.words), TURNS)
+        tokens, began = 0, time.perf_counter()
+        while state.verdict is None:
+            role = state.role_to_move
+            prompt = encode_query(self.tokenizer, play_prompt(game.observe(state, role)), PromptStyle.PLAIN)
+            generated = self._generate(prompt)
+            tokens += len(generated)
+            state = game.apply(state, Utterance(role, self.tokenizer.decode(generated, skip_special_tokens=True).strip()))
+        return _games_per_hour(tokens, time.perf_counter() - began)
+
+    def _generate(self, prompt: list[int]) -> list[int]:
+        with torch.inference_mode():
+            ids = self.model.generate(
+                torch.tensor([prompt]),
+                attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+                do_sample=True,
+                temperature=FULL.temperature,
+                top_k=0,
+                max_new_tokens=TOKENS,
+                min_new_tokens=TOKENS,
+                eos_token_id=self.stop_ids,
+                pad_token_id=self.stop_ids[0],
+            )
+        return list(ids[0, len(prompt) :].tolist())
+
+
+def full_games(engine: Engine, games: int) -> Reading:
+    """Play ``games`` games of full length, all in flight at once."""
+    stats = PlayStats()
+    player = Player(engine, MODEL.name, FULL)
+    specs = game_specs(random.sample(_words(2000), games), 1, seed=random.getrandbits(32))
+    began = time.perf_counter()
+    finished = list(play(specs, dict.fromkeys(Role, player), max_turns=TURNS, game=EndlessTaboo(), stats=stats, in_flight=games))
+    assert len(finished) == games
+    return _games_per_hour(stats.completion_tokens, time.perf_counter() - began)
+
+
+def flat_batch(engine: Engine, size: int) -> Reading:
+    """Tokens a second of one batch of equal lengths: the fourth utterance of ``size`` games whose first three the engine has just made."""
+    game = EndlessTaboo()
+    states = {str(number): game.initial_state(word, TURNS) for number, word in enumerate(random.sample(_words(2000), size))}
+    for _ in range(4):
+        began, tokens = time.perf_counter(), 0
+        for name, state in states.items():
+            prompt = play_prompt(game.observe(state, state.role_to_move))
+            engine.submit(Request(name, prompt, FULL, random.getrandbits(62)))
+        done = 0
+        while done < size:
+            for completion in engine.poll():
+                done += 1
+                tokens += completion.completion_tokens
+                state = states[completion.id]
+                states[completion.id] = game.apply(state, Utterance(state.role_to_move, completion.text))
+    return Reading(tokens / (time.perf_counter() - began), {"tokens": tokens})
+
+
+def real_play(engine: Engine, games: int) -> Reading:
+    """Tokens a second of real games, which end when they are decided and utterances when the model ends them, 64 in flight."""
+    stats = PlayStats()
+    player = Player(engine, MODEL.name, replace(FULL, min_new_tokens=2))
+    specs = game_specs(random.sample(_words(2000), games), 1, seed=random.getrandbits(32))
+    began = time.perf_counter()
+    utterances = sum(len(episode.history) for episode in play(specs, dict.fromkeys(Role, player), stats=stats, in_flight=IN_FLIGHT))
+    seconds = time.perf_counter() - began
+    more = {
+        "games_per_hour": 3600 * games / seconds,
+        "utterances": utterances,
+        "tokens_per_utterance": stats.completion_tokens / utterances,
+    }
+    return Reading(stats.completion_tokens / seconds, more)
+
+
+def contests(backend: str, engine: Engine, games: int, real_games: int) -> list[Contest]:
+    target = {"transformers": 5.0, "vllm": 10.0}[backend]
+    loop = PaperLoop(MODEL)
+    return [
+        Contest(f"play, {backend}, {games} games in flight", "games/h", loop, lambda: full_games(engine, games), target),
+        Contest(
+            f"scheduler, {backend}: real play over flat batch",
+            "tokens/s",
+            lambda: flat_batch(engine, IN_FLIGHT),
+            lambda: real_play(engine, real_games),
+            0.9,
+        ),
+    ]
+
+
+def backends() -> list[str]:
+    return ["transformers", *["vllm"] * (importlib.util.find_spec("vllm") is not None)]
+
+
+def open_one(backend: str, stack: ExitStack, dtype: str) -> Engine:
+    """Open one engine, and warm it up."""
+    config = EngineConfig.model_validate({"backend": backend, "concurrency": IN_FLIGHT, "max_length": 2048})
+    [engine] = open_engines([MODEL.model_copy(update={"dtype": dtype})], config, stack)
+    list(play(game_specs(["apple"], 1, seed=0), {role: Player(engine, "warm-up", replace(FULL, max_new_tokens=4)) for role in Role}))
+    return engine
+
+
+def _words(count: int) -> list[str]:
+    return load_words("shipped", count)
+
+
+def _games_per_hour(tokens: int, seconds: float) -> Reading:
+    return Reading(3600 * tokens / seconds / (2 * TURNS * TOKENS), {"tokens_per_second": tokens / seconds, "seconds": seconds})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--backend", choices=backends(), action="append")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--pairs", type=int, default=2)
+    parser.add_argument("--games", type=int, default=IN_FLIGHT)
+    parser.add_argument("--real-games", type=int, default=2 * IN_FLIGHT)
+    chosen = parser.parse_args()
+    results = []
+    for backend in chosen.backend or backends():
+        with ExitStack() as stack:
+            engine = open_one(backend, stack, chosen.dtype)
+            results += [compete(contest, chosen.pairs) for contest in contests(backend, engine, chosen.games, chosen.real_games)]
+    print_results(results)
+
+
+if __name__ == "__main__":
+    main()

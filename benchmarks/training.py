@@ -1,0 +1,213 @@
+"""Training: samples a second and peak memory, against a step written the paper's way.
+
+The paper's way (arXiv 2404.10642 and its code): batches of 2 random samples, padded; all logits of the policy; a second model in memory
+for the reference, run in every step. Ours: prefix-sharing packed rows, logits of trained tokens in chunks, reference log-probabilities
+computed once in larger batches (their time is counted). Both train on the same samples with the same optimiser, global batch and precision.
+
+    python -m benchmarks.training                       # both contests
+    python -m benchmarks.training --one paper --template random     # one contestant in a process of its own, for its peak memory
+"""
+
+import argparse
+import json
+import random
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.harness import Contest, Reading, compete
+from benchmarks.show import print_results
+from spag.config import RewardsConfig
+from spag.engines.base import PromptStyle
+from spag.models import load_model, load_tokenizer
+from spag.rewards import RewardSettings, assign_rewards
+from spag.stages import teacher_episodes
+from spag.training.data import EncodedSample, collate, encode_samples
+from spag.training.losses import mean_logprob, offline_rl_loss
+from spag.training.order import MicroBatches
+from spag.training.policy import Abilities, abilities_of, target_logprobs
+from spag.training.reference import compute_reference
+
+MODEL = "smollm2-135m"
+GLOBAL_BATCH = 16
+KL_COEF, SFT_COEF, CLIP_RANGE = 0.2, 0.5, 0.2
+PAPER_MICRO_BATCH = 2
+REFERENCE_BATCH = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is trained: ``template`` random (drawn per utterance, as the paper) or play (one for a game: its prefixes are shared)."""
+
+    template: str = "random"
+    dtype: str = "bfloat16"
+    games: int = 12
+    micro_batch: int = 8
+    checkpointing: bool = False
+
+
+def encoded_samples(work: Work) -> list[EncodedSample]:
+    """Samples of as many teacher games, whole games only."""
+    episodes = teacher_episodes(["teacher"], work.games, seed=1)
+    samples = assign_rewards(episodes, settings=RewardSettings(random_template=work.template == RewardsConfig().template))
+    return encode_samples(samples, load_tokenizer(MODEL), PromptStyle.PLAIN, max_length=2048)
+
+
+class Setting:
+    """A policy with its optimiser; one a process, because both contestants start from the same weights and leave the memory as it was."""
+
+    def __init__(self, work: Work) -> None:
+        self.work, self.samples = work, encoded_samples(work)
+        self.policy = load_model(MODEL, dtype="float32", device="cpu")
+        if work.checkpointing:
+            self.policy.gradient_checkpointing_enable({"use_reentrant": False})
+        self.optimizer = torch.optim.AdamW(self.policy.parameters(), lr=1e-6)
+
+    def autocast(self) -> AbstractContextManager[None]:
+        return torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.work.dtype == "bfloat16")
+
+    def loss(self, logprob: Tensor, reference: Tensor, rows: Sequence[EncodedSample], n: int) -> Tensor:
+        reward = torch.tensor([sample.reward for sample in rows])
+        weight = torch.tensor([sample.weight for sample in rows])
+        coefficients = {"kl_coef": KL_COEF, "sft_coef": SFT_COEF, "clip_range": CLIP_RANGE}
+        return offline_rl_loss(logprob, reference, reward, weight, torch.zeros(len(rows)), n_rl=n, n_sft=0, **coefficients)
+
+    def step(self) -> None:
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+
+class PaperStyle(Setting):
+    def __init__(self, work: Work) -> None:
+        super().__init__(work)
+        self.reference = load_model(MODEL, dtype=work.dtype, device="cpu")
+
+    def train(self) -> None:
+        self.policy.train()
+        order = list(range(len(self.samples)))
+        random.Random(0).shuffle(order)
+        for start in range(0, len(order), GLOBAL_BATCH):
+            batch = order[start : start + GLOBAL_BATCH]
+            for at in range(0, len(batch), PAPER_MICRO_BATCH):
+                rows = [self.samples[index] for index in batch[at : at + PAPER_MICRO_BATCH]]
+                with torch.no_grad():
+                    reference = self.logprob(self.reference, rows)
+                self.loss(self.logprob(self.policy, rows), reference, rows, len(batch)).backward()
+            self.step()
+
+    def logprob(self, model: nn.Module, rows: Sequence[EncodedSample]) -> Tensor:
+        width = max(len(sample.input_ids) for sample in rows)
+        ids = torch.zeros(len(rows), width, dtype=torch.long)
+        labels = torch.full_like(ids, -100)
+        mask = torch.zeros_like(ids)
+        for row, sample in enumerate(rows):
+            length = len(sample.input_ids)
+            ids[row, :length] = torch.tensor(sample.input_ids)
+            labels[row, sample.target_start : length] = ids[row, sample.target_start : length]
+            mask[row, :length] = 1
+        with self.autocast():
+            logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
+        return mean_logprob(logits.float(), labels)
+
+
+class Ours(Setting):
+    def __init__(self, work: Work) -> None:
+        super().__init__(work)
+        self.abilities: Abilities = abilities_of(self.policy, 2048)
+
+    def train(self) -> None:
+        with self.autocast():
+            reference = compute_reference(
+                self.policy,
+                self.samples,
+                range(len(self.samples)),
+                batch_size=REFERENCE_BATCH * self.work.micro_batch,
+                abilities=self.abilities,
+            )
+        self.policy.train()
+        sequences = [sample.input_ids for sample in self.samples]
+        shape = {"epochs": 1, "global_batch_size": GLOBAL_BATCH, "seed": 0, "packed": self.abilities.packed}
+        left = len(self.samples)
+        done = 0
+        for batch in MicroBatches(sequences, micro_batch_size=self.work.micro_batch, **shape):
+            size = min(GLOBAL_BATCH, left)
+            rows = [self.samples[index] for index in batch]
+            with self.autocast():
+                logprob = target_logprobs(self.policy, collate([(row, 0.0) for row in rows], packed=self.abilities.packed), self.abilities)
+            self.loss(logprob, torch.tensor([reference[index] for index in batch]), rows, size).backward()
+            done += len(batch)
+            if done == size:
+                self.step()
+                left, done = left - size, 0
+
+
+CONTESTANTS = {"paper": PaperStyle, "ours": Ours}
+
+
+def run(name: str, work: Work) -> Reading:
+    """Train once over the samples: samples a second."""
+    setting = CONTESTANTS[name](work)
+    resting = _resident_gib()
+    began, cpu_began = time.perf_counter(), time.process_time()
+    setting.train()
+    seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu_began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return Reading(
+        len(setting.samples) / seconds,
+        {"seconds": seconds, "cpu_seconds": cpu_seconds, "peak_gib": peak, "resting_gib": resting, "samples": len(setting.samples)},
+    )
+
+
+def alone(name: str, work: Work) -> Reading:
+    """``run`` in a process of its own, so that its peak memory is its own."""
+    options = [
+        f"--{key.replace('_', '-')}={value}"
+        for key, value in (("template", work.template), ("dtype", work.dtype), ("games", work.games), ("micro-batch", work.micro_batch))
+    ]
+    command = [sys.executable, "-m", "benchmarks.training", "--one", name, *options, *["--checkpointing"] * work.checkpointing]
+    row = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+    return Reading(row["value"], row["more"])
+
+
+def contests(dtype: str = "bfloat16") -> list[Contest]:
+    shared = Work("play", dtype, micro_batch=16)
+    apart = Work("random", dtype)
+    return [
+        Contest(
+            f"training, template per utterance, {dtype}", "samples/s", lambda: alone("paper", apart), lambda: alone("ours", apart), 4.0
+        ),
+        Contest(f"training, template per game, {dtype}", "samples/s", lambda: alone("paper", shared), lambda: alone("ours", shared), 8.0),
+    ]
+
+
+def _resident_gib() -> float:
+    with open("/proc/self/statm") as file:  # noqa: PTH123
+        return int(file.read().split()[1]) * resource.getpagesize() / 2**30
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--one", choices=CONTESTANTS)
+    parser.add_argument("--template", default="random")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--games", type=int, default=12)
+    parser.add_argument("--micro-batch", type=int, default=8)
+    parser.add_argument("--checkpointing", action="store_true")
+    parser.add_argument("--pairs", type=int, default=3)
+    chosen = parser.parse_args()
+    if chosen.one:
+        reading = run(chosen.one, Work(chosen.template, chosen.dtype, chosen.games, chosen.micro_batch, chosen.checkpointing))
+        print(json.dumps({"value": reading.value, "more": dict(reading.more)}))
+        return
+    print_results([compete(contest, chosen.pairs) for contest in contests(chosen.dtype)])
+
+
+if __name__ == "__main__":
+    main()

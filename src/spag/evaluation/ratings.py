@@ -1,0 +1,49 @@
+"""One number a player: Bradley-Terry strengths (the ``choix`` library) on the scale of Elo, with bootstrap intervals over words.
+
+A win is a win in either role. An undecided game is half a win for each side, and every pair is credited with one drawn game that was never
+played, so that a player who won or lost everything has a finite rating.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spag.evaluation.stats import Ints
+
+POINTS = 400 / np.log(10)
+"""Elo points a unit of log-strength: 400 points are odds of ten to one."""
+PRIOR_WINS = 0.5
+"""Wins that each side of every pair is credited with."""
+_DRAWS = 500
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Rating:
+    """A player's points with a 95 % interval. The first player stands at 0 by definition."""
+
+    name: str
+    points: float
+    low: float
+    high: float
+
+
+def rate(names: Sequence[str], wins: Floats, weights: Ints) -> list[Rating]:
+    """Rate the players. ``wins``, shape (words, players, players): by word, how often row beat column. ``weights``: (draws, words)."""
+    players = len(names)
+    points = bradley_terry(wins.sum(axis=0))
+    resampled = (weights[:_DRAWS] @ wins.reshape(len(wins), -1)).reshape(-1, players, players)
+    low, high = np.quantile([bradley_terry(draw, start=points) for draw in resampled], (0.025, 0.975), axis=0)
+    return [Rating(name, *(float(value) for value in row)) for name, *row in zip(names, points, low, high, strict=True)]
+
+
+def bradley_terry(wins: Floats, prior: float = PRIOR_WINS, start: Floats | None = None) -> Floats:
+    """Return the maximum-likelihood points, shape (players,), of a matrix of ``wins`` (row over column). ``start`` only saves time."""
+    import choix  # noqa: PLC0415 - slow to import, and only results need it
+
+    strengths = choix.ilsr_pairwise_dense(wins + prior, initial_params=None if start is None else start / POINTS)
+    points: Floats = (strengths - strengths[0]) * POINTS
+    return points

@@ -1,0 +1,52 @@
+"""An arena between a model folder, a LoRA adapter over it and an endpoint, by the command line; resumed, and widened by one player."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from spag.cli import main
+from spag.models import load_model
+
+QUICK = ("model.dtype=float32", "arena.words=2", "arena.sampling.max_new_tokens=4", "game.max_turns=1", "words.source=shipped")
+
+
+@pytest.fixture
+def adapter(model_folder: Path, tmp_path: Path) -> Path:
+    from peft import LoraConfig, get_peft_model
+
+    model = get_peft_model(load_model(str(model_folder), dtype="float32"), LoraConfig(r=2, target_modules="all-linear"))
+    model.peft_config["default"].base_model_name_or_path = str(model_folder)
+    model.save_pretrained(tmp_path / "adapter")
+    for file in model_folder.glob("token*"):
+        (tmp_path / "adapter" / file.name).write_bytes(file.read_bytes())
+    return tmp_path / "adapter"
+
+
+def test_any_players_meet_and_a_new_one_joins(model_folder: Path, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "engines"))
+    from openai_stub import Answer, StubServer, completion
+
+    monkeypatch.setenv("OPENAI_API_KEY", "key")
+    options = [part for setting in QUICK for part in ("--set", setting)]
+
+    def arena(*players: str) -> str:
+        result = CliRunner().invoke(main, ["arena", *players, *options, "--output", str(tmp_path / "arena")])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    with StubServer(lambda call: Answer(completion("Hello there."))) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        arena(f"base={model_folder}", f"tuned={adapter}")
+        first = (tmp_path / "arena" / "episodes.jsonl").read_bytes()
+        text = arena("openai:talker", f"base={model_folder}", f"tuned={adapter}")
+    assert (tmp_path / "arena" / "episodes.jsonl").read_bytes().startswith(first)
+    results = json.loads((tmp_path / "arena" / "results.json").read_text())
+    assert [row["name"] for row in results["ratings"]] == ["openai:talker", "base", "tuned"]
+    assert [(cell["attacker"], cell["games"]) for cell in results["matrix"]] == [
+        (name, 2) for name in ("openai:talker", "base", "tuned") for _ in range(2)
+    ]
+    assert len(results["paired"]) == 9
+    for title in ("As attacker", "Wins in both roles", "Elo rating", "On the same words"):
+        assert title in text

@@ -1,0 +1,78 @@
+"""Error bars worked out by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from spag.evaluation.reasoning_stats import Interval, bootstrap_means, mean_of, overall, paired_difference, sign_test
+
+
+def test_a_mean_has_the_standard_error_of_lm_eval() -> None:
+    # 3 right of 4: mean 3/4, sum of squares 3 * (1/4)^2 + (3/4)^2 = 3/4, sample variance 1/4, standard error sqrt(1/4 / 4) = 1/4
+    mean = mean_of([1, 1, 0, 1])
+    assert (mean.value, mean.se, mean.items) == (0.75, 0.25, 4)
+    assert mean_of([0.5]).se is None
+    with pytest.raises(ValueError, match="no items"):
+        mean_of([])
+
+
+@pytest.mark.parametrize(
+    ("better", "worse", "p"),
+    [
+        (0, 0, 1.0),
+        (3, 3, 1.0),
+        (5, 0, 2 / 32),
+        (6, 1, 2 * (1 + 7) / 128),  # at most 1 of 7: (1 + 7) / 2^7, both tails
+        (1, 6, 2 * (1 + 7) / 128),
+        (15, 5, 2 * 21700 / 2**20),  # at most 5 of 20: 1 + 20 + 190 + 1140 + 4845 + 15504 = 21700
+    ],
+)
+def test_the_exact_test_counts_items_that_differ(better: int, worse: int, p: float) -> None:
+    assert sign_test(better, worse) == pytest.approx(p, rel=1e-12)
+
+
+def test_a_difference_is_taken_item_by_item() -> None:
+    # differences +1 +1 +1 -1 0 0 0 0: mean 1/4; squares 4, sample variance (4 - 8/16) / 7 = 1/2, standard error sqrt(1/2 / 8) = 1/4
+    difference = paired_difference([1, 1, 1, 0, 1, 1, 0, 0], [0, 0, 0, 1, 1, 1, 0, 0])
+    assert (difference.value, difference.better, difference.worse) == (0.25, 3, 1)
+    assert difference.se == pytest.approx(0.25)
+    assert difference.p == pytest.approx(2 * (1 + 4) / 16)
+    assert difference.low == pytest.approx(-0.25)
+    assert difference.high == pytest.approx(0.75)
+    with pytest.raises(ValueError, match="shorter"):
+        paired_difference([1, 0], [1])
+
+
+def test_a_model_does_not_differ_from_itself() -> None:
+    same = paired_difference([1, 0, 0, 1, 1], [1, 0, 0, 1, 1])
+    assert (same.value, same.se, same.low, same.high, same.better, same.worse, same.p) == (0, 0, 0, 0, 0, 0, 1)
+
+
+def test_bootstrap_means_spread_like_the_standard_error_and_keep_rows_whole() -> None:
+    first = np.array([1.0] * 60 + [0.0] * 40)
+    means = bootstrap_means(np.stack([first, 1 - first], axis=1), seed=3, replicates=20_000)
+    assert means.shape == (20_000, 2)
+    assert means[:, 0].mean() == pytest.approx(0.6, abs=0.002)
+    assert means[:, 0].std() == pytest.approx(math.sqrt(0.6 * 0.4 / 100), rel=0.03)
+    np.testing.assert_allclose(means.sum(axis=1), 1.0)
+    np.testing.assert_array_equal(means, bootstrap_means(np.stack([first, 1 - first], axis=1), seed=3, replicates=20_000))
+
+
+def test_overall_is_paired_and_covers_the_delta_methods_interval() -> None:
+    # two tasks of 400 items: the reference has 1/2 and 1/2, the model 1/2 and 8/10; geometric means 0.5 and sqrt(0.4) = 0.6325
+    reference = np.array([1.0, 0.0] * 200)
+    better = np.array(([1.0] * 8 + [0.0] * 2) * 40)
+    first, second = overall([np.stack([reference, reference], axis=1), np.stack([reference, better], axis=1)], seed=1)
+    assert (first.value, first.difference) == (pytest.approx(0.5), Interval(0, 0, 0))
+    assert second.value == pytest.approx(math.sqrt(0.4))
+    assert second.difference.value == pytest.approx(math.sqrt(0.4) - 0.5)
+    # delta method: relative variance of the geometric mean = 1/4 * sum (1 - p) / (p n) = 1/4 * (1/400 + 0.25/400)
+    spread = 1.96 * math.sqrt(0.4) * math.sqrt(0.25 * 1.25 / 400)
+    assert (second.low, second.high) == (pytest.approx(second.value - spread, abs=0.006), pytest.approx(second.value + spread, abs=0.006))
+    assert 0 < second.difference.low < second.difference.value < second.difference.high
+
+
+def test_overall_of_a_task_without_a_right_answer_is_zero() -> None:
+    (only,) = overall([np.zeros((5, 1)), np.ones((5, 1))])
+    assert (only.value, only.low, only.high) == (0, 0, 0)

@@ -1,0 +1,46 @@
+"""Intervals and exact p-values against textbook and hand-derived figures."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from spag.evaluation.stats import bootstrap_weights, paired_difference, sign_flip_p, wilson
+
+
+def test_wilson_interval_is_the_textbooks() -> None:
+    # Newcombe 1998, Statistics in Medicine 17: 81 of 263 gives 0.2553 to 0.3662; 0 of 20 gives 0 to 0.1611
+    rate = wilson(81, 263)
+    assert (rate.rate, rate.low, rate.high) == pytest.approx((0.30798, 0.2553, 0.3662), abs=1e-4)
+    assert (wilson(0, 20).low, wilson(0, 20).high) == pytest.approx((0.0, 0.1611), abs=1e-4)
+    assert (wilson(0, 0).low, wilson(0, 0).high) == (0.0, 1.0)
+
+
+def test_sign_flips_of_ones_are_mcnemars_exact_test() -> None:
+    # b = 8, c = 1: 2 * (1 + 9) / 2^9
+    assert sign_flip_p([1] * 8 + [-1] + [0] * 20) == pytest.approx(0.0390625)
+    assert sign_flip_p([1] * 30 + [-1] * 50) == pytest.approx(binomtest(30, 80).pvalue)
+    assert sign_flip_p([]) == sign_flip_p([0, 0]) == sign_flip_p([1, -1]) == 1.0
+
+
+def test_sign_flips_of_other_sizes_agree_with_counting_all_of_them() -> None:
+    differences = [2, 2, -1, 1, 3, 1, 0, 2]
+    sums = [sum(s * d for s, d in zip(signs, differences, strict=True)) for signs in itertools.product((1, -1), repeat=8)]
+    expected = sum(abs(value) >= 10 for value in sums) / len(sums)
+    assert sign_flip_p(differences) == pytest.approx(expected)
+
+
+def test_bootstrap_interval_is_that_of_a_mean() -> None:
+    # 400 words, half +1 and half -1: the standard error of the mean is 1/20, so 95 % lie within 0.098
+    differences, cells = np.array([1, -1] * 200), np.ones(400, dtype=np.int64)
+    found = paired_difference(differences, cells, bootstrap_weights(400, seed=0))
+    assert found is not None
+    assert (found.mean, found.low, found.high, found.p_value) == pytest.approx((0.0, -0.098, 0.098, 1.0), abs=0.012)
+    assert paired_difference(differences, np.zeros(400, dtype=np.int64), bootstrap_weights(400, seed=0)) is None
+
+
+def test_every_resampling_has_as_many_words() -> None:
+    weights = bootstrap_weights(7, seed=3, draws=50)
+    assert weights.shape == (50, 7)
+    assert set(weights.sum(axis=1).tolist()) == {7}
