@@ -24,10 +24,9 @@ from torch import Tensor, nn
 
 from benchmarks.harness import Contest, Reading, compete
 from benchmarks.show import print_results
-from spag.config import RewardsConfig
 from spag.engines.base import PromptStyle
 from spag.models import load_model, load_tokenizer
-from spag.rewards import RewardSettings, assign_rewards
+from spag.rewards import RewardSettings, Template, assign_rewards
 from spag.stages import teacher_episodes
 from spag.training.data import EncodedSample, collate, encode_samples
 from spag.training.losses import mean_logprob, offline_rl_loss
@@ -56,7 +55,7 @@ class Work:
 def encoded_samples(work: Work) -> list[EncodedSample]:
     """Samples of as many teacher games, whole games only."""
     episodes = teacher_episodes(["teacher"], work.games, seed=1)
-    samples = assign_rewards(episodes, settings=RewardSettings(random_template=work.template == RewardsConfig().template))
+    samples = assign_rewards(episodes, settings=RewardSettings(template=Template(work.template)))
     return encode_samples(samples, load_tokenizer(MODEL), PromptStyle.PLAIN, max_length=2048)
 
 

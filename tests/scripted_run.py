@@ -5,6 +5,7 @@ scripted_run.py FOLDER MODEL WORDS [A.B=VALUE ...]
 
 import random
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from spag import stages
@@ -47,13 +48,14 @@ def chatter(request: Request) -> str:
     return random.Random(request.seed).choice(LINES)
 
 
-def scripted(model: ModelConfig, engine: EngineConfig) -> ScriptedEngine:
-    return ScriptedEngine(chatter, concurrency=engine.concurrency, latency_s=0.01)
+def scripted(models: Sequence[ModelConfig], engine: EngineConfig, *_: object) -> list[ScriptedEngine]:
+    one = ScriptedEngine(chatter, concurrency=engine.concurrency, latency_s=0.01)
+    return [one] * len(models)
 
 
 def main() -> None:
     folder, model, words, *overrides = sys.argv[1:]
-    stages.open_engine = scripted
+    stages.open_engines = scripted
     run(config_for(Path(model), Path(words), overrides), Path(folder), SilentReporter())
 
 

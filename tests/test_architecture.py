@@ -25,10 +25,12 @@ ROOMS = [
     {"evaluation"},
     {"stages"},
     {"pipeline"},
+    {"report"},
+    {"web"},
     {"console", "tables"},
     {"cli"},
 ]
-TORCH_ROOMS = ("models", "engines.transformers", "engines.slots", "engines.drawing", "training")
+TORCH_ROOMS = ("models", "engines.transformers", "engines.slots", "engines.drawing", "engines.vllm", "training", "evaluation.reasoning")
 
 
 def module_name(path: Path) -> str:

@@ -13,7 +13,6 @@ import yaml
 
 from scripted_run import WORDS, config_for, scripted
 from spag import stages
-from spag.config import EngineConfig, ModelConfig
 from spag.engines.base import Engine
 from spag.episodes import read_episodes, read_samples
 from spag.errors import DataError, RunError
@@ -69,7 +68,7 @@ def _held_out() -> list[str]:
 
 @pytest.fixture
 def use_script(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages, "open_engine", scripted)
+    monkeypatch.setattr(stages, "open_engines", scripted)
 
 
 def digest_of(folder: Path) -> dict[str, str]:
@@ -109,10 +108,10 @@ def test_a_second_run_does_nothing(
     run(config, folder, SilentReporter())
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and path.name not in ("config.yaml", ".lock")}
 
-    def fail(model: ModelConfig, engine: EngineConfig) -> Engine:
+    def fail(*_: object) -> list[Engine]:
         raise AssertionError("an engine was opened")
 
-    monkeypatch.setattr(stages, "open_engine", fail)
+    monkeypatch.setattr(stages, "open_engines", fail)
     run(config, folder, SilentReporter())
     assert {path: path.stat().st_mtime_ns for path in before} == before
 

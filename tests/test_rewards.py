@@ -12,7 +12,7 @@ from spag.errors import DataError
 from spag.game.base import Outcome, Role, Utterance
 from spag.game.judge import JudgeMode
 from spag.game.prompts import PromptSet, play_prompt
-from spag.rewards import RewardSettings, RewardStats, assign_rewards, iterate_rewards, return_coefficients, role_weights
+from spag.rewards import RewardSettings, RewardStats, Template, assign_rewards, iterate_rewards, return_coefficients, role_weights
 from spag.store import write_rows
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "rewards.json").read_text())
@@ -123,12 +123,25 @@ def test_queries_depend_on_seed_episode_and_turn_alone() -> None:
 
 
 def test_play_template_is_the_prompt_of_play() -> None:
-    game = RewardSettings(random_template=False, sample_type=SampleType.IMITATION)
+    game = RewardSettings(template=Template.PLAY, sample_type=SampleType.IMITATION)
     (sample,) = assign_rewards([GUESSED], settings=game)
     from spag.game.base import Observation
 
     assert sample.query == play_prompt(Observation(Role.DEFENDER, GUESSED.history[:1], 5, None), PromptSet.default())
     assert sample.type is SampleType.IMITATION
+
+
+def test_game_template_words_all_utterances_of_a_game_alike() -> None:
+    said = [f"A thing number {n}." for n in range(9)]
+    game = replace(episode(*said, "I know the word! It is `pear`!", word="lamp"), id="a")  # a wrong guess: five attacker utterances
+    paraphrases = [rules.format(max_turns=5) for rules in PromptSet.default().rules]
+    for seed in range(10):
+        queries = [sample.query for sample in assign_rewards([game], settings=RewardSettings(template=Template.GAME, seed=seed))]
+        assert len(queries) == 5
+        assert len({tuple(rules in query for rules in paraphrases) for query in queries}) == 1
+        assert len({query.replace("\n".join(said), "").split("\n")[-2:][0] for query in queries}) == 1  # the same cue: layout and names
+    worded = {assign_rewards([game], settings=RewardSettings(template=Template.GAME, seed=seed))[0].query for seed in range(20)}
+    assert len(worded) > 5
 
 
 def test_paper_mode_differs_where_upstream_does() -> None:

@@ -69,6 +69,17 @@ class SamplingConfig(Section):
 
 class EngineConfig(Section):
     concurrency: PositiveInt = Field(32, description="utterances generated at once, and games in flight")
+    backend: Literal["auto", "transformers", "vllm"] = Field(
+        "auto", description="what generates text; auto takes vLLM on a GPU where it is installed, else transformers, and says which and why"
+    )
+    max_length: PositiveInt = Field(
+        4096, description="vLLM: longest prompt and utterance together, in tokens; a game needs its rules and 2 x max_turns utterances"
+    )
+    memory: Annotated[float, Field(gt=0.0, le=1.0)] | None = Field(
+        None, description="vLLM: share of the GPU's memory, or of a CPU's free memory; null takes 0.9, and on a CPU what the games need"
+    )
+    tensor_parallel: PositiveInt = Field(1, description="vLLM: GPUs that a copy of the model is spread over")
+    data_parallel: PositiveInt = Field(1, description="vLLM: copies of the model, each with its own GPUs, or its share of the CPU cores")
 
 
 class LoraConfig(Section):
@@ -129,8 +140,10 @@ class RewardsConfig(Section):
         0.0, ge=-1.0, le=0.0, description="0 drops the loser; -1 mirrors the winner's rewards (upstream: did not converge)"
     )
     tie_reward: float = Field(0.0, ge=-1.0, le=1.0, description="total reward of each side in a tie; 0 drops ties")
-    template: Literal["random", "play"] = Field(
-        "random", description="random: paraphrase, layout and names drawn per utterance; play: the prompt of play"
+    template: Literal["random", "game", "play"] = Field(
+        "random",
+        description="paraphrase, layout and names of a sample's query. random: drawn per utterance, as the paper; game: drawn once a game, "
+        "which trains faster; play: the prompt of play, fastest",
     )
 
 

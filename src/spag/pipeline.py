@@ -13,6 +13,7 @@ from typing import Any
 from spag.collect import PlaySummary
 from spag.config import ModelConfig, RewardsConfig, RunConfig, TrainingConfig, dump_config
 from spag.episodes import SampleType, read_episodes, read_samples
+from spag.evaluation.health import iteration_health
 from spag.game.base import Role
 from spag.game.judge import JudgeMode
 from spag.game.words import Split
@@ -36,8 +37,9 @@ from spag.stages import (
     train_on,
     write_samples,
 )
-from spag.store import FolderLock, storage_errors, write_atomically
+from spag.store import FolderLock, storage_errors, write_atomically, write_json
 
+HEALTH = "health.json"
 BASE = "base"
 IMITATION = "imitation"
 Results = Mapping[str, Any]
@@ -140,6 +142,10 @@ def iterate(run: Run, number: int) -> None:
         }
         specs = game_specs(words, config.selfplay.repeats, seed)
         summary = play_games(episodes_path, specs, sides, run.table, title=f"{name} self-play")
+        found = iteration_health(episodes_path, JudgeMode(config.game.judge), run.table.prompts)
+        write_json(run.folder / name / HEALTH, found)
+        for warning in found["warnings"]:
+            run.table.reporter.note(f"{name} self-play: {warning}")
         return _play_results(run, f"{name} self-play", summary)
 
     def samples() -> Results:
@@ -156,7 +162,13 @@ def iterate(run: Run, number: int) -> None:
         )
         return {**_sample_results(run, f"{name} samples", stats), "sft": len(sft)}
 
-    run.stage(f"{name}/play", run.settings("seed", "game", "words", "selfplay"), [f"{previous}/train"], [f"{name}/episodes.jsonl"], play)
+    run.stage(
+        f"{name}/play",
+        run.settings("seed", "game", "words", "selfplay"),
+        [f"{previous}/train"],
+        [f"{name}/episodes.jsonl", f"{name}/{HEALTH}"],
+        play,
+    )
     sft_file = config.offline_rl.sft_data
     mix = {"sft_digest": file_digest(sft_file) if sft_file else None, "sft_samples": config.offline_rl.sft_samples}
     run.stage(f"{name}/samples", run.settings("rewards", **mix), [f"{name}/play"], [f"{name}/samples.jsonl"], samples)

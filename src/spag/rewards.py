@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from itertools import zip_longest
 
 from spag.episodes import Episode, SampleType, TrainingSample
@@ -20,6 +21,17 @@ from spag.game.prompts import PromptSet, play_prompt, training_prompt
 from spag.seeding import derive_seed
 
 
+class Template(StrEnum):
+    """How a sample's query is worded: drawn anew for each utterance, as upstream; drawn once a game; or the prompt of play.
+
+    Utterances of one game that share a template share most of their query, which training computes once.
+    """
+
+    RANDOM = "random"
+    GAME = "game"
+    PLAY = "play"
+
+
 @dataclass(frozen=True, slots=True)
 class RewardSettings:
     """How games become samples. Rewards of losers and ties are the total over that side's utterances."""
@@ -28,7 +40,7 @@ class RewardSettings:
     judge: JudgeMode = JudgeMode.STRICT
     loser_reward: float = 0.0
     tie_reward: float = 0.0
-    random_template: bool = True
+    template: Template = Template.RANDOM
     seed: int = 0
     sample_type: SampleType = SampleType.RL
 
@@ -144,7 +156,8 @@ def _query(episode: Episode, said: Utterance, at: int, settings: RewardSettings,
     secret = episode.target_word if said.role is Role.ATTACKER else None
     observation = Observation(said.role, tuple(episode.history[:at]), episode.max_turns, secret)
     prompts = prompts or PromptSet.default()
-    if not settings.random_template:
+    if settings.template is Template.PLAY:
         return play_prompt(observation, prompts)
-    rng = random.Random(derive_seed(settings.seed, episode.id or episode.target_word, at))
+    utterance = (at,) if settings.template is Template.RANDOM else ()
+    rng = random.Random(derive_seed(settings.seed, episode.id or episode.target_word, *utterance))
     return training_prompt(observation, rng, prompts)

@@ -20,8 +20,7 @@ from spag.config import (
     TrainingConfig,
     WordsConfig,
 )
-from spag.engines.base import Engine
-from spag.engines.opening import open_engine, sampling_of
+from spag.engines.opening import open_engines, sampling_of
 from spag.episodes import Episode, SampleType, TrainingSample, read_episodes
 from spag.errors import ConfigError, DataError
 from spag.evaluation.arena import arena_report, match_specs, pairings
@@ -32,7 +31,7 @@ from spag.game.taboo import AdversarialTaboo
 from spag.game.words import Split, split_of
 from spag.progress import Reporter, Tracker
 from spag.promptfile import load_prompts
-from spag.rewards import RewardSettings, RewardStats, iterate_rewards
+from spag.rewards import RewardSettings, RewardStats, Template, iterate_rewards
 from spag.seeding import derive_seed
 from spag.selfplay import GameSpec, Player
 from spag.store import write_json, write_rows
@@ -89,18 +88,13 @@ def play_games(
     title: str,
     file_specs: Sequence[GameSpec] | None = None,
 ) -> PlaySummary:
-    """Play ``specs`` into ``path``. Sides with equal models share one engine."""
+    """Play ``specs`` into ``path``. Sides with equal models share one engine, adapters of one base model one vLLM."""
 
     def make_players(stack: ExitStack) -> dict[Role, Player]:
-        engines: dict[str, Engine] = {}
-        players = {}
-        for role, side in sides.items():
-            key = side.model.model_dump_json()
-            if key not in engines:
-                engines[key] = open_engine(side.model, table.engine)
-                stack.callback(engines[key].close)
-            players[role] = Player(engines[key], side.name, sampling_of(side.sampling))
-        return players
+        engines = open_engines([side.model for side in sides.values()], table.engine, stack, table.reporter.note)
+        return {
+            role: Player(engine, side.name, sampling_of(side.sampling)) for (role, side), engine in zip(sides.items(), engines, strict=True)
+        }
 
     return collect_episodes(
         path,
@@ -163,7 +157,7 @@ def write_samples(
         judge=judge,
         loser_reward=rewards.loser_reward,
         tie_reward=rewards.tie_reward,
-        random_template=rewards.template == "random",
+        template=Template(rewards.template),
         seed=seed,
         sample_type=sample_type,
     )

@@ -39,6 +39,9 @@ def print_run(folder: Path) -> None:
     for name, stage in stages.items():
         table.add_row(name, f"{stage['seconds'] / 60:.1f} min", Text(_stage_line(stage["results"])))
     _console().print(table)
+    health = {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*/health.json"))}
+    if health:
+        print_health(health)
     print_arena(folder / "arena" / "results.json")
     total = sum(stage["seconds"] for stage in stages.values()) / 60
     _console().print(f"This run is complete: {total:.1f} minutes of work in {folder}/", soft_wrap=True)

@@ -15,12 +15,13 @@ from spag.engines.base import Completion, Engine, FinishReason, Request, Samplin
 from spag.engines.openai import OpenAIEngine
 from spag.engines.scripted import ScriptedEngine
 from spag.engines.transformers import TransformersEngine
+from spag.engines.vllm import VLLMEngine
 from spag.models import load_model, load_tokenizer
 
 EngineFactory = Callable[[int], Engine]
 """Concurrency -> a fresh engine. The tests close it; the fixture cleans up what lies behind it."""
 
-ENGINES = ["scripted", "openai", "transformers"]
+ENGINES = ["scripted", "openai", "transformers", "vllm"]
 
 
 def babble(prompt: str, seed: int, temperature: float) -> str:
@@ -54,6 +55,13 @@ def openai(monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineFactory]:
 def transformers(model_folder: Path) -> EngineFactory:
     model, tokenizer = load_model(str(model_folder), dtype="float32", device="cpu"), load_tokenizer(str(model_folder))
     return lambda concurrency: TransformersEngine(model, tokenizer, concurrency=concurrency)
+
+
+@pytest.fixture
+def vllm(vllm_views: list[VLLMEngine]) -> EngineFactory:
+    """New views of one running vLLM, which stays up for all tests."""
+    base = vllm_views[0]
+    return lambda concurrency: VLLMEngine(base.pool, base.tokenizer, base.stop_ids, concurrency=concurrency)
 
 
 @pytest.fixture(params=ENGINES)

@@ -9,9 +9,11 @@ from transformers import AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, Q
 
 from spag.engines.base import PromptStyle
 from spag.models import load_model, load_tokenizer
+from spag.rewards import RewardSettings, Template, assign_rewards
+from spag.stages import teacher_episodes
 from spag.training import policy as policy_module
 from spag.training.data import EncodedSample, collate, encode_samples
-from spag.training.losses import mean_logprob
+from spag.training.losses import mean_logprob, offline_rl_loss
 from spag.training.policy import Abilities, abilities_of, target_logprobs
 from tiny_model import make_model
 
@@ -137,3 +139,23 @@ def test_memory_for_logits_is_bounded_by_the_chunk(model_folder: Path, monkeypat
 def test_the_tiny_model_s_window_is_read_from_its_config(tmp_path: Path) -> None:
     model = load_model(str(make_model(tmp_path / "m")), dtype="float32", device="cpu")
     assert abilities_of(model, 10_000).packed  # full attention has no window
+
+
+@pytest.mark.parametrize(("template", "share"), [(Template.GAME, 0.5), (Template.PLAY, 0.4)])
+def test_whole_games_train_from_one_row_with_the_loss_of_each_utterance_alone(model_folder: Path, template: Template, share: float) -> None:
+    """One template a game: the winner's utterances share their queries, tokens are computed once, the loss stays."""
+    episodes = [episode for episode in teacher_episodes(["teacher"], None, seed=0) if len(episode.history) >= 9][:2]
+    samples = assign_rewards(episodes, settings=RewardSettings(template=template))
+    rows = encode_samples(samples, load_tokenizer(str(model_folder)), PromptStyle.PLAIN, 100_000)
+    rows.sort(key=lambda sample: sample.input_ids)
+    assert len(rows) >= 8
+    model = load_model(str(model_folder), dtype="float32", device="cpu")
+    losses = []
+    for fast in (False, True):
+        abilities = abilities_of(model, 1000) if fast else Abilities()
+        batch = collate([(row, -3.0) for row in rows], packed=abilities.packed)
+        logprob = target_logprobs(model, batch, abilities)
+        coefficients = {"kl_coef": 0.2, "sft_coef": 0.5, "clip_range": 0.2}
+        losses.append(offline_rl_loss(logprob, batch["ref_logprob"], batch["reward"], batch["weight"], batch["group"] == 2, **coefficients))
+    assert losses[1].item() == pytest.approx(losses[0].item(), abs=1e-5)
+    assert batch["input_ids"].numel() < share * sum(len(row.fed) for row in rows)

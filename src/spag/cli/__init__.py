@@ -13,6 +13,7 @@ from spag.cli.eval import eval_command
 from spag.cli.play import arena_command, play_command
 from spag.cli.run import run_command
 from spag.cli.train import train_group
+from spag.cli.web import web_command
 from spag.errors import SpagError
 
 
@@ -45,6 +46,7 @@ for _command in (
     train_group,
     arena_command,
     eval_command,
+    web_command,
     import_group,
     export_group,
 ):

@@ -1,13 +1,72 @@
-"""From a model's name to a running engine. Heavy libraries are imported only when an engine of their kind is opened."""
+"""From models' names to running engines. Heavy libraries are imported only when an engine of their kind is opened."""
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 
 from spag.config import EngineConfig, ModelConfig, SamplingConfig
 from spag.engines.base import Engine, PromptStyle, Sampling
+from spag.engines.vllm_setup import Backend, VLLMSettings, choose_backend, installed_vllm
+
+logger = logging.getLogger(__name__)
 
 OPENAI_PREFIX = "openai:"
 
 
 def open_engine(model: ModelConfig, engine: EngineConfig) -> Engine:
-    """Open the engine for ``model``: names of the form ``openai:MODEL`` go to an OpenAI-compatible endpoint, all others to transformers."""
+    """Open the engine for one model; the caller closes it."""
+    with ExitStack() as stack:
+        [opened] = open_engines([model], engine, stack)
+        stack.pop_all()
+    return opened
+
+
+def open_engines(
+    models: Sequence[ModelConfig], engine: EngineConfig, stack: ExitStack, note: Callable[[str], None] = logger.info
+) -> list[Engine]:
+    """Open an engine for each of ``models``; ``stack`` closes them. Equal models share one.
+
+    Names of the form ``openai:MODEL`` go to an OpenAI-compatible endpoint, all others to vLLM or transformers; ``note`` is told which and
+    why. LoRA adapters of one base model share one vLLM.
+    """
+    opened: dict[str, Engine] = {}
+    vllm: dict[str, list[ModelConfig]] = {}
+    for model in {_key(model): model for model in models}.values():
+        if not model.name.startswith(OPENAI_PREFIX) and _backend(model, engine, note) is Backend.VLLM:
+            base = model.model_copy(update={"name": _base_and_adapter(model.name)[0], "prompt_style": "plain"})
+            vllm.setdefault(_key(base), []).append(model)
+        else:
+            opened[_key(model)] = _open_one(model, engine)
+            stack.callback(opened[_key(model)].close)
+    for group in vllm.values():
+        for model, view in zip(group, _open_group(group, engine, split=len(vllm)), strict=True):
+            opened[_key(model)] = view
+            stack.callback(view.close)
+    return [opened[_key(model)] for model in models]
+
+
+def sampling_of(config: SamplingConfig) -> Sampling:
+    """Turn the settings into the engine's plain arguments."""
+    return Sampling(**config.model_dump())
+
+
+def _key(model: ModelConfig) -> str:
+    return model.model_dump_json()
+
+
+def _backend(model: ModelConfig, engine: EngineConfig, note: Callable[[str], None]) -> Backend:
+    if engine.backend == "transformers":
+        return Backend.TRANSFORMERS
+    from spag.models import default_device  # noqa: PLC0415 - imports torch
+
+    backend, reason = choose_backend(engine.backend, vllm=installed_vllm(), device=model.device or default_device())
+    note(f"{model.name} plays with {backend}: {reason}")
+    return backend
+
+
+def _open_one(model: ModelConfig, engine: EngineConfig) -> Engine:
     if model.name.startswith(OPENAI_PREFIX):
         from spag.engines.openai import OpenAIEngine  # noqa: PLC0415
 
@@ -20,6 +79,47 @@ def open_engine(model: ModelConfig, engine: EngineConfig) -> Engine:
     return TransformersEngine(weights, tokenizer, style=PromptStyle(model.prompt_style), concurrency=engine.concurrency)
 
 
-def sampling_of(config: SamplingConfig) -> Sampling:
-    """Turn the settings into the engine's plain arguments."""
-    return Sampling(**config.model_dump())
+def _open_group(models: Sequence[ModelConfig], engine: EngineConfig, split: int) -> Sequence[Engine]:
+    """Open one vLLM for models that are one base model or adapters of it, and return an engine for each."""
+    from spag.engines.vllm import Speaker, open_vllm  # noqa: PLC0415
+    from spag.models import default_device, resolve_model  # noqa: PLC0415
+
+    parts = [_base_and_adapter(model.name) for model in models]
+    adapters = list(dict.fromkeys(adapter for _, adapter in parts if adapter))
+    first = models[0]
+    settings = VLLMSettings(
+        model=resolve_model(parts[0][0]),
+        dtype=first.dtype,
+        device=first.device or default_device(),
+        adapters=tuple(adapters),
+        max_lora_rank=max((_rank(adapter) for adapter in adapters), default=0),
+        concurrency=engine.concurrency,
+        max_length=engine.max_length,
+        tensor_parallel=engine.tensor_parallel,
+        data_parallel=engine.data_parallel,
+        memory=engine.memory,
+        split=split,
+        trust_remote_code=first.trust_remote_code,
+    )
+    speakers = [
+        Speaker(model.name, PromptStyle(model.prompt_style), adapters.index(adapter) + 1 if adapter else 0)
+        for model, (_, adapter) in zip(models, parts, strict=True)
+    ]
+    return open_vllm(settings, speakers)
+
+
+def _adapter_config(folder: str) -> Path:
+    return Path(folder).expanduser() / "adapter_config.json"
+
+
+def _base_and_adapter(name: str) -> tuple[str, str | None]:
+    """Return the base model's name and the adapter's folder, ``None`` for a whole model."""
+    config = _adapter_config(name)
+    if not config.is_file():
+        return name, None
+    return str(json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"]), str(config.parent)
+
+
+def _rank(adapter: str) -> int:
+    config = json.loads(_adapter_config(adapter).read_text(encoding="utf-8"))
+    return max(int(config["r"]), *map(int, (config.get("rank_pattern") or {}).values()), 1)

@@ -69,6 +69,10 @@ class TransformersEngine:
             raise EngineError(f"out of memory with {len(self._active)} utterances in flight; lower engine.concurrency") from error
         return finished
 
+    def partial(self, request_id: str) -> str | None:
+        """Return the text so far of a request being worked on, else ``None``. May be called from another thread while ``poll`` runs."""
+        return next((row.text for row in list(self._active) if row.request.id == request_id), None)
+
     def close(self) -> None:
         self._queue.clear()
         self._active.clear()

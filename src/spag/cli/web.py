@@ -1,0 +1,38 @@
+"""``spag web``: browse a run and play against its checkpoints."""
+
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+
+@click.command("web")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to serve on; any but loopback needs a token.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port; 0 takes a free one.")
+@click.option("--token", envvar="SPAG_WEB_TOKEN", show_envvar=True, help="Ask visitors for this; in the environment nobody else sees it.")
+def web_command(run: Path, host: str, port: int, token: str | None) -> None:
+    """Serve a page to browse the games of RUN, to follow it while it works, and to play.
+
+    RUN is the folder of a run (finished, running, or just begun), or a file of episodes.
+    """
+    from spag.errors import ConfigError
+
+    try:
+        import uvicorn
+
+        from spag.web.app import create_app
+        from spag.web.security import Access
+        from spag.web.serving import listen
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"spag web needs the package {error.name}; install it: pip install 'spag[web]'") from error
+
+    app = create_app(run, Access(host, token or None))
+    with listen(host, port) as listener:
+        shown = f"[{host}]" if ":" in host else host
+        click.echo(f"http://{shown}:{listener.getsockname()[1]}  (Ctrl-C stops)", err=True)
+        server = uvicorn.Server(
+            uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2)
+        )
+        with suppress(KeyboardInterrupt):
+            server.run(sockets=[listener])

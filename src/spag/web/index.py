@@ -1,0 +1,211 @@
+"""The games of a run in SQLite: filters and full text answer at once, while the games themselves stay in their files.
+
+Episode files only grow, so the index follows them by byte offset: ``sync`` reads whole lines after the last one known and leaves a torn
+last line for later. A file that shrank or was replaced is read anew. The index lives in a private temporary database that vanishes with
+the process: nothing is written into the run folder, and nothing can go stale.
+
+A game is named by its source and its line number, which stay the same when the index is built again.
+"""
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from spag.episodes import Episode
+from spag.errors import DataError
+from spag.game.base import Outcome, Role
+from spag.game.judge import JudgeMode, judge_episode
+from spag.web.run_folder import Source
+
+BATCH = 400  # games taken in between two chances for a page to be answered
+PREVIEW = 160  # characters of the last utterance that the list of games shows
+NOBODY = "nobody"  # the winner of ties and violations
+_HEAD = 4096  # bytes by which a file is known again
+_MOST_FAULTS = 20
+
+_SCHEMA = """
+CREATE TABLE games (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,  -- never used twice, so that texts of forgotten games match nothing
+    source TEXT NOT NULL, number INTEGER NOT NULL, offset INTEGER NOT NULL, size INTEGER NOT NULL,
+    word TEXT NOT NULL COLLATE NOCASE, outcome TEXT NOT NULL, winner TEXT NOT NULL, length INTEGER NOT NULL,
+    attacker TEXT NOT NULL, defender TEXT NOT NULL, preview TEXT NOT NULL, UNIQUE (source, number)
+);
+CREATE INDEX by_word ON games (word, source);
+CREATE INDEX by_all ON games (source, outcome, length, winner, attacker, defender);
+CREATE INDEX by_attacker ON games (attacker);
+CREATE INDEX by_defender ON games (defender);
+CREATE VIRTUAL TABLE texts USING fts5 (text, content='', tokenize='unicode61 remove_diacritics 2');
+"""
+_INSERT = """
+INSERT INTO games (source, number, offset, size, word, outcome, winner, length, attacker, defender, preview)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+
+
+class _Said(msgspec.Struct):
+    content: str
+
+
+class _Player(msgspec.Struct):
+    model: str
+
+
+class _Row(msgspec.Struct):
+    """What the index wants of an episode; token ids and log-probabilities, most of a row's bytes, are skipped unread."""
+
+    target_word: str
+    max_turns: int
+    history: list[_Said]
+    outcome: Outcome | None = None
+    players: Mapping[Role, _Player] = {}
+
+
+_ROWS = msgspec.json.Decoder(_Row)
+_EPISODES = msgspec.json.Decoder(Episode)
+
+
+@dataclass(slots=True)
+class _Follower:
+    """How far a file has been read, and what tells it from another file of that name."""
+
+    path: Path
+    inode: int = 0
+    head: bytes = b""
+    offset: int = 0
+    lines: int = 0
+
+    def knows(self, stream: BinaryIO) -> bool:
+        """Tell whether ``stream`` is still the file read before, grown or not."""
+        stat = os.fstat(stream.fileno())
+        return stat.st_ino == self.inode and stat.st_size >= self.offset and stream.read(len(self.head)) == self.head
+
+    def remember(self, stream: BinaryIO) -> None:
+        self.inode = os.fstat(stream.fileno()).st_ino
+        stream.seek(0)
+        self.head = stream.read(min(_HEAD, self.offset))
+
+
+@dataclass(slots=True)
+class GameIndex:
+    """The index over the files that ``sources`` names. Safe to use from several threads."""
+
+    sources: Callable[[], Iterable[Source]]
+    judge: JudgeMode = JudgeMode.STRICT
+    faults: list[str] = field(default_factory=list)
+    """Lines that hold no game, and files that cannot be read; at most twenty."""
+
+    _followers: dict[str, _Follower] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _db: sqlite3.Connection = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._db = sqlite3.connect("", check_same_thread=False, isolation_level=None)  # "": a private temporary file
+        self._db.executescript("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA cache_size=-65536;" + _SCHEMA)
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    def query(self, sql: str, arguments: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run a reading query over the table ``games`` (and ``texts``)."""
+        with self._lock:
+            return self._db.execute(sql, arguments).fetchall()
+
+    def sync(self) -> bool:
+        """Take in what was appended, in the order of the sources, up to the first that has more than ``BATCH`` games left.
+
+        Returns whether more is waiting.
+        """
+        sources = {source.name: source.path for source in self.sources()}
+        for name in [name for name in self._followers if name not in sources]:
+            self._forget(name)
+        return any(self._follow(name, path) for name, path in sources.items())
+
+    def sync_all(self) -> None:
+        """Take in everything there is."""
+        while self.sync():
+            pass
+
+    def episode(self, source: str, number: int) -> Episode | None:
+        """Return a game in full, from its file, or ``None`` when there is none such. Raises ``DataError`` when the file changed."""
+        follower = self._followers.get(source)
+        found = self.query("SELECT offset, size FROM games WHERE source = ? AND number = ?", (source, number))
+        if follower is None or not found:
+            return None
+        offset, size = found[0]
+        try:
+            with follower.path.open("rb") as stream:
+                stream.seek(offset)
+                return _EPISODES.decode(stream.read(size))
+        except OSError as error:
+            raise DataError(f"{follower.path}: cannot be read: {error.strerror}") from error
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise DataError(f"{follower.path}:{number}: not an episode: {error}") from error
+
+    def _follow(self, name: str, path: Path) -> bool:
+        try:
+            with path.open("rb") as stream:
+                follower = self._followers.get(name)
+                if follower is not None and not follower.knows(stream):
+                    self._forget(name)
+                    follower = None
+                follower = follower or self._followers.setdefault(name, _Follower(path))
+                stream.seek(follower.offset)
+                lines = list(islice(stream, BATCH))
+                if lines and not lines[-1].endswith(b"\n"):
+                    lines.pop()  # being written
+                self._take(name, follower, lines)
+                follower.remember(stream)
+                return len(lines) == BATCH
+        except OSError as error:
+            self._note(f"{path}: cannot be read: {error.strerror}")
+            return False
+
+    def _take(self, name: str, follower: _Follower, lines: list[bytes]) -> None:
+        """Put the games of whole ``lines`` into the index."""
+        games = []
+        for line in lines:
+            follower.lines += 1
+            if line.strip():
+                try:
+                    games.append(((name, follower.lines, follower.offset, len(line)), self._read(line)))
+                except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                    self._note(f"{follower.path}:{follower.lines}: not an episode: {error}")
+            follower.offset += len(line)
+        with self._lock:
+            self._db.execute("BEGIN")
+            for place, row in games:
+                self._insert(place, row)
+            self._db.execute("COMMIT")
+
+    def _read(self, line: bytes) -> _Row:
+        row = _ROWS.decode(line)
+        if row.outcome is None:  # files from elsewhere carry none
+            row.outcome = judge_episode(_EPISODES.decode(line), self.judge).outcome
+        return row
+
+    def _insert(self, place: tuple[str, int, int, int], row: _Row) -> None:
+        assert row.outcome is not None
+        texts = [said.content for said in row.history]
+        players = [row.players[role].model if role in row.players else "" for role in Role]
+        winner = str(row.outcome.winner or NOBODY)
+        preview = texts[-1][:PREVIEW] if texts else ""
+        values = (*place, row.target_word, str(row.outcome), winner, len(texts), *players, preview)
+        game = self._db.execute(_INSERT, values).lastrowid
+        self._db.execute("INSERT INTO texts (rowid, text) VALUES (?, ?)", (game, "\n".join((row.target_word, *texts))))
+
+    def _forget(self, name: str) -> None:
+        del self._followers[name]
+        with self._lock:
+            self._db.execute("DELETE FROM games WHERE source = ?", (name,))
+
+    def _note(self, fault: str) -> None:
+        if fault not in self.faults and len(self.faults) < _MOST_FAULTS:
+            self.faults.append(fault)

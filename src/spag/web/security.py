@@ -1,0 +1,149 @@
+"""Who may ask, before any page is made: plain ASGI middleware, so that nothing slips past it.
+
+- On a loopback address only loopback names are answered, so that a page elsewhere cannot reach in by pointing its name here (DNS
+  rebinding). On any other address a token is required.
+- A request that changes something must come from a page of this site (``Origin`` and ``Sec-Fetch-Site``), and say how long it is.
+- Every answer carries a strict Content-Security-Policy: scripts, styles and pictures from here only, none inline, no framing.
+
+The token is compared in constant time, and the cookie holds a keyed hash of it that is worth nothing after a restart.
+"""
+
+import hmac
+import ipaddress
+import secrets
+from dataclasses import dataclass, field
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from spag.errors import ConfigError
+
+TOKEN_VARIABLE = "SPAG_WEB_TOKEN"
+TOKEN_COOKIE = "spag_token"
+SESSION_COOKIE = "spag_session"
+LOGIN = "/login"
+MOST_BYTES = 64 * 1024  # of a request's body
+_SHORTEST_TOKEN = 16
+_SAFE_METHODS = frozenset({"GET", "HEAD"})
+_HEADERS = {
+    "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",  # with no-referrer, browsers send no Origin with a form
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether ``host`` names this machine and nothing else: localhost or a loopback address."""
+    if host.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Where the page is served, and the token that it asks for, if any. Raises ``ConfigError`` when that is not safe."""
+
+    host: str = "127.0.0.1"
+    token: str | None = field(default=None, repr=False)
+    key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+
+    def __post_init__(self) -> None:
+        if self.token is None and not is_loopback(self.host):
+            raise ConfigError(f"--host {self.host}: on any address but loopback a token is required; give --token or set {TOKEN_VARIABLE}")
+        if self.token is not None and len(self.token) < _SHORTEST_TOKEN:
+            raise ConfigError(f"the token has {len(self.token)} characters; use at least {_SHORTEST_TOKEN}: openssl rand -hex 16")
+
+    def is_token(self, offered: str) -> bool:
+        """Compare in constant time."""
+        return self.token is not None and hmac.compare_digest(offered.encode(), self.token.encode())
+
+    @property
+    def cookie(self) -> str:
+        """What the cookie of a visitor holds who gave the token."""
+        return hmac.new(self.key, (self.token or "").encode(), "sha256").hexdigest()
+
+    def admits(self, headers: Headers) -> bool:
+        """Tell whether a request brings the token: in ``Authorization: Bearer``, or the cookie."""
+        if self.token is None:
+            return True
+        scheme, _, offered = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and self.is_token(offered.strip()):
+            return True
+        return hmac.compare_digest(cookie_of(headers, TOKEN_COOKIE).encode(), self.cookie.encode())
+
+
+def cookie_of(headers: Headers, name: str) -> str:
+    """Return a cookie's value, or an empty text."""
+    try:
+        found = SimpleCookie(headers.get("cookie", "")).get(name)
+    except CookieError:
+        return ""
+    return found.value if found else ""
+
+
+class Guard:
+    """The middleware."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app, self._access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(_HEADERS)
+                if not scope["path"].startswith("/static/"):
+                    headers["cache-control"] = "no-store"
+            await send(message)
+
+        answer: ASGIApp = self._refusal(scope) or self._app
+        await answer(scope, receive, send_guarded)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """Return why a request is refused; ``None`` lets it pass."""
+        headers, path = Headers(scope=scope), scope["path"]
+        if is_loopback(self._access.host) and not is_loopback(_name_of(headers.get("host", ""))):
+            return PlainTextResponse("This page answers to localhost only, and not under the name that was asked for.", 421)
+        if scope["method"] not in _SAFE_METHODS and (fault := _fault_of_change(headers)):
+            return fault
+        if path == LOGIN or path.startswith("/static/") or self._access.admits(headers):
+            return None
+        if "hx-request" in headers:
+            return Response(status_code=401, headers={"hx-redirect": LOGIN})
+        is_page = "text/html" in headers.get("accept", "")
+        return RedirectResponse(LOGIN, 303) if is_page else PlainTextResponse("A token is required.", 401)
+
+
+def _name_of(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _fault_of_change(headers: Headers) -> Response | None:
+    """Return why a request that changes something is refused."""
+    try:
+        origin = urlsplit(headers.get("origin", "")).netloc
+    except ValueError:
+        origin = ""
+    if not origin or origin != headers.get("host") or headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        return PlainTextResponse("This request did not come from a page of this site.", 403)
+    length = headers.get("content-length", "")
+    if not length.isdecimal():
+        return PlainTextResponse("A request must say how long it is.", 411)
+    return PlainTextResponse(f"At most {MOST_BYTES:,} bytes are taken.", 413) if int(length) > MOST_BYTES else None

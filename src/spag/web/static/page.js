@@ -1,0 +1,22 @@
+// What HTML and htmx cannot say: Enter sends an utterance, the newest words stay in view, a server that is gone is named, and a phone
+// shows the games before all the filters.
+document.addEventListener("keydown", (event) => {
+  if (event.target.id === "utterance" && event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+    event.preventDefault();
+    event.target.form.requestSubmit();
+  }
+});
+
+document.addEventListener("htmx:afterSettle", (event) => {
+  if (event.target.closest("#table") || event.target.id === "reply") {
+    const last = document.querySelector("#table .verdict, #table .notice, #table .speak, #reply");
+    if (last) last.scrollIntoView({ block: "nearest" });
+  }
+});
+
+const offline = document.getElementById("offline");
+document.addEventListener("htmx:sendError", () => { offline.hidden = false; });
+document.addEventListener("htmx:beforeSwap", () => { offline.hidden = true; });
+
+const filters = document.querySelector("details.more");
+if (filters && window.matchMedia("(max-width: 46rem)").matches) filters.open = false;

@@ -1,0 +1,169 @@
+"""vLLM against the transformers engine: the same tokens and log-probabilities, adapters over one base, nothing left behind."""
+
+import os
+import time
+from collections.abc import Sequence
+
+import psutil
+import pytest
+import torch
+from tiny_vllm import TinyVLLM
+
+from spag.engines import vllm_pool
+from spag.engines.base import Completion, Engine, FinishReason, PromptStyle, Request, Sampling
+from spag.engines.transformers import TransformersEngine
+from spag.engines.vllm import Speaker, VLLMEngine, open_vllm
+from spag.engines.vllm_pool import VLLMPool
+from spag.engines.vllm_setup import VLLMSettings
+from spag.engines.vllm_worker import Reply
+from spag.errors import EngineError
+from spag.models import encode_query, load_model, load_tokenizer
+
+GREEDY = Sampling(temperature=0.0, max_new_tokens=24)
+PROMPTS = ["Describe an apple.", "Describe an apple. It is", "a", "The attacker spoke first. " * 8, "Ünïcode ☃ and\nlines"]
+
+
+def ask(engine: Engine, prompts: Sequence[str], sampling: Sampling, stop: tuple[str, ...] = ()) -> list[Completion]:
+    for index, prompt in enumerate(prompts):
+        engine.submit(Request(str(index), prompt, sampling, index, stop))
+    done: dict[str, Completion] = {}
+    while len(done) < len(prompts):
+        done |= {completion.id: completion for completion in engine.poll()}
+    return [done[str(index)] for index in range(len(prompts))]
+
+
+def reference(folder: object) -> TransformersEngine:
+    return TransformersEngine(load_model(str(folder), dtype="float32", device="cpu"), load_tokenizer(str(folder)))
+
+
+def assert_same(ours: Sequence[Completion], theirs: Sequence[Completion]) -> None:
+    """The same completions, log-probabilities up to rounding."""
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one.token_ids, one.text, one.finish_reason) == (other.token_ids, other.text, other.finish_reason)
+        assert (one.prompt_tokens, one.completion_tokens) == (other.prompt_tokens, other.completion_tokens)
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-3)
+
+
+def test_greedy_play_is_that_of_the_transformers_engine(vllm_views: list[VLLMEngine], tiny_vllm: TinyVLLM) -> None:
+    other = reference(tiny_vllm.base)
+    free = ask(other, PROMPTS, GREEDY)
+    assert_same(ask(vllm_views[0], PROMPTS, GREEDY), free)
+    assert all(len(completion.token_ids or ()) > 2 for completion in free)
+    letters = [char for char in free[0].text if char.isascii() and char.isprintable()]
+    for stop in ((letters[0],), ("never said", letters[-1])):
+        assert_same(ask(vllm_views[0], PROMPTS, GREEDY, stop), ask(other, PROMPTS, GREEDY, stop))
+
+
+def test_log_probabilities_are_those_of_the_raw_distribution(vllm_views: list[VLLMEngine], tiny_vllm: TinyVLLM) -> None:
+    drawn = ask(vllm_views[0], PROMPTS, Sampling(temperature=1.5, top_p=0.8, top_k=50, max_new_tokens=24))
+    model, tokenizer = load_model(str(tiny_vllm.base), dtype="float32", device="cpu"), load_tokenizer(str(tiny_vllm.base))
+    for prompt, completion in zip(PROMPTS, drawn, strict=True):
+        assert completion.token_ids is not None
+        query, target = encode_query(tokenizer, prompt, vllm_views[0].style), list(completion.token_ids)
+        with torch.inference_mode():
+            logits = model(torch.tensor([query + target])).logits[0, len(query) - 1 : -1]
+        expected = logits.log_softmax(-1).gather(-1, torch.tensor(target)[:, None]).squeeze(-1)
+        assert completion.logprobs == pytest.approx(expected.tolist(), abs=1e-3)
+
+
+def test_adapters_and_their_base_speak_at_once_over_one_vllm(vllm_views: list[VLLMEngine], tiny_vllm: TinyVLLM) -> None:
+    assert len({id(view.pool) for view in vllm_views}) == 1
+    for view in vllm_views:
+        for index, prompt in enumerate(PROMPTS):
+            view.submit(Request(str(index), prompt, GREEDY, 0))
+    done: list[dict[str, Completion]] = [{}, {}, {}]
+    while any(len(part) < len(PROMPTS) for part in done):
+        for part, view in zip(done, vllm_views, strict=True):
+            part |= {completion.id: completion for completion in view.poll()}
+    spoken = [[part[str(index)] for index in range(len(PROMPTS))] for part in done]
+    for folder, completions in zip((tiny_vllm.base, *tiny_vllm.adapters), spoken, strict=True):
+        assert_same(completions, ask(reference(folder), PROMPTS, GREEDY))
+    assert len({completions[0].text for completions in spoken}) == 3
+
+
+def test_a_prompt_that_leaves_no_room_is_refused(vllm_views: list[VLLMEngine]) -> None:
+    with pytest.raises(EngineError, match=r"game: a prompt of 501 tokens and max_new_tokens=24 exceed 512 tokens; raise engine.max_length"):
+        vllm_views[0].submit(Request("game", "x" * 500, GREEDY, 0))
+    assert vllm_views[0].poll() == []
+
+
+def test_opening_again_leaves_nothing_behind(vllm_views: list[VLLMEngine], tiny_vllm: TinyVLLM) -> None:
+    """Three iterations, one of them over two copies of the model: the same play, no process and no memory left over."""
+    expected = ask(vllm_views[0], PROMPTS, GREEDY)
+    environment, affinity, threads = dict(os.environ), os.sched_getaffinity(0), torch.get_num_threads()
+    me = psutil.Process()
+    before = {child.pid for child in me.children(recursive=True)}
+    resident = []
+    for copies in (1, 2, 1):
+        [engine] = open_vllm(
+            VLLMSettings(str(tiny_vllm.base), "float32", "cpu", concurrency=8, max_length=512, data_parallel=copies),
+            [Speaker(str(tiny_vllm.base))],
+        )
+        assert len({child.pid for child in me.children()} - before) == copies
+        assert_same(ask(engine, PROMPTS, GREEDY), expected)
+        engine.close()
+        engine.close()
+        assert {child.pid for child in me.children(recursive=True)} == before
+        resident.append(me.memory_info().rss)
+    assert resident[-1] - resident[0] < 20e6
+    assert (dict(os.environ), os.sched_getaffinity(0), torch.get_num_threads()) == (environment, affinity, threads)
+    assert not torch.distributed.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("child", "message"),
+    [
+        (
+            "import sys; print('RuntimeError: an old one'); raise ValueError('no room for the cache')",
+            "vLLM ended: ValueError: no room for the cache",
+        ),
+        ("import sys; sys.exit(3)", "vLLM ended: exit status 3"),
+    ],
+)
+def test_a_vllm_that_does_not_start_says_why(child: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm_pool, "_CHILD", child)
+    monkeypatch.delenv("VLLM_LOGGING_LEVEL", raising=False)
+    with pytest.raises(EngineError, match=message):
+        VLLMPool({"max_model_len": 16}, [{}])
+
+
+def test_a_vllm_that_dies_while_playing_is_an_error(monkeypatch: pytest.MonkeyPatch, model_folder: object) -> None:
+    child = "import sys; from multiprocessing.connection import Connection as C; c = C(int(sys.argv[1])); c.recv(); c.send(None); c.recv()"
+    monkeypatch.setattr(vllm_pool, "_CHILD", child)
+    pool = VLLMPool({"max_model_len": 512}, [{}])
+    engine = VLLMEngine(pool, load_tokenizer(str(model_folder)), frozenset({1}))
+    engine.submit(Request("game", "Hello.", GREEDY, 0))
+    with pytest.raises(EngineError, match="vLLM ended: exit status 0"):
+        engine.poll()
+    engine.close()
+
+
+def test_a_process_that_will_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    child = "import sys, time; from multiprocessing.connection import Connection as C; C(int(sys.argv[1])).send(None); time.sleep(60)"
+    monkeypatch.setattr(vllm_pool, "_CHILD", child)
+    monkeypatch.setattr(vllm_pool, "_CLOSING_SECONDS", 0.2)
+    pool = VLLMPool({"max_model_len": 16}, [{}])
+    started = time.monotonic()
+    pool.close()
+    assert time.monotonic() - started < 5
+
+
+def settle(reply: Reply, stop: tuple[str, ...], min_new_tokens: int, folder: object) -> tuple[object, ...]:
+    class Pool:
+        users = 0
+
+    engine = VLLMEngine(Pool(), load_tokenizer(str(folder)), frozenset({1}))  # type: ignore[arg-type]
+    engine._waiting = 1
+    engine._take(Request("game", "", Sampling(min_new_tokens=min_new_tokens), 0, stop), 1, reply)
+    [done] = engine.poll()
+    return done.text, done.finish_reason, done.token_ids
+
+
+def test_where_a_completion_ends(model_folder: object) -> None:
+    tokenizer = load_tokenizer(str(model_folder))
+    ids = tuple(encode_query(tokenizer, "abcd", PromptStyle.PLAIN)[1:])
+    logprobs = (-1.0,) * 5
+    assert settle(Reply("1", ids, logprobs, True), (), 2, model_folder) == ("abcd", FinishReason.LENGTH, ids)
+    assert settle(Reply("1", (*ids, 1), logprobs, True), (), 2, model_folder) == ("abcd", FinishReason.EOS, (*ids, 1))
+    assert settle(Reply("1", ids, logprobs, False), ("d",), 2, model_folder) == ("abc", FinishReason.STOP, ids)
+    assert settle(Reply("1", ids, logprobs, True), ("b",), 3, model_folder) == ("a", FinishReason.STOP, ids[:2])

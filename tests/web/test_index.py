@@ -1,0 +1,199 @@
+"""The index: every filter against the same question asked in Python, full text, and files that grow, tear and are replaced."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from web_fixtures import broken, episode, make_run, said, tied, won
+
+from spag.episodes import Episode, read_episodes
+from spag.errors import DataError, RunError
+from spag.game.base import Outcome
+from spag.store import JsonlStore, write_rows
+from spag.web.index import BATCH, GameIndex
+from spag.web.queries import PAGE_SIZE, GameFilter, find_games, games_of_word, match_expression, outcome_shares, shared_words
+from spag.web.run_folder import RunFolder, Source
+
+
+@pytest.fixture
+def games() -> list[Episode]:
+    words = ["river", "bread", "garden", "piano"]
+    kinds = [won, said, broken, tied]
+    return [kinds[number % 4](words[number // 4 % 4], name=f"model-{number % 2}", ident=f"g{number}") for number in range(100)]
+
+
+@pytest.fixture
+def file(tmp_path: Path, games: list[Episode]) -> Path:
+    write_rows(tmp_path / "games.jsonl", games)
+    return tmp_path / "games.jsonl"
+
+
+def index_of(path: Path) -> GameIndex:
+    index = GameIndex(lambda: [Source("games", path)])
+    index.sync_all()
+    return index
+
+
+@pytest.mark.parametrize(
+    ("asked", "matches"),
+    [
+        ({}, lambda game: True),
+        ({"source": "games"}, lambda game: True),
+        ({"source": "elsewhere"}, lambda game: False),
+        ({"outcome": "tie"}, lambda game: game.outcome is Outcome.TIE),
+        ({"winner": "defender"}, lambda game: game.outcome is Outcome.DEFENDER_WINS),
+        ({"winner": "nobody"}, lambda game: game.outcome.winner is None),
+        ({"word": " River "}, lambda game: game.target_word == "river"),
+        ({"attacker": "model-1"}, lambda game: game.players["attacker"].model == "model-1"),
+        ({"shortest": "2", "longest": "9"}, lambda game: 2 <= len(game.history) <= 9),
+        ({"text": "supp"}, lambda game: any("suppose" in said.content for said in game.history)),
+        ({"text": '"the sea" runs'}, lambda game: any("runs to the sea" in said.content for said in game.history)),
+        ({"text": "PIANO", "winner": "attacker", "longest": "2"}, lambda game: game.reason == 'the defender said "piano"'),
+    ],
+)  # fmt: skip
+def test_a_filter_finds_what_python_finds(file: Path, games: list[Episode], asked: dict[str, str], matches: Any) -> None:
+    index = index_of(file)
+    wanted = [game for game in games if matches(game)]
+    seen = []
+    for page in range(1, 6):
+        found = find_games(index, GameFilter(**asked, page=page))
+        assert found.total == len(wanted)
+        if page == found.page:
+            seen += found.rows
+    assert [index.episode("games", row.number) for row in seen] == wanted[::-1]
+    assert all(len(page) <= PAGE_SIZE for page in (seen[:PAGE_SIZE],))
+
+
+def test_a_page_beyond_the_last_is_the_last(file: Path) -> None:
+    found = find_games(index_of(file), GameFilter(page=10**9))
+    assert (found.page, found.pages, len(found.rows)) == (4, 4, 10)  # 100 games, 30 a page
+
+
+@pytest.mark.parametrize(
+    "text", ['"', '" OR "', "NEAR(a b)", "a*", "-", "^x", "text:x", "a AND", ")(", "\0", "'; DROP TABLE games", "💥", "***"]
+)
+def test_nothing_typed_is_search_syntax(file: Path, text: str) -> None:
+    index = index_of(file)
+    find_games(index, GameFilter(text=text))
+    assert find_games(index, GameFilter()).total == 100
+
+
+def test_search_terms() -> None:
+    assert match_expression('tell "the sea" riv') == '"tell" AND "the sea" AND "riv"*'
+    assert match_expression("of a") == '"of" AND "a"'  # too short to match as a beginning
+
+
+def test_a_growing_file_is_followed_and_a_torn_line_waits(tmp_path: Path) -> None:
+    path = tmp_path / "games.jsonl"
+    path.write_bytes(b"")
+    index = index_of(path)
+    with JsonlStore(path) as store:
+        store.append(won("river"))
+    assert not index.sync()
+    whole = msgspec.json.encode(msgspec.to_builtins(said("bread"))) + b"\n"
+    with path.open("ab") as stream:
+        stream.write(whole[:50])
+        stream.flush()
+        index.sync()
+        assert find_games(index, GameFilter()).total == 1
+        stream.write(whole[50:])
+    index.sync()
+    assert [row.word for row in find_games(index, GameFilter()).rows] == ["bread", "river"]
+    assert not index.faults
+
+
+def test_a_replaced_file_is_read_anew_and_its_old_texts_are_gone(file: Path) -> None:
+    index = index_of(file)
+    file.unlink()
+    write_rows(file, [episode("ocean", "Deep and blue.", "A whale?", ident=f"n{number}") for number in range(200)])
+    index.sync_all()
+    assert outcome_shares(index) == {"games": {Outcome.TIE: 200}}
+    assert find_games(index, GameFilter(text="suppose")).total == 0
+    assert find_games(index, GameFilter(text="whale")).total == 200
+    file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:100]))  # the same beginning, cut short
+    index.sync_all()
+    assert find_games(index, GameFilter()).total == 100
+
+
+def test_a_vanished_source_is_forgotten(file: Path) -> None:
+    sources = [Source("games", file)]
+    index = GameIndex(lambda: sources)
+    index.sync_all()
+    sources.clear()
+    index.sync()
+    assert find_games(index, GameFilter()).total == 0
+    assert index.episode("games", 1) is None
+
+
+def test_many_games_come_in_batches(tmp_path: Path) -> None:
+    path = tmp_path / "games.jsonl"
+    write_rows(path, [won("river", ident=str(number)) for number in range(BATCH + 1)])
+    index = GameIndex(lambda: [Source("games", path)])
+    assert index.sync()
+    assert find_games(index, GameFilter()).total == BATCH
+    assert not index.sync()
+    assert find_games(index, GameFilter()).total == BATCH + 1
+
+
+def test_a_line_that_is_no_game_is_named_and_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "games.jsonl"
+    write_rows(path, [won("river"), {"hello": 1}, said("bread")])
+    path.write_bytes(path.read_bytes() + b"not json\n\xff\n")
+    index = index_of(path)
+    assert [row.number for row in find_games(index, GameFilter()).rows] == [3, 1]
+    assert [fault.partition(" ")[0] for fault in index.faults] == [f"{path}:{number}:" for number in (2, 4, 5)]
+
+
+def test_games_without_an_outcome_are_judged(tmp_path: Path) -> None:
+    path = tmp_path / "games.jsonl"
+    write_rows(path, [{"target_word": "river", "max_turns": 5, "history": [{"role": "attacker", "content": "A river!"}]}])
+    assert find_games(index_of(path), GameFilter()).outcomes == {Outcome.ATTACKER_VIOLATION: 1}
+
+
+def test_a_game_whose_line_changed_is_an_error_that_names_it(file: Path) -> None:
+    index = index_of(file)
+    file.write_bytes(b"#" * file.stat().st_size)
+    with pytest.raises(DataError, match=rf"{file}:1: not an episode"):
+        index.episode("games", 1)
+
+
+def test_one_word_across_sources(tmp_path: Path) -> None:
+    folder = RunFolder.open(make_run(tmp_path / "run"))
+    index = GameIndex(folder.sources)
+    index.sync_all()
+    found = games_of_word(index, "RIVER", 3)
+    assert {source: (total, [row.number for row in rows]) for source, (total, rows) in found.items()} == {
+        "iteration-1": (1, [1]),
+        "iteration-2": (1, [1]),
+    }
+    assert shared_words(index, 2) == [("bread", 2), ("river", 2)]
+
+
+def test_the_run_folder_tells_stages_sources_and_checkpoints(tmp_path: Path) -> None:
+    folder = RunFolder.open(make_run(tmp_path / "run"))
+    assert [(stage.name, stage.status) for stage in folder.stages()][4:] == [
+        ("iteration-1/train", "done"), ("iteration-2/play", "started"), ("iteration-2/samples", "waiting"),
+        ("iteration-2/train", "waiting"), ("arena", "waiting"),
+    ]  # fmt: skip
+    assert [source.name for source in folder.sources()] == ["iteration-1", "iteration-2"]
+    assert list(folder.checkpoints()) == ["base", "imitation", "iteration-1"]
+    assert [row["step"] for row in folder.metrics("imitation")] == [1, 2, 3, 4, 5]
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no such run folder"):
+        RunFolder.open(tmp_path / "nothing")
+    with pytest.raises(RunError, match="neither a manifest"):
+        RunFolder.open(tmp_path)
+    (tmp_path / "list.json").write_text("[{}]")
+    with pytest.raises(RunError, match="spag import episodes"):
+        RunFolder.open(tmp_path / "list.json")
+
+
+def test_a_plain_file_of_episodes_will_do(file: Path) -> None:
+    folder = RunFolder.open(file)
+    assert [source.name for source in folder.sources()] == ["games"]
+    assert folder.stages() == []
+    assert folder.checkpoints() == {}
+    assert index_of(file).episode("games", 1) == next(iter(read_episodes(file)))

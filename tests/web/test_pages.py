@@ -1,0 +1,130 @@
+"""The pages without a browser: what they show, and that no text is ever markup."""
+
+import html
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+from web_fixtures import SCRIPT, duel, make_run, site, visitor, won
+
+from spag.game.base import Role
+from spag.game.judge import JudgeMode
+from spag.stages import arena_results
+from spag.store import JsonlStore, write_json, write_rows
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("/", ["iteration-2 play", "at work", "no-such-model", "11 games", "step 5"]),
+        ("/games", ["<b>14</b> games", "garden"]),
+        ("/games?word=river&outcome=defender_wins", ["<b>1</b> game", "/games/iteration-1/1"]),
+        ("/games?text=nothing+like+that", ["No game matches"]),
+        ("/games/iteration-1/2", ["<mark>bread</mark>", "The defender said", "number 2", "Compare"]),
+        ("/words?word=river", ["iteration-1", "iteration-2", "<mark>river</mark>"]),
+        ("/words", ["/words?word=bread"]),
+        ("/play", ["imitation", "iteration-1", "base"]),
+    ],
+)
+def test_pages_show_what_they_should(client: TestClient, address: str, shown: list[str]) -> None:
+    page = client.get(address)
+    assert page.status_code == 200
+    for piece in shown:
+        assert piece in page.text
+
+
+def test_htmx_gets_the_piece_and_the_short_address(client: TestClient) -> None:
+    answer = client.get("/games?text=&word=river&source=&shortest=&page=7", headers={"hx-request": "true"})
+    assert answer.text.lstrip().startswith('<p class="count">')
+    assert answer.headers["hx-replace-url"] == "/games?word=river"
+
+
+def test_the_overview_is_left_alone_until_something_changes(run: Path, tmp_path: Path) -> None:
+    games = tmp_path / "games.jsonl"
+    games.write_bytes((run / "iteration-1" / "episodes.jsonl").read_bytes())
+    app = site(games)
+    client = TestClient(app, base_url="http://localhost", headers={"hx-request": "true"})
+    seen = re.findall(r'hx-get="(/\?seen=\w+)"', client.get("/").text)[0]
+    assert client.get(seen).status_code == 204
+    with JsonlStore(games) as store:
+        store.append(won("planet"))
+    app.state.site.index.sync()
+    assert client.get(seen).text.startswith('<div id="overview"')
+
+
+def test_the_overview_shows_the_arena(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    path = folder / "arena" / "episodes.jsonl"
+    write_rows(path, [duel("river", "base", "imitation"), duel("river", "imitation", "base")])
+    write_json(folder / "arena" / "results.json", arena_results(path, JudgeMode.STRICT))
+    page = Reader(TestClient(site(folder), base_url="http://localhost").get("/").text).text
+    assert re.search(r"baseattacker1\s+100 %21–100", page)  # Wilson's interval of 1 in 1
+    assert re.search(r"basedefender1\s+0 %0–79", page)
+
+
+@pytest.mark.parametrize(
+    ("address", "status", "message"),
+    [
+        ("/games/iteration-1/99", 404, "There is no game 99"),
+        ("/games/elsewhere/1", 404, "There is no game 1"),
+        ("/games?page=x", 422, "page:"),
+        ("/games?outcome=draw", 422, "outcome:"),
+        ("/games?shortest=-1", 422, "shortest:"),
+        (f"/games?text={'x' * 300}", 422, "text:"),
+        ("/nothing", 404, "Not found"),
+        ("/docs", 404, "Not found"),
+        ("/play/abcdef", 404, "no such game in your session"),
+    ],
+)
+def test_faults_are_pages_too(client: TestClient, address: str, status: int, message: str) -> None:
+    answer = client.get(address)
+    assert (answer.status_code, answer.headers["content-type"]) == (status, "text/html; charset=utf-8")
+    assert message in answer.text
+
+
+class Reader(HTMLParser):
+    """Collects what a browser would act on, and the text that it would show."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def assert_inert(page: str) -> None:
+    """Nothing in the page runs but the two scripts, nothing comes from elsewhere, and no character turns the text around."""
+    reader = Reader(page)
+    assert [attrs.get("src") for tag, attrs in reader.tags if tag == "script"] == ["/static/htmx.min.js", "/static/page.js"]
+    for tag, attrs in reader.tags:
+        assert tag not in ("base", "embed", "iframe", "object", "style")
+        assert not [name for name in attrs if name.startswith("on") or name == "style"]
+        assert all((attrs.get(name) or "/").startswith(("/", "#")) for name in ("src", "href", "action", "hx-get", "hx-post"))
+    assert not re.search("[\u202a-\u202e\u2066-\u2069\u200b]", reader.text)
+    assert len(page) < 200_000
+
+
+def test_hostile_text_is_never_markup(client: TestClient) -> None:
+    addresses = ["/", "/games", f"/games?word={SCRIPT}", f"/words?word={SCRIPT}", f"/games?text={SCRIPT}", "/words"]
+    addresses += [f"/games/iteration-2/{number}" for number in range(3, 12)]
+    for address in addresses:
+        assert_inert(client.get(address).text)
+    assert "{{ 7 * 7 }}" in client.get("/games/iteration-2/8").text
+    assert html.escape(SCRIPT, quote=False).replace("'", "&#39;") in client.get("/games/iteration-2/3").text
+    assert "280,000 more characters" in client.get("/games/iteration-2/6").text
+
+
+def test_a_file_of_episodes_can_be_browsed_but_not_played(run: Path) -> None:
+    with visitor(site(run / "iteration-1" / "episodes.jsonl")) as client:
+        assert "<b>3</b> games" in client.get("/games").text
+        assert "no model to play against" in client.get("/play").text
+        answer = client.post("/play", data={"role": str(Role.ATTACKER)})
+        assert (answer.status_code, "no config.yaml" in answer.text) == (409, True)

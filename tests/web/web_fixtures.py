@@ -1,0 +1,189 @@
+"""A run folder made up on the spot, engines that answer as told, and the server in a thread."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+
+from spag.config import dump_config, parse_config
+from spag.engines.base import Completion, Engine, FinishReason, Request
+from spag.engines.scripted import ScriptedEngine
+from spag.episodes import Episode, PlayerInfo
+from spag.errors import EngineError
+from spag.game.base import Role, Utterance
+from spag.game.judge import judge_episode
+from spag.manifest import Manifest
+from spag.store import write_json, write_rows
+from spag.web.app import create_app
+from spag.web.security import Access
+from spag.web.serving import listen
+
+SCRIPT = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>"
+OVERRIDE = "abc\u202edef\u200bghi"
+HOSTILE = [
+    SCRIPT,
+    OVERRIDE,
+    "\u202e\u2066\u2067" * 50,
+    "x" * 300_000,
+    "a\u0301" * 5000,
+    "{{ 7 * 7 }}",
+    "</textarea></li>&amp;",
+    "مرحبا بكم",
+]
+
+
+def episode(word: str, *texts: str, name: str = "imitation", ident: str = "", max_turns: int = 5) -> Episode:
+    """A game in which ``texts`` are spoken in turn, judged."""
+    history = tuple(Utterance(Role.ATTACKER if turn % 2 == 0 else Role.DEFENDER, text) for turn, text in enumerate(texts))
+    bare = Episode(target_word=word, max_turns=max_turns, history=history)
+    verdict = judge_episode(bare)
+    players = {role: PlayerInfo(name) for role in Role}
+    return Episode(
+        id=ident or f"{word}-0",
+        target_word=word,
+        max_turns=max_turns,
+        history=history[: verdict.length],
+        outcome=verdict.outcome,
+        reason=verdict.reason,
+        players=players,
+    )
+
+
+def won(word: str, **more: str) -> Episode:
+    return episode(word, "Tell me about nature.", f"I know the word! It is `{word}`!", **more)
+
+
+def said(word: str, **more: str) -> Episode:
+    return episode(word, "What runs to the sea?", f"Every {word} does, I suppose.", **more)
+
+
+def duel(word: str, attacker: str, defender: str) -> Episode:
+    """An arena game that the attacker wins."""
+    return replace(
+        said(word, ident=f"{attacker}-{defender}-{word}"),
+        players={Role.ATTACKER: PlayerInfo(attacker), Role.DEFENDER: PlayerInfo(defender)},
+    )
+
+
+def broken(word: str, **more: str) -> Episode:
+    return episode(word, f"Well, {word}.", **more)
+
+
+def tied(word: str, **more: str) -> Episode:
+    return episode(word, *("Hello there.", "Good evening to you.") * 5, **more)
+
+
+CONFIG = """
+iterations: 2
+model: {{name: no-such-model, dtype: float32}}
+words: {{source: "{words}"}}
+game: {{max_turns: 3}}
+"""
+
+
+def make_run(folder: Path, *, hostile: bool = False) -> Path:
+    """Write a run in the middle of its second iteration: two games of ``river`` and ``bread`` in each iteration, one tie."""
+    folder.mkdir(parents=True)
+    words = folder / "words.txt"
+    words.write_text("river\n")
+    config = parse_config(CONFIG.format(words=words), "test").model_copy()
+    (folder / "config.yaml").write_text(dump_config(config).replace("- teacher", "- games.jsonl"))
+    first = [won("river", name="imitation"), said("bread", name="imitation"), tied("garden", name="imitation")]
+    second = [said("river", name="iteration-1"), broken("bread", name="iteration-1")]
+    if hostile:
+        second += [episode(f"word{number}", text, "Well.", ident=SCRIPT, name=SCRIPT) for number, text in enumerate(HOSTILE)]
+        second.append(episode(SCRIPT, "Tell me.", "No.", name=OVERRIDE))
+    write_rows(folder / "iteration-1" / "episodes.jsonl", first)
+    write_rows(folder / "iteration-2" / "episodes.jsonl", second)
+    (folder / "imitation").mkdir()
+    rows = [{"step": step, "loss": 3.0 / step, "kl": 0.1, "learning_rate": 1e-4, "samples_per_second": 2.0} for step in range(1, 6)]
+    write_rows(folder / "imitation" / "metrics.jsonl", rows)
+    for name in ("imitation", "iteration-1"):
+        write_json(folder / name / "checkpoint" / "config.json", {})
+    manifest = Manifest.open(folder)
+    for stage in ("imitation/samples", "imitation/train", "iteration-1/play", "iteration-1/samples", "iteration-1/train"):
+        manifest.begin(stage, {})
+        with manifest.running(stage):
+            pass
+    manifest.begin("iteration-2/play", {})
+    return folder
+
+
+Reply = Callable[[Request], str]
+
+
+class TypingEngine:
+    """An engine whose replies grow word by word, ``pause_s`` apart."""
+
+    concurrency = 1
+
+    def __init__(self, reply: Reply, pause_s: float = 0.05) -> None:
+        self._reply, self._pause_s = reply, pause_s
+        self._queue: list[Request] = []
+        self._texts: dict[str, str] = {}
+
+    def submit(self, request: Request) -> None:
+        self._queue.append(request)
+
+    def poll(self) -> list[Completion]:
+        if not self._queue:
+            return []
+        request = self._queue.pop(0)
+        text = self._reply(request)
+        for end in range(1, len(text.split()) + 1):
+            self._texts[request.id] = " ".join(text.split()[:end])
+            time.sleep(self._pause_s)
+        del self._texts[request.id]
+        return [Completion(request.id, text, FinishReason.EOS)]
+
+    def partial(self, request_id: str) -> str | None:
+        return self._texts.get(request_id)
+
+    def close(self) -> None:
+        pass
+
+
+def at_once(reply: Reply) -> Callable[[str], Engine]:
+    return lambda checkpoint: ScriptedEngine(reply)
+
+
+def fail(request: Request) -> str:
+    raise EngineError("the endpoint at localhost does not answer; start it and try again")
+
+
+def site(
+    folder: Path, open_checkpoint: Callable[[str], Engine] | None = None, *, token: str | None = None, limit_s: float = 20.0
+) -> FastAPI:
+    """The application over ``folder``, its index complete."""
+    app = create_app(folder, Access(token=token), open_checkpoint=open_checkpoint, reply_limit_s=limit_s)
+    app.state.site.index.sync_all()
+    return app
+
+
+@contextmanager
+def serve(app: FastAPI) -> Iterator[str]:
+    """Serve ``app`` on a free port; yields its address."""
+    with listen("127.0.0.1", 0) as listener:
+        config = uvicorn.Config(app, log_level="warning", access_log=False, ws="none", timeout_graceful_shutdown=1)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(20)
+
+
+@contextmanager
+def visitor(app: FastAPI, *, origin: bool = True) -> Iterator[TestClient]:
+    """A visitor of a running ``app``, whose requests come from its own pages."""
+    client = TestClient(app, base_url="http://localhost", headers={"origin": "http://localhost"} if origin else {})
+    with client:
+        yield client
