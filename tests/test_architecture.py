@@ -25,6 +25,7 @@ ROOMS = [
     {"evaluation"},
     {"stages"},
     {"pipeline"},
+    {"web.verdicts", "web.render"},
     {"report"},
     {"web"},
     {"console", "tables"},

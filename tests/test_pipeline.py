@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,13 +14,18 @@ import yaml
 
 from scripted_run import WORDS, config_for, scripted
 from spag import stages
+from spag.config import load_config
 from spag.engines.base import Engine
-from spag.episodes import read_episodes, read_samples
-from spag.errors import DataError, RunError
+from spag.episodes import SampleType, read_episodes, read_samples
+from spag.errors import ConfigError, DataError, RunError
+from spag.game.base import Role
+from spag.game.judge import judge_episode
 from spag.game.words import Split, split_of
 from spag.manifest import Manifest
 from spag.pipeline import run
 from spag.progress import SilentReporter
+from spag.selfplay import game_specs
+from spag.stages import draw_opponents
 from spag.store import FolderLock
 
 DRIVER = Path(__file__).parent / "scripted_run.py"
@@ -153,6 +159,134 @@ def test_a_broken_manifest_is_named(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{")
     with pytest.raises(DataError, match=r"manifest\.json: not a manifest"):
         Manifest.open(tmp_path)
+
+
+def test_opponents_are_drawn_by_game_and_weight() -> None:
+    specs = game_specs([f"word{number}" for number in range(4000)], 1, seed=5)
+    weights = {"self": 2.0, "earlier": 1.0, "base": 1.0}
+    matches = draw_opponents(specs, "now", weights, ["imitation", "iteration-1"])
+    assert sorted(spec.id for games in matches.values() for spec in games) == sorted(spec.id for spec in specs)
+    counts = {(match.attacker, match.defender): len(games) for match, games in matches.items()}
+    # Of 4000: 2000 against itself; 1000 against base, and 500 against each of two earlier ones, half of each in either role. 5 sigma: 150.
+    assert counts.pop(("now", "now")) == pytest.approx(2000, abs=160)
+    assert counts.keys() == {pair for name in ("base", "imitation", "iteration-1") for pair in (("now", name), (name, "now"))}
+    for (attacker, defender), games in counts.items():
+        assert games == pytest.approx(500 if "base" in (attacker, defender) else 250, abs=105)
+    other_order = dict(reversed(weights.items()))
+    few = draw_opponents(specs[::7], "now", other_order, ["imitation", "iteration-1"])
+    assert all(set(games) <= set(matches[match]) for match, games in few.items())  # neither other games nor the order of names matter
+    alone = draw_opponents(specs, "now", {"earlier": 1.0}, [])
+    assert [(match.title, len(games)) for match, games in alone.items()] == [("now vs now", 4000)]
+
+
+def test_frozen_opponents_play_and_only_the_current_policy_is_trained(
+    tmp_path: Path, model_folder: Path, words_file: Path, use_script: None
+) -> None:
+    folder = tmp_path / "run"
+    options = ["iterations=2", "selfplay.repeats=4", "selfplay.opponents={self: 1, base: 1, earlier: 1}"]
+    run(config_for(model_folder, words_file, options), folder, SilentReporter())
+    for name, learner, others in (("iteration-1", "imitation", {"base"}), ("iteration-2", "iteration-1", {"base", "imitation"})):
+        games = {game.id: game for game in read_episodes(folder / name / "episodes.jsonl")}
+        assert len(games) == 32
+        players = [{info.model for info in game.players.values()} for game in games.values()]
+        assert all(learner in names for names in players)
+        assert {model for names in players for model in names} == {learner, *others}
+        samples = list(read_samples(folder / name / "samples.jsonl"))
+        won = {game.id: judge_episode(game).outcome.winner for game in games.values()}
+        trained = {name for name, winner in won.items() if winner and games[name].players[winner].model == learner}
+        assert {sample.episode_id for sample in samples} == trained
+        assert all(games[sample.episode_id].players[sample.role].model == learner for sample in samples if sample.role)
+        assert trained < {name for name, winner in won.items() if winner}  # a frozen opponent has won, too
+        assert Manifest.open(folder).stages[f"{name}/play"]["results"]["games"] == 32
+
+    torn = folder / "iteration-2" / "episodes.jsonl"
+    before = digest_of(folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    for stage in ("play", "samples", "train"):
+        manifest["stages"][f"iteration-2/{stage}"]["status"] = "started"
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    torn.write_text("".join(line + "\n" for line in torn.read_text().splitlines()[:5]) + '{"id": "ri')
+    run(config_for(model_folder, words_file, options), folder, SilentReporter())
+    assert digest_of(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("opponents", "message"),
+    [
+        ("{self: 1, iteration-1: 1}", "there is no opponent iteration-1 (known: self, base, imitation, earlier, or a model: ORG/NAME"),
+        ("{self: 0}", "selfplay.opponents.self: input should be greater than 0, got 0"),
+        ("{self: .inf}", "selfplay.opponents.self: input should be a finite number, got inf"),
+        ("{}", "selfplay.opponents: dictionary should have at least 1 item"),
+    ],
+)
+def test_opponents_that_cannot_be_are_one_clear_line(model_folder: Path, words_file: Path, opponents: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config_for(model_folder, words_file, [f"selfplay.opponents={opponents}"])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def sft_file(folder: Path) -> Path:
+    path = folder / "alpaca.json"
+    path.write_text(json.dumps([{"instruction": f"Count to {n}.", "input": "", "output": f"One, then {n}."} for n in range(6)]))
+    return path
+
+
+def steps_of(folder: Path, name: str) -> int:
+    return len((folder / name / "metrics.jsonl").read_text().splitlines())
+
+
+def test_sft_alone_and_imitation_with_sft(tmp_path: Path, model_folder: Path, words_file: Path, use_script: None) -> None:
+    mix = ["iterations=0", f"imitation.training.sft_data={sft_file(tmp_path)}", "imitation.training.sft_samples=5"]
+    mix += ["imitation.training.max_steps=3"]
+    run(config_for(model_folder, words_file, [*mix, "imitation.episodes=[]"]), tmp_path / "sft", SilentReporter())
+    rows = list(read_samples(tmp_path / "sft" / "imitation" / "samples.jsonl"))
+    assert [row.type for row in rows] == [SampleType.SFT] * 5
+    assert steps_of(tmp_path / "sft", "imitation") == 3  # 5 rows in batches of 4 would be 2
+    run(config_for(model_folder, words_file, mix), tmp_path / "both", SilentReporter())
+    both = [row.type for row in read_samples(tmp_path / "both" / "imitation" / "samples.jsonl")]
+    assert both[-5:] == [SampleType.SFT] * 5
+    assert set(both[:-5]) == {SampleType.IMITATION}
+    assert steps_of(tmp_path / "both", "imitation") == 3
+    nothing = config_for(model_folder, words_file, ["imitation.episodes=[]"])
+    with pytest.raises(DataError, match="no game of 0 gave a sample"):
+        run(nothing, tmp_path / "nothing", SilentReporter())
+
+
+@pytest.mark.parametrize("role", Role)
+def test_one_roles_rewards(tmp_path: Path, model_folder: Path, words_file: Path, use_script: None, role: Role) -> None:
+    folder = tmp_path / "run"
+    run(
+        config_for(model_folder, words_file, [f"rewards.roles={role}", "rewards.loser_reward=-1", "offline_rl.max_steps=2"]),
+        folder,
+        SilentReporter(),
+    )
+    assert {sample.role for sample in read_samples(folder / "iteration-1" / "samples.jsonl")} == {role}
+    assert {sample.role for sample in read_samples(folder / "imitation" / "samples.jsonl")} == set(Role)
+    assert steps_of(folder, "iteration-1") == 2
+
+
+def test_settings_that_change_no_result_may_change(tmp_path: Path, model_folder: Path, words_file: Path, use_script: None) -> None:
+    folder = tmp_path / "run"
+    run(config_for(model_folder, words_file, []), folder, SilentReporter())
+    before = digest_of(folder)
+    free = ["micro_batch_size=2", "save_steps=9", "report_to=[tensorboard]"]
+    run(config_for(model_folder, words_file, [f"offline_rl.{option}" for option in free]), folder, SilentReporter())
+    assert digest_of(folder) == before
+    with pytest.raises(
+        RunError, match=r"iteration-1/train was begun with other settings \(training.objective was 'offline_rl', is 'sft'\)"
+    ):
+        run(config_for(model_folder, words_file, ["offline_rl.objective=sft"]), folder, SilentReporter())
+
+
+def test_every_ablation_of_the_page_is_a_valid_config_of_as_many_steps() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "ablations.md").read_text().replace("\\\n", " ")
+    commands = [shlex.split(line) for line in page.splitlines() if line.startswith("spag run ")]
+    assert len({words[words.index("--output") + 1] for words in commands}) == len(commands) == 8
+    for words in commands:
+        config = load_config(words[2], [words[at + 1] for at, word in enumerate(words) if word == "--set"])
+        imitation, rl = config.imitation.training.max_steps, config.offline_rl.max_steps
+        assert (imitation or 0) + config.iterations * (rl or 0) == 2000
 
 
 def test_killed_again_and_again_a_run_ends_as_if_undisturbed(tmp_path: Path, model_folder: Path, words_file: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spag.episodes import Episode, SampleType, read_episodes, read_samples
+from spag.episodes import Episode, PlayerInfo, SampleType, read_episodes, read_samples
 from spag.errors import DataError
 from spag.game.base import Outcome, Role, Utterance
 from spag.game.judge import JudgeMode
@@ -142,6 +142,55 @@ def test_game_template_words_all_utterances_of_a_game_alike() -> None:
         assert len({query.replace("\n".join(said), "").split("\n")[-2:][0] for query in queries}) == 1  # the same cue: layout and names
     worded = {assign_rewards([game], settings=RewardSettings(template=Template.GAME, seed=seed))[0].query for seed in range(20)}
     assert len(worded) > 5
+
+
+def played_by(game: Episode, attacker: str, defender: str) -> Episode:
+    return replace(game, players={Role.ATTACKER: PlayerInfo(attacker), Role.DEFENDER: PlayerInfo(defender)})
+
+
+OPPOSED = [
+    played_by(INDUCED, "now", "now"),
+    played_by(GUESSED, "now", "now"),
+    played_by(INDUCED, "now", "old"),  # the learner wins as attacker
+    played_by(INDUCED, "old", "now"),  # the opponent wins as attacker
+    played_by(GUESSED, "now", "old"),  # the opponent wins as defender
+    played_by(TIED, "old", "now"),
+]
+
+
+def test_a_frozen_opponents_wins_are_neither_trained_nor_counted() -> None:
+    stats = RewardStats()
+    samples = assign_rewards(OPPOSED, settings=RewardSettings(learner="now"), stats=stats)
+    # 3 games give samples: the learner attacks and wins 2, defends and wins 1: weights 3/(2*2) and 3/(2*1)
+    assert stats.role_weights == {Role.ATTACKER: 0.75, Role.DEFENDER: 1.5}
+    assert [(s.episode_id, s.role, s.weight) for s in samples] == [
+        *[("induced", Role.ATTACKER, 0.75)] * 2,
+        ("guessed", Role.DEFENDER, 1.5),
+        *[("induced", Role.ATTACKER, 0.75)] * 2,
+    ]
+    assert (stats.outcomes[Outcome.ATTACKER_WINS], stats.outcomes[Outcome.DEFENDER_WINS]) == (3, 2)
+    assert assign_rewards(OPPOSED[3:], settings=RewardSettings(learner="now")) == []
+    assert assign_rewards([INDUCED], settings=RewardSettings(learner="now")) == []  # nobody knows who played
+
+
+def test_the_learner_is_paid_for_losing_and_for_ties_when_asked() -> None:
+    samples = assign_rewards(OPPOSED[3:], settings=RewardSettings(learner="now", loser_reward=-1.0, tie_reward=-0.5))
+    # one game lost to an attacker, one lost to a defender: both give samples, so both weights are 2/(2*1)
+    assert [(s.episode_id, s.role, round(s.reward, 6), s.weight) for s in samples] == [
+        ("induced", Role.DEFENDER, -0.444444, 1.0),
+        ("induced", Role.DEFENDER, -0.555556, 1.0),
+        ("guessed", Role.ATTACKER, -1.0, 1.0),
+        ("tied", Role.DEFENDER, -0.5, 1.0),
+    ]
+
+
+@pytest.mark.parametrize("role", Role)
+def test_one_roles_samples_are_the_same_as_among_both(role: Role) -> None:
+    games = [INDUCED, INDUCED, GUESSED, TIED]
+    both = assign_rewards(games, settings=RewardSettings(tie_reward=-0.5, loser_reward=-1.0))
+    alone = assign_rewards(games, settings=RewardSettings(tie_reward=-0.5, loser_reward=-1.0, roles=frozenset({role})))
+    assert alone == [sample for sample in both if sample.role is role]
+    assert {sample.weight for sample in alone} == {0.75, 1.5, 1.0}  # 3 decided games, 2 and 1; ties 1
 
 
 def test_paper_mode_differs_where_upstream_does() -> None:

@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from spag.episodes import Episode, read_episodes
@@ -31,6 +31,14 @@ class PlaySummary:
     @property
     def games_per_hour(self) -> float:
         return 3600 * self.played_now / self.seconds if self.seconds else 0.0
+
+    def add(self, other: "PlaySummary") -> None:
+        """Count what ``other`` counted, too."""
+        self.games += other.games
+        self.played_now += other.played_now
+        self.seconds += other.seconds
+        self.outcomes.update(other.outcomes)
+        self.stats = PlayStats(**{name: value + getattr(other.stats, name) for name, value in asdict(self.stats).items()})
 
     def describe(self) -> str:
         """One line: rate and shares of outcomes."""

@@ -23,11 +23,16 @@ from pydantic import (
     PositiveInt,
     TypeAdapter,
     ValidationError,
+    field_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from spag.errors import ConfigError
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+
+FREE_TO_CHANGE = frozenset({"micro_batch_size", "gradient_checkpointing", "save_steps", "log_steps", "report_to"})
+"""Settings of a training that do not change what is computed, so that it may be resumed with other values of them."""
 
 
 class Section(BaseModel):
@@ -92,6 +97,9 @@ class LoraConfig(Section):
 class TrainingConfig(Section):
     learning_rate: PositiveFloat = Field(5e-6, description="peak learning rate")
     epochs: PositiveInt = Field(1, description="passes over the samples")
+    max_steps: PositiveInt | None = Field(
+        None, description="exactly so many optimiser steps, however many samples there are: passes are cut or repeated; replaces epochs"
+    )
     global_batch_size: PositiveInt = Field(128, description="samples an optimiser step, over all processes")
     micro_batch_size: PositiveInt = Field(2, description="samples a forward pass, on each process")
     warmup_ratio: Fraction = Field(0.03, description="share of the steps with rising learning rate")
@@ -100,19 +108,25 @@ class TrainingConfig(Section):
     max_grad_norm: NonNegativeFloat = Field(1.0, description="clip the gradient's norm; 0 switches clipping off")
     max_length: PositiveInt = Field(2048, description="tokens of query and target; longer ones lose tokens on the left")
     kl_coef: NonNegativeFloat = Field(0.1, description="weight of the KL term towards the reference policy")
+    sft_coef: NonNegativeFloat = Field(0.5, description="weight of the SFT mix's loss")
+    sft_data: Path | None = Field(None, description="instruction data mixed in (Alpaca JSON or query/target rows); null mixes none")
+    sft_samples: NonNegativeInt | None = Field(None, description="how many SFT rows to mix in; null takes all")
     gradient_checkpointing: bool = Field(True, description="recompute activations to save memory")
     lora: LoraConfig | None = Field(None, description="train a LoRA adapter instead of all weights")
     save_steps: PositiveInt = Field(50, description="optimiser steps between checkpoints to resume from")
     log_steps: PositiveInt = Field(1, description="optimiser steps between rows of metrics.jsonl")
+    report_to: list[Literal["tensorboard", "wandb", "trackio"]] = Field(
+        [], description="where the rows of metrics.jsonl go besides; each needs its package"
+    )
 
 
 class OfflineRLConfig(TrainingConfig):
     learning_rate: PositiveFloat = Field(2e-6, description="peak learning rate")
     kl_coef: NonNegativeFloat = Field(0.2, description="weight of the KL term towards the reference policy")
-    sft_coef: NonNegativeFloat = Field(0.5, description="weight of the SFT mix's loss")
     clip_range: Annotated[float, Field(gt=0.0, lt=1.0)] = Field(0.2, description="importance ratios are clipped to 1 -/+ this")
-    sft_data: Path | None = Field(None, description="instruction data mixed in (Alpaca JSON or query/target rows); null mixes none")
-    sft_samples: NonNegativeInt | None = Field(None, description="how many SFT rows to mix in; null takes all")
+    objective: Literal["offline_rl", "sft"] = Field(
+        "offline_rl", description="sft (an ablation): likelihood of the same samples by their weights alone, without rewards, ratios and KL"
+    )
 
 
 class ImitationConfig(Section):
@@ -123,6 +137,10 @@ class ImitationConfig(Section):
     training: TrainingConfig = Field(default_factory=TrainingConfig)
 
 
+OPPONENTS = ("self", "base", "imitation", "earlier")
+"""Names of opponents that every run has; ``earlier`` is drawn from the frozen checkpoints before the current policy's."""
+
+
 class SelfPlayConfig(Section):
     words: PositiveInt | None = Field(
         None, description="target words an iteration, drawn anew each time from the train split; null plays all"
@@ -130,6 +148,20 @@ class SelfPlayConfig(Section):
     repeats: PositiveInt = Field(1, description="games a word")
     attacker: SamplingConfig = Field(default_factory=SamplingConfig, description="how the attacker samples")
     defender: SamplingConfig = Field(default_factory=SamplingConfig, description="how the defender samples")
+    opponents: Annotated[dict[str, Annotated[float, Field(gt=0.0, allow_inf_nan=False)]], Field(min_length=1)] = Field(
+        {"self": 1.0},
+        description="whom the current policy plays, by weight: self, base, imitation, earlier (any earlier checkpoint of the run), or "
+        "a model (ORG/NAME, ./FOLDER, openai:MODEL). In games against others it takes either role, and only its own utterances are trained",
+    )
+
+    @field_validator("opponents")
+    @classmethod
+    def _known_opponents(cls, weights: dict[str, float]) -> dict[str, float]:
+        for name in weights:
+            if name not in OPPONENTS and not set(name) & {"/", ":"}:  # a model's name has one of them
+                known = f"{', '.join(OPPONENTS)}, or a model: ORG/NAME, ./FOLDER, openai:MODEL"
+                raise PydanticCustomError("opponent", "there is no opponent {name} (known: {known})", {"name": name, "known": known})
+        return weights
 
 
 class RewardsConfig(Section):
@@ -140,6 +172,9 @@ class RewardsConfig(Section):
         0.0, ge=-1.0, le=0.0, description="0 drops the loser; -1 mirrors the winner's rewards (upstream: did not converge)"
     )
     tie_reward: float = Field(0.0, ge=-1.0, le=1.0, description="total reward of each side in a tie; 0 drops ties")
+    roles: Literal["both", "attacker", "defender"] = Field(
+        "both", description="whose samples are kept; attacker or defender is an ablation, and changes no weight of the samples it keeps"
+    )
     template: Literal["random", "game", "play"] = Field(
         "random",
         description="paraphrase, layout and names of a sample's query. random: drawn per utterance, as the paper; game: drawn once a game, "
@@ -245,10 +280,9 @@ def _apply_override(data: dict[str, Any], override: str) -> None:
     *parents, last = key.split(".")
     at = data
     for parent in parents:
-        nested = at.setdefault(parent, {})
-        if not isinstance(nested, dict):
-            nested = at[parent] = {}
-        at = nested
+        nested = at.get(parent)
+        at[parent] = dict(nested) if isinstance(nested, dict) else {}  # a copy: a YAML alias makes two sections one object
+        at = at[parent]
     try:
         at[last] = _scalar(value)
     except yaml.YAMLError as error:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from spag.collect import PlaySummary
-from spag.config import ModelConfig, RewardsConfig, RunConfig, TrainingConfig, dump_config
-from spag.episodes import SampleType, read_episodes, read_samples
+from spag.config import FREE_TO_CHANGE, OPPONENTS, ModelConfig, RewardsConfig, RunConfig, TrainingConfig, dump_config
+from spag.episodes import SampleType, TrainingSample, read_episodes, read_samples
 from spag.evaluation.health import iteration_health
 from spag.game.base import Role
 from spag.game.judge import JudgeMode
@@ -25,11 +25,11 @@ from spag.selfplay import game_specs
 from spag.sft import read_sft
 from spag.stages import (
     TEACHER,
-    Side,
     Table,
+    draw_opponents,
     draw_words,
     play_arena,
-    play_games,
+    play_matches,
     settle_dtype,
     table_of,
     teacher_episodes,
@@ -107,6 +107,7 @@ def imitate(run: Run) -> None:
 
     def samples() -> Results:
         episodes = teacher_episodes(config.episodes, config.max_episodes, run.config.seed)
+        sft = _sft(config.training, derive_seed(run.config.seed, IMITATION, "sft"))
         stats = write_samples(
             samples_path,
             episodes,
@@ -115,12 +116,13 @@ def imitate(run: Run) -> None:
             prompts=run.table.prompts,
             seed=run.config.seed,
             sample_type=SampleType.IMITATION,
+            sft=sft,
         )
-        return _sample_results(run, "imitation samples", stats)
+        return {**_sample_results(run, "imitation samples", stats), "sft": len(sft)}
 
     digests = [file_digest(teacher_path() if source == TEACHER else Path(source)) for source in config.episodes]
-    shape = rewards.model_dump(mode="json")
-    settings = run.settings("seed", "game", rewards=shape, max_episodes=config.max_episodes, episodes=config.episodes, digests=digests)
+    sources = {"max_episodes": config.max_episodes, "episodes": config.episodes, "digests": digests, **_sft_settings(config.training)}
+    settings = run.settings("seed", "game", rewards=rewards.model_dump(mode="json"), **sources)
     run.stage(f"{IMITATION}/samples", settings, (), [f"{IMITATION}/samples.jsonl"], samples)
     write_atomically(run.folder / "config.yaml", dump_config(run.config))
     _train(run, IMITATION, config.training, start_from=BASE)
@@ -129,19 +131,19 @@ def imitate(run: Run) -> None:
 def iterate(run: Run, number: int) -> None:
     """One iteration: self-play, rewards, offline RL."""
     name, config = iteration_name(number), run.config
-    previous = IMITATION if number == 1 else iteration_name(number - 1)
+    earlier = [IMITATION, *map(iteration_name, range(1, number))]
+    previous = earlier.pop()
     episodes_path = run.folder / name / "episodes.jsonl"
     seed = derive_seed(config.seed, name)
 
     def play() -> Results:
         words = draw_words(config.words, Split.TRAIN, config.selfplay.words, derive_seed(seed, "words"))
-        model = run.model(previous)
-        sides = {
-            Role.ATTACKER: Side(previous, model, config.selfplay.attacker),
-            Role.DEFENDER: Side(previous, model, config.selfplay.defender),
-        }
         specs = game_specs(words, config.selfplay.repeats, seed)
-        summary = play_games(episodes_path, specs, sides, run.table, title=f"{name} self-play")
+        matches = draw_opponents(specs, previous, config.selfplay.opponents, earlier)
+        models = {player: run.model(player) for player in (BASE, *earlier, previous)}
+        models |= {name: config.model.model_copy(update={"name": name}) for name in config.selfplay.opponents if name not in OPPONENTS}
+        sampling = {Role.ATTACKER: config.selfplay.attacker, Role.DEFENDER: config.selfplay.defender}
+        summary = play_matches(episodes_path, matches, models, sampling, run.table, title=f"{name} self-play")
         found = iteration_health(episodes_path, JudgeMode(config.game.judge), run.table.prompts)
         write_json(run.folder / name / HEALTH, found)
         for warning in found["warnings"]:
@@ -149,8 +151,7 @@ def iterate(run: Run, number: int) -> None:
         return _play_results(run, f"{name} self-play", summary)
 
     def samples() -> Results:
-        mix = config.offline_rl
-        sft = read_sft(mix.sft_data, mix.sft_samples, derive_seed(seed, "sft")) if mix.sft_data else []
+        sft = _sft(config.offline_rl, derive_seed(seed, "sft"))
         stats = write_samples(
             run.folder / name / "samples.jsonl",
             read_episodes(episodes_path),
@@ -159,6 +160,7 @@ def iterate(run: Run, number: int) -> None:
             prompts=run.table.prompts,
             seed=seed,
             sft=sft,
+            learner=previous,
         )
         return {**_sample_results(run, f"{name} samples", stats), "sft": len(sft)}
 
@@ -169,9 +171,8 @@ def iterate(run: Run, number: int) -> None:
         [f"{name}/episodes.jsonl", f"{name}/{HEALTH}"],
         play,
     )
-    sft_file = config.offline_rl.sft_data
-    mix = {"sft_digest": file_digest(sft_file) if sft_file else None, "sft_samples": config.offline_rl.sft_samples}
-    run.stage(f"{name}/samples", run.settings("rewards", **mix), [f"{name}/play"], [f"{name}/samples.jsonl"], samples)
+    settings = run.settings("rewards", **_sft_settings(config.offline_rl))
+    run.stage(f"{name}/samples", settings, [f"{name}/play"], [f"{name}/samples.jsonl"], samples)
     _train(run, name, config.offline_rl, start_from=previous)
 
 
@@ -207,10 +208,18 @@ def _train(run: Run, name: str, training: TrainingConfig, start_from: str) -> No
             title=f"{name} training",
         )
 
-    settings = run.settings("seed", "model", training=training.model_dump(mode="json"))
-    outputs = [f"{name}/{part}" for part in ("checkpoint", "state", "metrics.jsonl", "reference.jsonl")]
+    settings = run.settings("seed", "model", training=training.model_dump(mode="json", exclude=set(FREE_TO_CHANGE)))
+    outputs = [f"{name}/{part}" for part in ("checkpoint", "state", "metrics.jsonl", "reference.jsonl", "tensorboard")]
     before = [] if start_from == BASE else [f"{start_from}/train"]
     run.stage(f"{name}/train", settings, [f"{name}/samples", *before], outputs, train)
+
+
+def _sft(training: TrainingConfig, seed: int) -> list[TrainingSample]:
+    return read_sft(training.sft_data, training.sft_samples, seed) if training.sft_data else []
+
+
+def _sft_settings(training: TrainingConfig) -> dict[str, Any]:
+    return {"sft_digest": file_digest(training.sft_data) if training.sft_data else None, "sft_samples": training.sft_samples}
 
 
 def _play_results(run: Run, title: str, summary: PlaySummary) -> Results:

@@ -4,6 +4,9 @@ Only the winner's utterances become samples. Its k-th utterance (k = 1, 2, ...) 
 to 1 over the game, so later utterances, nearer to the win, earn more. The role weight ``N / (2 * N_role)`` makes both roles count one half
 in expectation, however unequal their numbers of wins. Rewards for losers and ties are options that upstream leaves out; its author reports
 that negative rewards for the loser "did not even converge".
+
+Where the current policy (``learner``) played frozen opponents, only its own utterances become samples, since the importance ratio is
+against it; ``N`` and ``N_role`` count the games that give samples, so a game that an opponent won has no say in the weights.
 """
 
 import random
@@ -43,6 +46,10 @@ class RewardSettings:
     template: Template = Template.RANDOM
     seed: int = 0
     sample_type: SampleType = SampleType.RL
+    roles: frozenset[Role] = frozenset(Role)
+    """Whose samples are kept; the others' are made and weighed alike, then dropped."""
+    learner: str | None = None
+    """The player (by the name in the episodes) whose utterances are trained; ``None``: every player's."""
 
 
 @dataclass(slots=True)
@@ -98,30 +105,38 @@ def iterate_rewards(
     stats = stats if stats is not None else RewardStats()
     games = list(episodes) if isinstance(episodes, Iterator) else episodes
     known: dict[Verdict, Verdict] = {}  # equal verdicts are one object: 8 bytes a game
-    verdicts = [known.setdefault(verdict, verdict) for verdict in (_bare_verdict(game, settings.judge) for game in games)]
+    verdicts = []
+    trained: Counter[Outcome] = Counter()
+    for game in games:
+        verdict = _bare_verdict(game, settings.judge)
+        verdicts.append(known.setdefault(verdict, verdict))
+        trained[verdict.outcome] += any(_paid_roles(game, verdict.outcome, settings))
     stats.outcomes.update(verdict.outcome for verdict in verdicts)
-    stats.role_weights = role_weights(stats.outcomes)
+    stats.role_weights = role_weights(trained)
     for game, verdict in zip_longest(games, verdicts):
         if game is None or verdict is None:
             raise DataError("the file of games changed while it was read; try again when nothing writes to it")
-        for role, total, weight in _paid_roles(verdict, stats.role_weights, settings):
-            yield from _role_samples(game, verdict, role, total, weight, settings, prompts, stats)
+        for role, total in _paid_roles(game, verdict.outcome, settings):
+            if role in settings.roles:
+                weight = stats.role_weights[winner] if (winner := verdict.outcome.winner) else 1.0
+                yield from _role_samples(game, verdict, role, total, weight, settings, prompts, stats)
 
 
 def _bare_verdict(game: Episode, judge: JudgeMode) -> Verdict:
     return replace(judge_episode(game, judge), reason="")
 
 
-def _paid_roles(verdict: Verdict, weights: Mapping[Role, float], settings: RewardSettings) -> Iterator[tuple[Role, float, float]]:
-    """Yield (role, total reward, weight) of every side that is trained on this game."""
-    winner = verdict.outcome.winner
-    if winner is not None:
-        yield winner, 1.0, weights[winner]
-        if settings.loser_reward:
-            yield winner.opponent, settings.loser_reward, weights[winner]
-    elif verdict.outcome is Outcome.TIE and settings.tie_reward:
-        for role in Role:
-            yield role, settings.tie_reward, 1.0
+def _paid_roles(game: Episode, outcome: Outcome, settings: RewardSettings) -> Iterator[tuple[Role, float]]:
+    """Yield (role, total reward) of every side that is trained on this game."""
+    totals: dict[Role, float] = {}
+    if winner := outcome.winner:
+        totals = {winner: 1.0, winner.opponent: settings.loser_reward}
+    elif outcome is Outcome.TIE:
+        totals = dict.fromkeys(Role, settings.tie_reward)
+    for role, total in totals.items():
+        player = game.players.get(role)
+        if total and (settings.learner is None or (player is not None and player.model == settings.learner)):
+            yield role, total
 
 
 def _role_samples(

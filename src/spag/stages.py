@@ -23,7 +23,7 @@ from spag.config import (
 from spag.engines.opening import open_engines, sampling_of
 from spag.episodes import Episode, SampleType, TrainingSample, read_episodes
 from spag.errors import ConfigError, DataError
-from spag.evaluation.arena import arena_report, match_specs, pairings
+from spag.evaluation.arena import Pairing, arena_report, match_specs, pairings
 from spag.game.base import Role
 from spag.game.judge import JudgeMode
 from spag.game.prompts import PromptSet
@@ -110,6 +110,48 @@ def play_games(
     )
 
 
+def play_matches(
+    path: Path,
+    matches: Mapping[Pairing, Sequence[GameSpec]],
+    models: Mapping[str, ModelConfig],
+    sampling: Mapping[Role, SamplingConfig],
+    table: Table,
+    *,
+    title: str,
+) -> PlaySummary:
+    """Play the games of every pairing into one file; ``models`` are by the names in the pairings."""
+    everything = [spec for specs in matches.values() for spec in specs]
+    summary = PlaySummary()
+    for pairing, specs in matches.items():
+        sides = {
+            role: Side(name, models[name], sampling[role]) for role, name in zip(Role, (pairing.attacker, pairing.defender), strict=True)
+        }
+        named = f"{title} {pairing.title}" if len(matches) > 1 else title
+        summary.add(play_games(path, specs, sides, table, title=named, file_specs=everything))
+    return summary
+
+
+def draw_opponents(
+    specs: Sequence[GameSpec], learner: str, weights: Mapping[str, float], earlier: Sequence[str]
+) -> dict[Pairing, list[GameSpec]]:
+    """Divide games by who plays them: ``learner``, in either role, and an opponent, both drawn by the game's own seed.
+
+    ``weights`` are those of ``selfplay.opponents``. ``earlier`` stands for one of the names in ``earlier``, and for ``self`` while there is
+    none.
+    """
+    matches: dict[Pairing, list[GameSpec]] = {}
+    names = sorted(weights)
+    for spec in specs:
+        rng = random.Random(derive_seed(spec.seed, "opponent"))
+        [opponent] = rng.choices(names, [weights[name] for name in names])
+        if opponent == "earlier":
+            opponent = rng.choice(earlier) if earlier else "self"
+        sides = [learner, learner if opponent == "self" else opponent]
+        rng.shuffle(sides)
+        matches.setdefault(Pairing(*sides), []).append(spec)
+    return matches
+
+
 def teacher_path() -> Path:
     """Return the file of teacher games that the package ships."""
     return Path(str(resources.files("spag.data") / "teacher_games.jsonl"))
@@ -146,10 +188,11 @@ def write_samples(
     seed: int,
     sample_type: SampleType = SampleType.RL,
     sft: Sequence[TrainingSample] = (),
+    learner: str | None = None,
 ) -> RewardStats:
-    """Judge ``episodes`` and write their training samples and the SFT mix to ``path``, row by row.
+    """Judge ``episodes`` and write their training samples (``learner``'s alone, when given) and the SFT mix to ``path``, row by row.
 
-    Raises ``DataError`` when no game was decided; an older ``path`` then stays as it is.
+    Raises ``DataError`` when no game gave a sample, unless there are only SFT rows; an older ``path`` then stays as it is.
     """
     stats = RewardStats()
     settings = RewardSettings(
@@ -160,12 +203,14 @@ def write_samples(
         template=Template(rewards.template),
         seed=seed,
         sample_type=sample_type,
+        roles=frozenset(Role) if rewards.roles == "both" else frozenset({Role(rewards.roles)}),
+        learner=learner,
     )
 
     def rows() -> Iterator[TrainingSample]:
         yield from iterate_rewards(episodes, settings, prompts=prompts, stats=stats)
-        if not stats.samples:
-            games = sum(stats.outcomes.values())
+        games = sum(stats.outcomes.values())
+        if not stats.samples and (games or not sft):
             raise DataError(
                 f"{path}: no game of {games} gave a sample ({dict(stats.outcomes)}); play more games, or train the model further first"
             )
@@ -212,13 +257,7 @@ def play_arena(folder: Path, entrants: Mapping[str, ModelConfig], config: RunCon
     path = folder / "episodes.jsonl"
     words = draw_words(config.words, Split.HELD_OUT, config.arena.words, derive_seed(config.seed, "arena"))
     matches = {pairing: match_specs(pairing, words, config.seed) for pairing in pairings(list(entrants))}
-    everything = [spec for specs in matches.values() for spec in specs]
-    for pairing, specs in matches.items():
-        sides = {
-            Role.ATTACKER: Side(pairing.attacker, entrants[pairing.attacker], config.arena.sampling),
-            Role.DEFENDER: Side(pairing.defender, entrants[pairing.defender], config.arena.sampling),
-        }
-        play_games(path, specs, sides, table, title=f"arena {pairing.title}", file_specs=everything)
+    play_matches(path, matches, entrants, dict.fromkeys(Role, config.arena.sampling), table, title="arena")
     results = arena_results(path, JudgeMode(config.game.judge), list(entrants))
     write_json(folder / "results.json", results)
     return results

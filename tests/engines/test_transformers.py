@@ -9,7 +9,7 @@ import torch
 
 from spag.engines.base import Completion, FinishReason, PromptStyle, Request, Sampling
 from spag.engines.drawing import draw_tokens
-from spag.engines.slots import attention_mask, shared_length
+from spag.engines.slots import attention_mask, grouped_attention, shared_length
 from spag.engines.transformers import TransformersEngine
 from spag.errors import ModelError
 from spag.models import encode_query, load_model, load_tokenizer
@@ -140,11 +140,10 @@ def test_unusual_designs_are_refused(loaded: tuple, monkeypatch: pytest.MonkeyPa
 
 def test_draws_follow_the_distribution_and_the_filters() -> None:
     logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]])
-    free = torch.zeros_like(logits, dtype=torch.bool)
     grid = [(i + 0.5) / 1000 for i in range(1000)]
 
-    def shares(sampling: Sampling, banned: torch.Tensor = free) -> list[float]:
-        tokens, _ = draw_tokens(logits.expand(1000, 4), [sampling] * 1000, grid, banned.expand(1000, 4))
+    def shares(sampling: Sampling, banned: tuple[int, ...] = ()) -> list[float]:
+        tokens, _ = draw_tokens(logits.expand(1000, 4), [sampling] * 1000, grid, dict.fromkeys(range(1000), banned))
         return (torch.bincount(tokens, minlength=4) / 1000).tolist()
 
     # softmax([2, 1, 0, -1]) = .644 .237 .087 .032; at temperature 2 softmax([1, .5, 0, -.5]) = .455 .276 .167 .102
@@ -154,10 +153,20 @@ def test_draws_follow_the_distribution_and_the_filters() -> None:
     assert shares(Sampling(1.0, top_p=0.7)) == pytest.approx([0.731, 0.269, 0, 0], abs=0.002)
     assert shares(Sampling(1.0, top_p=0.5)) == [1, 0, 0, 0]
     assert shares(Sampling(0.0)) == [1, 0, 0, 0]
-    banned = torch.tensor([[True, False, False, True]])
-    assert shares(Sampling(1.0), banned) == pytest.approx([0, 0.731, 0.269, 0], abs=0.002)
-    _, logprobs = draw_tokens(logits, [Sampling(2.0)], [0.1], banned)
+    assert shares(Sampling(1.0), (0, 3)) == pytest.approx([0, 0.731, 0.269, 0], abs=0.002)
+    _, logprobs = draw_tokens(logits, [Sampling(2.0)], [0.1], {0: (0, 3)})
     assert logprobs.item() == pytest.approx(-1.4402, abs=1e-4)  # log .237: raw, whatever the temperature or the ban
+
+
+@pytest.mark.parametrize(("queries", "dtype"), [(1, torch.float32), (5, torch.float32), (1, torch.bfloat16)])
+def test_grouped_attention_is_attention_with_the_keys_repeated(queries: int, dtype: torch.dtype) -> None:
+    draw = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(2, heads, size, 8, generator=draw).to(dtype) for heads, size in ((6, queries), (2, 9), (2, 9)))
+    mask = attention_mask(torch.tensor([[4 + i for i in range(queries)], [2 + i for i in range(queries)]]), 9)
+    found, _ = grouped_attention(torch.nn.Identity(), query, key, value, mask, scaling=0.5)
+    repeated = (states.repeat_interleave(3, dim=1) for states in (key, value))
+    expected = torch.nn.functional.scaled_dot_product_attention(query, *repeated, attn_mask=mask, scale=0.5)
+    assert torch.allclose(found, expected.transpose(1, 2), atol=1e-6 if dtype == torch.float32 else 2e-2)
 
 
 def test_masks_and_prefixes() -> None:

@@ -1,14 +1,18 @@
 """Whole trainings of the tiny model: what they compute, write and refuse."""
 
+import importlib.util
 import json
 import math
 import shutil
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tiny import MODEL, make_samples, settings, train_tiny
 
 from spag.config import LoraConfig, ModelConfig, TrainingConfig
@@ -41,11 +45,15 @@ def numbers(row: dict[str, Any]) -> dict[str, float]:
     return {key: value for key, value in row.items() if key != "samples_per_second" and value is not None}
 
 
-@pytest.mark.parametrize("stage", Stage)
-def test_one_step_is_the_gradient_of_the_loss_of_the_whole_global_batch(model_folder: Path, tmp_path: Path, stage: Stage) -> None:
+@pytest.mark.parametrize(("stage", "objective"), [("imitation", "offline_rl"), ("offline_rl", "offline_rl"), ("offline_rl", "sft")])
+def test_one_step_is_the_gradient_of_the_loss_of_the_whole_global_batch(
+    model_folder: Path, tmp_path: Path, stage: str, objective: str
+) -> None:
     """AdamW first moves each weight by lr * g / (|g| + eps): compare with that done by hand on the 7 samples at once, in plain torch."""
-    chosen = settings(learning_rate=1e-3, max_grad_norm=0.0)
-    result = train_tiny(model_folder, tmp_path, chosen, count=7, stage=stage)  # 7 samples: less than a global batch, 4 uneven micro-batches
+    chosen = settings(learning_rate=1e-3, max_grad_norm=0.0, objective=objective)
+    result = train_tiny(
+        model_folder, tmp_path, chosen, count=7, stage=Stage(stage)
+    )  # 7 samples: less than a global batch, 4 uneven micro-batches
 
     model = load_model(str(model_folder), dtype="float32", device="cpu").train()
     samples = make_samples(7)
@@ -53,10 +61,13 @@ def test_one_step_is_the_gradient_of_the_loss_of_the_whole_global_batch(model_fo
     batch = collate([(sample, 0.0) for sample in encoded], packed=False)
     logprob = target_logprobs(model, batch, Abilities())
     reference = logprob.detach()
-    if stage is Stage.IMITATION:
-        loss = imitation_loss(logprob, reference, batch["weight"], kl_coef=0.2)
+    is_sft, weight = batch["group"] == Group.SFT, batch["weight"]
+    assert is_sft.tolist() == [False] * 4 + [True] + [False] * 2
+    if stage == "imitation":
+        loss = imitation_loss(logprob[~is_sft], reference[~is_sft], weight[~is_sft], kl_coef=0.2) - 0.5 * weight[4] * logprob[4]
+    elif objective == "sft":
+        loss = -(weight * logprob)[~is_sft].sum() / 6 - 0.5 * weight[4] * logprob[4]
     else:
-        is_sft = batch["group"] == Group.SFT
         loss = offline_rl_loss(logprob, reference, batch["reward"], batch["weight"], is_sft, kl_coef=0.2, sft_coef=0.5, clip_range=0.2)
     loss.backward()
     trained = weights(tmp_path)
@@ -119,6 +130,116 @@ def test_imitation_learns_its_targets(model_folder: Path, tmp_path: Path) -> Non
     assert "importance_ratio" not in result.metrics
     load_model(str(result.checkpoint), device="cpu")
     load_tokenizer(str(result.checkpoint))
+
+
+def test_max_steps_cuts_or_repeats_the_passes(model_folder: Path, tmp_path: Path) -> None:
+    steady = {"lr_scheduler": "constant_with_warmup", "warmup_ratio": 0.0}
+    train_tiny(model_folder, tmp_path / "whole", settings(**steady))  # 41 samples: 6 steps
+    cut = train_tiny(model_folder, tmp_path / "cut", settings(max_steps=3, epochs=7, **steady))
+    assert (cut.steps, cut.samples) == (3, 24)
+    assert [numbers(row) for row in rows(tmp_path / "cut")] == [numbers(row) for row in rows(tmp_path / "whole")[:3]]
+    twice = train_tiny(model_folder, tmp_path / "twice", settings(epochs=2), count=16)  # 32 samples: 4 steps
+    repeated = train_tiny(model_folder, tmp_path / "repeated", settings(max_steps=4), count=16)
+    assert (twice.steps, twice.samples) == (repeated.steps, repeated.samples) == (4, 32)
+    assert distance(weights(tmp_path / "twice"), weights(tmp_path / "repeated")) == 0.0
+    assert train_tiny(model_folder, tmp_path / "few", settings(max_steps=2), count=3).samples == 16  # the last batch is full, too
+
+
+def test_winners_sft_knows_no_rewards_ratios_and_kl_and_refuses_losers(model_folder: Path, tmp_path: Path) -> None:
+    chosen = settings(objective="sft")
+    train_tiny(model_folder, tmp_path / "one", chosen)
+    other = [replace(sample, reward=3 * sample.reward) for sample in make_samples(41)]
+    result = train_tiny(model_folder, tmp_path / "other", settings(objective="sft", kl_coef=9.0, clip_range=0.01), samples=other)
+    assert distance(weights(tmp_path / "one"), weights(tmp_path / "other")) == 0.0
+    assert "kl" in result.metrics
+    assert "importance_ratio" not in result.metrics
+    lost = [*other[:3], replace(other[3], reward=-0.5)]
+    with pytest.raises(ConfigError, match=r"objective=sft would imitate samples with negative rewards; set rewards.loser_reward"):
+        train_tiny(model_folder, tmp_path / "lost", chosen, samples=lost)
+
+
+class StoppedError(Exception):
+    pass
+
+
+def stop_at_step_4(at: TrainProgress) -> None:
+    if at.phase is Phase.TRAINING and at.step == 4:
+        raise StoppedError
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+def test_tensorboard_holds_every_row_once_also_after_an_interruption(model_folder: Path, tmp_path: Path) -> None:
+    chosen = settings(report_to=["tensorboard"])  # a checkpoint every 2 steps
+    with pytest.raises(StoppedError):
+        train_tiny(model_folder, tmp_path / "one", chosen, progress=stop_at_step_4)
+    train_tiny(model_folder, tmp_path / "one", chosen)
+    shown, told = scalars(tmp_path / "one" / "tensorboard"), rows(tmp_path / "one")
+    assert [step for step, _ in shown["train/loss"]] == [1, 2, 3, 4, 5, 6]
+    for name in {name for row in told for name in numbers(row)} - {"step"}:
+        expected = {row["step"]: row[name] for row in told if row[name] is not None}
+        assert len(shown[f"train/{name}"]) == len(expected)
+        assert dict(shown[f"train/{name}"]) == pytest.approx(expected, rel=1e-6)
+
+    with pytest.raises(StoppedError):
+        train_tiny(model_folder, tmp_path / "other", progress=stop_at_step_4)
+    train_tiny(model_folder, tmp_path / "other", chosen)  # reports may be asked for in between, and change no result
+    assert distance(weights(tmp_path / "one"), weights(tmp_path / "other")) == 0.0
+    assert [step for step, _ in scalars(tmp_path / "other" / "tensorboard")["train/loss"]] == [3, 4, 5, 6]
+
+
+def test_a_missing_package_for_reports_is_one_line(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"training\.report_to=trackio: trackio is not installed; pip install trackio"):
+        train_tiny(model_folder, tmp_path, settings(report_to=["trackio"]))
+
+
+FAKE_WANDB = """
+from types import SimpleNamespace
+told, config, run = [], {}, None
+
+def init(**options):
+    global run
+    told.append(("init", options))
+    run = SimpleNamespace(_label=lambda **_: None, summary={})
+
+def log(row):
+    told.append(("log", row))
+
+def finish():
+    global run
+    told.append(("finish", {}))
+    run = None
+
+config = type("Config", (dict,), {"update": lambda self, values, allow_val_change: dict.update(self, values)})()
+"""
+
+
+def test_wandb_gets_a_run_a_stage_and_no_key(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "packages" / "wandb"
+    (package / "sdk" / "lib").mkdir(parents=True)
+    (package / "__init__.py").write_text(FAKE_WANDB)
+    (package / "sdk" / "lib" / "config_util.py").write_text("class ConfigError(Exception): pass\n")
+    monkeypatch.syspath_prepend(package.parent)
+    monkeypatch.setenv("WANDB_API_KEY", "a-secret")
+    monkeypatch.setenv("HF_TOKEN", "a-secret")
+    try:
+        for name in ("imitation", "iteration-1"):
+            train_tiny(model_folder, tmp_path / "run" / name, settings(report_to=["wandb"]), count=16)
+        fake = sys.modules["wandb"]
+        kinds = [kind for kind, _ in fake.told]
+        assert kinds == ["init", "log", "log", "finish"] * 2
+        assert [values["name"] for kind, values in fake.told if kind == "init"] == ["run/imitation", "run/iteration-1"]
+        losses = [values["train/loss"] for kind, values in fake.told if kind == "log"]
+        assert losses == [row["loss"] for name in ("imitation", "iteration-1") for row in rows(tmp_path / "run" / name)]
+        assert "a-secret" not in str(fake.told) + str(fake.config)
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "wandb"]:
+            del sys.modules[name]
 
 
 def test_lora_trains_an_adapter_and_a_later_stage_goes_on_with_it(model_folder: Path, tmp_path: Path) -> None:

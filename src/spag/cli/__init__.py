@@ -11,6 +11,7 @@ import click
 from spag.cli.data import export_group, import_group, judge_command, rewards_command, words_command
 from spag.cli.eval import eval_command
 from spag.cli.play import arena_command, play_command
+from spag.cli.report import report_command
 from spag.cli.run import run_command
 from spag.cli.train import train_group
 from spag.cli.web import web_command
@@ -46,6 +47,7 @@ for _command in (
     train_group,
     arena_command,
     eval_command,
+    report_command,
     web_command,
     import_group,
     export_group,

@@ -23,6 +23,7 @@ def run_command(
     """
     from spag.cli.options import read_config
     from spag.pipeline import run
+    from spag.report import write_report
     from spag.tables import print_run
 
     extra = (*overrides, f"game.prompts={prompts}") if prompts else overrides
@@ -31,3 +32,4 @@ def run_command(
     _, reporter = open_console()
     run(config, folder, reporter, force=force)
     print_run(folder)
+    click.echo(f"  the report   {write_report(folder)}")

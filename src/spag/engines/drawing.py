@@ -4,7 +4,7 @@ The random numbers come from Python's generator, one a token, and pick from the 
 token on every device, whatever else is in the batch (up to rounding of the logits).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -12,28 +12,40 @@ from spag.engines.base import Sampling
 
 
 def draw_tokens(
-    logits: torch.Tensor, sampling: Sequence[Sampling], uniforms: Sequence[float], banned: torch.Tensor
+    logits: torch.Tensor, sampling: Sequence[Sampling], uniforms: Sequence[float], banned: Mapping[int, Sequence[int]]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw one token a row.
 
-    logits: (B, V); uniforms: one number in [0, 1) a row; banned: (B, V), True = must not be drawn. Returns the tokens (B,) and their
+    logits: (B, V); uniforms: one number in [0, 1) a row; banned: by row, tokens that must not be drawn. Returns the tokens (B,) and their
     log-probabilities (B,) under the raw distribution: temperature 1, no filter, nothing banned.
     """
     logits = logits.float()
-    raw = logits.log_softmax(-1)
-    logits = logits.masked_fill(banned, -torch.inf)
+    raw_total = logits.logsumexp(-1)
+    allowed = logits
+    if banned:
+        allowed = logits.clone()
+        for row, tokens in banned.items():
+            allowed[row, torch.tensor(tokens, dtype=torch.long, device=logits.device)] = -torch.inf
     temperature = torch.tensor([s.temperature for s in sampling], device=logits.device)
     greedy = temperature == 0
-    tokens = logits.argmax(-1)
+    chosen = allowed.argmax(-1) if bool(greedy.any()) else torch.zeros_like(raw_total, dtype=torch.long)
     if not bool(greedy.all()):
-        scaled = logits / temperature.where(~greedy, 1.0)[:, None]
-        probabilities = _filtered(scaled.softmax(-1), sampling)
-        cumulative = probabilities.cumsum(-1)
-        threshold = torch.tensor(uniforms, dtype=cumulative.dtype, device=logits.device) * cumulative[:, -1]
-        drawn = torch.searchsorted(cumulative, threshold[:, None], right=True).squeeze(-1)
-        last = logits.shape[-1] - 1 - probabilities.flip(-1).ne(0).to(torch.uint8).argmax(-1)  # rounding must not pick a forbidden token
-        tokens = torch.where(greedy, tokens, torch.minimum(drawn, last))
-    return tokens, raw.gather(-1, tokens[:, None]).squeeze(-1)
+        drawn = _draw(allowed / temperature.where(~greedy, 1.0)[:, None], sampling, uniforms)
+        chosen = torch.where(greedy, chosen, drawn)
+    return chosen, logits.gather(-1, chosen[:, None]).squeeze(-1) - raw_total
+
+
+def _draw(scaled: torch.Tensor, sampling: Sequence[Sampling], uniforms: Sequence[float]) -> torch.Tensor:
+    """Draw one token a row, (B,), from ``scaled`` logits (B, V) by inverting the cumulative distribution."""
+    probabilities = _filtered(scaled.softmax(-1), sampling)
+    cumulative = probabilities.cumsum(-1)
+    threshold = torch.tensor(uniforms, dtype=cumulative.dtype, device=scaled.device) * cumulative[:, -1]
+    drawn = torch.searchsorted(cumulative, threshold[:, None], right=True).squeeze(-1).clamp(max=scaled.shape[-1] - 1)
+    forbidden = probabilities.gather(-1, drawn[:, None]).squeeze(-1) == 0  # rounding at the very end picked one
+    if bool(forbidden.any()):
+        last = scaled.shape[-1] - 1 - probabilities.flip(-1).ne(0).to(torch.uint8).argmax(-1)
+        drawn = torch.where(forbidden, last, drawn)
+    return drawn
 
 
 def _filtered(probabilities: torch.Tensor, sampling: Sequence[Sampling]) -> torch.Tensor:

@@ -9,11 +9,18 @@ grow.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+from torch import nn
+from torch.nn import functional
+from transformers import AttentionInterface
 from transformers.cache_utils import Cache, DynamicLayer
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 GROWTH = 128
+ATTENTION = "spag_slots"
 
 
 @dataclass(slots=True)
@@ -109,6 +116,42 @@ class SlotCache:
                 states[one] = states[other]
                 states[other] = kept
         self.tokens[one], self.tokens[other] = self.tokens[other], self.tokens[one]
+
+
+def grouped_attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    scaling: float | None = None,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    """Return (B, Q, heads, head_dim) for ``query`` (B, heads, Q, head_dim), ``key`` and ``value`` (B, kv_heads, W, head_dim) and a mask
+    (B, 1, Q, W), True = may be seen.
+
+    Heads that share keys become queries of one head, where the stock function copies the whole cache once for each of them. A single query
+    in float32 on the CPU is faster as plain products.
+    """
+    if attention_mask is None:  # the model is called by someone else, who means plain causal attention
+        plain: tuple[torch.Tensor, None] = sdpa_attention_forward(module, query, key, value, None, scaling=scaling, **options)
+        return plain
+    batch, heads, queries, size = query.shape
+    shared = heads // key.shape[1]
+    folded = query.reshape(batch, key.shape[1], shared * queries, size)
+    mask = attention_mask.repeat(1, 1, shared, 1)
+    scale = size**-0.5 if scaling is None else scaling
+    if queries == 1 and query.dtype == torch.float32 and query.device.type == "cpu":
+        scores = torch.matmul(folded * scale, key.transpose(-1, -2)).masked_fill_(~mask, -torch.inf)
+        attended = torch.matmul(scores.softmax(-1), value)
+    else:
+        attended = functional.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scale)
+    return attended.reshape(batch, heads, queries, size).transpose(1, 2), None
+
+
+AttentionInterface.register(ATTENTION, grouped_attention)
+AttentionMaskInterface.register(ATTENTION, sdpa_mask)
 
 
 def shared_length(one: Sequence[int], other: Sequence[int]) -> int:

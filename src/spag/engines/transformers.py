@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from spag.engines.base import Completion, FinishReason, PromptStyle, Request
 from spag.engines.drawing import draw_tokens
-from spag.engines.slots import SlotCache, attention_mask, shared_length
+from spag.engines.slots import ATTENTION, SlotCache, attention_mask, shared_length
 from spag.errors import EngineError, ModelError
 from spag.models import encode_query, stop_token_ids
 
@@ -50,6 +50,8 @@ class TransformersEngine:
         self.concurrency = concurrency
         self._model, self._tokenizer, self._style, self._reuse = model, tokenizer, style, reuse
         self._attention = _attention_of(model)
+        if model.config._attn_implementation == "sdpa":
+            model.set_attn_implementation(ATTENTION)
         self._cache = SlotCache(concurrency, self._attention.layers)
         self._stop_ids = stop_token_ids(model, tokenizer, style)
         self._queue: list[_Row] = []
@@ -153,9 +155,8 @@ class TransformersEngine:
 
     def _advance(self, rows: list[_Row], logits: torch.Tensor) -> list[Completion]:
         """Draw a token for each row; return the completions of rows that ended with it."""
-        early = [index for index, row in enumerate(rows) if len(row.generated) < row.request.sampling.min_new_tokens]
-        banned = torch.zeros_like(logits, dtype=torch.bool)
-        banned[torch.tensor(early, dtype=torch.long)[:, None], torch.tensor(sorted(self._stop_ids))] = True
+        stops = sorted(self._stop_ids)
+        banned = {index: stops for index, row in enumerate(rows) if len(row.generated) < row.request.sampling.min_new_tokens}
         uniforms = [row.draws.random() for row in rows]
         tokens, logprobs = draw_tokens(logits, [row.request.sampling for row in rows], uniforms, banned)
         finished = []

@@ -1,9 +1,9 @@
 """What happens around the optimiser steps: the reference pass before the first one, progress and metrics after each, a marker behind each
-checkpoint.
+checkpoint; and where metrics go besides metrics.jsonl.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 from accelerate.utils import broadcast_object_list, gather_object
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.integrations import TensorBoardCallback, TrackioCallback, WandbCallback
 
 from spag.training.data import TrainingSet
 from spag.training.reference import compute_reference, read_reference, write_reference
@@ -123,3 +124,30 @@ class StepKeeper(TrainerCallback):  # type: ignore[misc]
         self.trainer.accelerator.wait_for_everyone()  # every process adds its own random state to the checkpoint
         if self.trainer.is_world_process_zero():
             finish_checkpoint(self.state_folder, state.global_step)
+
+
+class OneWandbRun(WandbCallback):  # type: ignore[misc]
+    """Ends the run that it began, so that the next stage of the same process gets a run of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = self._wandb.run is None
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **others: Any) -> None:
+        super().on_train_end(args, state, control, **others)
+        if self.own and state.is_world_process_zero:
+            self._wandb.finish()
+
+
+def integrations(names: Sequence[str], folder: Path, resume_step: int) -> list[TrainerCallback]:
+    """Return the callbacks for ``tensorboard`` (which writes to ``folder``), ``wandb`` and ``trackio``, on the first process."""
+    made: list[TrainerCallback] = []
+    if "tensorboard" in names:
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - an optional package
+
+        made.append(TensorBoardCallback(SummaryWriter(str(folder), purge_step=resume_step + 1)))  # steps that are done again show once
+    if "wandb" in names:
+        made.append(OneWandbRun())
+    if "trackio" in names:
+        made.append(TrackioCallback())
+    return made

@@ -1,13 +1,14 @@
 """One training stage from samples to checkpoint: ``train``.
 
     output/  checkpoint/ (complete or absent)  metrics.jsonl  reference.jsonl  training.json (the finished training's result)
-             state/ (what an interrupted training resumes from; gone when the checkpoint is there)
+             state/ (what an interrupted training resumes from; gone when the checkpoint is there)  tensorboard/ (when asked for)
 
 Weights are float32 under bfloat16 autocast, as small learning rates vanish in bfloat16 weights. Under torchrun every process calls
 ``train`` alike; the first one writes. Differs from upstream: see ``losses.py``, ``order.py``, ``trainers.py`` and ``reference.py``.
 """
 
 import json
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,13 +19,13 @@ from typing import Any
 from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedTokenizerBase, PrinterCallback
 
-from spag.config import ModelConfig, OfflineRLConfig, TrainingConfig
+from spag.config import FREE_TO_CHANGE, ModelConfig, OfflineRLConfig, TrainingConfig
 from spag.engines.base import PromptStyle
 from spag.episodes import TrainingSample
 from spag.errors import ConfigError, DataError
 from spag.models import load_tokenizer, no_progress_bars, save_model
 from spag.store import write_atomically
-from spag.training.callbacks import OnProgress, ReferencePass, StepKeeper
+from spag.training.callbacks import OnProgress, ReferencePass, StepKeeper, integrations
 from spag.training.data import TrainingSet, encode_samples
 from spag.training.failures import clear_failures
 from spag.training.order import MicroBatches, total_steps
@@ -33,9 +34,6 @@ from spag.training.reference import read_reference
 from spag.training.setup import load_trainable, training_arguments
 from spag.training.state import MetricsLog, checkpoint_step, discard_state, fingerprint, model_identity, open_state
 from spag.training.trainers import ImitationTrainer, OfflineRLTrainer, PolicyTrainer
-
-_FREE_TO_CHANGE = {"micro_batch_size", "gradient_checkpointing", "save_steps", "log_steps"}
-"""Settings that do not change what is computed, so that a training may be resumed with other values of them."""
 
 
 class Stage(StrEnum):
@@ -81,6 +79,10 @@ def train(
         raise DataError(f"{stage} training: there are no samples to train on")
     if stage is Stage.OFFLINE_RL and not isinstance(training, OfflineRLConfig):
         raise ConfigError(f"{stage} training needs offline_rl settings, got {type(training).__name__}")
+    if isinstance(training, OfflineRLConfig) and training.objective == "sft" and any(sample.reward < 0 for sample in samples):
+        raise ConfigError(
+            "offline_rl.objective=sft would imitate samples with negative rewards; set rewards.loser_reward and tie_reward to 0"
+        )
     with clear_failures(output):
         output.mkdir(parents=True, exist_ok=True)
         origin = str(Path(start_from).resolve()) if Path(start_from).is_dir() else start_from
@@ -103,15 +105,19 @@ class _Training:
 
     def __post_init__(self) -> None:
         self.state = self.output / "state"
-        self.samples_seen = len(self.samples) * self.training.epochs
-        self.steps = total_steps(len(self.samples), self.training.epochs, self.training.global_batch_size)
+        self.epochs, steps = self.training.epochs, self.training.max_steps
+        self.samples_seen = len(self.samples) * self.epochs
+        if steps is not None:
+            self.samples_seen = steps * self.training.global_batch_size
+            self.epochs = math.ceil(self.samples_seen / len(self.samples))
+        self.steps = steps or total_steps(len(self.samples), self.epochs, self.training.global_batch_size)
         self.arguments = training_arguments(self.state, self.model, self.training, self.steps, self.seed)
         self.is_first = self.arguments.process_index == 0
         if not self.is_first:
             self.progress = None
         origin = [self.stage, model_identity(self.start_from), self.model.prompt_style, self.model.dtype, self.training.max_length]
         self.reference_fingerprint = fingerprint([*origin, *([s.query, s.target, s.type] for s in self.samples)])
-        settings = self.training.model_dump(mode="json", exclude=_FREE_TO_CHANGE)
+        settings = self.training.model_dump(mode="json", exclude=set(FREE_TO_CHANGE))
         rows = ([s.reward, s.weight, s.role] for s in self.samples)
         self.fingerprint = fingerprint([self.reference_fingerprint, settings, self.seed, *rows])
 
@@ -122,8 +128,12 @@ class _Training:
         if finished is not None:
             return TrainResult(checkpoint, **finished)
         tokenizer = load_tokenizer(self.start_from, trust_remote_code=self.model.trust_remote_code)
-        metrics = MetricsLog(self.output / "metrics.jsonl", checkpoint_step(resume_from) if resume_from else 0) if self.is_first else None
+        resume_step = checkpoint_step(resume_from) if resume_from else 0
+        reports = integrations(self.training.report_to, self.output / "tensorboard", resume_step) if self.is_first else []
+        metrics = MetricsLog(self.output / "metrics.jsonl", resume_step) if self.is_first else None
         trainer = self._trainer(tokenizer, metrics)
+        for callback in reports:
+            trainer.add_callback(callback)
         with no_progress_bars():
             trainer.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
             result = TrainResult(checkpoint, self.steps, self.samples_seen, time.perf_counter() - began, metrics.last if metrics else {})
@@ -153,7 +163,7 @@ class _Training:
         abilities = abilities_of(policy, max(len(sample.input_ids) for sample in encoded))
         order = MicroBatches(
             [sample.input_ids for sample in encoded],
-            epochs=self.training.epochs,
+            epochs=self.epochs,
             global_batch_size=self.training.global_batch_size,
             micro_batch_size=self.training.micro_batch_size,
             seed=self.seed,
@@ -169,9 +179,11 @@ class _Training:
         return trainer
 
     def _of_stage(self, **shared: Any) -> PolicyTrainer:
+        shared["sft_coef"] = self.training.sft_coef
         if isinstance(self.training, OfflineRLConfig) and self.stage is Stage.OFFLINE_RL:
-            coefficients = {"sft_coef": self.training.sft_coef, "clip_range": self.training.clip_range}
-            return OfflineRLTrainer(kl_coef=self.training.kl_coef, **coefficients, **shared)
+            if self.training.objective == "sft":
+                return ImitationTrainer(kl_coef=0.0, **shared)
+            return OfflineRLTrainer(kl_coef=self.training.kl_coef, clip_range=self.training.clip_range, **shared)
         return ImitationTrainer(kl_coef=self.training.kl_coef, **shared)
 
     def _finish(self, trainer: PolicyTrainer, tokenizer: PreTrainedTokenizerBase, result: TrainResult) -> None:

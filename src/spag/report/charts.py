@@ -1,0 +1,209 @@
+"""The plots themselves. Each function takes plain figures and returns a matplotlib figure; call them within ``plots.plot_style``."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from spag.game.base import Outcome
+from spag.report.plots import ATTACKER, DEFENDER, GRID, INK, MARKERS, MODELS, OUTCOMES, WIDTH
+from spag.report.reading import SelfPlay
+
+Floats = NDArray[np.float64]
+TITLES = {
+    Outcome.ATTACKER_WINS: "attacker wins",
+    Outcome.DEFENDER_WINS: "defender wins",
+    Outcome.ATTACKER_VIOLATION: "attacker breaks a rule",
+    Outcome.TIE: "tie",
+}
+_ON_COLOUR = "#111318"
+_POINTS = 300  # of a curve; longer ones are shown as means
+_CURVES = {
+    "loss": "loss",
+    "kl": "KL to the reference",
+    "clip_fraction": "clipped, %",
+    "grad_norm": "gradient norm",
+    "learning_rate": "learning rate",
+}
+
+
+def outcome_shares(plays: Sequence[SelfPlay]) -> Figure:
+    """A stacked bar of outcomes for each iteration, the first on top."""
+    figure = Figure(figsize=(WIDTH, 1.05 + 0.42 * len(plays)))
+    axes = figure.add_subplot()
+    for row, play in enumerate(plays):
+        left = 0.0
+        for outcome, colour in OUTCOMES.items():
+            share = 100 * play.outcomes[outcome]
+            axes.barh(row, share, left=left, color=colour, height=0.72, label=TITLES[outcome] if row == 0 else None)
+            if share >= 6:
+                axes.text(left + share / 2, row, f"{share:.0f}", ha="center", va="center", color=_ON_COLOUR)
+            left += share
+    axes.set(xlim=(0, 100), ylim=(len(plays) - 0.5, -0.5), yticks=range(len(plays)), yticklabels=[_plain(play.name) for play in plays])
+    axes.set_xlabel("% of self-play games")
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    figure.legend(loc="outside upper left", ncols=2, handlelength=1, handleheight=0.9, columnspacing=1.2)
+    return figure
+
+
+def ratings(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Elo points with their intervals, a line for each player."""
+    figure = Figure(figsize=(WIDTH, 0.85 + 0.36 * len(rows)))
+    axes = figure.add_subplot()
+    axes.axvline(0, color=GRID, linewidth=1.2)
+    for place, row in enumerate(rows):
+        colour, marker = _look(place)
+        axes.plot([row["low"], row["high"]], [place, place], color=colour, linewidth=2.4, solid_capstyle="round")
+        axes.plot(row["points"], place, marker, color=colour, markersize=8)
+    axes.set(ylim=(len(rows) - 0.5, -0.5), yticks=range(len(rows)), yticklabels=[_plain(row["name"]) for row in rows])
+    axes.set_xlabel(f"Elo points over {_plain(rows[0]['name'])}, 95 % interval")
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    return figure
+
+
+def win_matrix(cells: Sequence[Mapping[str, Any]]) -> Figure:
+    """A heat map of attacker (row) against defender (column): per cent of games that the attacker wins; small, the other outcomes."""
+    names = list(dict.fromkeys(cell[side] for cell in cells for side in ("attacker", "defender")))
+    size = len(names)
+    shares = np.full((size, size), np.nan)
+    figure = Figure(figsize=(WIDTH, 1.1 + 0.8 * size))
+    axes = figure.add_subplot()
+    for cell in cells:
+        row, column = names.index(cell["attacker"]), names.index(cell["defender"])
+        parts = [100 * cell[key] / cell["games"] for key in ("attacker_wins", "defender_wins", "violations", "ties")]
+        shares[row, column] = parts[0]
+        colour = "#ffffff" if parts[0] < 50 else _ON_COLOUR
+        axes.text(column, row - 0.1, f"{parts[0]:.0f} %", ha="center", va="center", color=colour, fontsize=13, fontweight="bold")
+        small = f"{parts[1]:.0f} · {parts[2]:.0f} · {parts[3]:.0f}"
+        axes.text(column, row + 0.24, small, ha="center", va="center", color=colour, fontsize=8.5)
+    edges = np.arange(size + 1) - 0.5
+    axes.pcolormesh(edges, edges, shares, cmap="cividis", vmin=0, vmax=100)
+    labels = [_plain(name) for name in names]
+    axes.set(xticks=range(size), yticks=range(size), xticklabels=labels, yticklabels=labels, xlabel="defender", ylabel="attacker")
+    axes.invert_yaxis()
+    axes.xaxis.set_label_position("top")
+    axes.tick_params(length=0, top=False, labeltop=True, labelbottom=False)
+    axes.spines[:].set_visible(False)
+    return figure
+
+
+def training_curves(title: str, rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Small multiples over the steps of one training: loss (with each role's), KL, clipped share, gradient norm, learning rate."""
+    shown = [key for key in _CURVES if any(_is_number(row.get(key)) for row in rows)]
+    lines = max(1, -(-len(shown) // 2))
+    figure = Figure(figsize=(WIDTH, 0.5 + 1.55 * lines))
+    figure.suptitle(_plain(title), x=0.01, ha="left", fontsize=12, fontweight="bold")
+    for place, key in enumerate(shown):
+        axes = figure.add_subplot(lines, 2, place + 1)
+        if key == "loss":
+            _role_losses(figure, axes, rows)
+        _curve(axes, rows, key, INK, scale=100 if key == "clip_fraction" else 1)
+        axes.set_title(_CURVES[key], fontsize=10, fontweight="normal")
+        axes.grid(axis="y")
+        axes.tick_params(labelsize=9)
+        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+        axes.ticklabel_format(axis="y", scilimits=(-3, 4))
+        if place >= len(shown) - 2:
+            axes.set_xlabel("step", fontsize=9)
+    return figure
+
+
+def _role_losses(figure: Figure, axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Add the losses of both roles where there are two; the total of one is its own."""
+    roles = {"attacker": ATTACKER, "defender": DEFENDER}
+    if all(any(_is_number(row.get(f"loss_{role}")) for row in rows) for role in roles):
+        for role, colour in roles.items():
+            _curve(axes, rows, f"loss_{role}", colour, label=role, linewidth=1.1)
+        figure.legend(loc="upper right", ncols=2, fontsize=9, handlelength=1.2, columnspacing=1)
+
+
+def _curve(axes: Axes, rows: Sequence[Mapping[str, Any]], key: str, colour: str, scale: float = 1, **options: Any) -> None:
+    points = [(row["step"], scale * row[key]) for row in rows if _is_number(row.get(key))]
+    if not points:
+        return
+    step = -(-len(points) // _POINTS)
+    means = [np.mean(points[start : start + step], axis=0) for start in range(0, len(points), step)]
+    axes.plot(*np.transpose(means), color=colour, marker="o" if len(means) == 1 else "", **{"linewidth": 1.6, **options})
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def reasoning_radar(tasks: Mapping[str, str], scores: Mapping[str, Mapping[str, float]]) -> Figure:
+    """A radar of every model's score as a share of the best model's in each task.
+
+    ``tasks``: labels by task, at least 3. ``scores``: by model and task.
+    """
+    best = {task: max(model[task] for model in scores.values()) for task in tasks}
+    shares = {name: [model[task] / best[task] if best[task] else 0.0 for task in tasks] for name, model in scores.items()}
+    lowest = min(min(values) for values in shares.values())
+    centre = max(0.0, math.floor(10 * lowest - 0.3) / 10)
+    angles = np.linspace(0, 2 * np.pi, len(tasks), endpoint=False)
+    figure = Figure(figsize=(WIDTH, WIDTH * 0.95))
+    axes = figure.add_subplot(projection="polar")
+    axes.set_theta_offset(np.pi / 2)  # type: ignore[attr-defined]
+    axes.set_theta_direction(-1)  # type: ignore[attr-defined]
+    axes.set_rlabel_position(180 / len(tasks))  # type: ignore[attr-defined]
+    for place, (name, values) in enumerate(shares.items()):
+        colour, marker = _look(place)
+        axes.plot(
+            [*angles, angles[0]], [*values, values[0]], color=colour, marker=marker, markersize=4.5, clip_on=False, label=_plain(name)
+        )
+        axes.fill(angles, values, color=colour, alpha=0.06)
+    axes.set_ylim(centre, 1.0)
+    rings = np.arange(1, centre, -0.05 if centre >= 0.7 else -0.1 if centre >= 0.5 else -0.2)
+    axes.set_yticks(rings, [f"{100 * ring:.0f} %" for ring in rings], fontsize=8)
+    axes.set_xticks(angles, [f"{_plain(label)}\n{100 * best[task]:.1f}" for task, label in tasks.items()], fontsize=9.5)
+    axes.tick_params(axis="x", pad=8)
+    axes.spines["polar"].set_color(GRID)
+    figure.legend(loc="outside lower center", ncols=min(3, len(scores)), columnspacing=1.2, handlelength=1.6)
+    return figure
+
+
+def reasoning_bars(tasks: Mapping[str, str], figures: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Figure:
+    """Scores in per cent by task and model, with 95 % intervals (1.96 standard errors). ``figures``: ``value``, ``se`` by model, task."""
+    models = len(figures)
+    figure = Figure(figsize=(WIDTH, 0.95 + len(tasks) * (0.2 + 0.19 * models)))
+    axes = figure.add_subplot()
+    height = 0.84 / models
+    for place, (name, by_task) in enumerate(figures.items()):
+        where = [row - 0.42 + height * (place + 0.5) for row in range(len(tasks))]
+        values = [100 * by_task[task]["value"] for task in tasks]
+        errors = [196 * (by_task[task]["se"] or 0.0) for task in tasks]
+        axes.barh(
+            where,
+            values,
+            height * 0.9,
+            xerr=errors,
+            color=_look(place)[0],
+            ecolor=INK,
+            capsize=2,
+            error_kw={"linewidth": 1},
+            label=_plain(name),
+        )
+    axes.set(ylim=(len(tasks) - 0.5, -0.5), yticks=range(len(tasks)), yticklabels=[_plain(label) for label in tasks.values()])
+    axes.set_xlim(left=0)
+    axes.grid(axis="x")
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel("score, % (bars: 95 % interval)")
+    figure.legend(loc="outside upper left", ncols=min(3, models), columnspacing=1.2, handlelength=1, handleheight=0.9)
+    return figure
+
+
+def _look(place: int) -> tuple[str, str]:
+    return MODELS[place % len(MODELS)], MARKERS[place % len(MARKERS)]
+
+
+def _plain(name: str) -> str:
+    """Return a name as a label: no line breaks, not too long."""
+    name = " ".join("".join(char if char.isprintable() else " " for char in name).split())
+    return name if len(name) <= 24 else f"{name[:23]}…"

@@ -1,0 +1,182 @@
+"""Figures as rows of tables: what stands in the page, already in words and in the order of the columns."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spag.evaluation.stats import Rate
+from spag.game.base import Outcome, Role
+from spag.report.findings import p_text, p_value, signed, turned
+from spag.report.reading import Json, RunData, SelfPlay
+from spag.web.render import duration
+
+ROLE_COLUMNS = {
+    Role.ATTACKER: {"win": "wins", "violation": "breaks a rule", "tie": "ties", "loss": "loses"},
+    Role.DEFENDER: {"win": "wins", "tie": "ties", "loss": "loses", "guess": "announces a guess", "guessed_right": "of these right"},
+}
+_COMPARED = {
+    Outcome.ATTACKER_WINS: "wins as attacker",
+    Outcome.ATTACKER_VIOLATION: "breaks a rule as attacker",
+    Outcome.DEFENDER_WINS: "wins as defender",
+}
+_HEALTH = {
+    "induced": "attacker wins by luring",
+    "wrong_guess": "attacker wins by a wrong guess",
+    "first_wrong_guess": "… in the defender's first utterance",
+    "hidden_leaks": "leaks only strict judging sees",
+    "shared_openings": "openings used for 2 words or more",
+    "generic_openings": "openings used for 3 words or more",
+    "empty": "utterances empty",
+    "repeated": "… said before in the game",
+    "copied": "… copied from the rules",
+    "refusals": "… refusing to play",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A cell with a figure, and lines that belong to it in small print."""
+
+    text: str
+    notes: tuple[str, ...]
+
+
+Cell = str | Rate | Noted | None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table: its columns, and rows of as many cells, the first of which names the row. ``None`` is a figure that there is not."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    last_is_total: bool = False
+
+
+def role_table(arena: Mapping[str, Any], role: Role) -> Table:
+    """How each player did in ``role``, every rate with its interval."""
+    columns = ROLE_COLUMNS[role]
+    rows = [
+        (row["name"], *(Rate(**row[key]) if row[key]["total"] else None for key in columns))
+        for row in arena["roles"]
+        if row["role"] == role
+    ]
+    return Table(("player", *columns.values()), tuple(rows))
+
+
+def pair_table(arena: Mapping[str, Any]) -> Table:
+    """Every two players, the later one first, in both roles."""
+    rows = []
+    for pair in arena["pairs"]:
+        (one, other), (won, lost) = pair["players"], pair["wins"]
+        score = turned(pair["score"], as_is=False) if pair["score"] else None
+        points = _interval(score, 100) if score else "–"
+        p = p_value(score["p_value"]) if score else "–"
+        rows.append((f"{other} – {one}", f"{pair['games']:,}", f"{lost} – {won}", str(pair["undecided"]), points, p))
+    return Table(("players", "games", "wins", "undecided", "points in 100 games", "p"), tuple(rows))
+
+
+def change_table(arena: Mapping[str, Any]) -> Table:
+    """What the last player does otherwise than each of the others, in the same role on the same words."""
+    last = arena["ratings"][-1]["name"]
+    rows = []
+    for row in arena["paired"]:
+        if last in row["players"]:
+            is_one = row["players"][0] == last
+            ours, theirs = (row["one"], row["other"]) if is_one else (row["other"], row["one"])
+            difference = turned(row["difference"], is_one)
+            against = row["players"][1 if is_one else 0]
+            change = f"{100 * theirs['rate']:.0f} → {100 * ours['rate']:.0f}"
+            rows.append((_COMPARED[Outcome(row["outcome"])], against, change, _interval(difference, 100), p_value(difference["p_value"])))
+    return Table(("", "against", "% then → now", "difference", "p"), tuple(rows))
+
+
+def _interval(difference: Mapping[str, float], scale: float = 1, value: str = "mean", digits: int = 0) -> str:
+    mean, low, high = (signed(scale * difference[key], digits) for key in (value, "low", "high"))
+    return f"{mean} [{low}, {high}]"
+
+
+def health_table(plays: Sequence[SelfPlay]) -> Table | None:
+    """The figures of health, a column for each iteration; ``None`` when no iteration has them."""
+    found = {play.name: play.health for play in plays if play.health}
+    columns = list(found.values())
+    rows: list[tuple[str, ...]] = [
+        ("games", *(f"{one['games']:,}" for one in columns)),
+        ("utterances a game", *(f"{one['mean_length']:.1f}" for one in columns)),
+        *((f"{label}, %", *(f"{100 * one[key]:.1f}" for one in columns)) for key, label in _HEALTH.items()),
+    ]
+    for role in Role:
+        rows.append((f"{role}: words an utterance", *(f"{one[role]['mean_words']:.1f}" for one in columns)))
+        rows.append((f"{role}: distinct pairs of words, %", *(f"{100 * one[role]['distinct_2']:.0f}" for one in columns)))
+    return Table(("", *found), tuple(rows)) if found else None
+
+
+def reasoning_table(reasoning: Mapping[str, Any]) -> Table:
+    """A row for each task, a column for each model: score ± standard error, and below it the difference to the reference."""
+    reference, models = reasoning["reference"], reasoning["models"]
+    rows: list[tuple[Cell, ...]] = []
+    for task, about in reasoning["tasks"].items():
+        figures = [model["tasks"][task] for model in models.values()]
+        details = (f"{about['metric']}, {about['shots']}-shot", f"{figures[0]['items']:,} items")
+        rows.append((Noted(about["label"], details), *(_score(figure, is_reference=not place) for place, figure in enumerate(figures))))
+    if len(reasoning["tasks"]) > 1:
+        means = [model["geometric_mean"] for model in models.values()]
+        rows.append(("geometric mean", *(_score(mean, is_reference=not place) for place, mean in enumerate(means))))
+    return Table((f"%, below: minus {reference}", *models), tuple(rows))
+
+
+def _score(figure: Mapping[str, Any], *, is_reference: bool) -> Cell:
+    error, difference = figure.get("se"), figure["difference"]
+    text = f"{100 * figure['value']:.1f}" + (f" ± {100 * error:.1f}" if error is not None else "")
+    if is_reference:
+        return text
+    p = (p_text(difference["p"]),) if "p" in difference else ()
+    return Noted(text, (_interval(difference, 100, "value", 1), *p))
+
+
+def cost_table(run: RunData) -> Table:
+    """Time and tokens of every stage, with their total."""
+    rows: list[tuple[str, ...]] = []
+    seconds = tokens = 0
+    for name, stage in run.stages.items():
+        results = stage.get("results") or {}
+        seconds += stage["seconds"]
+        tokens += results.get("completion_tokens", 0)
+        rows.append((name, duration(stage["seconds"]), *_work(stage, results)))
+    if run.reasoning:
+        spent = sum(task.get("seconds", 0.0) for model in run.reasoning["models"].values() for task in model["tasks"].values())
+        seconds += spent
+        rows.append(("reasoning", duration(spent), f"{len(run.reasoning['tasks'])} tasks", "", ""))
+    rows.append(("total", duration(seconds), "", "", f"{tokens:,}" if tokens else ""))
+    return Table(("stage", "time", "work", "games an hour", "tokens said"), tuple(rows), last_is_total=True)
+
+
+def _work(stage: Json, results: Json) -> tuple[str, str, str]:
+    """Return what a stage did, games an hour, and completion tokens."""
+    if stage["status"] != "done":
+        return "not finished", "", ""
+    work = ""
+    if "steps" in results:
+        work = f"{results['steps']:,} steps on {results['samples']:,} samples"
+    elif "games" in results:
+        work = f"{results['games']:,} games"
+    elif "samples" in results:
+        work = f"{sum(results['samples'].values()) + results.get('sft', 0):,} samples"
+    rate, tokens = results.get("games_per_hour"), results.get("completion_tokens")
+    return work, f"{rate:,}" if rate else "", f"{tokens:,}" if tokens else ""
+
+
+def versions(run: RunData) -> dict[str, str]:
+    """Return every library version that the run's stages and the reasoning evaluation recorded, sorted; several where they differ."""
+    found: dict[str, list[str]] = {}
+    for name, version in sorted(set(_recorded(run))):
+        found.setdefault(name, []).append(version)
+    return {name: ", ".join(numbers) for name, numbers in found.items()}
+
+
+def _recorded(run: RunData) -> Iterator[tuple[str, str]]:
+    places = [stage.get("results") or {} for stage in run.stages.values()]
+    if run.reasoning:
+        places += [task for model in run.reasoning["models"].values() for task in model["tasks"].values()]
+    for place in places:
+        yield from ((name, str(version)) for name, version in place.get("versions", {}).items())

@@ -1,0 +1,102 @@
+"""Small run folders, made of the same pieces as real ones."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from spag.config import RunConfig, dump_config
+from spag.episodes import Episode, PlayerInfo
+from spag.evaluation.arena import arena_report, match_specs, pairings
+from spag.evaluation.health import iteration_health
+from spag.evaluation.reasoning_results import figures_of
+from spag.game.base import Role, Utterance
+from spag.game.judge import JudgeMode
+from spag.store import write_json, write_rows
+
+HOSTILE = '</bdi></style><script src="http://evil.example/x.js">alert(1)</script><img src=x onerror=alert(2)> \u202eevil'
+WORDS = [f"word{number:02d}x" for number in range(24)]
+PLAYERS = ("base", "imitation", "iteration-1")
+STRENGTH = {"base": 0, "imitation": 10, "iteration-1": 24}  # words on which it leads the defender astray, of 24
+
+
+def game(word: str, *texts: str, id: str = "", players: Mapping[Role, str] | None = None) -> Episode:
+    roles = (Role.ATTACKER, Role.DEFENDER)
+    history = tuple(Utterance(roles[place % 2], text) for place, text in enumerate(texts))
+    infos = {role: PlayerInfo(name) for role, name in (players or {}).items()}
+    return Episode(id=id or f"{word}-0", target_word=word, max_turns=5, history=history, players=infos)
+
+
+def arena_games() -> list[Episode]:
+    """Every attacker lures its defender on the first of the words, as many as its strength; the others end in a tie."""
+    games = []
+    for pairing in pairings(PLAYERS):
+        for place, spec in enumerate(match_specs(pairing, WORDS, seed=0)):
+            reply = f"Is it {spec.target_word}?" if place < STRENGTH[pairing.attacker] else "No idea."
+            sides = {Role.ATTACKER: pairing.attacker, Role.DEFENDER: pairing.defender}
+            games.append(game(spec.target_word, "Tell me about your day.", reply, id=spec.id, players=sides))
+    return games
+
+
+def selfplay_games() -> list[Episode]:
+    talk = "What flows to the sea?", "Water does, mostly.", "And what carries it there?"
+    return [
+        game("river", *talk, "I know the word! It is `river`!", id="river-0"),
+        game("bread", "What do you eat with butter in the morning?", "I like my bread warm.", id="bread-0"),
+        game("bread", "What is in your bag?", "A loaf of bread.", id="bread-1"),
+        game("cat", f"{HOSTILE} My c-a-t sleeps.", "Good for it.", id="cat-0"),
+        game("piano", "Hello there.", "Hello there.", "Hello there.", "Hello there.", id="piano-0"),
+        game("garden", "Say it.", "I know the word! It is `spade`!", id="garden-0"),
+        game("window", "Glass" + " and glass" * 20, "What?", id="window-0"),
+    ]
+
+
+def steps(count: int, **figures: float) -> list[dict[str, Any]]:
+    return [{"step": step, "learning_rate": 1e-4 / step, "loss": 3.0 / step, **figures} for step in range(1, count + 1)]
+
+
+def write_run(folder: Path, *, iterations: int = 1) -> Path:
+    """Write a run with self-play, training, arena and log; no reasoning."""
+    config = RunConfig.model_validate({"model": {"name": "tiny <model>"}, "iterations": iterations})
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(dump_config(config))
+    stages: dict[str, Any] = {"imitation/train": stage(90.0, steps=5, samples=40)}
+    (folder / "imitation").mkdir()
+    write_rows(folder / "imitation" / "metrics.jsonl", steps(5, loss_attacker=1.0, loss_defender=2.0))
+    for number in range(1, iterations + 1):
+        name = f"iteration-{number}"
+        write_rows(folder / name / "episodes.jsonl", selfplay_games())
+        write_json(folder / name / "health.json", iteration_health(folder / name / "episodes.jsonl", JudgeMode.STRICT))
+        write_rows(folder / name / "metrics.jsonl", steps(7, kl=0.1, clip_fraction=0.25, grad_norm=float("inf")))
+        outcomes = {"attacker_wins": 3, "defender_wins": 1, "attacker_violation": 1, "tie": 2}
+        stages[f"{name}/play"] = stage(3600.0, games=7, outcomes=outcomes, games_per_hour=1234, completion_tokens=56_789)
+        stages[f"{name}/train"] = stage(30.0, steps=7, samples=11, versions={"torch": "2.13.0"})
+    write_rows(folder / "arena" / "episodes.jsonl", arena_games())
+    write_json(folder / "arena" / "results.json", arena_report(arena_games(), JudgeMode.STRICT, PLAYERS))
+    stages["arena"] = stage(60.0, games=144)
+    write_manifest(folder, stages)
+    write_rows(folder / "log.jsonl", [{"stage": "arena", "finished": "2026-01-02T03:04:05Z"}])
+    return folder
+
+
+def stage(seconds: float, **results: Any) -> dict[str, Any]:
+    return {"status": "done", "fingerprint": "0" * 16, "settings": {}, "seconds": seconds, "results": results}
+
+
+def write_manifest(folder: Path, stages: Mapping[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "manifest.json", {"schema_version": 1, "measured": {}, "stages": stages})
+
+
+def write_reasoning(folder: Path, tasks: Sequence[str], *, better_by: float = 0.3) -> None:
+    """Write reasoning results of base and iteration-1, 100 items a task: base is right on 40, the other on ``better_by`` more."""
+    right = {"base": 40, "iteration-1": round(100 * (0.4 + better_by))}
+    items = {
+        task: {name: [{"task": task, "metrics": {"acc": float(item < count)}} for item in range(100)] for name, count in right.items()}
+        for task in tasks
+    }
+    figures = figures_of(dict.fromkeys(tasks, "acc"), items, 0)
+    for model in figures.values():
+        for figure in model["tasks"].values():
+            figure.update(seconds=60.0, versions={"lm_eval": "0.4.13"})
+    about = {task: {"label": f"<{task}>", "metric": "acc", "shots": 0} for task in tasks}
+    write_json(folder / "reasoning" / "results.json", {"reference": "base", "tasks": about, "models": figures})

@@ -1,0 +1,63 @@
+"""What is called better, worse, or no different."""
+
+from typing import Any
+
+import pytest
+
+from spag.report.findings import Finding, Tone, arena_findings, p_text, reasoning_finding, sentence, signed
+
+
+def arena(mean: float, p: float, players: tuple[str, str] = ("base", "mine")) -> dict[str, Any]:
+    ratings = [{"name": "base", "points": 0.0, "low": 0.0, "high": 0.0}, {"name": "mine", "points": 120.4, "low": 30.0, "high": 210.0}]
+    score = {"mean": mean, "low": mean - 0.1, "high": mean + 0.2, "p_value": p}
+    return {"ratings": ratings, "pairs": [{"players": list(players), "score": score}]}
+
+
+@pytest.mark.parametrize(
+    ("mean", "p", "tone"),
+    [(-0.3, 0.01, Tone.BETTER), (0.3, 0.01, Tone.WORSE), (-0.3, 0.05, Tone.UNCLEAR), (0.3, 0.9, Tone.UNCLEAR)],
+)
+def test_scores_are_those_of_the_last_player(mean: float, p: float, tone: Tone) -> None:
+    last, (found,) = arena_findings(arena(mean, p))  # the pair has base first: base is 30 points ahead, or behind
+    assert (last, found.tone, found.other) == ("mine", tone, "base")
+
+
+def test_figures_are_turned_with_their_interval() -> None:
+    _, (found,) = arena_findings(arena(-0.3, 0.004))
+    assert found.figures == "+30 points in 100 games [+10, +40], p = 0.004; Elo +120 [+30, +210]"
+    _, (same,) = arena_findings(arena(0.3, 0.004, ("mine", "base")))
+    assert same.figures == "+30 points in 100 games [+20, +50], p = 0.004; Elo +120 [+30, +210]"
+
+
+def test_players_that_never_met_are_not_compared() -> None:
+    results = arena(0.3, 0.01)
+    results["pairs"][0]["score"] = None
+    assert arena_findings(results) == ("mine", [])
+
+
+def test_one_sentence_with_equal_findings_together() -> None:
+    found = [Finding(Tone.BETTER, "base", ""), Finding(Tone.UNCLEAR, "imitation", "")]
+    assert sentence("mine", found) == "mine is better than base, but shows no difference from imitation beyond noise."
+    both = [Finding(Tone.WORSE, "base", ""), Finding(Tone.WORSE, "imitation", "")]
+    assert sentence("mine", both) == "mine is worse than base and imitation."
+
+
+def reasoning(tasks: int, low: float, p: float) -> dict[str, Any]:
+    difference = {"value": 0.021, "low": low, "high": 0.05, "p": p}
+    names = [f"task{number}" for number in range(tasks)]
+    model = {"tasks": {name: {"difference": difference} for name in names}, "geometric_mean": {"difference": difference}}
+    return {"reference": "base", "tasks": {name: {"label": name} for name in names}, "models": {"base": model, "mine": model}}
+
+
+def test_reasoning_goes_by_the_interval_of_the_mean_or_the_p_value_of_the_only_task() -> None:
+    unsure, sure = reasoning_finding(reasoning(3, -0.001, 0.001)), reasoning_finding(reasoning(3, 0.001, 0.9))
+    assert unsure and unsure[1].tone is Tone.UNCLEAR
+    assert sure and sure == ("mine", Finding(Tone.BETTER, "base", "geometric mean of 3 tasks +2.1 points [+0.1, +5.0]"))
+    one = reasoning_finding(reasoning(1, -0.001, 0.001))
+    assert one and one[1] == Finding(Tone.BETTER, "base", "task0 +2.1 points [−0.1, +5.0], p = 0.001")
+
+
+def test_numbers_in_words() -> None:
+    assert [signed(value) for value in (1.6, -1.6, 0.4, -0.4)] == ["+2", "−2", "0", "0"]
+    assert signed(-0.04, 1) == "0.0"
+    assert [p_text(p) for p in (0.0004, 0.0312, 0.42, 1.0)] == ["p < 0.001", "p = 0.031", "p = 0.42", "p = 1.00"]

@@ -1,0 +1,181 @@
+"""The page as a reader, a browser and a curious file would meet it."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from run_fixtures import HOSTILE, stage, write_manifest, write_reasoning, write_run
+
+from spag.cli.report import report_command
+from spag.errors import DataError, RunError
+from spag.report import write_report
+
+BLOCKS = {"td", "th", "dt", "dd", "small"}
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+
+class Page(HTMLParser):
+    """Checks that tags are balanced and ids unique; collects tags, links and text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.pieces: list[str] = []
+        self.feed(html)
+        self.close()
+        assert not self.open, f"never closed: {self.open}"
+        assert len(self.ids) == len(set(self.ids))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        for name, value in attrs:
+            assert not name.startswith("on"), f"{tag} {name}"
+            if name == "id":
+                self.ids.append(value or "")
+            elif name in ("href", "src", "xlink:href", "action", "data", "poster"):
+                self.links.append(value or "")
+        self.pieces += [" "] * (tag in BLOCKS)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open.pop() == tag, f"</{tag}> at {self.getpos()}"
+        self.pieces += [" "] * (tag in BLOCKS)
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.pieces.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join("".join(self.pieces).split())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = write_run(tmp_path_factory.mktemp("runs") / "nice & <short>", iterations=2)
+    write_reasoning(run, ["alpha", "beta", "gamma"])
+    write_report(run)
+    return run
+
+
+@pytest.fixture(scope="module")
+def html(folder: Path) -> str:
+    return (folder / "report" / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def page(html: str) -> Page:
+    return Page(html)
+
+
+def test_says_whether_it_got_better(page: Page) -> None:
+    assert "iteration-1 is better than base and imitation." in page.text
+    # against base on 24 words: 24 wins and 24 ties, so (24 - 0) / 48; against imitation 24 wins to 10, so 14 / 48
+    assert "At the game, against base: +50 points in 100 games [+50, +50], p < 0.001; Elo +" in page.text
+    assert "At the game, against imitation: +29 points in 100 games [+" in page.text
+    assert "on 24 held-out words (144 games); so few words show large differences only" in page.text
+    # 70 of 100 right against 40, on each of three tasks
+    assert "Reasoning of iteration-1, against base: geometric mean of 3 tasks +30.0 points [+" in page.text
+
+
+def test_shows_the_figures(page: Page) -> None:
+    assert "imitation 42 29–56" in page.text  # attacks 48 times and wins 10 + 10
+    assert "iteration-1 – imitation 48 24 – 10 14 +29" in page.text
+    assert "70.0 ± 4.6 +30.0 [+" in page.text  # sqrt(0.7 * 0.3 / 99) = 0.0461
+    assert "iteration-1/play 60 min 7 games 1,234 56,789" in page.text
+    assert "total 2 h 10 min 113,578" in page.text  # 90 + 2 * 3630 + 60 + 6 tasks * 60 s = 7770 s; twice 56,789 tokens
+    assert "utterances a game" in page.text and "leaks only strict judging sees, % 14.3" in page.text  # 1 of 7
+    assert "lm_eval 0.4.13" in page.text and "torch 2.13.0" in page.text
+    assert "tiny <model> · 2 iterations of self-play · strict judge" in page.text
+    assert "finished 2026-01-02 03:04:05 UTC" in page.text and "kl_coef:" in page.text
+
+
+def test_shows_games_as_a_conversation_with_the_word_marked(html: str, page: Page) -> None:
+    assert "It is `<mark>river</mark>`!" in html
+    assert "I like my <mark>bread</mark> warm." in html
+    assert "My <mark>c-a-t</mark> sleeps." in html
+    assert 'The attacker spelled "cat" as "c-a-t".' in page.text
+    assert 'The defender guessed "river", and was right.' in page.text
+    assert "Best games of iteration-2" in page.text
+
+
+def test_needs_nothing_else_and_runs_nothing(html: str, page: Page) -> None:
+    assert not page.tags & {"script", "link", "img", "iframe", "object", "embed", "base", "form"}
+    assert all(link.startswith("#") for link in page.links)
+    assert not re.search(r"https?:|//|@import|url\((?!#)", re.sub(r"</?bdi[^>]*>", "", html).replace(escaped(HOSTILE), "")), "an address"
+
+
+def escaped(text: str) -> str:
+    from spag.web.render import said
+
+    return str(said(text))
+
+
+def test_hostile_text_stays_text(html: str, page: Page) -> None:
+    assert "alert(1)" in page.text and "<script" not in html and "<img" not in html
+    assert "U+202E" in page.text and "\u202e" not in html
+    assert "nice & <short>" in page.text and "<short>" not in html
+    assert "&lt;alpha&gt;" in html  # a task's label inside a plot
+
+
+def test_plots_are_files_too(folder: Path, html: str) -> None:
+    names = {"ratings", "win-matrix", "reasoning-radar", "reasoning-bars", "outcomes"}
+    names |= {"training-imitation", "training-iteration-1", "training-iteration-2"}
+    plots = folder / "report" / "plots"
+    assert {path.name for path in plots.iterdir()} == {f"{name}.{kind}" for name in names for kind in ("png", "svg")}
+    assert all((plots / f"{name}.png").read_bytes().startswith(b"\x89PNG") for name in names)
+    assert html.count('class="chart"') == len(names)
+    inline = html[html.index('<svg class="chart"') : html.rindex("</svg>")]
+    assert "currentColor" in inline and "#33363f" not in inline  # the page's ink, whatever its colours
+
+
+def test_the_same_run_gives_the_same_bytes(folder: Path, html: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plots = {path: path.read_bytes() for path in (folder / "report" / "plots").iterdir()}
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
+    assert write_report(folder).read_text(encoding="utf-8") == html
+    assert {path: path.read_bytes() for path in plots} == plots
+
+
+def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
+    write_manifest(tmp_path, {"imitation/samples": {"status": "started", "fingerprint": "", "settings": {}, "seconds": 0.0}})
+    page = Page(write_report(tmp_path).read_text(encoding="utf-8"))
+    missing = ("The arena has not been played yet", "Not evaluated", "No self-play has finished", "No training step has been logged")
+    for words in (*missing, "No games have been played", "recorded no versions", "settings are not written yet", "not finished"):
+        assert words in page.text
+    assert "By player" not in page.text and "svg" not in page.tags
+
+
+def test_two_tasks_have_bars_but_no_radar(tmp_path: Path) -> None:
+    write_manifest(tmp_path, {"imitation/train": stage(1.0)})
+    write_reasoning(tmp_path, ["alpha", "beta"])
+    page = Page(write_report(tmp_path).read_text(encoding="utf-8"))
+    assert {path.stem for path in (tmp_path / "report" / "plots").iterdir()} == {"reasoning-bars"}
+    assert "better Reasoning of iteration-1, against base: geometric mean of 2 tasks" in page.text
+
+
+def test_no_run_and_broken_files_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"nowhere: not a run folder: it has no manifest.json; name the --output of spag run"):
+        write_report(tmp_path / "nowhere")
+    write_manifest(tmp_path, {})
+    (tmp_path / "imitation").mkdir()
+    (tmp_path / "imitation" / "metrics.jsonl").write_text('{"step": 1, "loss": NaN}\n{"step": 2, "lo')  # being written
+    write_report(tmp_path)
+    (tmp_path / "imitation" / "metrics.jsonl").write_text('{"step": 1}\nnonsense\n')
+    with pytest.raises(DataError, match=r"metrics.jsonl:2: not JSON"):
+        write_report(tmp_path)
+
+
+def test_the_command_names_the_page(folder: Path) -> None:
+    result = CliRunner().invoke(report_command, [str(folder)])
+    assert (result.exit_code, result.output) == (0, f"{folder / 'report' / 'index.html'}\n")
