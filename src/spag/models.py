@@ -248,4 +248,4 @@ def _first_line(error: Exception) -> str:
 
 def library_versions() -> dict[str, str]:
     """Return the versions that decide what a run computes."""
-    return {"torch": torch.__version__, "transformers": transformers.__version__}
+    return {"torch": str(torch.__version__), "transformers": str(transformers.__version__)}

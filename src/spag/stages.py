@@ -232,6 +232,7 @@ def train_on(
     title: str,
 ) -> dict[str, Any]:
     """Train and return the figures worth keeping. Offline RL when ``training`` is an ``OfflineRLConfig``, else imitation."""
+    from spag.models import library_versions  # noqa: PLC0415 - imports torch
     from spag.training import Phase, Stage, TrainProgress, train  # noqa: PLC0415 - imports torch
 
     stage = Stage.OFFLINE_RL if isinstance(training, OfflineRLConfig) else Stage.IMITATION
@@ -246,7 +247,8 @@ def train_on(
             bars[at.phase].update(at.step, f"{at.samples_per_second:.2f} samples/s{loss}")
 
         result = train(stage, samples, model=model, training=training, start_from=start_from, output=output, seed=seed, progress=show)
-    return {"steps": result.steps, "samples": result.samples, "seconds": round(result.seconds, 1), "metrics": result.metrics}
+    figures = {"steps": result.steps, "samples": result.samples, "seconds": round(result.seconds, 1), "metrics": result.metrics}
+    return {**figures, "versions": library_versions()}
 
 
 def play_arena(folder: Path, entrants: Mapping[str, ModelConfig], config: RunConfig, table: Table) -> dict[str, Any]:

@@ -57,9 +57,17 @@ def judge_command(episodes: Path, mode: str, show: int, output: Path | None) -> 
 @config_options
 @click.option("--imitation", is_flag=True, help="Make imitation samples (teacher games) instead of offline RL samples.")
 @click.option("--sft", type=EXISTING, help="Instruction data to mix in (short for --set offline_rl.sft_data=FILE).")
+@click.option("--learner", metavar="NAME", help="Player whose utterances to keep, in games against frozen opponents. [default: both]")
 @click.option("--output", type=ANY_PATH, required=True, help="Samples file to write.")
 def rewards_command(
-    episodes: Path, config_name: str | None, overrides: tuple[str, ...], seed: int | None, imitation: bool, sft: Path | None, output: Path
+    episodes: Path,
+    config_name: str | None,
+    overrides: tuple[str, ...],
+    seed: int | None,
+    imitation: bool,
+    sft: Path | None,
+    learner: str | None,
+    output: Path,
 ) -> None:
     """Turn the games of a file into weighted training samples."""
     from spag.episodes import SampleType, read_episodes
@@ -80,6 +88,7 @@ def rewards_command(
         seed=config.seed,
         sample_type=SampleType.IMITATION if imitation else SampleType.RL,
         sft=rows,
+        learner=learner,
     )
     print_rewards(stats, len(rows))
 
