@@ -70,7 +70,8 @@ def test_arguments_on_a_cpu() -> None:
     made = arguments(VLLMSettings("m", "float32", "cpu", concurrency=8))
     assert made["max_model_len"] == 2048  # the model's limit, below max_length
     assert made["kv_cache_memory_bytes"] == 8 * 2048 // 4 * 1000
-    assert (made["enable_prefix_caching"], made["enable_chunked_prefill"], made["load_format"]) == (True, True, "safetensors")
+    assert (made["enable_prefix_caching"], made["load_format"]) == (True, "safetensors")
+    assert (made["enable_chunked_prefill"], made["max_num_batched_tokens"]) == (False, 4096)  # no prompt in parts
     assert "gpu_memory_utilization" not in made and "enable_lora" not in made
     two_copies = VLLMSettings("m", "float32", "cpu", concurrency=512, data_parallel=2, split=2)
     assert arguments(two_copies, free=80_000_000)["kv_cache_memory_bytes"] == 10_000_000  # half of a quarter

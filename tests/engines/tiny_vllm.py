@@ -28,4 +28,4 @@ def make_tiny_vllm(folder: Path) -> TinyVLLM:
         lora = LoraConfig(r=4, lora_alpha=16, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
         get_peft_model(load_model(str(base), dtype="float32", device="cpu"), lora).save_pretrained(adapter)
         load_tokenizer(str(base)).save_pretrained(adapter)
-    return TinyVLLM(base, adapters, VLLMSettings(str(base), "float32", "cpu", tuple(map(str, adapters)), 4, concurrency=8, max_length=512))
+    return TinyVLLM(base, adapters, VLLMSettings(str(base), "float32", "cpu", tuple(map(str, adapters)), 4, concurrency=16, max_length=512))
