@@ -82,11 +82,11 @@ def test_adapters_and_their_base_speak_at_once_over_one_vllm(vllm_views: list[VL
 
 
 def test_more_text_than_one_step_takes_is_drawn_by_seed_all_the_same(vllm_views: list[VLLMEngine]) -> None:
-    """16 prompts of 450 tokens are more than the 4,096 of a step on a CPU, where no prompt may be prefilled in parts."""
+    """16 prompts of 450 tokens are more than the 2,048 of a step on a CPU, where no prompt may be prefilled in parts."""
     prompts = [f"{number} " + "some long story " * 28 for number in range(16)]
     sampling = Sampling(1.2, max_new_tokens=4)
     first, again = ask(vllm_views[0], prompts, sampling), ask(vllm_views[0], prompts, sampling)
-    assert sum(done.prompt_tokens for done in first) > 4096
+    assert sum(done.prompt_tokens for done in first) > 2 * 2048
     assert [done.token_ids for done in first] == [done.token_ids for done in again]
 
 
