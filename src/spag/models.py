@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -194,6 +194,14 @@ def encode_query(tokenizer: PreTrainedTokenizerBase, query: str, style: PromptSt
         bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
         return bos + _token_ids(tokenizer, query)
     return _token_ids(tokenizer, _chat_text(tokenizer, [{"role": "user", "content": query}], reply_follows=True))
+
+
+def shared_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return how many leading tokens two sequences share."""
+    for index, (a, b) in enumerate(zip(one, other, strict=False)):
+        if a != b:
+            return index
+    return min(len(one), len(other))
 
 
 def end_token_id(tokenizer: PreTrainedTokenizerBase, style: PromptStyle) -> int:

@@ -9,10 +9,10 @@ import torch
 
 from spag.engines.base import Completion, FinishReason, PromptStyle, Request, Sampling
 from spag.engines.drawing import draw_tokens
-from spag.engines.slots import attention_mask, grouped_attention, shared_length
+from spag.engines.slots import attention_mask, grouped_attention
 from spag.engines.transformers import TransformersEngine
 from spag.errors import ModelError
-from spag.models import encode_query, load_model, load_tokenizer
+from spag.models import encode_query, load_model, load_tokenizer, shared_length
 from tiny_model import make_model
 
 GREEDY = Sampling(temperature=0, max_new_tokens=12)

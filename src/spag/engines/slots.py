@@ -154,14 +154,6 @@ AttentionInterface.register(ATTENTION, grouped_attention)
 AttentionMaskInterface.register(ATTENTION, sdpa_mask)
 
 
-def shared_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return how many leading tokens two sequences share."""
-    for index, (a, b) in enumerate(zip(one, other, strict=False)):
-        if a != b:
-            return index
-    return min(len(one), len(other))
-
-
 def attention_mask(positions: torch.Tensor, width: int, window: int | None = None) -> torch.Tensor:
     """Return the mask (B, 1, Q, width), True = may be seen: every slot position up to the query's own, within ``window`` if given.
 

@@ -14,9 +14,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from spag.engines.base import Completion, FinishReason, PromptStyle, Request
 from spag.engines.drawing import draw_tokens
-from spag.engines.slots import ATTENTION, SlotCache, attention_mask, shared_length
+from spag.engines.slots import ATTENTION, SlotCache, attention_mask
 from spag.errors import EngineError, ModelError
-from spag.models import encode_query, stop_token_ids
+from spag.models import encode_query, shared_length, stop_token_ids
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ import string
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -135,7 +136,8 @@ class _Counts:
 
 def health(episodes: Iterable[Episode], judge: JudgeMode = JudgeMode.STRICT, prompts: PromptSet | None = None) -> Health:
     """Judge ``episodes`` and return their figures. ``prompts``: what the players read, for finding copies of it."""
-    counts = _Counts(_prompt_grams(prompts or PromptSet.default()))
+    prompts = prompts or PromptSet.default()
+    counts = _Counts(_template_grams((*prompts.rules, *prompts.instructions.values())))
     for episode in episodes:
         _count_outcome(counts, episode, judge)
     return _result(counts)
@@ -211,9 +213,9 @@ def _ngrams(words: list[str], n: int) -> Iterator[tuple[str, ...]]:
     return zip(*(words[start:] for start in range(n)), strict=False)
 
 
-def _prompt_grams(prompts: PromptSet) -> frozenset[tuple[str, ...]]:
-    """Return the n-grams that stand between the placeholders of the rules and instructions."""
-    texts = (*prompts.rules, *prompts.instructions.values())
+@lru_cache(maxsize=8)
+def _template_grams(texts: tuple[str, ...]) -> frozenset[tuple[str, ...]]:
+    """Return the n-grams that stand between the placeholders of the templates; remembered, as the report asks for each game alone."""
     pieces = (piece for text in texts for piece, *_ in string.Formatter().parse(text))
     return frozenset(gram for piece in pieces for gram in _ngrams(_WORD.findall(piece.casefold()), COPIED_WORDS))
 

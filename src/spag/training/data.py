@@ -153,12 +153,12 @@ def _packed_rows(samples: Sequence[EncodedSample]) -> Batch:
 
 
 def _padded_rows(samples: Sequence[EncodedSample]) -> Batch:
-    width = max(len(sample.fed) for sample in samples)
-    input_ids = torch.zeros(len(samples), width, dtype=torch.int64)
+    rows = [torch.tensor(sample.fed) for sample in samples]
+    input_ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).long()
+    width = input_ids.shape[1]
     wanted = torch.zeros(len(samples), width, dtype=torch.bool)
-    for row, sample in enumerate(samples):
-        input_ids[row, : len(sample.fed)] = torch.tensor(sample.fed)
-        wanted[row, sample.target_start - 1 : len(sample.fed)] = True
+    for index, (sample, row) in enumerate(zip(samples, rows, strict=True)):
+        wanted[index, sample.target_start - 1 : len(row)] = True
     columns = wanted.any(dim=0).nonzero().squeeze(1)
     picks = wanted[:, columns].flatten().nonzero().squeeze(1)
     return {"input_ids": input_ids, "position_ids": torch.arange(width).expand_as(input_ids), "columns": columns, "picks": picks}

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from spag.models import shared_length
+
 _WHOLE = 96
 """A subtree of at most so many tokens attends in one piece: many small calls cost more than some masked-out scores."""
 
@@ -65,7 +67,7 @@ def pack(sequences: Sequence[Sequence[int]]) -> Packing:
     path: list[int] = []  # the row's index of each token of the sequence before
     before: Sequence[int] = ()
     for sequence in sequences:
-        kept = shared_prefix(before, sequence)
+        kept = shared_length(before, sequence)
         path = path[:kept] + list(range(len(tokens), len(tokens) + len(sequence) - kept))
         tokens.extend(sequence[kept:])
         depths.extend(range(kept, len(sequence)))
@@ -81,17 +83,9 @@ def packed_length(sequences: Sequence[Sequence[int]]) -> int:
     before: Sequence[int] = ()
     total = 0
     for sequence in sequences:
-        total += len(sequence) - shared_prefix(before, sequence)
+        total += len(sequence) - shared_length(before, sequence)
         before = sequence
     return total
-
-
-def shared_prefix(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return how many leading tokens two sequences share."""
-    for index, (a, b) in enumerate(zip(one, other, strict=False)):
-        if a != b:
-            return index
-    return min(len(one), len(other))
 
 
 def _ends(depths: Sequence[int]) -> list[int]:

@@ -10,8 +10,7 @@ Not every model can be handled so: ``abilities_of`` finds out by trying. The res
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -52,13 +51,17 @@ def abilities_of(model: nn.Module, longest: int) -> Abilities:
     with torch.no_grad():
         expected = _probe(model, samples, Abilities())
         found = Abilities(kept=_agrees(model, samples, Abilities(kept=True), expected))
-        if found.kept and _agrees(model, samples, Abilities(kept=True, chunked=True), expected):
-            found = Abilities(kept=True, chunked=True)
-        packed = Abilities(packed=True, kept=found.kept, chunked=found.chunked)
-        if _attends_to_all(model, longest) and _agrees(model, samples, packed, expected):
-            found = packed
-        else:
-            _bare(model).set_attn_implementation("sdpa")
+        chunked = replace(found, chunked=True)
+        if found.kept and _agrees(model, samples, chunked, expected):
+            found = chunked
+        packed = replace(found, packed=True)
+        if _attends_to_all(model, longest):
+            before = _bare(model).config._attn_implementation
+            _bare(model).set_attn_implementation(ATTENTION)
+            if _agrees(model, samples, packed, expected):
+                found = packed
+            else:
+                _bare(model).set_attn_implementation(before)
     model.train(training)
     return found
 
@@ -93,9 +96,11 @@ def _chunked_head(model: nn.Module, batch: Batch) -> Iterator[None]:
     head = _bare(model).get_output_embeddings()
     plain = head.forward
 
+    def score(hidden: Tensor, labels: Tensor) -> Tensor:
+        return _logprobs(plain(hidden), labels)
+
     def forward(hidden: Tensor) -> Tensor:
         rows = hidden.flatten(0, 1)[batch["picks"]]
-        score = partial(_head_logprobs, plain)
         parts = [
             checkpoint(score, rows[at : at + CHUNK], batch["labels"][at : at + CHUNK], use_reentrant=False)
             for at in range(0, len(rows), CHUNK)
@@ -107,10 +112,6 @@ def _chunked_head(model: nn.Module, batch: Batch) -> Iterator[None]:
         yield
     finally:
         head.forward = plain
-
-
-def _head_logprobs(head: Any, hidden: Tensor, labels: Tensor) -> Tensor:
-    return _logprobs(head(hidden), labels)
 
 
 def _logprobs(logits: Tensor, labels: Tensor) -> Tensor:
@@ -147,8 +148,6 @@ def _probe(model: nn.Module, samples: list[EncodedSample], abilities: Abilities)
 
 def _agrees(model: nn.Module, samples: list[EncodedSample], abilities: Abilities, expected: Tensor) -> bool:
     """Whether ``model`` takes that way and comes to the same log-probabilities."""
-    if abilities.packed:
-        _bare(model).set_attn_implementation(ATTENTION)
     try:
         found = _probe(model, samples, abilities)
     except (TypeError, ValueError, AttributeError, IndexError, RuntimeError):  # its forward pass does not know the argument, or ignores it
