@@ -51,7 +51,7 @@ class PaperLoop:
     def __init__(self, model: ModelConfig) -> None:
         self.model = load_model(model.name, dtype=model.dtype, device=model.device)
         self.tokenizer = load_tokenizer(model.name)
-        self.stop_ids = sorted(stop_token_ids(self.model, self.tokenizer, PromptStyle.PLAIN))
+        self.stop_ids = sorted(stop_token_ids(self.model.generation_config, self.tokenizer, PromptStyle.PLAIN))
         self.words = iter(_words(1000))
 
     def __call__(self) -> Reading:

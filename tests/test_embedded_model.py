@@ -49,7 +49,7 @@ def test_the_gguf_becomes_a_plain_folder() -> None:
     model, tokenizer = load_model(MODEL), load_tokenizer(MODEL)
     assert str(model.dtype) == "torch.bfloat16"
     assert not hasattr(model.config, "quantization_config")
-    assert stop_token_ids(model, tokenizer, PromptStyle.CHAT) == {tokenizer.convert_tokens_to_ids("<|im_end|>")}
+    assert stop_token_ids(model.generation_config, tokenizer, PromptStyle.CHAT) == {tokenizer.convert_tokens_to_ids("<|im_end|>")}
     text = tokenizer.decode(encode_query(tokenizer, "Hello", PromptStyle.CHAT))
     assert text.endswith("<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n")
 

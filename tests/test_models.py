@@ -96,7 +96,7 @@ def test_a_template_may_end_replies_with_a_token_of_its_own(model_folder: Path) 
     end = tokenizer.convert_tokens_to_ids("<end>")
     assert end_token_id(tokenizer, PromptStyle.CHAT) == end
     model = load_model(str(model_folder), dtype="float32")
-    assert stop_token_ids(model, tokenizer, PromptStyle.CHAT) == {end, tokenizer.eos_token_id}
+    assert stop_token_ids(model.generation_config, tokenizer, PromptStyle.CHAT) == {end, tokenizer.eos_token_id}
 
 
 def test_the_fastest_dtype_is_one_of_ours() -> None:

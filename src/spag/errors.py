@@ -39,3 +39,8 @@ class RunError(SpagError):
 
 class StorageError(SpagError):
     """Writing to disk failed; what was written before stays readable."""
+
+
+def first_line(error: Exception, longest: int = 300) -> str:
+    """Return what an error of another library says, cut to one line of at most ``longest`` characters."""
+    return str(error).strip().partition("\n")[0][:longest] or type(error).__name__

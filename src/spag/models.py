@@ -20,17 +20,17 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from spag.engines.base import PromptStyle
-from spag.errors import ModelError
+from spag.errors import ModelError, first_line
 
 logger = logging.getLogger(__name__)
 
 EMBEDDED_NAME = "smollm2-135m"
 EMBEDDED_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
-_ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_CONFIG = "adapter_config.json"
 
 
 @contextmanager
@@ -58,8 +58,8 @@ def resolve_model(name: str) -> str:
             raise ModelError(f"{name}: a model file must be a .gguf; give the folder of a transformers model instead")
         return str(_dequantised(path))
     if path.is_dir():
-        if not (path / "config.json").exists() and not (path / _ADAPTER_CONFIG).exists():
-            raise ModelError(f"{name}: this folder holds no config.json and no {_ADAPTER_CONFIG}, so it is not a model")
+        if not (path / "config.json").exists() and not (path / ADAPTER_CONFIG).exists():
+            raise ModelError(f"{name}: this folder holds no config.json and no {ADAPTER_CONFIG}, so it is not a model")
         return str(path)
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise ModelError(f"{name!r}: no such file or folder")
@@ -92,7 +92,7 @@ def _dequantised(gguf: Path) -> Path:
         tokenizer = AutoTokenizer.from_pretrained(**source)
         loaded = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
     except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"{gguf}: transformers cannot load this GGUF file: {_first_line(error)}") from error
+        raise ModelError(f"{gguf}: transformers cannot load this GGUF file: {first_line(error)}") from error
     config = AutoConfig.from_pretrained(**source)
     if hasattr(config, "quantization_config"):
         del config.quantization_config
@@ -109,7 +109,7 @@ def load_tokenizer(name: str, *, trust_remote_code: bool = False) -> PreTrainedT
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
-        raise ModelError(_load_failure(name, source, error)) from error
+        raise ModelError(load_failure(name, source, error)) from error
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
@@ -125,18 +125,18 @@ def load_model(
     model; ``trainable_adapter`` leaves the adapter's weights trainable.
     """
     source = resolve_model(name)
-    adapter = Path(source) / _ADAPTER_CONFIG
-    base = resolve_model(json.loads(adapter.read_text())["base_model_name_or_path"]) if adapter.exists() else source
+    adapted = adapter_base(Path(source))
+    base = source if adapted is None else resolve_model(adapted)
     try:
         model = AutoModelForCausalLM.from_pretrained(
             base, dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code, use_safetensors=True
         )
-        if adapter.exists():
+        if adapted is not None:
             from peft import PeftModel  # noqa: PLC0415 - slow to import, and only adapters need it
 
             model = PeftModel.from_pretrained(model, source, is_trainable=trainable_adapter)
     except (OSError, ValueError, KeyError) as error:
-        raise ModelError(_load_failure(name, base, error)) from error
+        raise ModelError(load_failure(name, base, error)) from error
     model.to(device or default_device())
     return model.eval()
 
@@ -219,11 +219,17 @@ def end_token_id(tokenizer: PreTrainedTokenizerBase, style: PromptStyle) -> int:
     return int(tokenizer.eos_token_id)
 
 
-def stop_token_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, style: PromptStyle) -> frozenset[int]:
-    """Return every token that ends generation: the reply's end token, EOS, and those of the model's generation config."""
-    configured = getattr(model.generation_config, "eos_token_id", None)
+def stop_token_ids(generation: GenerationConfig | None, tokenizer: PreTrainedTokenizerBase, style: PromptStyle) -> frozenset[int]:
+    """Return every token that ends generation: the reply's end token, EOS, and those of the model's generation config, if it has one."""
+    configured = getattr(generation, "eos_token_id", None)
     extra = configured if isinstance(configured, list) else [configured]
     return frozenset(int(i) for i in (end_token_id(tokenizer, style), tokenizer.eos_token_id, *extra) if i is not None)
+
+
+def adapter_base(folder: Path) -> str | None:
+    """Return the name of the model that a LoRA adapter folder adapts; ``None`` for a folder that is no adapter."""
+    config = folder / ADAPTER_CONFIG
+    return str(json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"]) if config.is_file() else None
 
 
 def _token_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
@@ -238,7 +244,8 @@ def _chat_text(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]
     return str(text)
 
 
-def _load_failure(name: str, source: str, error: Exception) -> str:
+def load_failure(name: str, source: str, error: Exception) -> str:
+    """Return why ``name``, read from ``source``, cannot be loaded, and what helps."""
     text = str(error)
     if "trust_remote_code" in text:
         return f"{name}: this model brings its own code; review it, then set model.trust_remote_code=true"
@@ -247,11 +254,7 @@ def _load_failure(name: str, source: str, error: Exception) -> str:
             f"{name}: no safetensors weights found (pickled weights are never loaded); convert it first or choose a revision that has them"
         )
     where = "" if Path(source).exists() else " (neither a local folder nor a hub model that can be reached)"
-    return f"{name}: cannot be loaded{where}: {_first_line(error)}"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:300] or type(error).__name__
+    return f"{name}: cannot be loaded{where}: {first_line(error)}"
 
 
 def library_versions() -> dict[str, str]:

@@ -108,18 +108,17 @@ def _open_group(models: Sequence[ModelConfig], engine: EngineConfig, split: int)
     return open_vllm(settings, speakers)
 
 
-def _adapter_config(folder: str) -> Path:
-    return Path(folder).expanduser() / "adapter_config.json"
-
-
 def _base_and_adapter(name: str) -> tuple[str, str | None]:
     """Return the base model's name and the adapter's folder, ``None`` for a whole model."""
-    config = _adapter_config(name)
-    if not config.is_file():
-        return name, None
-    return str(json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"]), str(config.parent)
+    from spag.models import adapter_base  # noqa: PLC0415 - imports torch
+
+    folder = Path(name).expanduser()
+    base = adapter_base(folder)
+    return (name, None) if base is None else (base, str(folder))
 
 
 def _rank(adapter: str) -> int:
-    config = json.loads(_adapter_config(adapter).read_text(encoding="utf-8"))
+    from spag.models import ADAPTER_CONFIG  # noqa: PLC0415 - imports torch
+
+    config = json.loads((Path(adapter) / ADAPTER_CONFIG).read_text(encoding="utf-8"))
     return max(int(config["r"]), *map(int, (config.get("rank_pattern") or {}).values()), 1)

@@ -53,7 +53,7 @@ class TransformersEngine:
         if model.config._attn_implementation == "sdpa":
             model.set_attn_implementation(ATTENTION)
         self._cache = SlotCache(concurrency, self._attention.layers)
-        self._stop_ids = stop_token_ids(model, tokenizer, style)
+        self._stop_ids = stop_token_ids(model.generation_config, tokenizer, style)
         self._queue: list[_Row] = []
         self._active: list[_Row] = []
 

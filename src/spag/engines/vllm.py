@@ -21,7 +21,7 @@ from spag.engines.vllm_pool import VLLMPool
 from spag.engines.vllm_setup import VLLMSettings, engine_arguments, worker_environments
 from spag.engines.vllm_worker import Reply
 from spag.errors import EngineError, ModelError
-from spag.models import encode_query, end_token_id, load_tokenizer
+from spag.models import encode_query, load_failure, load_tokenizer, stop_token_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,18 +163,16 @@ def _load_config(settings: VLLMSettings) -> PreTrainedConfig:
     try:
         config = AutoConfig.from_pretrained(settings.model, trust_remote_code=settings.trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"{settings.model}: cannot be loaded: {str(error).partition(chr(10))[0][:300]}") from error
+        raise ModelError(load_failure(settings.model, settings.model, error)) from error
     return config.get_text_config(decoder=True)
 
 
 def _stop_ids(settings: VLLMSettings, tokenizer: PreTrainedTokenizerBase, style: PromptStyle) -> frozenset[int]:
-    """Return what ``spag.models.stop_token_ids`` returns, from the model's folder instead of the loaded model."""
     try:
-        configured = GenerationConfig.from_pretrained(settings.model).eos_token_id
-    except OSError:  # many models have no generation config
-        configured = None
-    extra = configured if isinstance(configured, list) else [configured]
-    return frozenset(int(i) for i in (end_token_id(tokenizer, style), tokenizer.eos_token_id, *extra) if i is not None)
+        generation = GenerationConfig.from_pretrained(settings.model)
+    except OSError:  # many models have none
+        generation = None
+    return stop_token_ids(generation, tokenizer, style)
 
 
 def _token_bytes(config: PreTrainedConfig, dtype: str) -> int:

@@ -28,7 +28,7 @@ from spag.evaluation.reasoning_lm import RememberingLM
 from spag.evaluation.reasoning_results import Items, check_same_items, figures_of, read_items
 from spag.evaluation.reasoning_tasks import LoadedTask, ReasoningSettings, load_tasks, mean_metrics, quiet_harness
 from spag.manifest import Manifest, file_digest
-from spag.models import library_versions, resolve_model
+from spag.models import adapter_base, library_versions, resolve_model
 from spag.progress import Reporter
 from spag.store import FolderLock, write_json, write_rows
 
@@ -130,8 +130,8 @@ def _contents(name: str) -> list[Any]:
         except (OSError, ValueError):
             return [name]  # loading it says what is wrong
     files = [[file.name, file_digest(file)] for file in sorted(folder.iterdir()) if file.is_file() and not file.name.startswith(".")]
-    adapter = folder / "adapter_config.json"
-    return files + (_contents(json.loads(adapter.read_text())["base_model_name_or_path"]) if adapter.exists() else [])
+    base = adapter_base(folder)
+    return files + (_contents(base) if base is not None else [])
 
 
 def _stage_settings(identity: str, task: LoadedTask, settings: ReasoningSettings) -> dict[str, Any]:

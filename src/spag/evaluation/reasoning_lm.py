@@ -15,7 +15,7 @@ import msgspec
 from lm_eval.models.huggingface import HFLM
 
 from spag.config import ModelConfig
-from spag.errors import RunError
+from spag.errors import RunError, first_line
 from spag.models import load_model, load_tokenizer
 from spag.progress import Reporter
 from spag.store import JsonlStore, cut_torn_line
@@ -69,7 +69,7 @@ class RememberingLM(HFLM):  # type: ignore[misc]
         try:
             return compute(requests, disable_tqdm=True)
         except AssertionError as error:  # lm-eval's way to say that a request does not fit the model's context
-            raise RunError(f"{self.title}: {str(error).strip().partition(chr(10))[0]}") from error
+            raise RunError(f"{self.title}: {first_line(error)}") from error
         except RuntimeError as error:
             if "out of memory" not in str(error).lower():
                 raise

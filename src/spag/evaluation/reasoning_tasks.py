@@ -27,7 +27,7 @@ from jinja2.sandbox import SandboxedEnvironment
 from lm_eval.api.metrics import mean
 from lm_eval.tasks import TaskManager
 
-from spag.errors import ConfigError, DataError
+from spag.errors import ConfigError, DataError, first_line
 from spag.evaluation.reasoning_files import check_task_files
 
 PAPER = "paper"
@@ -130,7 +130,7 @@ def load_tasks(settings: ReasoningSettings) -> list[LoadedTask]:
             try:
                 parts = manager.load([name])["tasks"]
             except _TASK_FAILURES as error:
-                failures.append(f"{name} ({type(error).__name__}: {str(error).strip().partition(chr(10))[0][:160]})")
+                failures.append(f"{name} ({type(error).__name__}: {first_line(error, 160)})")
                 continue
             loaded.append(_prepare(name, parts, settings))
     if failures:

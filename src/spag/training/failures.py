@@ -10,7 +10,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from spag.errors import RunError, StorageError
+from spag.errors import RunError, StorageError, first_line
 
 _DISK_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
 _DISK_TEXTS = ("no space left on device", "disk quota exceeded", "file write failed", "failed writing file", "unexpected pos")
@@ -28,7 +28,7 @@ def clear_failures(output: Path) -> Iterator[None]:
         if _is_disk(error):
             path = getattr(error, "filename", None) or output
             raise StorageError(
-                f"{path}: cannot be written ({_first_line(error)}); free some space and start again, training resumes"
+                f"{path}: cannot be written ({first_line(error, 200)}); free some space and start again, training resumes"
             ) from error
         if any(text in str(error).lower() for text in _MEMORY_TEXTS):
             raise RunError(_memory_line(output)) from error
@@ -44,7 +44,3 @@ def _is_disk(error: Exception) -> bool:
 def _memory_line(output: Path) -> str:
     remedy = "lower micro_batch_size or max_length, switch gradient_checkpointing on, or train a LoRA adapter"
     return f"{output}: out of memory while training; {remedy}, and start again: training resumes"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0][:200]
