@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from spag import stages
-from spag.config import EngineConfig, ModelConfig, RunConfig, parse_config
+from spag.config import EngineConfig, ModelConfig, RunConfig
+from spag.configfile import parse_config
 from spag.engines.base import Request
 from spag.engines.scripted import ScriptedEngine
 from spag.pipeline import run

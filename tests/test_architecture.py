@@ -12,7 +12,7 @@ SRC = Path(__file__).parent.parent / "src" / "spag"
 # Each room imports only from rooms above it (docs/architecture.md).
 ROOMS = [
     {"errors", "seeding", "progress"},
-    {"config"},
+    {"config", "configfile"},
     {"game"},
     {"episodes", "store", "wordlist", "promptfile"},
     {"upstream", "sft", "manifest"},

@@ -14,7 +14,7 @@ import yaml
 
 from scripted_run import WORDS, config_for, scripted
 from spag import stages
-from spag.config import load_config
+from spag.configfile import load_config
 from spag.engines.base import Engine
 from spag.episodes import SampleType, read_episodes, read_samples
 from spag.errors import ConfigError, DataError, RunError

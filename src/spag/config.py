@@ -1,37 +1,20 @@
-"""Every option, once: pydantic models, YAML presets, dotted overrides (``--set selfplay.words=200``).
+"""Every option, once, as pydantic models; ``configfile.py`` reads them from presets, YAML files and dotted overrides.
 
-Defaults are the paper's hyper-parameters for LLaMA-2-7B (arXiv 2404.10642, section 4 and upstream's scripts). Imports nothing of ours but
-errors, and no torch, so that ``spag --help`` stays fast. Unknown keys are refused with the nearest known name. ``docs/configuration.md`` is
-generated from the descriptions here.
+Defaults are the paper's hyper-parameters for LLaMA-2-7B (arXiv 2404.10642, section 4 and upstream's scripts). Imports nothing of ours, and
+no torch, so that ``spag --help`` stays fast. ``docs/configuration.md`` is generated from the descriptions here.
 """
 
-import difflib
-import json
-from collections.abc import Iterator, Sequence
-from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Literal
 
-import yaml
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    TypeAdapter,
-    ValidationError,
-    field_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 from pydantic_core import PydanticCustomError
-
-from spag.errors import ConfigError
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
-FREE_TO_CHANGE = frozenset({"micro_batch_size", "gradient_checkpointing", "save_steps", "log_steps", "report_to"})
+FREE_TO_CHANGE = frozenset(
+    {"micro_batch_size", "gradient_checkpointing", "save_steps", "log_steps", "report_to", "processes", "parallel", "offload"}
+)
 """Settings of a training that do not change what is computed, so that it may be resumed with other values of them."""
 
 
@@ -92,6 +75,7 @@ class LoraConfig(Section):
     alpha: PositiveInt = Field(32, description="scale of the update is alpha / rank")
     dropout: Fraction = Field(0.0, description="dropout on the adapter's input")
     target_modules: str | list[str] = Field("all-linear", description="which layers get an adapter")
+    quantize: bool = Field(False, description="QLoRA: the base model's weights in 4 bits while training (bitsandbytes, NF4)")
 
 
 class TrainingConfig(Section):
@@ -113,6 +97,15 @@ class TrainingConfig(Section):
     sft_samples: NonNegativeInt | None = Field(None, description="how many SFT rows to mix in; null takes all")
     gradient_checkpointing: bool = Field(True, description="recompute activations to save memory")
     lora: LoraConfig | None = Field(None, description="train a LoRA adapter instead of all weights")
+    processes: PositiveInt | None = Field(
+        None, description="processes that train together; null takes what torchrun started, else one a visible GPU (one on CPUs)"
+    )
+    parallel: Literal["replicas", "fsdp", "deepspeed"] = Field(
+        "replicas",
+        description="how processes share the model. replicas: each holds all of it; fsdp (FSDP2) and deepspeed (ZeRO-3) shard weights, "
+        "gradients and optimiser",
+    )
+    offload: bool = Field(False, description="fsdp and deepspeed: keep the sharded weights and optimiser in CPU memory")
     save_steps: PositiveInt = Field(50, description="optimiser steps between checkpoints to resume from")
     log_steps: PositiveInt = Field(1, description="optimiser steps between rows of metrics.jsonl")
     report_to: list[Literal["tensorboard", "wandb", "trackio"]] = Field(
@@ -191,6 +184,24 @@ class ArenaConfig(Section):
     sampling: ArenaSamplingConfig = Field(default_factory=ArenaSamplingConfig, description="how both sides sample")
 
 
+class ClusterConfig(Section):
+    address: str | None = Field(
+        None,
+        description="Ray cluster to play and train on: auto (the one this machine belongs to), local (a Ray of this machine alone) or an "
+        "address; null uses no Ray",
+    )
+    workers: PositiveInt | None = Field(
+        None, description="engines that play at once; null takes as many as the cluster's GPUs hold, without GPUs one a node"
+    )
+    lease: PositiveInt = Field(16, description="games handed to an engine at a time; a lost engine's unfinished ones are played elsewhere")
+    deadline: PositiveFloat = Field(
+        900.0, description="seconds without a finished game after which an engine counts as hung and is replaced"
+    )
+    storage: str | None = Field(
+        None, description="folder or fsspec URL (s3://BUCKET/PATH) that every node sees, for weights; null: all nodes see the run folder"
+    )
+
+
 class RunConfig(Section):
     """A whole run: imitation, then ``iterations`` times self-play, rewards and offline RL, then the arena."""
 
@@ -205,106 +216,4 @@ class RunConfig(Section):
     rewards: RewardsConfig = Field(default_factory=RewardsConfig)
     offline_rl: OfflineRLConfig = Field(default_factory=OfflineRLConfig)
     arena: ArenaConfig = Field(default_factory=ArenaConfig)
-
-
-def preset_names() -> list[str]:
-    """Return the names of the shipped presets."""
-    return sorted(entry.name.removesuffix(".yaml") for entry in resources.files("spag.presets").iterdir() if entry.name.endswith(".yaml"))
-
-
-def load_config(name: str, overrides: Sequence[str] = ()) -> RunConfig:
-    """Read a preset (by name) or a YAML file (by path) and apply ``a.b=value`` overrides. Raises ``ConfigError``."""
-    path = Path(name)
-    if name in preset_names():
-        text, label = (resources.files("spag.presets") / f"{name}.yaml").read_text(encoding="utf-8"), f"preset {name}"
-    elif path.is_file():
-        text, label = path.read_text(encoding="utf-8"), name
-    else:
-        raise ConfigError(f"{name}: no such config file, and no preset of that name (presets: {', '.join(preset_names())})")
-    return parse_config(text, label, overrides)
-
-
-def parse_config(text: str, label: str, overrides: Sequence[str] = ()) -> RunConfig:
-    """Parse YAML ``text``, which errors call ``label``."""
-    try:
-        data = yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{label}: not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(data, dict):
-        raise ConfigError(f"{label}: expected a mapping of options, got {type(data).__name__}")
-    for override in overrides:
-        _apply_override(data, override)
-    try:
-        return RunConfig.model_validate(data)
-    except ValidationError as error:
-        raise ConfigError(f"{label}: {_describe(error)}") from error
-
-
-def dump_config(config: RunConfig) -> str:
-    """Return the resolved config as YAML; ``parse_config`` reads it back to an equal one."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
-
-
-def option_names(section: type[BaseModel] = RunConfig, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every dotted option name with its pydantic field."""
-    for name, info in section.model_fields.items():
-        nested = next((t for t in (info.annotation, *get_args(info.annotation)) if isinstance(t, type) and issubclass(t, BaseModel)), None)
-        if nested is not None:
-            yield from option_names(nested, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", info
-
-
-def configuration_page() -> str:
-    """Return docs/configuration.md: every option with its default and meaning."""
-    lines = [
-        "# Configuration",
-        "",
-        "Every option of a preset or a YAML file, and of `--set A.B=VALUE`. Defaults are the paper's for LLaMA-2-7B. Made by `make docs`.",
-        "",
-        "| option | default | meaning |",
-        "| --- | --- | --- |",
-    ]
-    for name, info in option_names():
-        value = TypeAdapter(Any).dump_python(info.get_default(call_default_factory=True), mode="json")
-        choices = next((get_args(t) for t in (info.annotation, *get_args(info.annotation)) if get_origin(t) is Literal), ())
-        meaning = (info.description or "") + (f" ({', '.join(map(str, choices))})" if choices else "")
-        lines.append(f"| `{name}` | `{json.dumps(value)}` | {meaning} |".replace("<", "&lt;"))
-    return "\n".join(lines) + "\n"
-
-
-def _apply_override(data: dict[str, Any], override: str) -> None:
-    key, equals, value = override.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"--set {override}: write it as a.b=value")
-    *parents, last = key.split(".")
-    at = data
-    for parent in parents:
-        nested = at.get(parent)
-        at[parent] = dict(nested) if isinstance(nested, dict) else {}  # a copy: a YAML alias makes two sections one object
-        at = at[parent]
-    try:
-        at[last] = _scalar(value)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--set {override}: the value is not YAML") from error
-
-
-def _scalar(value: str) -> Any:
-    """YAML, except that 5e-6 is a number (YAML 1.1 asks for 5.0e-6)."""
-    try:
-        return float(value) if "e" in value.lower() else yaml.safe_load(value)
-    except ValueError:
-        return yaml.safe_load(value)
-
-
-def _describe(error: ValidationError) -> str:
-    """One line for the first fault; an unknown key comes with the nearest known name."""
-    first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        known = [name for name, _ in option_names()]
-        sections = {name.rpartition(".")[0] for name in known if "." in name}
-        near = difflib.get_close_matches(key, [*known, *sections], n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]}?" if near else "; see docs/configuration.md"
-        return f"unknown option {key}{hint}"
-    return f"{key}: {first['msg'][:1].lower()}{first['msg'][1:]}, got {first['input']!r}"
+    cluster: ClusterConfig = Field(default_factory=ClusterConfig)

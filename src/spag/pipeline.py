@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from spag.collect import PlaySummary
-from spag.config import FREE_TO_CHANGE, OPPONENTS, ModelConfig, RewardsConfig, RunConfig, TrainingConfig, dump_config
+from spag.config import FREE_TO_CHANGE, OPPONENTS, ModelConfig, RewardsConfig, RunConfig, TrainingConfig
+from spag.configfile import dump_config
 from spag.episodes import SampleType, TrainingSample, read_episodes, read_samples
 from spag.evaluation.health import iteration_health
 from spag.game.base import Role

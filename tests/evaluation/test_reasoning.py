@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from spag.config import ModelConfig, RunConfig, dump_config
+from spag.config import ModelConfig, RunConfig
+from spag.configfile import dump_config
 from spag.errors import ConfigError, RunError
 from spag.evaluation import reasoning
 from spag.evaluation.reasoning import evaluate_reasoning

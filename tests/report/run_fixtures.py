@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spag.config import RunConfig, dump_config
+from spag.config import RunConfig
+from spag.configfile import dump_config
 from spag.episodes import Episode, PlayerInfo
 from spag.evaluation.arena import arena_report, match_specs, pairings
 from spag.evaluation.health import iteration_health

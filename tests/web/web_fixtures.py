@@ -11,7 +11,7 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from spag.config import dump_config, parse_config
+from spag.configfile import dump_config, parse_config
 from spag.engines.base import Completion, Engine, FinishReason, Request
 from spag.engines.scripted import ScriptedEngine
 from spag.episodes import Episode, PlayerInfo

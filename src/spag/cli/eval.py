@@ -77,7 +77,7 @@ def _players(arguments: tuple[str, ...], config: "RunConfig") -> "dict[str, Mode
 
 def _models_of_run(folder: Path) -> "dict[str, ModelConfig]":
     """Return base, imitation and the iterations of a run, as far as they are trained, as the run's own config loads them."""
-    from spag.config import load_config
+    from spag.configfile import load_config
     from spag.manifest import Manifest
     from spag.pipeline import BASE, IMITATION, iteration_name
     from spag.stages import settle_dtype

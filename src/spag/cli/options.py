@@ -26,7 +26,7 @@ def config_options(command: Command) -> Command:
 
 def read_config(config_name: str | None, overrides: tuple[str, ...], seed: int | None) -> "RunConfig":
     """Return the config that the shared options describe; without ``--config``, the defaults."""
-    from spag.config import load_config, parse_config
+    from spag.configfile import load_config, parse_config
 
     extra = (*overrides, f"seed={seed}") if seed is not None else overrides
     return load_config(config_name, extra) if config_name else parse_config("", "defaults", extra)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spag.config import RunConfig, load_config
+from spag.config import RunConfig
+from spag.configfile import load_config
 from spag.errors import DataError, RunError
 from spag.game.base import Outcome
 from spag.manifest import Manifest

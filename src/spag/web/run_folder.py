@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from spag.config import RunConfig, load_config
+from spag.config import RunConfig
+from spag.configfile import load_config
 from spag.errors import DataError, RunError
 from spag.manifest import Manifest
 from spag.pipeline import BASE, IMITATION, iteration_name
