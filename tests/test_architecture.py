@@ -23,15 +23,32 @@ ROOMS = [
     {"collect", "rewards"},
     {"training"},
     {"evaluation"},
+    {"cluster"},
+    {"launch"},
     {"stages"},
     {"pipeline"},
+    {"planning"},
+    {"doctor"},
     {"web.verdicts", "web.render"},
     {"report"},
+    {"exporting"},
     {"web"},
     {"console", "tables"},
     {"cli"},
 ]
-TORCH_ROOMS = ("models", "engines.transformers", "engines.slots", "engines.drawing", "engines.vllm", "training", "evaluation.reasoning")
+TORCH_ROOMS = (
+    "models",
+    "engines.transformers",
+    "engines.slots",
+    "engines.drawing",
+    "engines.vllm",
+    "training",
+    "evaluation.reasoning",
+    "cluster.train",
+    "exporting.weights",
+    "doctor.machine",
+    "planning.reading",
+)
 
 
 def module_name(path: Path) -> str:

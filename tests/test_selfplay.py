@@ -1,7 +1,7 @@
 """Many games in flight: the same games whatever the engine's order, batch size or interruptions."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,9 +13,8 @@ from spag.engines.scripted import ScriptedEngine
 from spag.episodes import Episode, read_episodes
 from spag.errors import DataError, RunError
 from spag.game.base import Outcome, Role
-from spag.game.taboo import AdversarialTaboo
 from spag.seeding import derive_seed
-from spag.selfplay import GameSpec, Player, PlayStats, game_specs, play
+from spag.selfplay import GameSpec, Player, PlayRules, PlayStats, game_specs, play, play_by
 
 WORDS = ["river", "bread", "piano", "ice cream", "window"]
 LINES = [
@@ -98,11 +97,11 @@ def test_a_game_in_flight_twice_is_refused() -> None:
 
 
 def collect(path: Path, specs: list[GameSpec], reply: object = chatter, **options: object) -> object:
-    def make(stack: ExitStack) -> Mapping[Role, Player]:
+    def play_them(left: Sequence[GameSpec], stats: PlayStats, stack: ExitStack) -> Iterator[list[Episode]]:
         engine = ScriptedEngine(reply, concurrency=4)  # type: ignore[arg-type]
-        return {role: Player(engine, "chatter", Sampling()) for role in Role}
+        return play_by(PlayRules(), left, {role: Player(engine, "chatter", Sampling()) for role in Role}, stats)
 
-    return collect_episodes(path, specs, make, game=AdversarialTaboo(), max_turns=5, **options)  # type: ignore[arg-type]
+    return collect_episodes(path, specs, play_them, **options)  # type: ignore[arg-type]
 
 
 def test_resuming_plays_only_what_is_missing(tmp_path: Path) -> None:
@@ -128,10 +127,10 @@ def test_a_complete_file_loads_no_model(tmp_path: Path) -> None:
     path, specs = tmp_path / "e.jsonl", game_specs(WORDS, 1, seed=1)
     collect(path, specs)
 
-    def fail(stack: ExitStack) -> Mapping[Role, Player]:
+    def fail(*_: object) -> Iterator[list[Episode]]:
         raise AssertionError("a model was loaded")
 
-    summary = collect_episodes(path, specs, fail, game=AdversarialTaboo(), max_turns=5)
+    summary = collect_episodes(path, specs, fail)
     assert (summary.games, summary.played_now) == (5, 0)
 
 

@@ -2,20 +2,23 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from spag.episodes import Episode, read_episodes
 from spag.errors import RunError
-from spag.game.base import Game, Outcome, Role
-from spag.game.prompts import PromptSet
+from spag.game.base import Outcome
 from spag.progress import Reporter, SilentReporter
-from spag.selfplay import GameSpec, Player, PlayStats, play
+from spag.selfplay import GameSpec, PlayStats
 from spag.store import JsonlStore, cut_torn_line
 
-MakePlayers = Callable[[ExitStack], Mapping[Role, Player]]
+PlayThem = Callable[[Sequence[GameSpec], PlayStats, ExitStack], Iterator[Sequence[Episode]]]
+"""Plays games here or elsewhere: yields episodes as they finish, counts in the stats, and puts clean-up on the stack.
+
+Those that finish together come together, and cost one wait for the disk.
+"""
 
 
 @dataclass(slots=True)
@@ -53,20 +56,16 @@ class PlaySummary:
 def collect_episodes(
     path: Path,
     specs: Sequence[GameSpec],
-    make_players: MakePlayers,
+    play_them: PlayThem,
     *,
-    game: Game,
-    max_turns: int,
-    prompts: PromptSet | None = None,
     reporter: Reporter | None = None,
     title: str = "self-play",
-    in_flight: int | None = None,
     file_specs: Sequence[GameSpec] | None = None,
 ) -> PlaySummary:
     """Play every game of ``specs`` that ``path`` does not hold yet, appending each as it finishes.
 
-    Models are loaded (``make_players``, which may put clean-up on the stack) only when a game is left to play. Raises ``RunError`` when
-    ``path`` holds games of specs outside ``file_specs`` (by default, ``specs``), ``DataError`` when it is corrupt.
+    ``play_them`` is called only when a game is left to play, so that no model is loaded for nothing. Raises ``RunError`` when ``path``
+    holds games of specs outside ``file_specs`` (by default, ``specs``), ``DataError`` when it is corrupt.
     """
     summary = PlaySummary()
     cut_torn_line(path)
@@ -74,15 +73,15 @@ def collect_episodes(
     if not left:
         return summary
     with ExitStack() as stack:
-        players = make_players(stack)
+        batches = play_them(left, summary.stats, stack)
         store = stack.enter_context(JsonlStore(path))
         tracker = stack.enter_context((reporter or SilentReporter()).track(title, len(specs), summary.games))
         started = time.monotonic()
-        episodes = play(left, players, game=game, max_turns=max_turns, prompts=prompts, stats=summary.stats, in_flight=in_flight)
-        for episode in episodes:
-            store.append(episode)
-            _count(summary, episode)
-            summary.played_now += 1
+        for batch in batches:
+            store.append(*batch)
+            for episode in batch:
+                _count(summary, episode)
+            summary.played_now += len(batch)
             summary.seconds = time.monotonic() - started
             tracker.update(summary.games, summary.describe())
     return summary

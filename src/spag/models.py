@@ -169,12 +169,17 @@ def default_device() -> str:
 
 
 @no_progress_bars()
-def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Save ``model`` and ``tokenizer`` as a plain transformers folder: it is complete or absent, whenever the process dies."""
+def save_model(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, weights: dict[str, torch.Tensor] | None = None
+) -> None:
+    """Save ``model`` and ``tokenizer`` as a plain transformers folder: it is complete or absent, whenever the process dies.
+
+    ``weights`` by name are saved in place of the model's own, which may be spread over processes.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        model.save_pretrained(beside, safe_serialization=True)
+        model.save_pretrained(beside, safe_serialization=True, state_dict=weights)
         tokenizer.save_pretrained(beside)
         beside.chmod(0o755)
         if folder.exists():

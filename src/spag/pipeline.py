@@ -13,11 +13,12 @@ from typing import Any
 from spag.collect import PlaySummary
 from spag.config import FREE_TO_CHANGE, OPPONENTS, ModelConfig, RewardsConfig, RunConfig, TrainingConfig
 from spag.configfile import dump_config
-from spag.episodes import SampleType, TrainingSample, read_episodes, read_samples
+from spag.episodes import SampleType, TrainingSample, read_episodes
 from spag.evaluation.health import iteration_health
 from spag.game.base import Role
 from spag.game.judge import JudgeMode
 from spag.game.words import Split
+from spag.launch import train_on
 from spag.manifest import Manifest, file_digest
 from spag.progress import Reporter
 from spag.rewards import RewardStats
@@ -35,7 +36,6 @@ from spag.stages import (
     table_of,
     teacher_episodes,
     teacher_path,
-    train_on,
     write_samples,
 )
 from spag.store import FolderLock, storage_errors, write_atomically, write_json
@@ -197,9 +197,8 @@ def _train(run: Run, name: str, training: TrainingConfig, start_from: str) -> No
     folder = run.folder / name
 
     def train() -> Results:
-        samples = list(read_samples(folder / "samples.jsonl"))
         return train_on(
-            samples,
+            folder / "samples.jsonl",
             run.config.model,
             training,
             start_from=run.checkpoint(start_from),
@@ -207,6 +206,7 @@ def _train(run: Run, name: str, training: TrainingConfig, start_from: str) -> No
             seed=run.config.seed,
             reporter=run.table.reporter,
             title=f"{name} training",
+            cluster=run.config.cluster,
         )
 
     settings = run.settings("seed", "model", training=training.model_dump(mode="json", exclude=set(FREE_TO_CHANGE)))

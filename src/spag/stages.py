@@ -1,26 +1,28 @@
 """The work of each stage on plain files: what ``spag run`` chains and the single commands call."""
 
+import logging
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from spag.cluster import require_ray
 from spag.collect import PlaySummary, collect_episodes
 from spag.config import (
+    ClusterConfig,
     EngineConfig,
     GameConfig,
     ModelConfig,
-    OfflineRLConfig,
     RewardsConfig,
     RunConfig,
     SamplingConfig,
-    TrainingConfig,
     WordsConfig,
 )
-from spag.engines.opening import open_engines, sampling_of
+from spag.engines.opening import gpus_of, open_engines, sampling_of
 from spag.episodes import Episode, SampleType, TrainingSample, read_episodes
 from spag.errors import ConfigError, DataError
 from spag.evaluation.arena import Pairing, arena_report, match_specs, pairings
@@ -29,13 +31,15 @@ from spag.game.judge import JudgeMode
 from spag.game.prompts import PromptSet
 from spag.game.taboo import AdversarialTaboo
 from spag.game.words import Split, split_of
-from spag.progress import Reporter, Tracker
+from spag.progress import Reporter
 from spag.promptfile import load_prompts
 from spag.rewards import RewardSettings, RewardStats, Template, iterate_rewards
 from spag.seeding import derive_seed
-from spag.selfplay import GameSpec, Player
+from spag.selfplay import GameSpec, Player, PlayRules, PlayStats, play_by
 from spag.store import write_json, write_rows
 from spag.wordlist import load_words
+
+logger = logging.getLogger(__name__)
 
 TEACHER = "teacher"
 
@@ -67,6 +71,7 @@ class Table:
     game: GameConfig
     prompts: PromptSet
     reporter: Reporter
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
 
 
 def prompts_of(game: GameConfig) -> PromptSet:
@@ -76,7 +81,7 @@ def prompts_of(game: GameConfig) -> PromptSet:
 
 def table_of(config: RunConfig, reporter: Reporter) -> Table:
     """Return the table that the settings describe."""
-    return Table(config.engine, config.game, prompts_of(config.game), reporter)
+    return Table(config.engine, config.game, prompts_of(config.game), reporter, config.cluster)
 
 
 def play_games(
@@ -90,24 +95,56 @@ def play_games(
 ) -> PlaySummary:
     """Play ``specs`` into ``path``. Sides with equal models share one engine, adapters of one base model one vLLM."""
 
-    def make_players(stack: ExitStack) -> dict[Role, Player]:
-        engines = open_engines([side.model for side in sides.values()], table.engine, stack, table.reporter.note)
-        return {
-            role: Player(engine, side.name, sampling_of(side.sampling)) for (role, side), engine in zip(sides.items(), engines, strict=True)
-        }
+    rules = PlayRules(AdversarialTaboo(JudgeMode(table.game.judge)), table.game.max_turns, table.prompts, table.engine.concurrency)
 
-    return collect_episodes(
-        path,
-        specs,
-        make_players,
-        game=AdversarialTaboo(JudgeMode(table.game.judge)),
-        max_turns=table.game.max_turns,
-        prompts=table.prompts,
-        reporter=table.reporter,
-        title=title,
-        in_flight=table.engine.concurrency,
-        file_specs=file_specs,
-    )
+    def play_them(left: Sequence[GameSpec], stats: PlayStats, stack: ExitStack) -> Iterator[Sequence[Episode]]:
+        if table.cluster.address is None:
+            return play_by(rules, left, open_players(sides, table.engine, stack, table.reporter.note), stats)
+        return _play_elsewhere(left, sides, rules, table, stats, stack)
+
+    return collect_episodes(path, specs, play_them, reporter=table.reporter, title=title, file_specs=file_specs)
+
+
+def _play_elsewhere(
+    left: Sequence[GameSpec], sides: Mapping[Role, Side], rules: PlayRules, table: Table, stats: PlayStats, stack: ExitStack
+) -> Iterator[Sequence[Episode]]:
+    """Play on the table's cluster; with ``cluster.storage``, weights in local folders go there first."""
+    cluster = table.cluster
+    require_ray(str(cluster.address))
+    from spag.cluster.play import play_on_ray  # noqa: PLC0415 - ray is optional
+    from spag.cluster.weights import publish  # noqa: PLC0415
+    from spag.cluster.worker import PlayJob  # noqa: PLC0415
+
+    sides = {role: replace(side, model=_at_a_full_path(side.model)) for role, side in sides.items()}
+    gpus = gpus_of([side.model for side in sides.values()], table.engine)
+    if cluster.storage is not None:
+        sides = {role: replace(side, model=publish(side.model, cluster.storage)) for role, side in sides.items()}
+    job = PlayJob(partial(_open_there, sides, table.engine), rules, gpus)
+    return play_on_ray(left, job, cluster, stats, stack, table.reporter.note)
+
+
+def _at_a_full_path(model: ModelConfig) -> ModelConfig:
+    """Processes of other nodes work in other folders."""
+    path = Path(model.name).expanduser()
+    return model.model_copy(update={"name": str(path.resolve())}) if path.exists() else model
+
+
+def _open_there(sides: Mapping[Role, Side], engine: EngineConfig, stack: ExitStack) -> dict[Role, Player]:
+    """``open_players`` on a node of the cluster."""
+    from spag.cluster.weights import fetch  # noqa: PLC0415
+    from spag.models import cache_folder  # noqa: PLC0415 - imports torch
+
+    return open_players({role: replace(side, model=fetch(side.model, cache_folder())) for role, side in sides.items()}, engine, stack)
+
+
+def open_players(
+    sides: Mapping[Role, Side], engine: EngineConfig, stack: ExitStack, note: Callable[[str], None] = logger.info
+) -> dict[Role, Player]:
+    """Open the engines of both sides; ``stack`` closes them. Equal models share one, adapters of one base model one vLLM."""
+    engines = open_engines([side.model for side in sides.values()], engine, stack, note)
+    return {
+        role: Player(opened, side.name, sampling_of(side.sampling)) for (role, side), opened in zip(sides.items(), engines, strict=True)
+    }
 
 
 def play_matches(
@@ -218,37 +255,6 @@ def write_samples(
 
     write_rows(path, rows())
     return stats
-
-
-def train_on(
-    samples: Sequence[TrainingSample],
-    model: ModelConfig,
-    training: TrainingConfig,
-    *,
-    start_from: str,
-    output: Path,
-    seed: int,
-    reporter: Reporter,
-    title: str,
-) -> dict[str, Any]:
-    """Train and return the figures worth keeping. Offline RL when ``training`` is an ``OfflineRLConfig``, else imitation."""
-    from spag.models import library_versions  # noqa: PLC0415 - imports torch
-    from spag.training import Phase, Stage, TrainProgress, train  # noqa: PLC0415 - imports torch
-
-    stage = Stage.OFFLINE_RL if isinstance(training, OfflineRLConfig) else Stage.IMITATION
-    with ExitStack() as stack:
-        bars: dict[Phase, Tracker] = {}
-
-        def show(at: TrainProgress) -> None:
-            if at.phase not in bars:
-                stack.close()  # the bar of the phase before
-                bars[at.phase] = stack.enter_context(reporter.track(f"{title}: {at.phase}", at.total_steps))
-            loss = "" if at.loss is None else f"  loss {at.loss:.3f}"
-            bars[at.phase].update(at.step, f"{at.samples_per_second:.2f} samples/s{loss}")
-
-        result = train(stage, samples, model=model, training=training, start_from=start_from, output=output, seed=seed, progress=show)
-    figures = {"steps": result.steps, "samples": result.samples, "seconds": round(result.seconds, 1), "metrics": result.metrics}
-    return {**figures, "versions": library_versions()}
 
 
 def play_arena(folder: Path, entrants: Mapping[str, ModelConfig], config: RunConfig, table: Table) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from openai_stub import Answer, Call, Handler, StubServer, completion, error
 
 from spag.engines.base import Completion, FinishReason, Request, Sampling
 from spag.engines.openai import OpenAIEngine
-from spag.engines.openai_protocol import Backoff, Endpoint, wait_asked
+from spag.engines.openai_endpoint import Endpoint
+from spag.engines.openai_protocol import Backoff, wait_asked
 from spag.engines.pricing import Price, Usage
 from spag.errors import ConfigError, EngineError
 
@@ -224,6 +225,18 @@ def test_a_rate_limit_with_progress_does_not_use_up_retries(start: Open) -> None
     assert engine.usage.retries == len(server.calls) - 24 > 24
 
 
+def test_other_trouble_uses_up_retries_whatever_the_progress(start: Open) -> None:
+    engine, server = start(
+        lambda call: Answer(error("oops"), 500) if call.prompt == "bad" else Answer(GOOD.body, delay_s=0.01), concurrency=2
+    )
+    engine.submit(ask("bad", "bad"))
+    with pytest.raises(EngineError, match=r"HTTP 500: oops \(after 3 retries\)"):
+        for number in range(300):
+            engine.submit(ask(str(number), "good"))
+            engine.poll()
+    assert sum(call.prompt == "bad" for call in server.calls) == 4
+
+
 def test_backoff_doubles_up_to_its_limit_with_jitter() -> None:
     backoff = Backoff(first_s=1.0, longest_s=5.0)
     for retry, longest in ((1, 1.0), (2, 2.0), (3, 4.0), (4, 5.0), (2000, 5.0)):
@@ -265,11 +278,20 @@ def test_wait_asked_until_a_date() -> None:
         (Answer(error("not yours"), 403), "HTTP 403: not yours; check what OPENAI_API_KEY may use"),
         (Answer(error("no model tiny"), 404), "HTTP 404: no model tiny; check the model's name and OPENAI_BASE_URL"),
         (Answer(error("prompt too\n long " + "x" * 5000), 400), "HTTP 400: prompt too long x+"),
+        (Answer(b'{"error": "no such model"}', 400), "HTTP 400: no such model$"),
+        (Answer(b'{"object": "error", "message": "too long", "code": 400}', 400), "HTTP 400: too long$"),
+        (Answer(b'{"detail": "unknown route"}', 405), r"HTTP 405: \{.detail.: .unknown route.\}$"),
+        (Answer(b"<html>forbidden</html>", 403), "HTTP 403: <html>forbidden</html>; check what"),
+        (Answer(b"", 400), "HTTP 400: no reason given$"),
+        (Answer(b"[" * 100_000, 400), r"HTTP 400: \[+"),
+        (Answer(b"", 304), "HTTP 304: no reason given$"),
         (Answer(error("no money", code="insufficient_quota"), 429), "HTTP 429: no money"),
         (Answer(error("never again"), 500, {"x-should-retry": "false"}), "HTTP 500: never again"),
         (Answer(error("tomorrow"), 429, {"retry-after": "80000"}), r"HTTP 429: tomorrow \(it asks to wait 80000 s\)"),
         (Answer(b"<html>hello</html>"), "not a chat completion.*<html>hello"),
         (Answer(b'{"choices": []}'), "not a chat completion"),
+        (Answer(b'{"choices": ' + b"[" * 100_000), "not a chat completion"),
+        (Answer(b'{"id": ' + b"[" * 100_000), "not a chat completion"),
         (Answer(b'{"choices": [{"index": 0}]}'), "not a chat completion.*message"),
         (Answer(b'{"error": {"message": "upstream died"}}'), "not a chat completion.*upstream died"),
         (Answer(completion("yes", completion_tokens=-1)), "not a chat completion.*completion_tokens"),
@@ -366,34 +388,6 @@ def test_top_k_is_refused(start: Open) -> None:
     with pytest.raises(ConfigError, match=r"top_k is 40.*set top_k to 0"):
         engine.submit(ask(top_k=40))
     assert engine.poll() == []
-
-
-def test_a_missing_key_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for value in ("", "  "):
-        monkeypatch.setenv("OPENAI_API_KEY", value)
-        with pytest.raises(ConfigError, match=r"OPENAI_API_KEY is not set, and https://example\.com/v1 needs a key"):
-            OpenAIEngine("tiny", base_url="https://user:pass@example.com/v1?token=x")
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-\nx")
-    with pytest.raises(ConfigError, match="OPENAI_API_KEY contains characters"):
-        OpenAIEngine("tiny")
-
-
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.0.1", "[::1]"])
-def test_an_endpoint_on_this_machine_needs_no_key(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY")
-    monkeypatch.setenv("OPENAI_BASE_URL", f"http://{host}:8000/v1")
-    endpoint = Endpoint.from_environment()
-    assert (endpoint.url, endpoint.key, endpoint.is_local) == (f"http://{host}:8000/v1", "none", True)
-
-
-def test_where_the_address_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Endpoint.from_environment().url == "https://api.openai.com/v1"
-    monkeypatch.setenv("OPENAI_BASE_URL", "https://one.example/v1")
-    assert Endpoint.from_environment().url == "https://one.example/v1"
-    assert Endpoint.from_environment("https://two.example/v1").url == "https://two.example/v1"
-    for wrong in ("one.example/v1", "ftp://one.example", "http://", "http://one.example:x"):
-        with pytest.raises(ConfigError, match="OPENAI_BASE_URL"):
-            Endpoint.from_environment(wrong)
 
 
 def test_the_key_is_not_shown(caplog: pytest.LogCaptureFixture, start: Open) -> None:

@@ -55,8 +55,9 @@ def arm(moment: str) -> None:
 
     def torn_save(value: Any, path: Any) -> None:
         save(value, path)
-        if str(path).endswith("checkpoint-4/optimizer.pt"):
-            os.truncate(path, Path(path).stat().st_size // 2)
+        if str(path).endswith("checkpoint-4/scheduler.pt"):
+            [shares] = Path(path).parent.glob("shares/*.distcp")
+            os.truncate(shares, shares.stat().st_size // 2)
             die()
 
     if moment == "checkpoint":

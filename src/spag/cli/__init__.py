@@ -8,8 +8,11 @@ from typing import Any
 
 import click
 
-from spag.cli.data import export_group, import_group, judge_command, rewards_command, words_command
+from spag.cli.data import import_group, judge_command, rewards_command, words_command
+from spag.cli.doctor import doctor_command
 from spag.cli.eval import eval_command
+from spag.cli.export import export_group
+from spag.cli.plan import plan_command
 from spag.cli.play import arena_command, play_command
 from spag.cli.report import report_command
 from spag.cli.run import run_command
@@ -40,6 +43,8 @@ def main() -> None:
 
 for _command in (
     run_command,
+    plan_command,
+    doctor_command,
     words_command,
     play_command,
     judge_command,

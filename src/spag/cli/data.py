@@ -1,7 +1,6 @@
-"""Commands on data files: words, judging, rewards, import and export."""
+"""Commands on data files: words, judging, rewards, import."""
 
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -123,37 +122,3 @@ def import_episodes(source: Path, output: Path) -> None:
     named = (replace(e, id=e.id or f"{e.target_word}-{number}") for number, e in enumerate(read_episodes(source)))
     write_rows(output, named)
     open_console()[1].note(f"games of {source} -> {output}")
-
-
-@click.group("export")
-def export_group() -> None:
-    """Write files that the paper's published code reads."""
-
-
-@export_group.command("episodes")
-@click.argument("source", type=EXISTING)
-@click.option("--output", type=ANY_PATH, required=True, help="JSON file to write.")
-def export_episodes(source: Path, output: Path) -> None:
-    """Write games as upstream's JSON list."""
-    from spag.episodes import read_episodes
-    from spag.upstream import upstream_episode
-
-    _write_json_list(output, [upstream_episode(episode) for episode in read_episodes(source)])
-
-
-@export_group.command("samples")
-@click.argument("source", type=EXISTING)
-@click.option("--output", type=ANY_PATH, required=True, help="JSON file to write.")
-def export_samples(source: Path, output: Path) -> None:
-    """Write training samples as upstream's JSON list."""
-    from spag.episodes import read_samples
-    from spag.upstream import upstream_sample
-
-    _write_json_list(output, [upstream_sample(sample) for sample in read_samples(source)])
-
-
-def _write_json_list(output: Path, rows: list[dict[str, Any]]) -> None:
-    from spag.store import write_json
-
-    write_json(output, rows)
-    click.echo(f"{len(rows):,} rows -> {output}", err=True)

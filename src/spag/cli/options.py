@@ -24,11 +24,18 @@ def config_options(command: Command) -> Command:
     return click.option("--config", "config_name", metavar="PRESET|FILE", help="Preset or YAML file with the settings.")(command)
 
 
-def read_config(config_name: str | None, overrides: tuple[str, ...], seed: int | None) -> "RunConfig":
+def ray_option(command: Command) -> Command:
+    """Add ``--ray``."""
+    text = "Play and train on this Ray cluster (short for --set cluster.address=...)."
+    return click.option("--ray", "cluster", metavar="auto|local|ADDRESS", help=text)(command)
+
+
+def read_config(config_name: str | None, overrides: tuple[str, ...], seed: int | None, cluster: str | None = None) -> "RunConfig":
     """Return the config that the shared options describe; without ``--config``, the defaults."""
     from spag.configfile import load_config, parse_config
 
-    extra = (*overrides, f"seed={seed}") if seed is not None else overrides
+    short = {"seed": seed, "cluster.address": cluster}
+    extra = (*overrides, *(f"{name}={value}" for name, value in short.items() if value is not None))
     return load_config(config_name, extra) if config_name else parse_config("", "defaults", extra)
 
 

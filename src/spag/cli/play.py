@@ -4,13 +4,14 @@ from pathlib import Path
 
 import click
 
-from spag.cli.options import ANY_PATH, config_options, entrant, open_console, read_config
+from spag.cli.options import ANY_PATH, config_options, entrant, open_console, ray_option, read_config
 
 
 @click.command("play")
 @click.argument("attacker", required=False)
 @click.argument("defender", required=False)
 @config_options
+@ray_option
 @click.option("--teacher", metavar="openai:MODEL", help="Collect teacher games: this model plays both sides.")
 @click.option("--words", "words_source", metavar="shipped|frequency|FILE", help="Target words (short for --set words.source=...).")
 @click.option("--count", type=click.IntRange(min=1), help="How many words, drawn by seed. [default: selfplay.words of the config]")
@@ -24,6 +25,7 @@ def play_command(
     config_name: str | None,
     overrides: tuple[str, ...],
     seed: int | None,
+    cluster: str | None,
     teacher: str | None,
     words_source: str | None,
     count: int | None,
@@ -49,7 +51,7 @@ def play_command(
     extra = [*overrides]
     extra += [f"words.source={words_source}"] if words_source else []
     extra += [f"game.prompts={prompts}"] if prompts else []
-    config = settle_dtype(read_config(config_name, tuple(extra), seed))
+    config = settle_dtype(read_config(config_name, tuple(extra), seed, cluster))
     attacker = teacher or attacker or config.model.name
     defender = teacher or defender or attacker
     words = draw_words(config.words, Split.TRAIN, count or config.selfplay.words, derive_seed(config.seed, "words"))
@@ -70,8 +72,11 @@ def play_command(
 @click.command("arena")
 @click.argument("models", nargs=-1, required=True)
 @config_options
+@ray_option
 @click.option("--output", type=ANY_PATH, required=True, help="Folder for episodes.jsonl and results.json.")
-def arena_command(models: tuple[str, ...], config_name: str | None, overrides: tuple[str, ...], seed: int | None, output: Path) -> None:
+def arena_command(
+    models: tuple[str, ...], config_name: str | None, overrides: tuple[str, ...], seed: int | None, cluster: str | None, output: Path
+) -> None:
     """Let every pair of MODELS play held-out words in both role assignments, and show who wins.
 
     MODELS are two or more of what ``spag play`` takes, and LoRA adapter folders. A model may be given a short name: NAME=MODEL. The first
@@ -80,7 +85,7 @@ def arena_command(models: tuple[str, ...], config_name: str | None, overrides: t
     from spag.stages import play_arena, settle_dtype, table_of
     from spag.tables import print_arena
 
-    config = settle_dtype(read_config(config_name, overrides, seed))
+    config = settle_dtype(read_config(config_name, overrides, seed, cluster))
     entrants = dict(entrant(text) for text in models)
     if len(entrants) < 2 or len(entrants) < len(models):
         raise click.UsageError("name at least two different models; NAME=MODEL gives one a name")

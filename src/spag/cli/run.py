@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from spag.cli.options import ANY_PATH, open_console
+from spag.cli.options import ANY_PATH, open_console, ray_option
 
 
 @click.command("run")
@@ -13,9 +13,16 @@ from spag.cli.options import ANY_PATH, open_console
 @click.option("--seed", type=int, help="Overrides the config's seed.")
 @click.option("--set", "overrides", multiple=True, metavar="A.B=VALUE", help="Override one option; may be repeated.")
 @click.option("--prompts", type=ANY_PATH, help="Prompt file to play and train with (short for --set game.prompts=FILE).")
+@ray_option
 @click.option("--force", is_flag=True, help="Redo the stages whose settings changed; their old results are removed.")
 def run_command(
-    config_name: str, output: Path | None, seed: int | None, overrides: tuple[str, ...], prompts: Path | None, force: bool
+    config_name: str,
+    output: Path | None,
+    seed: int | None,
+    overrides: tuple[str, ...],
+    prompts: Path | None,
+    cluster: str | None,
+    force: bool,
 ) -> None:
     """Run or resume everything: imitation, self-play, rewards, training, arena.
 
@@ -27,7 +34,7 @@ def run_command(
     from spag.tables import print_run
 
     extra = (*overrides, f"game.prompts={prompts}") if prompts else overrides
-    config = read_config(config_name, extra, seed)
+    config = read_config(config_name, extra, seed, cluster)
     folder = output or Path("runs") / Path(config_name).stem
     _, reporter = open_console()
     run(config, folder, reporter, force=force)

@@ -45,15 +45,15 @@ def offline_rl_command(
 
 
 def _train(samples: Path, model: str | None, config: "RunConfig", training: "TrainingConfig", output: Path) -> None:
-    from spag.episodes import read_samples
-    from spag.stages import settle_dtype, train_on
+    from spag.launch import train_on
+    from spag.stages import settle_dtype
     from spag.store import FolderLock
 
     _, reporter = open_console()
     first = os.environ.get("RANK", "0") == "0"  # under torchrun every process trains, and the first one writes
     with FolderLock(output) if first else nullcontext():
         results = train_on(
-            list(read_samples(samples)),
+            samples,
             settle_dtype(config).model,
             training,
             start_from=model or config.model.name,
@@ -61,6 +61,7 @@ def _train(samples: Path, model: str | None, config: "RunConfig", training: "Tra
             seed=config.seed,
             reporter=reporter,
             title="training",
+            cluster=config.cluster,
         )
     if not first:
         return

@@ -1,8 +1,8 @@
 """Generates with any endpoint that speaks OpenAI's chat-completions protocol: OpenAI itself, vLLM, llama.cpp's server, a gateway.
 
-Address and key come from ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY``. Requests run on an asyncio loop in one background thread. Retrying is
-done here and not by the ``openai`` package, which reads no ``x-ratelimit-*`` headers, lets every request find out about a rate limit for
-itself, and counts nothing.
+Address and key come from ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY``. Requests run on an asyncio loop in one background thread, over
+aiohttp: the ``openai`` package takes several times the CPU time, reads no ``x-ratelimit-*`` headers, lets every request find out about a
+rate limit for itself, and counts nothing.
 
 Differs from the paper: the prompt is one user message, never bare text. The protocol has no ``min_new_tokens`` (an empty reply is passed on
 as it is) and no ``top_k`` (refused). Replies carry no token ids and no log-probabilities.
@@ -13,13 +13,13 @@ import contextlib
 import random
 import threading
 
-import httpx2
-import openai
+import aiohttp
 
 from spag.engines.base import Completion, Request
+from spag.engines.openai_endpoint import Endpoint
 from spag.engines.openai_protocol import (
     Backoff,
-    Endpoint,
+    StatusError,
     advise,
     explain,
     is_temporary,
@@ -30,8 +30,6 @@ from spag.engines.openai_protocol import (
 )
 from spag.engines.pricing import Price, Usage
 from spag.errors import ConfigError, EngineError
-
-CONNECTIONS_PER_POOL = 16  # a pool is searched from end to end for each request: one of 256 doubles the CPU time
 
 
 class OpenAIEngine:
@@ -73,7 +71,7 @@ class OpenAIEngine:
         self._resume_at = 0.0  # on the loop's clock: the server asked for silence until then
         self._queue: asyncio.Queue[Request] = asyncio.Queue()
         self._stop = asyncio.Event()
-        self._clients = _open_clients(self._endpoint, concurrency, timeout_s)
+        self._url, self._proxy = self._endpoint.completions_url, self._endpoint.proxy
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
         self._thread = threading.Thread(target=self._run, name="spag-openai", daemon=True)
@@ -121,26 +119,32 @@ class OpenAIEngine:
                 self._fail("the engine's thread has ended; its traceback is on standard error")
 
     async def _serve(self) -> None:
-        async with contextlib.AsyncExitStack() as stack:
-            for client in self._clients:
-                await stack.enter_async_context(client)
-            async with asyncio.TaskGroup() as group:
-                workers = [group.create_task(self._work(self._clients[n // CONNECTIONS_PER_POOL])) for n in range(self.concurrency)]
-                await self._stop.wait()
-                for worker in workers:
-                    worker.cancel()
+        async with self._open_session() as session, asyncio.TaskGroup() as group:
+            workers = [group.create_task(self._work(session)) for _ in range(self.concurrency)]
+            await self._stop.wait()
+            for worker in workers:
+                worker.cancel()
 
-    async def _work(self, client: openai.AsyncOpenAI) -> None:
+    def _open_session(self) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=self.concurrency),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers=self._endpoint.headers,
+            timeout=aiohttp.ClientTimeout(total=self._timeout_s),
+            proxy=self._proxy,  # not trust_env: that reads the environment and ~/.netrc again for each request
+        )
+
+    async def _work(self, session: aiohttp.ClientSession) -> None:
         while True:
             request = await self._queue.get()
             if self._failure is not None:
                 continue
             try:
-                self._finish(self._read(request, await self._ask(client, request)))
+                self._finish(self._read(request, await self._ask(session, request)))
             except EngineError as error:
                 self._fail(str(error))
 
-    async def _ask(self, client: openai.AsyncOpenAI, request: Request) -> bytes:
+    async def _ask(self, session: aiohttp.ClientSession, request: Request) -> bytes:
         """The body of a successful reply. Raises ``EngineError`` on a final error, and on a temporary one after ``max_retries`` retries."""
         failures = retries = 0
         answered = self._usage.requests
@@ -149,20 +153,16 @@ class OpenAIEngine:
                 await asyncio.sleep(pause_s * random.uniform(1.0, 1.1))
             limit_name = self._limit_name
             try:
-                async with asyncio.timeout(self._timeout_s):  # the client's own timeout starts again with every byte
-                    body = request_body(self._model, request, limit_name)
-                    response = await client.post("/chat/completions", cast_to=httpx2.Response, body=body)
-                self._hold(wait_asked(dict(response.headers.items())))  # a plain dict: each look-up in theirs is slow
-                return response.content
-            except (openai.OpenAIError, TimeoutError) as error:
+                return await self._attempt(session, request_body(self._model, request, limit_name))
+            except (StatusError, TimeoutError, aiohttp.ClientError) as error:
                 if limit_name == "max_tokens" and refuses_max_tokens(error):
                     self._limit_name = "max_completion_tokens"
                     continue
                 # A rate limit under which others get through is slow, not dead: start counting again.
-                if isinstance(error, openai.RateLimitError) and self._usage.requests > answered:
+                if isinstance(error, StatusError) and error.status == 429 and self._usage.requests > answered:
                     failures, answered = 0, self._usage.requests
                 failures += 1
-                asked_s = wait_asked(error.response.headers) if isinstance(error, openai.APIStatusError) else 0.0
+                asked_s = wait_asked(error.headers) if isinstance(error, StatusError) else 0.0
                 if failures > self._max_retries or asked_s > self._backoff.longest_asked_s or not is_temporary(error):
                     details = f" (after {retries} retries)" * (retries > 0) + f" (it asks to wait {asked_s:.0f} s)" * (asked_s > 0)
                     raise EngineError(self._describe(explain(error)) + details + advise(error)) from None
@@ -170,6 +170,15 @@ class OpenAIEngine:
             self._count(retries=1)
             self._hold(asked_s)
             await asyncio.sleep(self._backoff.wait_s(retries))
+
+    async def _attempt(self, session: aiohttp.ClientSession, body: bytes) -> bytes:
+        """The body of a successful reply."""
+        async with session.post(self._url, data=body) as response:
+            reply = await response.read()
+        if response.status >= 300:
+            raise StatusError(response.status, response.headers, reply)
+        self._hold(wait_asked(response.headers))
+        return reply
 
     def _read(self, request: Request, body: bytes) -> Completion:
         try:
@@ -202,14 +211,3 @@ class OpenAIEngine:
 
     def _describe(self, what: str) -> str:
         return self._endpoint.redact(f"{self._endpoint.shown}, model {self._model}: {what}")
-
-
-def _open_clients(endpoint: Endpoint, concurrency: int, timeout_s: float) -> list[openai.AsyncOpenAI]:
-    """As many clients as pools. Proxy settings in the environment are not for an endpoint on this machine."""
-    context = httpx2.create_ssl_context()
-    limits = httpx2.Limits(max_connections=CONNECTIONS_PER_POOL, max_keepalive_connections=CONNECTIONS_PER_POOL)
-    clients = []
-    for _ in range(0, concurrency, CONNECTIONS_PER_POOL):
-        http = openai.DefaultAioHttpClient(limits=limits, verify=context, trust_env=not endpoint.is_local, timeout=timeout_s)
-        clients.append(openai.AsyncOpenAI(api_key=endpoint.key, base_url=endpoint.url, max_retries=0, timeout=timeout_s, http_client=http))
-    return clients

@@ -1,28 +1,21 @@
-"""The chat-completions protocol as pure functions: the endpoint, request bodies, replies, errors and the waits that a server asks for."""
+"""The chat-completions protocol as pure functions: request bodies, replies, errors and the waits that a server asks for."""
 
 import email.utils
-import ipaddress
 import math
-import os
 import random
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Self
-from urllib.parse import SplitResult, urlsplit
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-import httpx2
+import aiohttp
 import msgspec
-import openai
 
 from spag.engines.base import Completion, FinishReason, Request
-from spag.errors import ConfigError
 
-DEFAULT_BASE_URL = "https://api.openai.com/v1"
 MAX_STOPS = 4  # of the protocol; the rest is cut here
 MAX_CHARS_PER_TOKEN = 64  # a longer reply is a hostile one: its tail is thrown away
-MAX_MESSAGE_CHARS = 300  # of a server's own words in an error
 FIXES = {
     401: "; check OPENAI_API_KEY",
     403: "; check what OPENAI_API_KEY may use",
@@ -30,56 +23,7 @@ FIXES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Where requests go. ``shown`` is ``url`` without what may be secret in it; the key is in no ``repr``."""
-
-    url: str = field(repr=False)
-    key: str = field(repr=False)
-    shown: str
-    is_local: bool
-
-    @classmethod
-    def from_environment(cls, base_url: str | None = None) -> Self:
-        """Read the key, and the address unless ``base_url`` is given. An endpoint on this machine needs no key. Raises ``ConfigError``."""
-        url = base_url or os.environ.get("OPENAI_BASE_URL") or DEFAULT_BASE_URL
-        parts = _split(url)
-        shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-        is_local = _is_loopback(parts.hostname or "")
-        key = os.environ.get("OPENAI_API_KEY", "").strip() or ("none" if is_local else "")
-        if not key:
-            raise ConfigError(f"OPENAI_API_KEY is not set, and {shown} needs a key: export OPENAI_API_KEY=...")
-        if not (key.isascii() and key.isprintable()):
-            raise ConfigError("OPENAI_API_KEY contains characters that no key has: copy it again")
-        return cls(url, key, shown, is_local)
-
-    def redact(self, text: str) -> str:
-        """``text`` on one line, shortened, without the key."""
-        if self.key != "none":
-            text = text.replace(self.key, "***")
-        line = " ".join(text.split())
-        return line if len(line) <= MAX_MESSAGE_CHARS else line[:MAX_MESSAGE_CHARS] + "..."
-
-
-def _split(url: str) -> SplitResult:
-    try:
-        parts = urlsplit(url)
-        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        valid = False
-    if not valid:  # the address may contain a password: not shown
-        raise ConfigError("OPENAI_BASE_URL (or base_url) is not an address like http://localhost:8000/v1")
-    return parts
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def request_body(model: str, request: Request, limit_name: str) -> dict[str, Any]:
+def request_body(model: str, request: Request, limit_name: str) -> bytes:
     """The JSON to send. ``limit_name`` is ``max_tokens`` or ``max_completion_tokens``: endpoints differ."""
     body: dict[str, Any] = {
         "model": model,
@@ -92,7 +36,7 @@ def request_body(model: str, request: Request, limit_name: str) -> dict[str, Any
     }
     if request.stop:
         body["stop"] = request.stop[:MAX_STOPS]
-    return body
+    return msgspec.json.encode(body)
 
 
 class _Message(msgspec.Struct):
@@ -124,7 +68,7 @@ def read_reply(body: bytes, request: Request, *, needs_usage: bool = False) -> C
     and on one without token counts when ``needs_usage``."""
     try:
         reply = _REPLY_DECODER.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"the reply is not a chat completion ({error}): {body[:8192].decode(errors='replace')}") from None
     if needs_usage and reply.usage is None:
         raise ValueError("the reply has no usage, so that its cost cannot be counted: set no price")
@@ -144,46 +88,58 @@ def read_reply(body: bytes, request: Request, *, needs_usage: bool = False) -> C
     return Completion(request.id, kept.strip(), reason, tokens.prompt_tokens, tokens.completion_tokens)
 
 
-def refuses_max_tokens(error: Exception) -> bool:
+class StatusError(Exception):
+    """A reply that is not a success. ``words``, ``code`` and ``param`` are the server's own."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        self.status, self.headers = status, headers
+        text = body.decode(errors="replace")
+        try:
+            found = msgspec.json.decode(text)
+        except (msgspec.DecodeError, RecursionError):
+            found = None
+        found = found.get("error", found) if isinstance(found, dict) else found
+        fields = found if isinstance(found, dict) else {"message": found}
+        self.words = str(fields.get("message") or text.strip() or "no reason given")
+        self.code, self.param = fields.get("code"), fields.get("param")
+        super().__init__(f"HTTP {status}: {self.words}")
+
+
+Trouble = StatusError | TimeoutError | aiohttp.ClientError
+"""All that can go wrong in an attempt."""
+
+
+def refuses_max_tokens(error: Trouble) -> bool:
     """Whether an endpoint that got ``max_tokens`` wants ``max_completion_tokens``."""
-    if not isinstance(error, openai.BadRequestError):
+    if not isinstance(error, StatusError) or error.status != 400:
         return False
-    return "max_completion_tokens" in error.message or (error.param == "max_tokens" and "support" in error.message)
+    return "max_completion_tokens" in error.words or (error.param == "max_tokens" and "support" in error.words)
 
 
-def is_temporary(error: Exception) -> bool:
+def is_temporary(error: Trouble) -> bool:
     """Whether trying again may help: timeouts, lost connections, rate limits and failures inside the server."""
-    if isinstance(error, openai.APIStatusError):
-        if error.code == "insufficient_quota" or error.response.headers.get("x-should-retry") == "false":
-            return False
-        return error.status_code in (408, 409, 429) or error.status_code >= 500
-    return isinstance(error, (openai.APIConnectionError, TimeoutError))
+    if not isinstance(error, StatusError):
+        return True
+    if error.code == "insufficient_quota" or error.headers.get("x-should-retry") == "false":
+        return False
+    return error.status in (408, 409, 429) or error.status >= 500
 
 
-def explain(error: Exception) -> str:
+def explain(error: Trouble) -> str:
     """What went wrong in an attempt: the status and the server's own words."""
-    if isinstance(error, openai.APIStatusError):
-        words = error.body.get("message") if isinstance(error.body, dict) else error.body
-        return f"HTTP {error.status_code}: {words or error.message}"
-    if _is_unreached(error):
-        return f"no connection: {error.__cause__ or error}"
-    if isinstance(error, (openai.APITimeoutError, TimeoutError)):
+    if isinstance(error, StatusError):
+        return str(error)
+    if isinstance(error, TimeoutError):
         return "no reply in time"
-    return str(error)
+    # The text of aiohttp's own reading errors has the whole address in it.
+    return f"no connection: {(error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)) or type(error).__name__}"
 
 
-def _is_unreached(error: Exception) -> bool:
-    """Whether no connection came about or held. aiohttp's refused connections arrive here as ``ConnectTimeout``."""
-    if isinstance(error, openai.APITimeoutError):
-        return isinstance(error.__cause__, httpx2.ConnectTimeout)
-    return isinstance(error, openai.APIConnectionError)
-
-
-def advise(error: Exception) -> str:
+def advise(error: Trouble) -> str:
     """What the user can do about it, with the separator before it, or nothing."""
-    if isinstance(error, openai.APIStatusError):
-        return FIXES.get(error.status_code, "")
-    return "; check OPENAI_BASE_URL and that the server runs" if _is_unreached(error) else ""
+    if isinstance(error, StatusError):
+        return FIXES.get(error.status, "")
+    return "" if isinstance(error, TimeoutError) else "; check OPENAI_BASE_URL and that the server runs"
 
 
 def wait_asked(headers: Mapping[str, str]) -> float:

@@ -52,6 +52,12 @@ def sampling_of(config: SamplingConfig) -> Sampling:
     return Sampling(**config.model_dump())
 
 
+def gpus_of(models: Sequence[ModelConfig], engine: EngineConfig) -> int:
+    """Return how many GPUs the engines of ``models`` take on a machine that has some: none for endpoints and models kept on the CPU."""
+    local = any(not model.name.startswith(OPENAI_PREFIX) and model.device != "cpu" for model in models)
+    return engine.tensor_parallel * engine.data_parallel if local else 0
+
+
 def _key(model: ModelConfig) -> str:
     return model.model_dump_json()
 

@@ -57,13 +57,19 @@ def abilities_of(model: nn.Module, longest: int) -> Abilities:
         packed = replace(found, packed=True)
         if _attends_to_all(model, longest):
             before = _bare(model).config._attn_implementation
-            _bare(model).set_attn_implementation(ATTENTION)
+            take_up(model, packed)
             if _agrees(model, samples, packed, expected):
                 found = packed
             else:
                 _bare(model).set_attn_implementation(before)
     model.train(training)
     return found
+
+
+def take_up(model: nn.Module, abilities: Abilities) -> None:
+    """Give ``model`` the attention that ``abilities``, found with another copy of it, need."""
+    if abilities.packed:
+        _bare(model).set_attn_implementation(ATTENTION)
 
 
 def target_logprobs(model: nn.Module, batch: Batch, abilities: Abilities) -> Tensor:
@@ -105,7 +111,7 @@ def _chunked_head(model: nn.Module, batch: Batch) -> Iterator[None]:
             checkpoint(score, rows[at : at + CHUNK], batch["labels"][at : at + CHUNK], use_reentrant=False)
             for at in range(0, len(rows), CHUNK)
         ]
-        return torch.cat(parts)[None, :, None]
+        return torch.cat(parts)[None, :, None].clone()  # FSDP2 warns of outputs that are views
 
     head.forward = forward
     try:

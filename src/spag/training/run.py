@@ -29,9 +29,10 @@ from spag.training.callbacks import OnProgress, ReferencePass, StepKeeper, integ
 from spag.training.data import TrainingSet, encode_samples
 from spag.training.failures import clear_failures
 from spag.training.order import MicroBatches, total_steps
-from spag.training.policy import abilities_of
 from spag.training.reference import read_reference
-from spag.training.setup import load_trainable, training_arguments
+from spag.training.setup import training_arguments
+from spag.training.sharding import check_resumable
+from spag.training.start import Start, trainable
 from spag.training.state import MetricsLog, checkpoint_step, discard_state, fingerprint, model_identity, open_state
 from spag.training.trainers import ImitationTrainer, OfflineRLTrainer, PolicyTrainer
 
@@ -137,8 +138,7 @@ class _Training:
         with no_progress_bars():
             trainer.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
             result = TrainResult(checkpoint, self.steps, self.samples_seen, time.perf_counter() - began, metrics.last if metrics else {})
-            if self.is_first:
-                self._finish(trainer, tokenizer, result)
+            self._finish(trainer, tokenizer, result)
         trainer.accelerator.wait_for_everyone()
         return result
 
@@ -154,13 +154,16 @@ class _Training:
             discard_state(leftover)
         if read_reference(self.output / "reference.jsonl", self.reference_fingerprint) is None:
             discard_state(self.state)
-        return None, open_state(self.state, self.fingerprint)
+        resume_from = open_state(self.state, self.fingerprint)
+        if resume_from is not None:
+            check_resumable(resume_from, self.training.parallel, self.arguments.world_size)
+        return None, resume_from
 
     def _trainer(self, tokenizer: PreTrainedTokenizerBase, metrics: MetricsLog | None) -> PolicyTrainer:
         encoded = encode_samples(self.samples, tokenizer, PromptStyle(self.model.prompt_style), self.training.max_length)
         train_set = TrainingSet(encoded)
-        policy = load_trainable(self.start_from, self.model, self.training.lora, self.seed)
-        abilities = abilities_of(policy, max(len(sample.input_ids) for sample in encoded))
+        start = Start(self.start_from, self.model, self.training.lora, self.seed)
+        policy, abilities = trainable(start, self.arguments, max(len(sample.input_ids) for sample in encoded))
         order = MicroBatches(
             [sample.input_ids for sample in encoded],
             epochs=self.epochs,
@@ -187,10 +190,12 @@ class _Training:
         return ImitationTrainer(kl_coef=self.training.kl_coef, **shared)
 
     def _finish(self, trainer: PolicyTrainer, tokenizer: PreTrainedTokenizerBase, result: TrainResult) -> None:
-        """Save the model, then the record that it is finished; only then may the state go."""
-        policy = trainer.accelerator.unwrap_model(trainer.model)
+        """Gather the model and save it, then the record that it is finished; only then may the state go."""
+        policy, weights = trainer.finished()
+        if not self.is_first:
+            return
         policy.config.use_cache = True  # Trainer switches the cache off, and the setting would be saved with the model
-        save_model(policy, tokenizer, result.checkpoint)
+        save_model(policy, tokenizer, result.checkpoint, weights)
         values = {"steps": result.steps, "samples": result.samples, "seconds": result.seconds, "metrics": result.metrics}
         write_atomically(self.output / "training.json", json.dumps({"fingerprint": self.fingerprint, "result": values}, indent=2) + "\n")
         discard_state(self.state)

@@ -1,4 +1,4 @@
-"""From our settings to Trainer's arguments and a trainable model."""
+"""From our settings to Trainer's arguments."""
 
 import importlib.util
 import math
@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, TrainingArguments, set_seed
+from transformers import TrainingArguments
 
-from spag.config import LoraConfig, ModelConfig, TrainingConfig
+from spag.config import ModelConfig, TrainingConfig
 from spag.errors import ConfigError
-from spag.models import default_device, load_model
+from spag.models import default_device
+from spag.training.sharding import deepspeed_settings, fsdp_settings, mixed_precision
 
 
 def training_arguments(state: Path, model: ModelConfig, training: TrainingConfig, steps: int, seed: int) -> TrainingArguments:
@@ -21,6 +22,7 @@ def training_arguments(state: Path, model: ModelConfig, training: TrainingConfig
     on_cpu = device == "cpu"
     _check_device(device, model.dtype)
     _check_installed(training.report_to)
+    sharing = _sharing(model, training)
     arguments = TrainingArguments(
         output_dir=str(state),
         run_name="/".join(state.parent.absolute().parts[-2:]),
@@ -36,9 +38,9 @@ def training_arguments(state: Path, model: ModelConfig, training: TrainingConfig
         bf16=model.dtype == "bfloat16",
         fp16=model.dtype == "float16",
         use_cpu=on_cpu,
-        ddp_backend="gloo" if on_cpu and _processes() > 1 else None,
+        ddp_backend=_backend(on_cpu, training),
         ddp_find_unused_parameters=False,
-        gradient_checkpointing=training.gradient_checkpointing,
+        gradient_checkpointing=training.gradient_checkpointing and training.parallel != "fsdp",  # which has its own
         gradient_checkpointing_kwargs={"use_reentrant": False},
         seed=seed,
         logging_steps=training.log_steps,
@@ -47,7 +49,12 @@ def training_arguments(state: Path, model: ModelConfig, training: TrainingConfig
         remove_unused_columns=False,
         report_to=[],  # callbacks.py makes the integrations
         disable_tqdm=True,
+        **sharing,
     )
+    if training.parallel == "fsdp" and model.dtype != "float32":
+        arguments.fsdp_plugin_args["mixed_precision_policy"] = mixed_precision(model.dtype)
+    if training.parallel == "deepspeed" and on_cpu:
+        _tell_deepspeed_of_group()
     arguments._n_gpu = min(arguments.n_gpu, 1)  # one process a GPU: several in one process would mean nn.DataParallel
     return arguments
 
@@ -66,6 +73,41 @@ def _processes() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))  # torchrun's
 
 
+def _backend(on_cpu: bool, training: TrainingConfig) -> str | None:
+    if on_cpu:
+        return "gloo" if "LOCAL_RANK" in os.environ else None
+    return "cuda:nccl,cpu:gloo" if training.parallel == "fsdp" else None  # with offload, some tensors to sum are on the CPU
+
+
+def _sharing(model: ModelConfig, training: TrainingConfig) -> dict[str, Any]:
+    """Return Trainer's arguments that say how the processes share the model. Raises ``ConfigError``."""
+    kind = training.parallel
+    if kind == "replicas":
+        return {}
+    if "LOCAL_RANK" not in os.environ:
+        raise ConfigError(f"training.parallel={kind}: processes share the model, so call spag.launch.train_on, or start with torchrun")
+    if training.lora is not None and training.lora.quantize:
+        raise ConfigError(f"training.parallel={kind} with lora.quantize: a model in 4 bits is not sharded; set parallel=replicas")
+    if kind == "fsdp":
+        if model.dtype == "float16":
+            raise ConfigError("training.parallel=fsdp with model.dtype=float16: set model.dtype to bfloat16 or float32")
+        return {"fsdp": True, "fsdp_config": fsdp_settings(training)}
+    if importlib.util.find_spec("deepspeed") is None:
+        raise ConfigError("training.parallel=deepspeed: deepspeed is not installed; pip install deepspeed, or set parallel=fsdp")
+    if (model.device or default_device()) == "cpu" and model.dtype != "float32":
+        raise ConfigError(
+            f"training.parallel=deepspeed with model.dtype={model.dtype} on the CPU: set model.dtype=float32, or parallel=fsdp"
+        )
+    return {"deepspeed": deepspeed_settings(training, model.dtype)}
+
+
+def _tell_deepspeed_of_group() -> None:
+    """Let DeepSpeed join the process group on the CPU, where accelerate does not see to it."""
+    import deepspeed  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415 - an optional package
+
+    deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
+
+
 def _check_device(device: str, dtype: str) -> None:
     kind, _, index = device.partition(":")
     if index not in ("", "0"):
@@ -80,24 +122,3 @@ def _check_installed(packages: Sequence[str]) -> None:
     for name in packages:
         if importlib.util.find_spec(name) is None:
             raise ConfigError(f"training.report_to={name}: {name} is not installed; pip install {name}, or take it out of report_to")
-
-
-def load_trainable(start_from: str, model: ModelConfig, lora: LoraConfig | None, seed: int) -> PreTrainedModel:
-    """Load ``start_from`` in float32 on the CPU (Trainer places it).
-
-    An adapter folder is trained on; ``lora`` puts a new adapter on a plain model.
-    """
-    policy = load_model(start_from, dtype="float32", device="cpu", trust_remote_code=model.trust_remote_code, trainable_adapter=True)
-    if lora is None or hasattr(policy, "peft_config"):
-        return policy
-    import peft  # noqa: PLC0415 - slow to import, and only adapters need it
-
-    settings: dict[str, Any] = {
-        "r": lora.rank,
-        "lora_alpha": lora.alpha,
-        "lora_dropout": lora.dropout,
-        "target_modules": lora.target_modules,
-    }
-    set_seed(seed)
-    adapted: PreTrainedModel = peft.get_peft_model(policy, peft.LoraConfig(task_type="CAUSAL_LM", **settings))
-    return adapted

@@ -9,18 +9,22 @@ import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerControl
+from transformers import PreTrainedModel, Trainer, TrainerControl
 
 from spag.errors import RunError
 from spag.training.data import Batch, Group, TrainingSet, collate
 from spag.training.losses import imitation_loss, imitation_terms, importance_ratio, offline_rl_loss, offline_rl_terms
 from spag.training.order import MicroBatches
 from spag.training.policy import Abilities, target_logprobs
+from spag.training.sharding import load_shares, save_shares, shard_on_cpu, whole_weights, whole_zero3_weights
+
+_SCHEDULER = "scheduler.pt"
 
 Row = dict[str, float | None]
 
@@ -49,6 +53,12 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
         self.sums = torch.zeros(1 + len(Group) * 5, device=self.args.device)
         self.step_metrics: Row = {}
         self.samples_per_second = 0.0
+
+    def create_accelerator_and_postprocess(self) -> None:
+        super().create_accelerator_and_postprocess()
+        if self.args.fsdp and self.args.device.type == "cpu":
+            shard_on_cpu(self.accelerator.state, self.args.fsdp_plugin_args)
+            self.is_fsdp_enabled: bool = True
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Return batches of this process; the schedule already shares them out, so accelerate must not."""
@@ -135,6 +145,35 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
             self.on_row(row)
         numbers = {name: value for name, value in row.items() if value is not None and name != "step"}
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, numbers)
+
+    def finished(self) -> tuple[PreTrainedModel, dict[str, Tensor] | None]:
+        """Return the model and, where it is shared out, its weights, gathered on the first process. Every process must call it."""
+        policy = self.accelerator.unwrap_model(self.model)
+        if self.is_deepspeed_enabled:
+            return policy, whole_zero3_weights(policy)
+        return policy, whole_weights(policy) if self.is_fsdp_enabled else None
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Make the checkpoint's folder: the weights are among the shares that are saved next."""
+        Path(output_dir or self.args.output_dir).mkdir(parents=True, exist_ok=True)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        if self.is_deepspeed_enabled:
+            super()._save_optimizer_and_scheduler(output_dir)
+            return
+        save_shares(Path(output_dir), self.model, self.optimizer.optimizer)
+        if self.args.should_save:
+            torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / _SCHEDULER)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        """Load nothing yet: the shares are for the model as it is shared out."""
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is None or self.is_deepspeed_enabled:
+            super()._load_optimizer_and_scheduler(checkpoint)
+            return
+        load_shares(Path(checkpoint), self.model, self.optimizer.optimizer)
+        self.lr_scheduler.load_state_dict(torch.load(Path(checkpoint) / _SCHEDULER, weights_only=True))
 
     def _sum_over_processes(self, tensor: Tensor) -> Tensor:
         reduced: Tensor = self.accelerator.reduce(tensor, reduction="sum")

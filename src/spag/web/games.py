@@ -10,14 +10,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from spag.engines.base import Request, Sampling
+from spag.engines.base import Sampling
 from spag.errors import DataError, EngineError
 from spag.game.base import GameState, Role, Utterance
-from spag.game.prompts import PromptSet, play_prompt, stop_strings
+from spag.game.prompts import PromptSet
 from spag.game.taboo import AdversarialTaboo
 from spag.game.words import parse_words
-from spag.seeding import derive_seed
-from spag.selfplay import EMPTY_RETRIES
+from spag.selfplay import deserves_another, next_request
 from spag.web.speakers import REPLY_LIMIT_S, Reply, Speakers
 
 LONGEST_UTTERANCE = 2000
@@ -139,7 +138,7 @@ class GameRoom:
             game.error, game.reply = reply.error, None
         elif reply.completion is not None:
             game.reply = None
-            if not reply.completion.text and game.attempt < EMPTY_RETRIES:
+            if deserves_another(reply.completion, game.attempt, self.rules.sampling[game.human.opponent]):
                 game.attempt += 1
             else:
                 game.attempt = 0
@@ -156,13 +155,15 @@ class GameRoom:
         game.error = None
         if game.is_over or game.is_humans_move or game.reply is not None:
             return
-        moment, role = len(game.state.history), game.human.opponent
-        request = Request(
-            id=f"{game.id}-{moment}-{game.attempt}",
-            prompt=play_prompt(self.rules.game.observe(game.state, role), self.rules.prompts),
-            sampling=self.rules.sampling[role],
-            seed=derive_seed(game.seed, moment, game.attempt),
-            stop=stop_strings(self.rules.prompts),
+        rules, moment = self.rules, len(game.state.history)
+        request = next_request(
+            f"{game.id}-{moment}-{game.attempt}",
+            game.seed,
+            game.state,
+            game.attempt,
+            game=rules.game,
+            prompts=rules.prompts,
+            sampling=rules.sampling[game.state.role_to_move],
         )
         try:
             game.reply = self.speakers.get(game.checkpoint).ask(request)

@@ -1,0 +1,143 @@
+"""``spag plan``: memory, tokens and hours of a run before machines are rented."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from spag.cli.options import read_config
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from spag.config import RunConfig
+    from spag.planning import Assumptions, Inputs, Plan
+
+_GIB = 2**30
+_PARTS = {
+    "weights": "weights", "gradients": "gradients", "optimizer": "optimiser", "copies": "working copies of weights",
+    "activations": "activations", "logits": "logits and the head's gradient", "cache": "KV cache",
+}  # fmt: skip
+
+
+@click.command("plan")
+@click.argument("config_name", metavar="CONFIG")
+@click.option("--gpus", type=click.IntRange(min=1), default=1, show_default=True, help="How many GPUs.")
+@click.option("--gpu", "kind", default="A100-80", show_default=True, help="Kind of GPU: A100-80, H100, RTX-4090, ...")
+@click.option("--set", "overrides", multiple=True, metavar="A.B=VALUE", help="Override one option; may be repeated.")
+@click.option("--assume", "changes", multiple=True, metavar="NAME=VALUE", help="Change one assumption; may be repeated.")
+@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+def plan_command(config_name: str, gpus: int, kind: str, overrides: tuple[str, ...], changes: tuple[str, ...], as_json: bool) -> None:
+    """Tell what a run takes, by stage: samples, tokens, hours, and the memory of each GPU.
+
+    CONFIG is a preset or a YAML file. Only the model's config is read, no weights. Exit status 1: it does not fit, and the nearest settings
+    that do are named.
+    """
+    from spag.planning import Assumptions, find_gpu, plan_run, read_shape
+
+    gpu, assumptions = find_gpu(kind), Assumptions().changed(changes)
+    config = read_config(config_name, overrides, None)
+    shape = read_shape(config.model.name, trust_remote_code=config.model.trust_remote_code)
+    plan = plan_run(config, shape, gpus, gpu, assumptions=assumptions, inputs=_inputs(config))
+    if as_json:
+        click.echo(_json(plan))
+    else:
+        _print(plan)
+    if not plan.fits:
+        raise SystemExit(1)
+
+
+def _inputs(config: "RunConfig") -> "Inputs":
+    """Count what the config's files hold."""
+    from spag.game.words import Split, split_of
+    from spag.planning import Inputs
+    from spag.sft import read_sft
+    from spag.stages import teacher_episodes
+    from spag.wordlist import load_words
+
+    words = load_words(config.words.source, config.words.top)
+    rows = {
+        name: len(read_sft(training.sft_data, None, 0)) if training.sft_data else 0
+        for name, training in (("imitation", config.imitation.training), ("offline_rl", config.offline_rl))
+    }
+    return Inputs(
+        train_words=sum(split_of(word) is Split.TRAIN for word in words),
+        teacher_games=len(teacher_episodes(config.imitation.episodes, None, 0)),
+        imitation_sft=rows["imitation"],
+        offline_rl_sft=rows["offline_rl"],
+    )
+
+
+def _json(plan: "Plan") -> str:
+    """Bytes, hours and counts; stages also say whether they fit, and the total of their memory."""
+    import json
+    from dataclasses import asdict
+
+    values = asdict(plan)
+    for stage, row in zip(plan.stages, values["stages"], strict=True):
+        row["fits"], row["memory"]["total"] = stage.fits, stage.memory.total
+    values["shape"]["parameters"] = plan.shape.parameters
+    total = {"hours": plan.hours, "gpu_hours": plan.hours * plan.gpus, "tokens": plan.tokens, "fits": plan.fits}
+    return json.dumps(values | {"total": total}, indent=2)
+
+
+def _print(plan: "Plan") -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    console.print(_work(plan), _memory(plan))
+    for stage in plan.stages:
+        lines = [(f"{stage.name} does not fit: {fault}", "red") for fault in stage.faults]
+        lines += [(f"  would fit: {remedy}", "green") for remedy in stage.remedies]
+        if stage.fits:
+            lines = [(f"{stage.name} fits: {_gib(stage.memory.total)} of {_gib(stage.room)} GiB", "green")]
+        lines += [(f"  {note}", "") for note in stage.notes]
+        for line, style in lines:
+            console.print(Text(line, style=style), soft_wrap=True)
+    console.print(_assumed(plan.assumptions))
+
+
+def _work(plan: "Plan") -> "Table":
+    title = f"{plan.shape.name} ({plan.shape.parameters:,} parameters) on {plan.gpus} x {plan.gpu.name}"
+    table = _table(title, ("stage", "times", "each", "tokens", "hours"))
+    for stage in plan.stages:
+        table.add_row(stage.name, str(stage.times), f"{stage.count:,} {stage.unit}", _millions(stage.tokens), f"{stage.hours:.2f}")
+    table.add_section()
+    table.add_row("total", "", f"{plan.hours * plan.gpus:,.1f} GPU hours", _millions(plan.tokens), f"{plan.hours:.2f}")
+    return table
+
+
+def _memory(plan: "Plan") -> "Table":
+    table = _table("GiB on each GPU, at the fullest moment", ("", *(stage.name for stage in plan.stages)))
+    for part, label in _PARTS.items():
+        table.add_row(label, *(_gib(getattr(stage.memory, part)) for stage in plan.stages))
+    table.add_section()
+    table.add_row("together", *(_gib(stage.memory.total) for stage in plan.stages))
+    table.add_row("may be filled", *(_gib(stage.room) for stage in plan.stages))
+    table.add_row("fits", *("yes" if stage.fits else "no" for stage in plan.stages))
+    return table
+
+
+def _assumed(assumptions: "Assumptions") -> "Table":
+    table = _table("Assumptions (--assume NAME=VALUE)", ("name", "value"))
+    table.add_column("reason")
+    for name, value, reason in assumptions.rows():
+        table.add_row(name, f"{value:g}", reason)
+    return table
+
+
+def _table(title: str, columns: tuple[str, ...]) -> "Table":
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for index, label in enumerate(columns):
+        table.add_column(label, justify="right" if index else "left")
+    return table
+
+
+def _gib(size: float) -> str:
+    return f"{size / _GIB:.1f}" if size else "-"
+
+
+def _millions(tokens: float) -> str:
+    return f"{tokens / 1e6:,.1f} M"

@@ -1,0 +1,74 @@
+"""Weights on their way to engines of other nodes, through storage that all nodes see: a folder or any fsspec URL.
+
+A checkpoint is stored under a name of its own, made from its files' names, sizes and times of change; the list of its files is written
+last, so that a half-written copy is never loaded. Weights never pass through Ray.
+"""
+
+import hashlib
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+import fsspec  # type: ignore[import-untyped]
+
+from spag.config import ModelConfig
+from spag.errors import ConfigError, ModelError, StorageError, first_line
+
+_LIST = "files.json"
+_SHARED = "shared:"
+
+
+def publish(model: ModelConfig, storage: str) -> ModelConfig:
+    """Copy a local folder's weights to ``storage`` unless they are there; models of other names stay as they are.
+
+    Raises ``ConfigError`` for a storage URL of an unknown kind, ``StorageError`` when it cannot be written.
+    """
+    folder = Path(model.name).expanduser()
+    if not folder.is_dir():
+        return model
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    identity = json.dumps([[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in files])
+    target = f"{storage.rstrip('/')}/{folder.parent.name}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
+    try:
+        system, root = fsspec.core.url_to_fs(target)
+        if not system.exists(f"{root}/{_LIST}"):
+            system.makedirs(root, exist_ok=True)
+            for path in files:
+                system.put_file(str(path), f"{root}/{path.name}")
+            system.pipe_file(f"{root}/{_LIST}", json.dumps([path.name for path in files]).encode())
+    except (ValueError, ImportError) as error:
+        raise ConfigError(f"cluster.storage={storage}: {first_line(error)}") from error
+    except OSError as error:
+        raise StorageError(f"{target}: cannot be written: {first_line(error)}") from error
+    return model.model_copy(update={"name": _SHARED + target})
+
+
+def fetch(model: ModelConfig, cache: Path) -> ModelConfig:
+    """Return ``model`` with its published weights in a folder of this node, under ``cache``. Raises ``ModelError``."""
+    if not model.name.startswith(_SHARED):
+        return model
+    url = model.name.removeprefix(_SHARED)
+    system, root = fsspec.core.url_to_fs(url)
+    local = cache / "weights" / Path(root).name
+    if not local.is_dir():
+        local.parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(dir=local.parent))  # several workers of a node may fetch at once; the first one wins
+        try:
+            for name in json.loads(system.cat_file(f"{root}/{_LIST}")):
+                system.get_file(f"{root}/{name}", str(beside / name))
+        except OSError as error:
+            raise ModelError(f"{url}: the weights cannot be read: {first_line(error)}; does this node see cluster.storage?") from error
+        else:
+            _settle(beside, local)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+    return model.model_copy(update={"name": str(local)})
+
+
+def _settle(beside: Path, local: Path) -> None:
+    try:
+        beside.rename(local)
+    except OSError:
+        if not local.is_dir():
+            raise

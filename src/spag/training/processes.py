@@ -1,0 +1,147 @@
+"""Starting the processes of a training on this machine, with torch's elastic launcher, and saying in one line why they failed.
+
+What the processes print goes to logs: when one is lost, the others fail in many words that say nothing.
+"""
+
+import logging
+import shutil
+import signal
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from spag import errors
+from spag.errors import RunError, SpagError
+from spag.store import write_atomically
+from spag.training.callbacks import OnProgress
+from spag.training.worker import Job, ProgressFile
+
+_POLL_S = 0.25
+
+
+def default_processes(device: str | None) -> int:
+    """Return one process a visible GPU, and one where training is on the CPU."""
+    return max(1, torch.cuda.device_count()) if device != "cpu" else 1
+
+
+def run_in_processes(job: Job, count: int, progress: OnProgress) -> None:
+    """Do ``job`` with ``count`` processes of this machine; ``progress`` is called from another thread.
+
+    Raises what a process raised if it is a ``SpagError``, else ``RunError`` naming process and cause.
+    """
+    shutil.rmtree(job.folder, ignore_errors=True)
+    path = job.folder / "job.json"
+    write_atomically(path, job.to_json())
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=count,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        local_addr="localhost",
+        max_restarts=0,
+        logs_specs=DefaultLogsSpecs(log_dir=str(job.folder), redirects=Std.ALL),
+        signals_to_handle="SIGTERM",  # SIGINT stays KeyboardInterrupt
+        shutdown_timeout=5,
+    )
+    with _own_signals(), _silence("torch.distributed.elastic"), watching(job, progress):
+        try:
+            elastic_launch(config, sys.executable)("-m", "spag.training.worker", str(path))
+        except ChildFailedError as failed:
+            raise _cause(failed, job, count) from None
+        except SignalException as received:
+            raise SystemExit(128 + received.sigval) from received
+    shutil.rmtree(job.folder)
+
+
+@contextmanager
+def watching(job: Job, progress: OnProgress) -> Iterator[None]:
+    """Hand on to ``progress`` what the first process of ``job`` writes, until the block ends."""
+    file, ended = ProgressFile(job.folder / "progress.json"), threading.Event()
+
+    def watch() -> None:
+        seen = None
+        while True:
+            last = ended.wait(_POLL_S)
+            at = file.read()
+            if at is not None and at != seen:
+                progress(at)
+                seen = at
+            if last:
+                return
+
+    thread = threading.Thread(target=watch, name="spag-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def told(text: str) -> SpagError | None:
+    """Return the ``SpagError`` that ``text``, ``ClassName: message``, tells of; ``None`` for any other error."""
+    name, _, message = text.partition(": ")
+    kind = getattr(errors, name.rpartition(".")[2], None)
+    return kind(message) if isinstance(kind, type) and issubclass(kind, SpagError) else None
+
+
+def _cause(failed: ChildFailedError, job: Job, count: int) -> SpagError:
+    """Return the error that ended the processes: when one is lost, the others fail, or are ended, soon after."""
+
+    def order(rank: int) -> tuple[bool, bool, int]:
+        failure = failed.failures[rank]
+        return failure.exitcode != -signal.SIGKILL, told(_message(failure)) is None, failure.timestamp
+
+    rank = min(failed.failures, key=order)
+    failure = failed.failures[rank]
+    message = _message(failure)
+    if (error := told(message)) is not None:
+        return error
+    where = f"{job.output}: process {rank} of {count} (they count from 0)"
+    if failure.exitcode < 0:
+        hint = ", as a system does that runs out of memory" if failure.exitcode == -signal.SIGKILL else ""
+        return RunError(f"{where} was ended by {failure.signal_name()}{hint}; the same command resumes the training")
+    what = message.partition("\n")[0][:200] or f"exit status {failure.exitcode}"
+    log = next(Path(job.folder).glob(f"*/*/{rank}/stderr.log"), job.folder)
+    return RunError(f"{where} failed: {what} ({log}); the same command resumes the training")
+
+
+def _message(failure: ProcessFailure) -> str:
+    """Return ``ClassName: message`` of the exception that ended a process; empty where there was none."""
+    message = failure.error_file_data.get("message", "")
+    return str(message.get("message", "")) if isinstance(message, dict) else ""
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Put back the handler of SIGTERM, which the launcher replaces for good."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _silence(name: str) -> Iterator[None]:
+    """Keep a logger's reports of failed processes off the screen, which get one line from us."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

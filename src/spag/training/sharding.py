@@ -1,0 +1,152 @@
+"""How several processes share a model: settings for FSDP2 and ZeRO-3, checkpoints that fit any number of processes, gathered weights.
+
+Checkpoints of replicas and of FSDP2 are one format, torch's distributed checkpoint by parameter names: each process writes its own share,
+which a gathered state dict (16 bytes a parameter, on one process) would not allow, and any number of processes reads the share it needs. So
+a training goes on with more, fewer or a single process, with FSDP2 or without. DeepSpeed writes its own, which only as many processes read.
+"""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.optim import Optimizer
+
+from spag.config import TrainingConfig
+from spag.errors import RunError
+
+SHARES = "shares"
+"""The folder of weights and optimiser state in a checkpoint."""
+
+_TRAINED = StateDictOptions(ignore_frozen_params=True)
+
+
+def fsdp_settings(training: TrainingConfig) -> dict[str, Any]:
+    """Return Trainer's ``fsdp_config``: decoder layers are sharded one by one, and the first process alone reads the start model."""
+    return {
+        "version": 2,
+        "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "cpu_offload": training.offload and torch.cuda.is_available(),  # on the CPU all is there already
+        "cpu_ram_efficient_loading": True,
+        "activation_checkpointing": training.gradient_checkpointing,
+        "state_dict_type": "SHARDED_STATE_DICT",
+    }
+
+
+def mixed_precision(dtype: str) -> MixedPrecisionPolicy:
+    """Return in which types FSDP2 computes. Gradients are summed, and log-probabilities stay, in float32 whatever ``dtype`` is.
+
+    accelerate's own policy would round both to ``dtype``.
+    """
+    return MixedPrecisionPolicy(param_dtype=getattr(torch, dtype), reduce_dtype=torch.float32)
+
+
+def shard_on_cpu(state: AcceleratorState, plugin: dict[str, Any]) -> None:
+    """Let accelerate use FSDP2 on the CPU as well, where it would keep replicas. ``plugin`` is what Trainer makes of ``fsdp_settings``."""
+    state.fsdp_plugin = FullyShardedDataParallelPlugin(**plugin)
+    state.distributed_type = DistributedType.FSDP
+
+
+def deepspeed_settings(training: TrainingConfig, dtype: str) -> dict[str, Any]:
+    """Return DeepSpeed's configuration of the paper's setting: ZeRO-3, bfloat16, gradients clipped. AdamW is torch's, as without it.
+
+    ``auto`` values are filled in by Trainer: what depends on the model's width, and the batch's three sizes.
+    """
+    place = {"device": "cpu", "pin_memory": torch.cuda.is_available()} if training.offload else {"device": "none"}
+    return {
+        "zero_optimization": {
+            "stage": 3,
+            "offload_param": place,
+            "offload_optimizer": place,
+            "overlap_comm": torch.cuda.is_available(),
+            "contiguous_gradients": True,
+            "reduce_bucket_size": "auto",
+            "stage3_prefetch_bucket_size": "auto",
+            "stage3_param_persistence_threshold": "auto",
+            "stage3_gather_16bit_weights_on_model_save": False,  # ours are gathered in float32
+        },
+        "bf16": {"enabled": dtype == "bfloat16"},
+        "fp16": {"enabled": dtype == "float16"},
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,  # DeepSpeed's own needs a compiler at run time
+        "gradient_clipping": training.max_grad_norm,
+        "gradient_accumulation_steps": "auto",
+        "train_batch_size": "auto",
+        "train_micro_batch_size_per_gpu": "auto",
+        "steps_per_print": 1_000_000_000,
+    }
+
+
+def save_shares(folder: Path, model: nn.Module, optimizer: Optimizer) -> None:
+    """Write trained weights and the optimiser's state into ``folder``. Every process must call it."""
+    with _alone_is_fine():
+        save(_state(model, optimizer), checkpoint_id=folder / SHARES)
+
+
+def load_shares(folder: Path, model: nn.Module, optimizer: Optimizer) -> None:
+    """Put what ``save_shares`` wrote into ``model`` and ``optimizer``. Every process must call it."""
+    state = _state(model, optimizer)
+    with _alone_is_fine():
+        load(state, checkpoint_id=folder / SHARES)
+    set_model_state_dict(model, state["model"], options=StateDictOptions(ignore_frozen_params=True, strict=False))
+    set_optimizer_state_dict(model, optimizer, state["optimizer"], options=_TRAINED)
+
+
+def whole_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return the trained weights of an FSDP2 model by name, on the first process (none on others). Every process must call it.
+
+    Of tied weights one is returned, as gathered they would be copies.
+    """
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
+    weights = get_model_state_dict(model, options=options)
+    copies = getattr(model, "all_tied_weights_keys", {})
+    return {name: value for name, value in weights.items() if isinstance(value, Tensor) and name not in copies}
+
+
+def whole_zero3_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return the trained weights of a ZeRO-3 model in float32, by name. Every process must call it."""
+    from deepspeed.utils import safe_get_full_fp32_param  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415 - optional
+
+    trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    return {name: safe_get_full_fp32_param(parameter).cpu() for name, parameter in trained}
+
+
+def check_resumable(folder: Path, parallel: str, processes: int) -> None:
+    """Raise ``RunError`` when ``folder`` is a checkpoint that ``processes`` processes cannot read: DeepSpeed's fits itself alone."""
+    saved = len(list(folder.glob("global_step*/*_optim_states.pt")))  # one file a process
+    if saved == (processes if parallel == "deepspeed" else 0):
+        return
+    by = (
+        f"by DeepSpeed with {saved} processes; resume with parallel=deepspeed and {saved}" if saved else "without DeepSpeed; resume without"
+    )
+    raise RunError(f"{folder} was saved {by}, or delete {folder.parent} to start over")
+
+
+def _state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+    return {
+        "model": get_model_state_dict(model, options=_TRAINED),
+        "optimizer": get_optimizer_state_dict(model, optimizer, options=_TRAINED),
+    }
+
+
+@contextmanager
+def _alone_is_fine() -> Iterator[None]:
+    """Keep torch from remarking that a single process saves by itself."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+        yield

@@ -1,0 +1,146 @@
+"""The model that a training starts from, ready to be trained, and what it can do (``policy.py``).
+
+QLoRA (arXiv 2305.14314): the base model's weights in 4 bits (NF4, with quantised constants), computing in ``model.dtype``; the adapter is
+an ordinary one. Play takes it over the base model in full precision, so the policy that plays differs a little from the trained one.
+"""
+
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import broadcast_object_list
+from torch import nn
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedModel, TrainingArguments, set_seed
+from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
+
+from spag.config import LoraConfig, ModelConfig
+from spag.errors import ConfigError, ModelError
+from spag.models import adapter_base, load_failure, load_model, no_progress_bars, resolve_model
+from spag.training.policy import Abilities, abilities_of, take_up
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a training starts: a model, or an adapter folder, which is trained on; ``lora`` puts a new adapter on a plain model."""
+
+    name: str
+    model: ModelConfig
+    lora: LoraConfig | None
+    seed: int
+
+
+def trainable(start: Start, arguments: TrainingArguments, longest: int) -> tuple[PreTrainedModel, Abilities]:
+    """Return the model of ``start``, in float32 on the CPU or shared out (Trainer places it), and what it can do with ``longest`` tokens.
+
+    The first process tries that out, as with sharding it alone has the weights. Raises ``ModelError``, and ``ConfigError`` when
+    bitsandbytes is missing.
+    """
+    is_first = arguments.process_index == 0
+    found: Abilities | None = None
+    if arguments.deepspeed and is_first:
+        with _not_shared_out(arguments):
+            found = abilities_of(load(start, arguments), longest)
+    policy = load(start, arguments)
+    if found is None and is_first:
+        with _full_precision(policy):
+            found = abilities_of(policy, longest)
+    abilities = broadcast_object_list([found])[0]
+    take_up(policy, abilities)
+    return policy, abilities
+
+
+def load(start: Start, arguments: TrainingArguments) -> PreTrainedModel:
+    """Return the model of ``start`` alone, without a look at what it can do."""
+    if start.lora is not None and start.lora.quantize:
+        policy = _load_quantized(start, arguments)
+    else:
+        policy = load_model(
+            start.name, dtype="float32", device="cpu", trust_remote_code=start.model.trust_remote_code, trainable_adapter=True
+        )
+    if start.lora is None or hasattr(policy, "peft_config"):
+        return policy
+    import peft  # noqa: PLC0415 - slow to import, and only adapters need it
+
+    settings: dict[str, Any] = {
+        "r": start.lora.rank,
+        "lora_alpha": start.lora.alpha,
+        "lora_dropout": start.lora.dropout,
+        "target_modules": start.lora.target_modules,
+    }
+    set_seed(start.seed)
+    adapted: PreTrainedModel = peft.get_peft_model(policy, peft.LoraConfig(task_type="CAUSAL_LM", **settings))
+    return adapted
+
+
+def quantization(dtype: str) -> BitsAndBytesConfig:
+    """Return how QLoRA keeps the base model. Raises ``ConfigError`` without bitsandbytes."""
+    if importlib.util.find_spec("bitsandbytes") is None:
+        raise ConfigError("lora.quantize: bitsandbytes is not installed; pip install bitsandbytes, or set lora.quantize=false")
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=getattr(torch, dtype),
+    )
+
+
+@no_progress_bars()
+def _load_quantized(start: Start, arguments: TrainingArguments) -> PreTrainedModel:
+    """Load the model, on the device that trains it, in 4 bits; what stays in full precision is float32."""
+    import peft  # noqa: PLC0415 - slow to import, and only adapters need it
+
+    source = resolve_model(start.name)
+    adapted = adapter_base(Path(source))
+    base = source if adapted is None else resolve_model(adapted)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            base,
+            dtype=torch.float32,
+            quantization_config=quantization(start.model.dtype),
+            device_map={"": arguments.device},
+            trust_remote_code=start.model.trust_remote_code,
+            use_safetensors=True,
+        )
+        _keep_differentiable(model)
+        model = peft.prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)  # Trainer switches that on
+        if adapted is not None:
+            model = peft.PeftModel.from_pretrained(model, source, is_trainable=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(load_failure(start.name, base, error)) from error
+    loaded: PreTrainedModel = model.eval()
+    return loaded
+
+
+def _keep_differentiable(model: nn.Module) -> None:
+    """Keep 4-bit layers on CPUs from repacking their weights in evaluation mode, for a kernel without gradients that training then gets."""
+    layers: list[Any] = [module for module in model.modules() if hasattr(module, "support_avx512bf16_for_cpu")]
+    for layer in layers:
+        layer.support_avx512bf16_for_cpu = False
+
+
+@contextmanager
+def _full_precision(model: nn.Module) -> Iterator[None]:
+    """Let 4-bit layers compute in float32, so that two ways to the same number can be compared."""
+    layers: list[Any] = [module for module in model.modules() if hasattr(module, "compute_dtype")]
+    before = [layer.compute_dtype for layer in layers]
+    for layer in layers:
+        layer.compute_dtype = torch.float32
+    try:
+        yield
+    finally:
+        for layer, dtype in zip(layers, before, strict=True):
+            layer.compute_dtype = dtype
+
+
+@contextmanager
+def _not_shared_out(arguments: TrainingArguments) -> Iterator[None]:
+    """Let models be loaded whole: under ZeRO-3 transformers shares them out while loading, and their parts compute nothing yet."""
+    unset_hf_deepspeed_config()
+    try:
+        yield
+    finally:
+        set_hf_deepspeed_config(arguments.hf_deepspeed_config)

@@ -1,0 +1,130 @@
+"""A training as a job: a JSON file that any process can read, and do alone or together with others.
+
+    output/processes/  job.json  progress.json (how far the first process is)  one folder of logs a launch
+
+``python -m spag.training.worker JOB`` is what each of several processes runs (``processes.py`` starts them, on Ray ``cluster/train.py``).
+The folder is gone when the training is done.
+"""
+
+import json
+import os
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch.distributed.elastic.multiprocessing.errors import record
+
+from spag.config import ModelConfig, OfflineRLConfig, TrainingConfig
+from spag.episodes import read_samples
+from spag.errors import ConfigError
+from spag.training.callbacks import OnProgress, Phase, TrainProgress
+from spag.training.run import Stage, TrainResult, train
+
+_INTERVAL_S = 0.2
+"""Between two writings of progress.json."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What ``train`` is told, with the samples' file instead of the samples. Offline RL if ``training`` is an ``OfflineRLConfig``."""
+
+    samples: Path
+    model: ModelConfig
+    training: TrainingConfig
+    start_from: str
+    output: Path
+    seed: int
+
+    @property
+    def stage(self) -> Stage:
+        return Stage.OFFLINE_RL if isinstance(self.training, OfflineRLConfig) else Stage.IMITATION
+
+    @property
+    def folder(self) -> Path:
+        """Where the processes and whoever started them leave word."""
+        return self.output / "processes"
+
+    def to_json(self) -> str:
+        """Return the job with absolute paths, for processes that may work in another folder."""
+        start = Path(self.start_from).expanduser()
+        texts = {
+            "stage": self.stage,
+            "samples": str(self.samples.absolute()),
+            "start_from": str(start.absolute()) if start.exists() else self.start_from,
+            "output": str(self.output.absolute()),
+        }
+        models = {"model": self.model.model_dump(mode="json"), "training": self.training.model_dump(mode="json")}
+        return json.dumps({**texts, **models, "seed": self.seed}, indent=2)
+
+    @staticmethod
+    def of_json(text: str) -> "Job":
+        values = json.loads(text)
+        kind = OfflineRLConfig if values["stage"] == Stage.OFFLINE_RL else TrainingConfig
+        return Job(
+            samples=Path(values["samples"]),
+            model=ModelConfig.model_validate(values["model"]),
+            training=kind.model_validate(values["training"]),
+            start_from=values["start_from"],
+            output=Path(values["output"]),
+            seed=values["seed"],
+        )
+
+
+def do(job: Job, progress: OnProgress | None = None) -> TrainResult:
+    """Do ``job`` in this process, together with the others of its process group if there is one. Raises what ``train`` raises."""
+    if not job.samples.is_file():
+        raise ConfigError(f"{job.samples}: not seen by {os.uname().nodename}; every node must see the samples and the run folder")
+    return train(
+        job.stage,
+        list(read_samples(job.samples)),
+        model=job.model,
+        training=job.training,
+        start_from=job.start_from,
+        output=job.output,
+        seed=job.seed,
+        progress=progress,
+    )
+
+
+def do_with_others(text: str) -> None:
+    """Do the job that ``text`` describes as one of several processes, and leave progress in a file."""
+    job = Job.of_json(text)
+    do(job, ProgressFile(job.folder / "progress.json").write)
+
+
+class ProgressFile:
+    """The latest ``TrainProgress``, for another process to read. What is newer than a moment replaces what is there now and then."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._written = 0.0
+
+    def write(self, at: TrainProgress) -> None:
+        now = time.monotonic()
+        if now - self._written < _INTERVAL_S and at.step < at.total_steps:
+            return
+        self._written = now
+        beside = self.path.with_suffix(".new")
+        beside.write_text(json.dumps(asdict(at)), encoding="utf-8")
+        beside.replace(self.path)
+
+    def read(self) -> TrainProgress | None:
+        """Return what was last written; ``None`` before that."""
+        try:
+            values = json.loads(self.path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        return TrainProgress(**{**values, "phase": Phase(values["phase"])})
+
+
+@record
+def main() -> None:
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // int(os.environ["LOCAL_WORLD_SIZE"])))
+    do_with_others(Path(sys.argv[1]).read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    main()

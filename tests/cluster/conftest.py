@@ -1,0 +1,26 @@
+"""A cluster of three nodes of one core each, simulated on this machine."""
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+if importlib.util.find_spec("ray") is None:
+    collect_ignore_glob = ["test_*.py"]
+else:
+    from ray.cluster_utils import Cluster
+
+
+@pytest.fixture(scope="session")
+def cluster() -> "Iterator[Cluster]":
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", path)  # the nodes' workers import scripted_players
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        started = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        for _ in range(2):
+            started.add_node(num_cpus=1)
+        yield started
+        started.shutdown()

@@ -1,0 +1,32 @@
+"""Plays on the cluster at ADDRESS into FILE, in a process of its own so that it can be killed: driver.py ADDRESS NOTES FILE."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+from scripted_players import scripted
+
+from spag.cluster.play import play_on_ray
+from spag.cluster.worker import PlayJob
+from spag.collect import PlaySummary, collect_episodes
+from spag.config import ClusterConfig
+from spag.episodes import Episode
+from spag.selfplay import GameSpec, PlayRules, PlayStats, game_specs
+
+SPECS = game_specs(["river", "bread", "piano", "garden", "window", "winter"], 10, seed=3)
+
+
+def play_into(path: Path, address: str, job: PlayJob, specs: Sequence[GameSpec] = SPECS, **cluster: float) -> PlaySummary:
+    config = ClusterConfig(address=address, **{"lease": 2, "deadline": 60.0, **cluster})  # type: ignore[arg-type]
+
+    def play_them(left: Sequence[GameSpec], stats: PlayStats, stack: ExitStack) -> Iterator[list[Episode]]:
+        return play_on_ray(left, job, config, stats, stack, print)
+
+    return collect_episodes(path, specs, play_them)
+
+
+if __name__ == "__main__":
+    address, notes, path = sys.argv[1:]
+    play_into(Path(path), address, PlayJob(partial(scripted, Path(notes), 0.1), PlayRules()))

