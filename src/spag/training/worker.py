@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import torch
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from spag.config import ModelConfig, OfflineRLConfig, TrainingConfig
-from spag.episodes import read_samples
+from spag.episodes import TrainingSample, read_samples
 from spag.errors import ConfigError
 from spag.training.callbacks import OnProgress, Phase, TrainProgress
 from spag.training.run import Stage, TrainResult, train
@@ -78,7 +79,7 @@ def do(job: Job, progress: OnProgress | None = None) -> TrainResult:
         raise ConfigError(f"{job.samples}: not seen by {os.uname().nodename}; every node must see the samples and the run folder")
     return train(
         job.stage,
-        list(read_samples(job.samples)),
+        in_order(read_samples(job.samples)),
         model=job.model,
         training=job.training,
         start_from=job.start_from,
@@ -86,6 +87,11 @@ def do(job: Job, progress: OnProgress | None = None) -> TrainResult:
         seed=job.seed,
         progress=progress,
     )
+
+
+def in_order(samples: Iterable[TrainingSample]) -> list[TrainingSample]:
+    """Sort ``samples`` by game and turn, so that a training does not depend on which game of its file ended first."""
+    return sorted(samples, key=lambda sample: (sample.episode_id or "", -1 if sample.turn is None else sample.turn))
 
 
 def do_with_others(text: str) -> None:
