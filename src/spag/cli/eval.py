@@ -79,16 +79,13 @@ def _models_of_run(folder: Path) -> "dict[str, ModelConfig]":
     """Return base, imitation and the iterations of a run, as far as they are trained, as the run's own config loads them."""
     from spag.configfile import load_config
     from spag.manifest import Manifest
-    from spag.pipeline import BASE, IMITATION, iteration_name
+    from spag.pipeline import BASE, trained_models
     from spag.stages import settle_dtype
 
-    stages = Manifest.open(folder).stages
     measured = Manifest.open(folder).measured
     config = settle_dtype(load_config(str(folder / "config.yaml")), lambda measure: str(measured.get("dtype") or measure()))
-    names = [IMITATION, *(iteration_name(number) for number in range(1, config.iterations + 1))]
-    trained = [name for name in names if stages.get(f"{name}/train", {}).get("status") == "done"]
-    places = {name: str(folder / name / "checkpoint") for name in trained}
-    return {name: config.model.model_copy(update={"name": place}) for name, place in {BASE: config.model.name, **places}.items()}
+    models = {BASE: config.model.name, **trained_models(folder)}
+    return {name: config.model.model_copy(update={"name": place}) for name, place in models.items()}
 
 
 def print_reasoning(results: dict[str, Any]) -> None:

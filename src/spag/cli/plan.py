@@ -85,6 +85,8 @@ def _print(plan: "Plan") -> None:
     from rich.text import Text
 
     console = Console(highlight=False)
+    title = f"{plan.shape.name} ({plan.shape.parameters:,} parameters) on {plan.gpus} x {plan.gpu.name}"
+    console.print(Text(title, style="italic"), soft_wrap=True)
     console.print(_work(plan), _memory(plan))
     for stage in plan.stages:
         lines = [(f"{stage.name} does not fit: {fault}", "red") for fault in stage.faults]
@@ -98,8 +100,7 @@ def _print(plan: "Plan") -> None:
 
 
 def _work(plan: "Plan") -> "Table":
-    title = f"{plan.shape.name} ({plan.shape.parameters:,} parameters) on {plan.gpus} x {plan.gpu.name}"
-    table = _table(title, ("stage", "times", "each", "tokens", "hours"))
+    table = _table(None, ("stage", "times", "each", "tokens", "hours"))
     for stage in plan.stages:
         table.add_row(stage.name, str(stage.times), f"{stage.count:,} {stage.unit}", _millions(stage.tokens), f"{stage.hours:.2f}")
     table.add_section()
@@ -126,7 +127,7 @@ def _assumed(assumptions: "Assumptions") -> "Table":
     return table
 
 
-def _table(title: str, columns: tuple[str, ...]) -> "Table":
+def _table(title: str | None, columns: tuple[str, ...]) -> "Table":
     from rich.table import Table
 
     table = Table(title=title, title_justify="left")

@@ -1,16 +1,13 @@
 """What is to be exported: one of a run's models, or any model that spag can load."""
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from spag.engines.opening import OPENAI_PREFIX
 from spag.errors import ModelError, RunError
-from spag.models import ADAPTER_CONFIG, adapter_base
-from spag.pipeline import BASE, IMITATION
+from spag.models import adapter_base
+from spag.pipeline import BASE, trained_models
 from spag.report.reading import RunData, read_run
-
-_TRAINING = re.compile(rf"({IMITATION}|iteration-[1-9][0-9]*)/train")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +49,12 @@ def find_source(what: str, name: str | None = None) -> Source:
 
 
 def _of_run(run: RunData, name: str | None) -> Source:
-    trained = _trained(run)
+    trained = trained_models(run.folder)
     if name is None and not trained:
         raise RunError(
             f"{run.folder}: no model has been trained yet; resume it with spag run, or export what it starts from: --name {BASE}"
         )
-    chosen = name or trained[-1]
+    chosen = name or list(trained)[-1]
     base = run.config.model.name if run.config else None
     if chosen == BASE:
         if base is None:
@@ -65,11 +62,4 @@ def _of_run(run: RunData, name: str | None) -> Source:
         return Source(BASE, base, base, run)
     if chosen not in trained:
         raise RunError(f"{run.folder}: no trained model {chosen!r}; there are: {', '.join((BASE, *trained))}")
-    return Source(chosen, str(run.folder / chosen / "checkpoint"), base, run)
-
-
-def _trained(run: RunData) -> list[str]:
-    """Return the run's trained models that are there, in order."""
-    names = [stage.removesuffix("/train") for stage in run.stages if _TRAINING.fullmatch(stage)]
-    checkpoints = {name: run.folder / name / "checkpoint" for name in names}
-    return [name for name, folder in checkpoints.items() if any((folder / file).is_file() for file in ("config.json", ADAPTER_CONFIG))]
+    return Source(chosen, trained[chosen], base, run)

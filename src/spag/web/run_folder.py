@@ -16,11 +16,10 @@ from spag.config import RunConfig
 from spag.configfile import load_config
 from spag.errors import DataError, RunError
 from spag.manifest import Manifest
-from spag.pipeline import BASE, IMITATION, iteration_name
+from spag.pipeline import BASE, IMITATION, iteration_name, trained_models
 from spag.stages import TEACHER, teacher_path
 
 _TAIL_BYTES = 1 << 17
-_MODEL_FILES = ("config.json", "adapter_config.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +127,7 @@ class RunFolder:
     def checkpoints(self) -> dict[str, str]:
         """Return the models that one can play against: name to what opens it. Empty without settings."""
         config = self.config()
-        if config is None:
-            return {}
-        found = {BASE: config.model.name}
-        for name in (IMITATION, *(iteration_name(number) for number in range(1, config.iterations + 1))):
-            folder = self.path / name / "checkpoint"
-            if any((folder / file).is_file() for file in _MODEL_FILES):
-                found[name] = str(folder)
-        return found
+        return {} if config is None else {BASE: config.model.name, **trained_models(self.path)}
 
 
 def _planned(iterations: int) -> Iterator[str]:
