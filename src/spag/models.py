@@ -27,6 +27,7 @@ from spag.engines.base import PromptStyle
 from spag.errors import ModelError, first_line
 
 logger = logging.getLogger(__name__)
+logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns at every start of a CPU kernel that only play in 4 bits would use
 
 EMBEDDED_NAME = "smollm2-135m"
 EMBEDDED_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"

@@ -223,7 +223,7 @@ def test_an_error_in_a_process_is_the_error_of_the_call(model_folder: Path, tmp_
 @pytest.mark.usefixtures("children")
 def test_ray_train_gives_the_weights_of_one_process(model_folder: Path, alone: Path, tmp_path: Path) -> None:
     ray = pytest.importorskip("ray")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
         cluster = ClusterConfig(address="local")
         launch(model_folder, tmp_path, "run", uneven(processes=2), cluster=cluster)
