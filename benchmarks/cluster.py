@@ -20,7 +20,6 @@ import ray
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness import Curve
 from spag.cluster.play import play_on_ray
 from spag.cluster.worker import PlayJob
 from spag.collect import collect_episodes
@@ -83,14 +82,6 @@ def measure(workers: int, path: Path) -> Growth:
 def _rate(times: list[float]) -> float:
     """Games a second of one worker after its first wave, which began at an unknown moment."""
     return (len(times) - CONCURRENCY) / (max(times) - min(times))
-
-
-def curves(workers: Sequence[int] = WORKERS) -> list[Curve]:
-    """Return games an hour by the number of workers, and what the engines' latency would allow."""
-    grown = grow(workers)
-    x = [float(at.workers) for at in grown]
-    axes = ("workers of a cluster", "games an hour")
-    return [Curve("played", *axes, x, [at.rate for at in grown]), Curve("possible", *axes, x, [at.rate / at.share for at in grown])]
 
 
 def grow(workers: Sequence[int]) -> list[Growth]:

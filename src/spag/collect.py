@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from spag.episodes import Episode, read_episodes
@@ -41,7 +41,7 @@ class PlaySummary:
         self.played_now += other.played_now
         self.seconds += other.seconds
         self.outcomes.update(other.outcomes)
-        self.stats = PlayStats(**{name: value + getattr(other.stats, name) for name, value in asdict(self.stats).items()})
+        self.stats.add(other.stats)
 
     def describe(self) -> str:
         """One line: rate and shares of outcomes."""

@@ -12,6 +12,8 @@ The command line prints the message on one line, without a traceback, and exits 
 fix.
 """
 
+import importlib.util
+
 
 class SpagError(Exception):
     """Base of all errors that a user can cause."""
@@ -39,6 +41,12 @@ class RunError(SpagError):
 
 class StorageError(SpagError):
     """Writing to disk failed; what was written before stays readable."""
+
+
+def require_package(package: str, setting: str, fix: str) -> None:
+    """Raise ``ConfigError`` when ``setting`` needs a package that is not installed."""
+    if importlib.util.find_spec(package) is None:
+        raise ConfigError(f"{setting}: {package} is not installed; {fix}")
 
 
 def first_line(error: Exception, longest: int = 300) -> str:

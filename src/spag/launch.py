@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spag.cluster import require_ray
 from spag.config import ClusterConfig, ModelConfig, TrainingConfig
 from spag.progress import Reporter, Tracker
 
@@ -52,6 +53,7 @@ def _do(job: "Job", cluster: ClusterConfig, bars: "_Bars") -> None:
         do(job, bars.show)
         return
     if cluster.address is not None:
+        require_ray(cluster.address)
         from spag.cluster.train import train_on_ray  # noqa: PLC0415 - imports ray
 
         train_on_ray(job, cluster.address, bars.show)

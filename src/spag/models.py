@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from transformers.utils import logging as transformers_logging
 
 from spag.engines.base import PromptStyle
 from spag.errors import ModelError, first_line
+from spag.store import folder_beside
 
 logger = logging.getLogger(__name__)
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns at every start of a CPU kernel that only play in 4 bits would use
@@ -177,17 +177,13 @@ def save_model(
 
     ``weights`` by name are saved in place of the model's own, which may be spread over processes.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
+    with folder_beside(folder) as beside:
         model.save_pretrained(beside, safe_serialization=True, state_dict=weights)
         tokenizer.save_pretrained(beside)
         beside.chmod(0o755)
         if folder.exists():
             shutil.rmtree(folder)
         beside.rename(folder)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
 
 
 def encode_query(tokenizer: PreTrainedTokenizerBase, query: str, style: PromptStyle) -> list[int]:

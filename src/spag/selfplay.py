@@ -6,7 +6,7 @@ run beside it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from itertools import islice
 
 from spag.engines.base import Completion, Engine, Request, Sampling
@@ -47,6 +47,11 @@ class PlayStats:
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
+    def add(self, other: "PlayStats") -> None:
+        """Count what ``other`` counted, too."""
+        for entry in fields(self):
+            setattr(self, entry.name, getattr(self, entry.name) + getattr(other, entry.name))
+
 
 @dataclass(slots=True)
 class _Table:
@@ -62,14 +67,16 @@ def game_specs(words: Iterable[str], repeats: int, seed: int) -> list[GameSpec]:
     return [GameSpec(f"{word}-{repeat}", word, derive_seed(seed, word, repeat)) for word in words for repeat in range(repeats)]
 
 
-def next_request(id: str, seed: int, state: GameState, attempt: int, *, game: Game, prompts: PromptSet, sampling: Sampling) -> Request:
+def next_request(
+    id: str, seed: int, state: GameState, attempt: int, *, game: Game, prompts: PromptSet, sampling: Sampling, stop: tuple[str, ...]
+) -> Request:
     """Return what to ask of the player to move; the draw depends on the game's seed, the moment in it and the attempt alone."""
     return Request(
         id=id,
         prompt=play_prompt(game.observe(state, state.role_to_move), prompts),
         sampling=sampling,
         seed=derive_seed(seed, len(state.history), attempt),
-        stop=stop_strings(prompts),
+        stop=stop,
     )
 
 
@@ -94,6 +101,7 @@ class Hall:
     def __init__(self, players: Mapping[Role, Player], rules: PlayRules, stats: PlayStats) -> None:
         self.players, self.rules, self.stats = players, rules, stats
         self.tables: dict[str, _Table] = {}
+        self._stop = stop_strings(rules.prompts)
         self._engines = list({id(player.engine): player.engine for player in players.values()}.values())
         self._owed = {id(engine): 0 for engine in self._engines}
 
@@ -125,7 +133,14 @@ class Hall:
         player, spec = self.players[table.state.role_to_move], table.spec
         rules = self.rules
         request = next_request(
-            spec.id, spec.seed, table.state, table.attempt, game=rules.game, prompts=rules.prompts, sampling=player.sampling
+            spec.id,
+            spec.seed,
+            table.state,
+            table.attempt,
+            game=rules.game,
+            prompts=rules.prompts,
+            sampling=player.sampling,
+            stop=self._stop,
         )
         player.engine.submit(request)
         self._owed[id(player.engine)] += 1

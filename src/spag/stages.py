@@ -94,7 +94,6 @@ def play_games(
     file_specs: Sequence[GameSpec] | None = None,
 ) -> PlaySummary:
     """Play ``specs`` into ``path``. Sides with equal models share one engine, adapters of one base model one vLLM."""
-
     rules = PlayRules(AdversarialTaboo(JudgeMode(table.game.judge)), table.game.max_turns, table.prompts, table.engine.concurrency)
 
     def play_them(left: Sequence[GameSpec], stats: PlayStats, stack: ExitStack) -> Iterator[Sequence[Episode]]:

@@ -7,6 +7,8 @@ second process out of a run folder; the kernel frees it however the process dies
 
 import fcntl
 import os
+import shutil
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -109,6 +111,22 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
         except BaseException:
             beside.unlink(missing_ok=True)
             raise
+
+
+@contextmanager
+def folder_beside(folder: Path) -> Iterator[Path]:
+    """Make an empty folder beside ``folder``, to be filled and renamed to it, so that ``folder`` is complete or absent."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def folder_identity(folder: Path) -> list[list[Any]]:
+    """Return what tells a folder's files from others: names, sizes and times of change, so that it may be moved."""
+    return [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in sorted(folder.iterdir()) if file.is_file()]
 
 
 def write_atomically(path: Path, data: str | bytes) -> None:

@@ -7,14 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from games import games_in, wait_for_lines
 from ray.cluster_utils import Cluster
-
-from spag.episodes import Episode, read_episodes
 
 pytestmark = pytest.mark.model
 SETTINGS = (
@@ -43,18 +40,6 @@ def play(words: Path, output: Path, *more: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
-def games_in(path: Path) -> dict[str, Episode]:
-    """Return the games by id, less log-probabilities, whose last digits depend on the batch."""
-    episodes = [replace(e, history=tuple(replace(said, logprobs=None) for said in e.history)) for e in read_episodes(path)]
-    assert len({episode.id for episode in episodes}) == len(episodes)
-    return {episode.id: episode for episode in episodes}
-
-
-def wait_for(path: Path, games: int) -> None:
-    while not path.exists() or path.read_bytes().count(b"\n") < games:
-        time.sleep(0.05)
-
-
 def test_whatever_is_killed_the_games_are_those_of_one_machine(cluster: Cluster, tmp_path: Path) -> None:
     words = tmp_path / "words.txt"
     words.write_text("".join(f"{word}\n" for word in WORDS))
@@ -63,9 +48,9 @@ def test_whatever_is_killed_the_games_are_those_of_one_machine(cluster: Cluster,
     cluster.wait_for_nodes()
     path = tmp_path / "together.jsonl"
     with play(words, path, "--ray", cluster.address) as driver:
-        wait_for(path, 1)
+        wait_for_lines(path, 1)
         cluster.remove_node(doomed, allow_graceful=False)
-        wait_for(path, 4)
+        wait_for_lines(path, 4)
         driver.kill()
     assert driver.returncode == -signal.SIGKILL
     assert len(games_in(path)) < len(WORDS)

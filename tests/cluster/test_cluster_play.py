@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 import ray
 from driver import SPECS, play_into
+from games import games_in, wait_for_lines
 from ray.cluster_utils import Cluster
 from scripted_players import broken, chatter, hanging, missing, scripted
 
@@ -37,19 +37,11 @@ def alone() -> dict[str, Episode]:
     return {episode.id: episode for episode in play(SPECS, players)}
 
 
-def games_in(path: Path) -> dict[str, Episode]:
-    episodes = list(read_episodes(path))
-    games = {episode.id: episode for episode in episodes}
-    assert len(games) == len(episodes), "a game was counted twice"
-    return games
-
-
 def when_played(path: Path, games: int, act: Callable[[], Any]) -> threading.Thread:
     """Call ``act`` in a thread as soon as ``path`` holds so many games."""
 
     def wait() -> None:
-        while not path.exists() or path.read_bytes().count(b"\n") < games:
-            time.sleep(0.02)
+        wait_for_lines(path, games)
         act()
 
     thread = threading.Thread(target=wait)

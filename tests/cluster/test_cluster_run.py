@@ -5,15 +5,13 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from games import games_in
 from ray.cluster_utils import Cluster
 from safetensors.torch import load_file
-
-from spag.episodes import Episode, read_episodes
 
 CONFIG = """
 iterations: 1
@@ -55,13 +53,6 @@ def wait_for_lines(path: Path, count: int, process: subprocess.Popen[str]) -> No
     while not path.exists() or path.read_bytes().count(b"\n") < count:
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.02)
-
-
-def games_in(path: Path) -> dict[str, Episode]:
-    """Return the games by id, less log-probabilities, whose last digits depend on the batch."""
-    episodes = [replace(e, history=tuple(replace(said, logprobs=None) for said in e.history)) for e in read_episodes(path)]
-    assert len({episode.id for episode in episodes}) == len(episodes)
-    return {episode.id: episode for episode in episodes}
 
 
 def trainers() -> list[int]:

@@ -8,9 +8,11 @@ import torch
 from safetensors.torch import load_file
 from tiny import MODEL, settings, train_tiny
 
-from spag.config import LoraConfig, ModelConfig
+from spag.config import ClusterConfig, LoraConfig, ModelConfig
 from spag.errors import ConfigError
+from spag.launch import train_on
 from spag.models import load_model, load_tokenizer, save_model
+from spag.progress import SilentReporter
 from spag.training.setup import training_arguments
 from spag.training.sharding import deepspeed_settings, fsdp_settings
 from spag.training.start import Start, load, quantization
@@ -47,6 +49,23 @@ def test_sharing_that_cannot_work_is_refused_in_one_line(tmp_path: Path, monkeyp
     refused(r"parallel=deepspeed: deepspeed is not installed; pip install deepspeed, or set parallel=fsdp", parallel="deepspeed")
     with pytest.raises(ConfigError, match=r"lora\.quantize: bitsandbytes is not installed; pip install bitsandbytes"):
         quantization("bfloat16")
+
+
+def test_training_on_a_cluster_without_ray_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ray" else found(name))
+    with pytest.raises(ConfigError, match=r"^cluster\.address=auto: ray is not installed; pip install 'spag\[cluster\]'$"):
+        train_on(
+            tmp_path / "samples.jsonl",
+            MODEL,
+            settings(),
+            start_from="nowhere",
+            output=tmp_path,
+            seed=0,
+            reporter=SilentReporter(),
+            title="training",
+            cluster=ClusterConfig(address="auto"),
+        )
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from spag.config import RunConfig
     from spag.planning import Assumptions, Inputs, Plan
 
-_GIB = 2**30
 _PARTS = {
     "weights": "weights", "gradients": "gradients", "optimizer": "optimiser", "copies": "working copies of weights",
     "activations": "activations", "logits": "logits and the head's gradient", "cache": "KV cache",
@@ -137,7 +136,9 @@ def _table(title: str | None, columns: tuple[str, ...]) -> "Table":
 
 
 def _gib(size: float) -> str:
-    return f"{size / _GIB:.1f}" if size else "-"
+    from spag.planning.gpus import GIB
+
+    return f"{size / GIB:.1f}" if size else "-"
 
 
 def _millions(tokens: float) -> str:

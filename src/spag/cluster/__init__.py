@@ -1,11 +1,8 @@
-"""Play on a Ray cluster: engines on many nodes, one writer. Nothing else of spag needs Ray."""
+"""Play and training on a Ray cluster: engines on many nodes, one writer. Nothing else of spag needs Ray."""
 
-import importlib.util
-
-from spag.errors import ConfigError
+from spag.errors import require_package
 
 
 def require_ray(address: str) -> None:
     """Raise ``ConfigError`` when Ray is not installed."""
-    if importlib.util.find_spec("ray") is None:
-        raise ConfigError(f"cluster.address={address}: Ray is not installed; pip install 'spag[cluster]'")
+    require_package("ray", f"cluster.address={address}", "pip install 'spag[cluster]'")

@@ -9,7 +9,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any
 
 import ray
@@ -27,6 +28,14 @@ _AHEAD = 2  # calls under way on each worker
 _LOSSES = 3  # of each worker, on average, without a finished game between them, end the play
 
 
+class _Phase(Enum):
+    """What a worker is at: its process starts (or waits for room), its engines open, it plays."""
+
+    STARTING = auto()
+    OPENING = auto()
+    PLAYING = auto()
+
+
 @dataclass(slots=True)
 class _Member:
     """A worker and what it owes. ``calls`` begins with those of ``ready`` and ``open``."""
@@ -34,8 +43,7 @@ class _Member:
     number: int
     actor: Any
     calls: deque[Any]
-    starting: bool = True
-    open: bool = False
+    phase: _Phase = _Phase.STARTING
     heard: float = field(default_factory=time.monotonic)
 
 
@@ -86,8 +94,9 @@ class Crew:
 
     def dismiss(self) -> None:
         """Stop all workers; engines that work in processes of their own get a moment to end them."""
-        closing = [member.actor.close.remote() for member in self.members if member.open]
-        ray.wait(closing, num_returns=len(closing), timeout=5.0) if closing else None
+        closing = [member.actor.close.remote() for member in self.members if member.phase is _Phase.PLAYING]
+        if closing:
+            ray.wait(closing, num_returns=len(closing), timeout=5.0)
         for member in self.members:
             ray.kill(member.actor)
 
@@ -122,21 +131,19 @@ class Crew:
             return []
         member.heard = time.monotonic()
         episodes = self._finished(member, answer) if isinstance(answer, Finished) else []
-        member.open = member.open or not member.starting
-        member.starting = False
+        member.phase = _Phase.OPENING if member.phase is _Phase.STARTING else _Phase.PLAYING
         self._employ(member)
         return episodes
 
     def _finished(self, member: _Member, answer: Finished) -> list[Episode]:
-        for entry in fields(PlayStats):
-            setattr(self.stats, entry.name, getattr(self.stats, entry.name) + getattr(answer.stats, entry.name))
+        self.stats.add(answer.stats)
         episodes = [episode for episode in answer.episodes if self.ledger.finish(member.number, episode.id)]
         self.losses = 0 if episodes else self.losses
         return episodes
 
     def _employ(self, member: _Member) -> None:
         """Keep ``_AHEAD`` turns under way while the worker holds games."""
-        if not member.open:
+        if member.phase is not _Phase.PLAYING:
             return
         while len(member.calls) < _AHEAD:
             specs = self.ledger.lease(member.number, len(self.members))
@@ -146,13 +153,13 @@ class Crew:
 
     def _replace_silent(self) -> None:
         now = time.monotonic()
-        if all(member.starting for member in self.members) and all(now - member.heard > self.cluster.deadline for member in self.members):
+        if all(member.phase is _Phase.STARTING and now - member.heard > self.cluster.deadline for member in self.members):
             limit = f"{self.cluster.deadline:g} s"
             raise EngineError(
                 f"cluster: no worker could start within {limit}; each needs {self._needs()} of one node that others leave free"
             )
         for member in list(self.members):
-            if member.calls and not member.starting and now - member.heard > self.cluster.deadline:
+            if member.calls and member.phase is not _Phase.STARTING and now - member.heard > self.cluster.deadline:
                 self._lose(member, f"nothing heard for {self.cluster.deadline:g} s")
             elif not member.calls:
                 member.heard = now

@@ -7,8 +7,6 @@ last, so that a half-written copy is never loaded. Weights never pass through Ra
 import fcntl
 import hashlib
 import json
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ import fsspec  # type: ignore[import-untyped]
 
 from spag.config import ModelConfig
 from spag.errors import ConfigError, ModelError, StorageError, first_line
+from spag.store import folder_beside, folder_identity
 
 _LIST = "files.json"
 _SHARED = "shared:"
@@ -29,16 +28,16 @@ def publish(model: ModelConfig, storage: str) -> ModelConfig:
     folder = Path(model.name).expanduser()
     if not folder.is_dir():
         return model
-    files = sorted(path for path in folder.iterdir() if path.is_file())
-    identity = json.dumps([[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in files])
-    target = f"{storage.rstrip('/')}/{folder.parent.name}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
+    identity = folder_identity(folder)
+    target = f"{storage.rstrip('/')}/{folder.parent.name}-{hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]}"
+    names = [name for name, _, _ in identity]
     try:
         system, root = fsspec.core.url_to_fs(target)
         if not system.exists(f"{root}/{_LIST}"):
             system.makedirs(root, exist_ok=True)
-            for path in files:
-                system.put_file(str(path), f"{root}/{path.name}")
-            system.pipe_file(f"{root}/{_LIST}", json.dumps([path.name for path in files]).encode())
+            for name in names:
+                system.put_file(str(folder / name), f"{root}/{name}")
+            system.pipe_file(f"{root}/{_LIST}", json.dumps(names).encode())
     except (ValueError, ImportError) as error:
         raise ConfigError(f"cluster.storage={storage}: {first_line(error)}") from error
     except OSError as error:
@@ -63,12 +62,10 @@ def fetch(model: ModelConfig, cache: Path) -> ModelConfig:
 
 def _download(system: Any, root: str, url: str, local: Path) -> None:
     """Make the folder ``local``, complete or absent."""
-    beside = Path(tempfile.mkdtemp(dir=local.parent))
     try:
-        for name in json.loads(system.cat_file(f"{root}/{_LIST}")):
-            system.get_file(f"{root}/{name}", str(beside / name))
-        beside.rename(local)
+        with folder_beside(local) as beside:
+            for name in json.loads(system.cat_file(f"{root}/{_LIST}")):
+                system.get_file(f"{root}/{name}", str(beside / name))
+            beside.rename(local)
     except OSError as error:
         raise ModelError(f"{url}: the weights cannot be read: {first_line(error)}; does this node see cluster.storage?") from error
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)

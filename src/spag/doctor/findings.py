@@ -13,11 +13,10 @@ from spag.doctor.machine import Machine
 from spag.engines.vllm_setup import Backend, choose_backend
 from spag.errors import ConfigError
 from spag.planning.memory import MicroBatch, training_memory
+from spag.planning.playing import number_bytes
 from spag.planning.shapes import ModelShape, known_shape
 
 GB = 1e9
-PLAY_BYTES = {"float32": 4}
-"""Bytes a parameter takes while playing; 2 for every other dtype."""
 LOW_DISK = 20 * GB
 
 
@@ -184,7 +183,7 @@ def _fit(machine: Machine, preset: str, config: RunConfig) -> tuple[Status, str,
         return Status.LIMITED, "its size is not known here", f"spag plan {preset}"
     one = max((gpu.memory for gpu in machine.gpus), default=machine.memory)
     together = sum(gpu.memory for gpu in machine.gpus)
-    play = shape.parameters * PLAY_BYTES.get(config.model.dtype, 2)
+    play = shape.parameters * number_bytes(config.model.dtype)
     train = max(_train_bytes(shape, training) for training in (config.imitation.training, config.offline_rl))
     adapter = _train_bytes(shape, config.offline_rl.model_copy(update={"lora": LoraConfig()}))
     has = f"{'a GPU' if machine.gpus else 'memory'} has {one / GB:.0f} GB"

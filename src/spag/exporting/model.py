@@ -1,7 +1,5 @@
 """The export in order: weights, GGUF, card and settings into a folder that is complete or absent; then the hub."""
 
-import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +11,7 @@ from spag.exporting.gguf_file import GgufType, write_gguf
 from spag.exporting.push import Destination, check_destination, push
 from spag.exporting.sources import Source
 from spag.exporting.weights import Weights, save_weights
-from spag.store import storage_errors, write_atomically
+from spag.store import folder_beside, storage_errors, write_atomically
 
 CONFIG = "spag_config.yaml"
 
@@ -46,16 +44,11 @@ def export_model(
         raise RunError(f"{output}: is there already, and an export overwrites nothing; name another --output or remove it")
     if destination:
         check_destination(destination)
-    with storage_errors(output):
-        output.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=f".{output.name}-", dir=output.parent))
-        try:
-            weights, file = _fill(beside / "model", source, output.name, dtype, gguf, note)
-            if output.exists():
-                output.rmdir()
-            (beside / "model").rename(output)
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)
+    with storage_errors(output), folder_beside(output) as beside:
+        weights, file = _fill(beside / "model", source, output.name, dtype, gguf, note)
+        if output.exists():
+            output.rmdir()
+        (beside / "model").rename(output)
     url = None
     if destination:
         note(f"uploading to {destination.repo}")

@@ -6,7 +6,7 @@ from enum import StrEnum
 from spag.config import RunConfig, TrainingConfig
 from spag.planning.assumptions import Assumptions
 from spag.planning.costs import Tables, play_hours, training_hours
-from spag.planning.gpus import GPU
+from spag.planning.gpus import GIB, GPU
 from spag.planning.memory import Memory, MicroBatch, training_memory
 from spag.planning.playing import slot_memory, vllm_memory
 from spag.planning.remedies import training_remedies
@@ -136,7 +136,7 @@ class _Planner:
         if memory.total > room:
             faults += ("it needs more memory than a GPU has",)
             remedies = training_remedies(training, processes, memory_of, room)
-        notes: tuple[str, ...] = (f"CPU memory for offload: {memory.host * processes / 2**30:,.0f} GiB in all",) if memory.host else ()
+        notes: tuple[str, ...] = (f"CPU memory for offload: {memory.host * processes / GIB:,.0f} GiB in all",) if memory.host else ()
         if self.shape.own_code:
             notes += ("the model brings its own code: its attention's memory is not counted, its rows are padded and all logits computed",)
         hours = training_hours(self.shape, training, load, self.gpu, processes, self.assumptions) + self.assumptions.stage_minutes / 60

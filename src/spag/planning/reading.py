@@ -1,6 +1,5 @@
 """A model's shape from its config alone: a preset's model, a folder, a GGUF file, or a hub id. No weights are read."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,11 @@ def read_shape(name: str, *, trust_remote_code: bool = False) -> ModelShape:
     known = known_shape(name)
     if known is not None:
         return known
-    adapter = Path(name).expanduser() / "adapter_config.json"
-    if adapter.is_file():
-        base = json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"]
-        return read_shape(str(base), trust_remote_code=trust_remote_code)
+    from spag.models import adapter_base  # noqa: PLC0415 - imports torch, and presets' models need none
+
+    base = adapter_base(Path(name).expanduser())
+    if base is not None:
+        return read_shape(base, trust_remote_code=trust_remote_code)
     return shape_of(_config(name, trust_remote_code), name)
 
 

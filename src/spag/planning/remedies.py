@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from spag.config import LoraConfig, TrainingConfig
+from spag.planning.gpus import GIB
 from spag.planning.memory import Memory
 
 _GPUS = (2, 4, 8, 16, 32, 64, 128)
@@ -80,4 +81,4 @@ def _described(changes: dict[str, Any], memory: Memory) -> str:
             parts.append("lora={quantize: true} (QLoRA)" if value.quantize else "lora={}")
         else:
             parts.append(f"{name}={str(value).lower()}")
-    return f"{', '.join(parts)}: {memory.total / 2**30:.1f} GiB a GPU"
+    return f"{', '.join(parts)}: {memory.total / GIB:.1f} GiB a GPU"

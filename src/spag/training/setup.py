@@ -1,9 +1,7 @@
 """From our settings to Trainer's arguments."""
 
-import importlib.util
 import math
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ import torch
 from transformers import TrainingArguments
 
 from spag.config import ModelConfig, TrainingConfig
-from spag.errors import ConfigError
+from spag.errors import ConfigError, require_package
 from spag.models import default_device
 from spag.training.sharding import deepspeed_settings, fsdp_settings, mixed_precision
 
@@ -21,7 +19,8 @@ def training_arguments(state: Path, model: ModelConfig, training: TrainingConfig
     device = model.device or default_device()
     on_cpu = device == "cpu"
     _check_device(device, model.dtype)
-    _check_installed(training.report_to)
+    for name in training.report_to:
+        require_package(name, f"training.report_to={name}", f"pip install {name}, or take it out of report_to")
     sharing = _sharing(model, training)
     arguments = TrainingArguments(
         output_dir=str(state),
@@ -92,8 +91,7 @@ def _sharing(model: ModelConfig, training: TrainingConfig) -> dict[str, Any]:
         if model.dtype == "float16":
             raise ConfigError("training.parallel=fsdp with model.dtype=float16: set model.dtype to bfloat16 or float32")
         return {"fsdp": True, "fsdp_config": fsdp_settings(training)}
-    if importlib.util.find_spec("deepspeed") is None:
-        raise ConfigError("training.parallel=deepspeed: deepspeed is not installed; pip install deepspeed, or set parallel=fsdp")
+    require_package("deepspeed", "training.parallel=deepspeed", "pip install deepspeed, or set parallel=fsdp")
     if (model.device or default_device()) == "cpu" and model.dtype != "float32":
         raise ConfigError(
             f"training.parallel=deepspeed with model.dtype={model.dtype} on the CPU: set model.dtype=float32, or parallel=fsdp"
@@ -116,9 +114,3 @@ def _check_device(device: str, dtype: str) -> None:
         raise ConfigError("model.dtype=float16: training on the CPU needs bfloat16 or float32")
     if kind == "cuda" and dtype == "bfloat16" and not torch.cuda.is_bf16_supported():
         raise ConfigError("model.dtype=bfloat16: this GPU does not support it; use float16 or float32")
-
-
-def _check_installed(packages: Sequence[str]) -> None:
-    for name in packages:
-        if importlib.util.find_spec(name) is None:
-            raise ConfigError(f"training.report_to={name}: {name} is not installed; pip install {name}, or take it out of report_to")

@@ -4,7 +4,6 @@ QLoRA (arXiv 2305.14314): the base model's weights in 4 bits (NF4, with quantise
 an ordinary one. Play takes it over the base model in full precision, so the policy that plays differs a little from the trained one.
 """
 
-import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedMod
 from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
 
 from spag.config import LoraConfig, ModelConfig
-from spag.errors import ConfigError, ModelError
+from spag.errors import ModelError, require_package
 from spag.models import adapter_base, load_failure, load_model, no_progress_bars, resolve_model
 from spag.training.policy import Abilities, abilities_of, take_up
 
@@ -78,8 +77,7 @@ def load(start: Start, arguments: TrainingArguments) -> PreTrainedModel:
 
 def quantization(dtype: str) -> BitsAndBytesConfig:
     """Return how QLoRA keeps the base model. Raises ``ConfigError`` without bitsandbytes."""
-    if importlib.util.find_spec("bitsandbytes") is None:
-        raise ConfigError("lora.quantize: bitsandbytes is not installed; pip install bitsandbytes, or set lora.quantize=false")
+    require_package("bitsandbytes", "lora.quantize", "pip install bitsandbytes, or set lora.quantize=false")
     return BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from spag.models import resolve_model
-from spag.store import write_atomically
+from spag.store import folder_identity, write_atomically
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ def model_identity(name: str) -> list[Any]:
     folder = Path(resolve_model(name))
     if not folder.is_dir():
         return [name]
-    return [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in sorted(folder.iterdir()) if file.is_file()]
+    return folder_identity(folder)
 
 
 def open_state(state: Path, belongs_to: str) -> Path | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from spag.engines.base import Sampling
 from spag.errors import DataError, EngineError
 from spag.game.base import GameState, Role, Utterance
-from spag.game.prompts import PromptSet
+from spag.game.prompts import PromptSet, stop_strings
 from spag.game.taboo import AdversarialTaboo
 from spag.game.words import parse_words
 from spag.selfplay import deserves_another, next_request
@@ -164,6 +164,7 @@ class GameRoom:
             game=rules.game,
             prompts=rules.prompts,
             sampling=rules.sampling[game.state.role_to_move],
+            stop=stop_strings(rules.prompts),
         )
         try:
             game.reply = self.speakers.get(game.checkpoint).ask(request)
