@@ -1,8 +1,12 @@
-"""Looking at the file of games that a test's driver writes."""
+"""Looking at what a test's driver does: the file of games that it writes, and who plays on which node."""
 
 import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import psutil
 
 from spag.episodes import Episode, read_episodes
 
@@ -15,6 +19,27 @@ def games_in(path: Path) -> dict[str, Episode]:
     return games
 
 
-def wait_for_lines(path: Path, count: int) -> None:
-    while not path.exists() or path.read_bytes().count(b"\n") < count:
+def wait_until(happened: Callable[[], bool], seconds: float = 120.0) -> None:
+    began = time.monotonic()
+    while not happened():
+        assert time.monotonic() - began < seconds
         time.sleep(0.02)
+
+
+def wait_for_lines(path: Path, count: int) -> None:
+    wait_until(lambda: path.exists() and path.read_bytes().count(b"\n") >= count)
+
+
+def wait_for_play_on(node: Any) -> None:
+    """Wait until a worker of ``node`` plays, so that it has games to lose."""
+    raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
+    wait_until(lambda: any(title.startswith("ray::PlayWorker.turn") for _, title in titled(raylet.children())))
+
+
+def titled(processes: Iterable[psutil.Process]) -> Iterator[tuple[psutil.Process, str]]:
+    """Yield those that live still, each with its title."""
+    for process in processes:
+        try:
+            yield process, " ".join(process.cmdline())
+        except psutil.Error:  # it has ended
+            continue

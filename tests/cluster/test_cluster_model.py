@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from games import games_in, wait_for_lines
+from games import games_in, wait_for_lines, wait_for_play_on
 from ray.cluster_utils import Cluster
 
 pytestmark = pytest.mark.model
@@ -48,7 +48,7 @@ def test_whatever_is_killed_the_games_are_those_of_one_machine(cluster: Cluster,
     cluster.wait_for_nodes()
     path = tmp_path / "together.jsonl"
     with play(words, path, "--ray", cluster.address) as driver:
-        wait_for_lines(path, 1)
+        wait_for_play_on(doomed)
         cluster.remove_node(doomed, allow_graceful=False)
         wait_for_lines(path, 4)
         driver.kill()

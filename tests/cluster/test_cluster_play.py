@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import ray
 from driver import SPECS, play_into
-from games import games_in, wait_for_lines
+from games import games_in, wait_for_lines, wait_for_play_on
 from ray.cluster_utils import Cluster
 from scripted_players import broken, chatter, hanging, missing, scripted
 
@@ -37,16 +37,15 @@ def alone() -> dict[str, Episode]:
     return {episode.id: episode for episode in play(SPECS, players)}
 
 
-def when_played(path: Path, games: int, act: Callable[[], Any]) -> threading.Thread:
-    """Call ``act`` in a thread as soon as ``path`` holds so many games."""
-
-    def wait() -> None:
-        wait_for_lines(path, games)
-        act()
-
-    thread = threading.Thread(target=wait)
+def start(act: Callable[[], Any]) -> threading.Thread:
+    thread = threading.Thread(target=act)
     thread.start()
     return thread
+
+
+def when_played(path: Path, games: int, act: Callable[[], Any]) -> threading.Thread:
+    """Call ``act`` in a thread as soon as ``path`` holds so many games."""
+    return start(lambda: (wait_for_lines(path, games), act()))
 
 
 def test_the_games_are_those_of_one_machine(cluster: Cluster, alone: dict[str, Episode], tmp_path: Path) -> None:
@@ -76,7 +75,7 @@ def test_a_killed_node_costs_no_game(
 ) -> None:
     doomed = cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
-    killer = when_played(tmp_path / "e.jsonl", 5, lambda: cluster.remove_node(doomed, allow_graceful=False))
+    killer = start(lambda: (wait_for_play_on(doomed), cluster.remove_node(doomed, allow_graceful=False)))
     play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(partial(scripted, tmp_path, 0.1), RULES))
     killer.join()
     cluster.wait_for_nodes()

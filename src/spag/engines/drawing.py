@@ -1,7 +1,8 @@
 """Drawing next tokens for a batch of requests, each with its own sampling and its own stream of random numbers.
 
-The random numbers come from Python's generator, one a token, and pick from the cumulative distribution: the same seed draws the same
-token on every device, whatever else is in the batch (up to rounding of the logits).
+Each token of the vocabulary gets noise of its own from the request's generator, so a draw depends on nothing else in the batch but the
+rounding of the logits: an error of e in them changes a draw with a probability of about e. Inverting the cumulative distribution with one
+random number would change it far more often, because every border between two tokens moves.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,14 +11,17 @@ import torch
 
 from spag.engines.base import Sampling
 
+_MOST = 2**31 - 1
+
 
 def draw_tokens(
-    logits: torch.Tensor, sampling: Sequence[Sampling], uniforms: Sequence[float], banned: Mapping[int, Sequence[int]]
+    logits: torch.Tensor, sampling: Sequence[Sampling], noise: torch.Tensor, banned: Mapping[int, Sequence[int]]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw one token a row.
 
-    logits: (B, V); uniforms: one number in [0, 1) a row; banned: by row, tokens that must not be drawn. Returns the tokens (B,) and their
-    log-probabilities (B,) under the raw distribution: temperature 1, no filter, nothing banned.
+    logits: (B, V); noise: (B, V), each row from ``random_bits`` (not read where the temperature is 0); banned: by row, tokens that must
+    not be drawn. Returns the tokens (B,) and their log-probabilities (B,) under the raw distribution: temperature 1, no filter, nothing
+    banned.
     """
     logits = logits.float()
     raw_total = logits.logsumexp(-1)
@@ -30,33 +34,32 @@ def draw_tokens(
     greedy = temperature == 0
     chosen = allowed.argmax(-1) if bool(greedy.any()) else torch.zeros_like(raw_total, dtype=torch.long)
     if not bool(greedy.all()):
-        drawn = _draw(allowed / temperature.where(~greedy, 1.0)[:, None], sampling, uniforms)
+        drawn = _draw(allowed / temperature.where(~greedy, 1.0)[:, None], sampling, noise)
         chosen = torch.where(greedy, chosen, drawn)
     return chosen, logits.gather(-1, chosen[:, None]).squeeze(-1) - raw_total
 
 
-def _draw(scaled: torch.Tensor, sampling: Sequence[Sampling], uniforms: Sequence[float]) -> torch.Tensor:
-    """Draw one token a row, (B,), from ``scaled`` logits (B, V) by inverting the cumulative distribution."""
-    probabilities = _filtered(scaled.softmax(-1), sampling)
-    cumulative = probabilities.cumsum(-1)
-    threshold = torch.tensor(uniforms, dtype=cumulative.dtype, device=scaled.device) * cumulative[:, -1]
-    drawn = torch.searchsorted(cumulative, threshold[:, None], right=True).squeeze(-1).clamp(max=scaled.shape[-1] - 1)
-    forbidden = probabilities.gather(-1, drawn[:, None]).squeeze(-1) == 0  # rounding at the very end picked one
-    if bool(forbidden.any()):
-        last = scaled.shape[-1] - 1 - probabilities.flip(-1).ne(0).to(torch.uint8).argmax(-1)
-        drawn = torch.where(forbidden, last, drawn)
-    return drawn
+def random_bits(generator: torch.Generator, out: torch.Tensor) -> None:
+    """Fill ``out`` (V,), int32, with integers of 31 random bits."""
+    pairs = torch.empty(-(-out.shape[0] // 2), dtype=torch.int64, device=out.device).random_(generator=generator)
+    out.copy_(pairs.view(torch.int32)[: out.shape[0]]).bitwise_and_(_MOST)
 
 
-def _filtered(probabilities: torch.Tensor, sampling: Sequence[Sampling]) -> torch.Tensor:
-    """Zero what top-k and top-p leave out (not renormalised: the caller draws in proportion)."""
+def _draw(scaled: torch.Tensor, sampling: Sequence[Sampling], noise: torch.Tensor) -> torch.Tensor:
+    """Draw one token a row, (B,), from ``scaled`` logits (B, V): the largest sum of logit and Gumbel noise (the Gumbel-max trick)."""
+    waits = noise.float().add_(0.5).mul_(2.0**-31).neg_().log1p_().neg_()  # exponential; never 0, infinite once in 2**25
+    return (_filtered(scaled, sampling) - waits.log_()).argmax(-1)
+
+
+def _filtered(scaled: torch.Tensor, sampling: Sequence[Sampling]) -> torch.Tensor:
+    """Set what top-k and top-p leave out to minus infinity."""
     if all(s.top_k == 0 and s.top_p >= 1.0 for s in sampling):
-        return probabilities
-    ordered, index = probabilities.sort(-1, descending=True)
-    size = probabilities.shape[-1]
-    top_k = torch.tensor([s.top_k or size for s in sampling], device=probabilities.device)
-    top_p = torch.tensor([s.top_p for s in sampling], dtype=ordered.dtype, device=probabilities.device)
-    rank = torch.arange(size, device=probabilities.device)
+        return scaled
+    ordered, index = scaled.softmax(-1).sort(-1, descending=True)
+    size = scaled.shape[-1]
+    top_k = torch.tensor([s.top_k or size for s in sampling], device=scaled.device)
+    top_p = torch.tensor([s.top_p for s in sampling], dtype=ordered.dtype, device=scaled.device)
+    rank = torch.arange(size, device=scaled.device)
     before = ordered.cumsum(-1) - ordered
-    kept = (rank < top_k[:, None]) & ((before < top_p[:, None]) | (rank == 0))
-    return torch.zeros_like(probabilities).scatter(-1, index, ordered * kept)
+    dropped = (rank >= top_k[:, None]) | ((before >= top_p[:, None]) & (rank > 0))
+    return scaled.masked_fill(torch.zeros_like(dropped).scatter(-1, index, dropped), -torch.inf)

@@ -5,7 +5,6 @@ next turn prefills only what is new, and a new game copies the rules' keys and v
 sliding-window attention; others (state-space models, models with code of their own) are refused with a pointer to vLLM.
 """
 
-import random
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from spag.engines.base import Completion, FinishReason, PromptStyle, Request
-from spag.engines.drawing import draw_tokens
+from spag.engines.drawing import draw_tokens, random_bits
 from spag.engines.slots import ATTENTION, SlotCache, attention_mask
 from spag.errors import EngineError, ModelError
 from spag.models import encode_query, shared_length, stop_token_ids
@@ -25,11 +24,11 @@ class _Row:
 
     request: Request
     prompt: list[int]
+    draws: torch.Generator
     slot: int = -1
     generated: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     text: str = ""
-    draws: random.Random = field(default_factory=random.Random)
 
 
 class TransformersEngine:
@@ -59,7 +58,8 @@ class TransformersEngine:
 
     def submit(self, request: Request) -> None:
         prompt = encode_query(self._tokenizer, request.prompt, self._style)
-        self._queue.append(_Row(request, prompt, draws=random.Random(request.seed)))
+        draws = torch.Generator(self._model.device).manual_seed(request.seed)
+        self._queue.append(_Row(request, prompt, draws))
 
     def poll(self) -> list[Completion]:
         finished: list[Completion] = []
@@ -157,8 +157,11 @@ class TransformersEngine:
         """Draw a token for each row; return the completions of rows that ended with it."""
         stops = sorted(self._stop_ids)
         banned = {index: stops for index, row in enumerate(rows) if len(row.generated) < row.request.sampling.min_new_tokens}
-        uniforms = [row.draws.random() for row in rows]
-        tokens, logprobs = draw_tokens(logits, [row.request.sampling for row in rows], uniforms, banned)
+        noise = torch.empty(logits.shape, dtype=torch.int32, device=logits.device)
+        for row, bits in zip(rows, noise, strict=True):
+            if row.request.sampling.temperature > 0:
+                random_bits(row.draws, bits)
+        tokens, logprobs = draw_tokens(logits, [row.request.sampling for row in rows], noise, banned)
         finished = []
         for row, token, logprob in zip(rows, tokens.tolist(), logprobs.tolist(), strict=True):
             row.generated.append(token)
