@@ -30,10 +30,10 @@ def wait_for_lines(path: Path, count: int) -> None:
     wait_until(lambda: path.exists() and path.read_bytes().count(b"\n") >= count)
 
 
-def wait_for_play_on(node: Any) -> None:
+def wait_for_play_on(node: Any, seconds: float = 120.0) -> None:
     """Wait until a worker of ``node`` plays, so that it has games to lose."""
     raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
-    wait_until(lambda: any(title.startswith("ray::PlayWorker.turn") for _, title in titled(raylet.children())))
+    wait_until(lambda: any(title.startswith("ray::PlayWorker.turn") for _, title in titled(raylet.children())), seconds)
 
 
 def titled(processes: Iterable[psutil.Process]) -> Iterator[tuple[psutil.Process, str]]:

@@ -20,6 +20,9 @@ _SPELLED = re.compile(r"(?<![^\W_])(?<!')[^\W_](?:(?:[^\w']|_){1,4}[^\W_](?![^\W
 _MAY_BE_SPELLED = re.compile(r"[\W_][^\W_][\W_]{1,4}[^\W_](?![^\W_])")
 _BROKEN = re.compile(r"[^\W_]++(?:[-.*_~|/\\+=]++[^\W_]++)+")
 _DIGITS_FOR_LETTERS = [str.maketrans("013457896@$!|€", one) for one in ("oieastbgbaslll", "oleastbggasiie", "oieastbggasiie")]
+_DIGITS_OF = {
+    letter: {chr(code) for table in _DIGITS_FOR_LETTERS for code, other in table.items() if chr(other) == letter} for letter in "abegilost"
+}
 _LEET_MARK = re.compile(r"[013-9@$|€!](?:(?<!!)|(?=[^\W_]))")
 _EDGES = ".,;:?\"'()[]{}*_~`"
 _NUMBER = re.compile(r"[\W\d]+(?:st|nd|rd|th|am|pm|s|k|d)?")
@@ -48,9 +51,9 @@ class Clues:
 @lru_cache(maxsize=4096)
 def clues_of(target_word: str) -> Clues:
     """Return what to look for before looking closely."""
-    forms = _whole_forms(target_word)
+    forms = whole_forms(target_word)
     initials = frozenset(form[0] for form in forms)
-    digits = {chr(code) for table in _DIGITS_FOR_LETTERS for code, letter in table.items() if chr(letter) in initials}
+    digits = frozenset().union(*(_DIGITS_OF.get(letter, ()) for letter in initials))
     long = [form for form in forms if len(form) >= 4]
     return Clues(
         forms=forms,
@@ -108,11 +111,11 @@ def joined_forms(joined: str, target_word: str) -> bool:
     """Tell whether letters written together are a form of the whole target."""
     if not 1 < len(joined) <= _LONGEST:
         return False
-    return not _whole_forms(target_word).isdisjoint(word_bases(joined))
+    return not whole_forms(target_word).isdisjoint(word_bases(joined))
 
 
 @lru_cache(maxsize=4096)
-def _whole_forms(target_word: str) -> frozenset[str]:
+def whole_forms(target_word: str) -> frozenset[str]:
     """The forms of the whole target written as one word; none for a target that is looked for as a substring."""
     target = target_of(target_word)
     if len(target.words) == 1:
@@ -132,7 +135,7 @@ def _is_spelled(run: str, target_word: str) -> bool:
     spellings = _spellings(letters)
     if any(joined_forms(spelling, target_word) for spelling in spellings):
         return True
-    return any(form in spelling for spelling in spellings for form in _whole_forms(target_word) if len(form) >= 3)
+    return any(form in spelling for spelling in spellings for form in whole_forms(target_word) if len(form) >= 3)
 
 
 def _spellings(letters: str) -> tuple[str, ...]:

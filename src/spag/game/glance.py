@@ -7,16 +7,17 @@ remembered; a glance at an utterance then puts that together. It errs on one sid
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import lru_cache
 
-from spag.game.evasions import clues_of, hidden_spellings
+from spag.game.evasions import hidden_spellings, whole_forms
 from spag.game.folding import unmasked, without_markup
 from spag.game.matching import target_of, word_bases, words_of
 
 _UNCLEAR = "\0unclear"  # says more together with its neighbours than alone, or is too long to remember
-_WORD = "\0word"  # holds "word", as every announcement of a guess does
+_CANNOT_TELL = (frozenset((_UNCLEAR,)), "w")
 _LONGEST = 64
+_REMEMBERED = 1 << 17  # chunks; about 60 MiB
 _BEFORE, _AFTER = '*_~`".,;:?([-', '*_~`".,;:?)]-!'  # mean nothing at the edges of a chunk; a "!" before letters may be an i
 _RUN = re.compile(r"'?[^\W_]+")
 _BEFORE_MARK = re.compile(r"[^\W_]+(?=['+#])")
@@ -24,52 +25,83 @@ _BEFORE_MARK = re.compile(r"[^\W_]+(?=['+#])")
 
 def may_say(text: str, target_word: str) -> bool:
     """Tell whether ``text`` may say the target, openly or not."""
-    target, clues = target_of(target_word), clues_of(target_word)
-    if target.literal or target.acronym or not all(map(str.isalnum, clues.forms)):
+    openly, beginnings = _wanted(target_word)
+    if not openly:
         return True
-    hints = _glance(text)
-    if _UNCLEAR in hints or not hints.isdisjoint(clues.forms):
+    hints, letters = _glance(text)
+    if "111" in letters:
         return True
-    if target.words and not hints.isdisjoint(target.words[0]):
-        return True
-    return any(left in hints and right in hints for left, right in clues.halves)
+    if all(map((openly | beginnings).isdisjoint, hints)):
+        return False
+    found = frozenset[str]().union(*hints)
+    forms = whole_forms(target_word)
+    return not openly.isdisjoint(found) or any(form.removeprefix(left) in found for left in beginnings & found for form in forms)
 
 
 def may_guess(text: str) -> bool:
     """Tell whether ``text`` may announce a guess."""
-    return _WORD in _glance(text)
+    return "w" in _glance(text)[1]
+
+
+@lru_cache(maxsize=4096)
+def _wanted(target_word: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the hints that call for a closer look, and the beginnings of forms that do so when the rest is there too.
+
+    Nothing when every utterance needs one.
+    """
+    target, forms = target_of(target_word), whole_forms(target_word)
+    if target.literal or target.acronym or not all(map(str.isalnum, forms)):
+        return frozenset(), frozenset()
+    openly = forms.union((_UNCLEAR,), *target.words[:1])
+    return openly, frozenset(form[:at] for form in forms for at in range(2, len(form) - 1))
 
 
 @lru_cache(maxsize=8)
-def _glance(text: str) -> frozenset[str]:
-    """Return the base forms of all that ``text`` could say in any reading."""
+def _glance(text: str) -> tuple[tuple[frozenset[str], ...], str]:
+    """Return the base forms of all that each chunk of ``text`` could say in any reading, and the letters of all chunks."""
     chunks = text.split()
     if not chunks:
-        return frozenset()
-    if max(map(len, chunks)) > _LONGEST:
-        return frozenset((_UNCLEAR, _WORD))
-    hints, singles = zip(*map(_chunk, chunks), strict=True)
-    return frozenset().union(*hints, (_UNCLEAR,) if "111" in "".join(singles) else ())
+        return (), ""
+    hints, letters = zip(*map(_CHUNKS.__getitem__, chunks), strict=True)
+    return hints, "".join(letters)
 
 
-@lru_cache(maxsize=1 << 16)
+class _Chunks(dict[str, tuple[frozenset[str], str]]):
+    """What ``_chunk`` found, remembered; emptied when full. Faster than ``lru_cache``."""
+
+    def __missing__(self, chunk: str) -> tuple[frozenset[str], str]:
+        if len(chunk) > _LONGEST:
+            return _CANNOT_TELL
+        if len(self) >= _REMEMBERED:
+            self.clear()
+        self[chunk] = found = _chunk(chunk)
+        return found
+
+
+_CHUNKS = _Chunks()
+
+
 def _chunk(chunk: str) -> tuple[frozenset[str], str]:
     """Return what a chunk could say, and how its words may take part in spelling.
 
-    The latter is "1" for a single letter and "0" for a longer word, those in the middle left out.
+    The latter is "1" for a single letter and "0" for a longer word, those in the middle left out; "w" for one that holds "word", as every
+    announcement of a guess does.
     """
     core = chunk.lstrip(_BEFORE).rstrip(_AFTER)
     if core.isascii() and core.isalpha():
-        return _word(core.lower()), "1" if len(core) == 1 else "0"
+        core = core.lower()
+        return _word(core), "1" if len(core) == 1 else "w" if "word" in core else "0"
     masked = unmasked(chunk)
     readings = dict.fromkeys((*masked, *map(without_markup, masked)))
     if any(reading.rfind("<") > reading.rfind(">") for reading in readings):  # a tag that the next chunk may end
-        return frozenset((_UNCLEAR, _WORD)), ""
-    word = (_WORD,) if any("word" in reading for reading in masked) else ()
-    return frozenset().union(word, *(hints for reading in readings for hints in _reading(reading))), _singles(readings)
+        return _CANNOT_TELL
+    letters = _letters(readings)
+    if any("word" in reading for reading in masked):
+        letters = letters.replace("0", "w", 1)
+    return frozenset().union(*map(_reading, readings)), letters
 
 
-def _singles(readings: Iterable[str]) -> str:
+def _letters(readings: Iterable[str]) -> str:
     shapes = {"".join("1" if len(run) == 1 else "0" for run in _RUN.findall(reading)) for reading in readings}
     if len(shapes) > 1 and not all("0" in shape for shape in shapes):
         return "111"
@@ -77,14 +109,16 @@ def _singles(readings: Iterable[str]) -> str:
     return f"{first}0{last}" if "0" in max(shapes, key=len) else first
 
 
-def _reading(reading: str) -> Iterator[frozenset[str]]:
-    for word in words_of(reading):
-        yield word_bases(word) | {word[::-1]}
-    yield frozenset(_BEFORE_MARK.findall(reading))
-    for spelling in hidden_spellings(reading):
-        yield word_bases(spelling)
+def _reading(reading: str) -> set[str]:
+    core = reading.lstrip(_BEFORE).rstrip(_AFTER)
+    if core.isascii() and core.isalpha():
+        return set(_word(core))
+    words = words_of(reading)
+    says = {word[::-1] for word in words}
+    says.update(_BEFORE_MARK.findall(reading))
+    return says.union(*map(word_bases, words), *map(word_bases, hidden_spellings(reading)))
 
 
 @lru_cache(maxsize=1 << 16)
 def _word(word: str) -> frozenset[str]:
-    return word_bases(word) | {word[::-1]} | ({_WORD} if "word" in word else set())
+    return word_bases(word) | {word[::-1]}

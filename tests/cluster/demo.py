@@ -1,0 +1,82 @@
+"""The demo on a simulated cluster of three nodes, a node killed in play and a process in training, beside the demo undisturbed.
+
+    python tests/cluster/demo.py FOLDER
+
+Both runs are float32, where a game does not depend on what is played beside it, and train in two processes of one thread. FOLDER then holds
+both, ``alone`` and ``cluster``. It takes an hour on two cores; the tests do the same with a tiny model (test_cluster_run.py).
+"""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+from games import games_in, titled, wait_for_play_on, wait_until
+from ray.cluster_utils import Cluster
+from rich.console import Console
+from safetensors.torch import load_file
+
+SETTINGS = (
+    "model.dtype=float32", "imitation.training.processes=2", "imitation.training.micro_batch_size=4",
+    "offline_rl.processes=2", "offline_rl.micro_batch_size=4", "offline_rl.save_steps=5",
+)  # fmt: skip
+HOURS = 3600.0
+say = Console().print
+
+
+def start(folder: Path, *more: str) -> subprocess.Popen[bytes]:
+    chosen = [part for setting in SETTINGS for part in ("--set", setting)]
+    return subprocess.Popen([sys.executable, "-m", "spag", "run", "demo", "--output", str(folder), *chosen, *more])
+
+
+def lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def a_trainer() -> psutil.Process:
+    """Return a process that trains for Ray Train."""
+    return next(process for process, title in titled(psutil.process_iter()) if title.startswith("ray::") and "RayTrainWorker" in title)
+
+
+def run_disturbed(folder: Path) -> None:
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    cluster.add_node(num_cpus=1)
+    doomed = cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+    first = start(folder, "--ray", cluster.address)
+    wait_for_play_on(doomed, HOURS)
+    wait_until(lambda: lines(folder / "iteration-1" / "episodes.jsonl") >= 10, HOURS)
+    cluster.remove_node(doomed, allow_graceful=False)
+    say(f"killed a node with {lines(folder / 'iteration-1' / 'episodes.jsonl')} games on file")
+    wait_until(lambda: lines(folder / "iteration-1" / "metrics.jsonl") >= 8, HOURS)
+    a_trainer().kill()
+    say(f"killed a training process after {lines(folder / 'iteration-1' / 'metrics.jsonl')} steps")
+    say(f"spag run ended with exit code {first.wait()}; the same command again")
+    again = start(folder, "--ray", cluster.address)
+    assert again.wait() == 0
+    cluster.shutdown()
+
+
+def run_undisturbed(folder: Path) -> None:
+    assert start(folder).wait() == 0
+
+
+def compare(alone: Path, cluster: Path) -> None:
+    for part in ("iteration-1", "arena"):
+        ours, theirs = (games_in(run / part / "episodes.jsonl") for run in (cluster, alone))
+        assert ours.keys() == theirs.keys()
+        say(f"{part}: {len(ours)} games, {sum(ours[name] == theirs[name] for name in ours)} of them equal to the last token")
+    ours, theirs = (load_file(run / "iteration-1" / "checkpoint" / "model.safetensors") for run in (cluster, alone))
+    say(f"weights: {max(float((ours[name] - theirs[name]).abs().max()) for name in ours):.1e} apart at most")
+
+
+if __name__ == "__main__":
+    os.environ |= {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    root = Path(sys.argv[1])
+    for name, run in (("alone", run_undisturbed), ("cluster", run_disturbed)):
+        began = time.monotonic()
+        run(root / name)
+        say(f"{name}: {(time.monotonic() - began) / 60:.1f} minutes")
+    compare(root / "alone", root / "cluster")
