@@ -34,7 +34,7 @@ def play_contests(backend: str, stack: ExitStack, quick: bool) -> Iterator[Conte
 
 
 def training_contests(stack: ExitStack, quick: bool) -> Iterator[Contest]:
-    yield from training.contests(games=2 if quick else 6)
+    yield from training.contests(12 if quick else training.GLOBAL_BATCH)
 
 
 def judging_contests(stack: ExitStack, quick: bool) -> Iterator[Contest]:

@@ -5,10 +5,9 @@ turns, 6 utterances of 64 tokens, on SmolLM2-135M (nobody wins: the judge is swi
 prompts and the sampling of self-play, in the precision that ``dtype: auto`` finds fastest here. An utterance that a stop string ends early
 counts for what it has: games an hour = tokens an hour / 384.
 
-    python -m benchmarks.play                    # transformers and, where it is installed, vLLM, each against the paper's loop
+    python -m benchmarks --only transformers --only vllm
 """
 
-import argparse
 import importlib.util
 import random
 import time
@@ -17,8 +16,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from benchmarks.harness import Contest, Reading, compete
-from benchmarks.show import print_results
+from benchmarks.harness import Contest, Reading
 from spag.config import EngineConfig, ModelConfig
 from spag.engines.base import Engine, PromptStyle, Request, Sampling
 from spag.engines.opening import open_engines
@@ -164,23 +162,3 @@ def _words(count: int) -> list[str]:
 
 def _games_per_hour(tokens: int, seconds: float) -> Reading:
     return Reading(3600 * tokens / seconds / (2 * TURNS * TOKENS), {"tokens_per_second": tokens / seconds, "seconds": seconds})
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--backend", choices=backends(), action="append")
-    parser.add_argument("--dtype", default=MODEL.dtype)
-    parser.add_argument("--pairs", type=int, default=2)
-    parser.add_argument("--games", type=int, default=IN_FLIGHT)
-    parser.add_argument("--real-games", type=int, default=2 * IN_FLIGHT)
-    chosen = parser.parse_args()
-    results = []
-    for backend in chosen.backend or backends():
-        with ExitStack() as stack:
-            engine = open_one(backend, stack, chosen.dtype)
-            results += [compete(contest, chosen.pairs) for contest in contests(backend, engine, chosen.games, chosen.real_games)]
-    print_results(results)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,4 @@
-"""The embedded model on a cluster: a node and the driver are killed while it plays.
-
-Play is greedy here, as rounding, which depends on the batch, now and then changes a draw from 49,152 tokens.
-"""
+"""The embedded model on a cluster: a node and the driver are killed while it plays."""
 
 import os
 import signal
@@ -23,20 +20,7 @@ WORDS = ["river", "bread", "piano", "garden", "window", "teacher", "engine", "do
 
 def play(words: Path, output: Path, *more: str) -> subprocess.Popen[bytes]:
     chosen = [part for setting in SETTINGS for part in ("--set", setting)]
-    command = [
-        sys.executable,
-        "-m",
-        "spag",
-        "play",
-        "smollm2-135m",
-        "--testing",
-        "--words",
-        str(words),
-        *chosen,
-        "--output",
-        str(output),
-        *more,
-    ]
+    command = [sys.executable, "-m", "spag", "play", "smollm2-135m", "--words", str(words), *chosen, "--output", str(output), *more]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
