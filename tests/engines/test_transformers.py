@@ -139,11 +139,7 @@ def test_unusual_designs_are_refused(loaded: tuple, monkeypatch: pytest.MonkeyPa
 
 
 def noise(rows: int, tokens: int) -> torch.Tensor:
-    bits = torch.empty(rows, tokens, dtype=torch.int32)
-    generator = torch.Generator().manual_seed(5)
-    for row in bits:
-        random_bits(generator, row)
-    return bits
+    return random_bits([torch.Generator().manual_seed(row) for row in range(rows)], tokens, torch.device("cpu"))
 
 
 def test_draws_follow_the_distribution_and_the_filters() -> None:

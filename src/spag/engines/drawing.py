@@ -11,15 +11,13 @@ import torch
 
 from spag.engines.base import Sampling
 
-_MOST = 2**31 - 1
-
 
 def draw_tokens(
     logits: torch.Tensor, sampling: Sequence[Sampling], noise: torch.Tensor, banned: Mapping[int, Sequence[int]]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw one token a row.
 
-    logits: (B, V); noise: (B, V), each row from ``random_bits`` (not read where the temperature is 0); banned: by row, tokens that must
+    logits: (B, V); noise: (B, V), of ``random_bits`` (not read where the temperature is 0); banned: by row, tokens that must
     not be drawn. Returns the tokens (B,) and their log-probabilities (B,) under the raw distribution: temperature 1, no filter, nothing
     banned.
     """
@@ -39,10 +37,13 @@ def draw_tokens(
     return chosen, logits.gather(-1, chosen[:, None]).squeeze(-1) - raw_total
 
 
-def random_bits(generator: torch.Generator, out: torch.Tensor) -> None:
-    """Fill ``out`` (V,), int32, with integers of 31 random bits."""
-    pairs = torch.empty(-(-out.shape[0] // 2), dtype=torch.int64, device=out.device).random_(generator=generator)
-    out.copy_(pairs.view(torch.int32)[: out.shape[0]]).bitwise_and_(_MOST)
+def random_bits(generators: Sequence[torch.Generator | None], size: int, device: torch.device) -> torch.Tensor:
+    """Return integers of 31 random bits, (B, ``size``) int32, a row from each generator; zeros where there is none."""
+    pairs = torch.zeros(len(generators), -(-size // 2), dtype=torch.int64, device=device)
+    for row, generator in zip(pairs, generators, strict=True):
+        if generator is not None:
+            row.random_(generator=generator)
+    return pairs.view(torch.int32)[:, :size] & (2**31 - 1)
 
 
 def _draw(scaled: torch.Tensor, sampling: Sequence[Sampling], noise: torch.Tensor) -> torch.Tensor:

@@ -157,10 +157,8 @@ class TransformersEngine:
         """Draw a token for each row; return the completions of rows that ended with it."""
         stops = sorted(self._stop_ids)
         banned = {index: stops for index, row in enumerate(rows) if len(row.generated) < row.request.sampling.min_new_tokens}
-        noise = torch.empty(logits.shape, dtype=torch.int32, device=logits.device)
-        for row, bits in zip(rows, noise, strict=True):
-            if row.request.sampling.temperature > 0:
-                random_bits(row.draws, bits)
+        draws = [row.draws if row.request.sampling.temperature > 0 else None for row in rows]
+        noise = random_bits(draws, logits.shape[-1], logits.device)
         tokens, logprobs = draw_tokens(logits, [row.request.sampling for row in rows], noise, banned)
         finished = []
         for row, token, logprob in zip(rows, tokens.tolist(), logprobs.tolist(), strict=True):
