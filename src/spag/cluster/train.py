@@ -60,5 +60,5 @@ def _cause(failed: TrainingFailedError, job: Job, count: int) -> SpagError:
     lost = [rank for rank, cause in causes.items() if isinstance(cause, RayActorError)]
     rank = next(iter([*lost, *causes]), None)
     where = f"{job.output}: training on Ray" if rank is None else f"{job.output}: worker {rank} of {count} (they count from 0)"
-    what = first_line(failed if rank is None else causes[rank], 200)
+    what = first_line(failed if rank is None else causes[rank], 200).rstrip(".")
     return RunError(f"{where} failed: {what}; the same command resumes the training")

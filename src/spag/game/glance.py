@@ -97,7 +97,7 @@ def _chunk(chunk: str) -> tuple[frozenset[str], str]:
         return _CANNOT_TELL
     letters = _letters(readings)
     if any("word" in reading for reading in masked):
-        letters = letters.replace("0", "w", 1)
+        letters = letters.replace("0", "w", 1) if "0" in letters else f"{letters}w"
     return frozenset().union(*map(_reading, readings)), letters
 
 
