@@ -74,7 +74,7 @@ def print_arena(path: Path) -> None:
     }
     for role, shown in columns.items():
         rows = [(row["name"], str(row["games"]), *(_percent(row[key]) for key in shown)) for row in results["roles"] if row["role"] == role]
-        _print_rows(f"As {role} (held-out words, % with 95 % Wilson interval)", ("player", "games", *shown.values()), rows)
+        _print_rows(f"As {role} (held-out words, % with 95 % interval over words)", ("player", "games", *shown.values()), rows)
     _print_matrix(results.get("matrix", []))
     _print_rows(
         "Wins in both roles, and the difference in points of 100 games (undecided is half a point)",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from spag.evaluation.stats import bootstrap_weights, paired_difference, sign_flip_p, wilson
+from spag.evaluation.stats import bootstrap_weights, paired_difference, rate_over_words, sign_flip_p, wilson
 
 
 def test_wilson_interval_is_the_textbooks() -> None:
@@ -15,6 +15,21 @@ def test_wilson_interval_is_the_textbooks() -> None:
     assert (rate.rate, rate.low, rate.high) == pytest.approx((0.30798, 0.2553, 0.3662), abs=1e-4)
     assert (wilson(0, 20).low, wilson(0, 20).high) == pytest.approx((0.0, 0.1611), abs=1e-4)
     assert (wilson(0, 0).low, wilson(0, 0).high) == (0.0, 1.0)
+
+
+def test_games_on_one_word_count_for_what_they_are_worth() -> None:
+    draw = np.random.default_rng(0)
+    once, twice = draw.integers(0, 2, 200), draw.integers(0, 2, (200, 2)).sum(axis=1)
+    one, two = np.full(200, 1), np.full(200, 2)
+    alone = wilson(int(once.sum()), 200)
+    assert rate_over_words(once, one) == alone
+    copied = rate_over_words(2 * once, two)  # the second game of each word is the first again
+    assert (copied.total, copied.rate, copied.low, copied.high) == (400, alone.rate, alone.low, alone.high)
+    free, apart = rate_over_words(twice, two), wilson(int(twice.sum()), 400)
+    assert (free.low, free.high) == pytest.approx((apart.low, apart.high), abs=0.006)
+    assert rate_over_words(0 * two, two).high == wilson(0, 200).high
+    assert rate_over_words(np.array([3]), np.array([4])).low == pytest.approx(wilson(3, 4, 4.0).low)
+    assert rate_over_words(np.array([], dtype=np.int64), np.array([], dtype=np.int64)) == wilson(0, 0)
 
 
 def test_sign_flips_of_ones_are_mcnemars_exact_test() -> None:

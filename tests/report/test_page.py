@@ -90,7 +90,7 @@ def test_says_whether_it_got_better(page: Page) -> None:
 
 
 def test_shows_the_figures(page: Page) -> None:
-    assert "imitation 42 29–56" in page.text  # attacks 48 times and wins 10 + 10
+    assert "imitation 42 24–61" in page.text  # attacks 48 times and wins 10 + 10, on the same words
     assert "iteration-1 – imitation 48 24 – 10 14 +29" in page.text
     assert "70.0 ± 4.6 +30.0 [+" in page.text  # sqrt(0.7 * 0.3 / 99) = 0.0461
     assert "iteration-1/play 60 min 7 games 1,234 56,789" in page.text

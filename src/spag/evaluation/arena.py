@@ -5,16 +5,18 @@ alone, so two models that speak the same way play the same game. ``tally`` needs
 file.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
+
+import numpy as np
 
 from spag.episodes import Episode
 from spag.errors import DataError
 from spag.evaluation.paired import Grid, compare_pairs, compare_roles, win_matrix
 from spag.evaluation.ratings import rate
-from spag.evaluation.stats import Rate, bootstrap_weights, wilson
+from spag.evaluation.stats import Rate, bootstrap_weights, rate_over_words
 from spag.game.base import Outcome, Role
 from spag.game.guesses import find_guess
 from spag.game.judge import JudgeMode, judge_episode
@@ -24,10 +26,10 @@ from spag.selfplay import GameSpec
 
 NOTE = (
     "Ties and attacker violations are undecided: nobody wins them; each side scores 0.5 in score differences, and half a win in ratings. "
-    "Rates carry 95 % Wilson intervals, differences and ratings 95 % bootstrap intervals over words. P-values are exact, two-sided, from "
-    "flipping the sign of whole words (McNemar's test where a word has one game a player), and not corrected for the number of "
-    "comparisons. Ratings are Bradley-Terry in Elo points with the first player at 0; every pair is credited with one drawn game, so that "
-    "they stay finite."
+    "Rates carry 95 % Wilson intervals of the effective number of games (those on one word are alike), differences and ratings 95 % "
+    "bootstrap intervals over words. P-values are exact, two-sided, from flipping the sign of whole words (McNemar's test where a word has "
+    "one game a player), and not corrected for the number of comparisons. Ratings are Bradley-Terry in Elo points with the first player at "
+    "0; every pair is credited with one drawn game, so that they stay finite."
 )
 _NOBODY_SAYS = "\0"  # a target word that leaves the paper's judge only the guess to rule on
 
@@ -83,12 +85,14 @@ class RoleTable:
 
 @dataclass(slots=True)
 class _Counts:
-    games: int = 0
-    outcomes: Counter[Outcome] = field(default_factory=Counter)
-    guesses: int = 0
-    right: int = 0
-    utterances: int = 0
-    empty: int = 0
+    """One entrant in one role: each figure by word."""
+
+    games: Counter[str] = field(default_factory=Counter)
+    outcomes: defaultdict[Outcome, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    guesses: Counter[str] = field(default_factory=Counter)
+    right: Counter[str] = field(default_factory=Counter)
+    utterances: Counter[str] = field(default_factory=Counter)
+    empty: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)
@@ -122,14 +126,15 @@ def tally(episodes: Iterable[Episode], judge: JudgeMode = JudgeMode.STRICT) -> T
 
 
 def _add(counts: _Counts, episode: Episode, role: Role, outcome: Outcome, length: int, judge: JudgeMode) -> None:
-    counts.games += 1
-    counts.outcomes[outcome] += 1
+    word = episode.target_word
+    counts.games[word] += 1
+    counts.outcomes[outcome][word] += 1
     spoken = [said.content for said in episode.history[:length] if said.role is role]
-    counts.utterances += len(spoken)
-    counts.empty += sum(not text.strip() for text in spoken)
+    counts.utterances[word] += len(spoken)
+    counts.empty[word] += sum(not text.strip() for text in spoken)
     if role is Role.DEFENDER and spoken and announces_guess(spoken[-1], episode.target_word, judge):
-        counts.guesses += 1
-        counts.right += outcome is Outcome.DEFENDER_WINS
+        counts.guesses[word] += 1
+        counts.right[word] += outcome is Outcome.DEFENDER_WINS
 
 
 def announces_guess(text: str, target_word: str, judge: JudgeMode) -> bool:
@@ -146,25 +151,29 @@ def role_tables(counted: Tally, names: Sequence[str]) -> list[RoleTable]:
 
 def _table(name: str, role: Role, counts: _Counts) -> RoleTable:
     def share(outcome: Outcome) -> Rate:
-        return wilson(counts.outcomes[outcome], counts.games)
+        return _rate(counts.outcomes[outcome], counts.games)
 
     won, lost = (Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS)
     if role is Role.DEFENDER:
         won, lost = lost, won
-    violation, nothing = share(Outcome.ATTACKER_VIOLATION), wilson(0, counts.games)
+    violation, nothing = share(Outcome.ATTACKER_VIOLATION), _rate(Counter(), counts.games)
     return RoleTable(
         name=name,
         role=role,
-        games=counts.games,
+        games=counts.games.total(),
         win=share(won),
         loss=share(lost),
         tie=share(Outcome.TIE),
         violation=violation if role is Role.ATTACKER else nothing,
         other_violation=nothing if role is Role.ATTACKER else violation,
-        guess=wilson(counts.guesses, counts.games),
-        guessed_right=wilson(counts.right, counts.guesses),
-        empty=wilson(counts.empty, counts.utterances),
+        guess=_rate(counts.guesses, counts.games),
+        guessed_right=_rate(counts.right, counts.guesses),
+        empty=_rate(counts.empty, counts.utterances),
     )
+
+
+def _rate(hits: Counter[str], totals: Counter[str]) -> Rate:
+    return rate_over_words(np.array([hits[word] for word in totals], dtype=np.int64), np.array([*totals.values()], dtype=np.int64))
 
 
 def arena_report(episodes: Iterable[Episode], judge: JudgeMode, names: Sequence[str] = (), seed: int = 0) -> dict[str, Any]:

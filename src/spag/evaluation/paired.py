@@ -11,7 +11,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from spag.evaluation.stats import Difference, Ints, Rate, paired_difference, wilson
+from spag.evaluation.stats import Difference, Ints, Rate, paired_difference, rate_over_words
 from spag.game.base import Outcome
 
 _CODES = {outcome: code for code, outcome in enumerate(Outcome)}
@@ -159,13 +159,12 @@ def _compare_role(grid: Grid, one: int, other: int, outcome: Outcome, weights: I
     difference = paired_difference(by_word, both.sum(axis=0), weights)
     if difference is None:
         return None
-    cells = int(both.sum())
     return RoleComparison(
         players=(grid.names[one], grid.names[other]),
         outcome=outcome,
         opponents=tuple(grid.names[third] for third in met),
-        one=wilson(int(hit_one.sum()), cells),
-        other=wilson(int(hit_other.sum()), cells),
+        one=rate_over_words(hit_one.sum(axis=0), both.sum(axis=0)),
+        other=rate_over_words(hit_other.sum(axis=0), both.sum(axis=0)),
         only_one=int((hit_one & ~hit_other).sum()),
         only_other=int((hit_other & ~hit_one).sum()),
         difference=difference,

@@ -3,16 +3,19 @@
 Words are the unit of chance: every figure that compares players resamples or flips whole words, because the games on one word are alike.
 """
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binom, binomtest
+from scipy.stats import binom
 
 DRAWS = 2000
 """Bootstrap samples behind an interval."""
+
+_Z = 1.959963984540054  # the normal distribution's 97.5 % point
 
 Ints = NDArray[np.int64]
 
@@ -28,12 +31,31 @@ class Rate:
     high: float
 
 
-def wilson(count: int, total: int) -> Rate:
-    """Return ``count / total`` with its interval; nothing observed gives a rate of 0 in [0, 1]."""
+def wilson(count: int, total: int, design_effect: float = 1.0) -> Rate:
+    """Return ``count / total`` with the interval of ``total / design_effect`` observations; nothing observed gives 0 in [0, 1]."""
     if total == 0:
         return Rate(0, 0, 0.0, 0.0, 1.0)
-    interval = binomtest(count, total).proportion_ci(0.95, method="wilson")
-    return Rate(count, total, count / total, float(interval.low), float(interval.high))
+    share, spread = count / total, _Z**2 * design_effect / total
+    centre = (share + spread / 2) / (1 + spread)
+    half = math.sqrt(spread * share * (1 - share) + spread**2 / 4) / (1 + spread)
+    return Rate(count, total, share, centre - half if count else 0.0, centre + half if count < total else 1.0)
+
+
+def rate_over_words(hits: Ints, totals: Ints) -> Rate:
+    """Return the share of all games that are hits, with the interval of as many independent games as they are worth.
+
+    ``hits`` and ``totals``, shape (words,): by word. Games on one word are alike (an attacker opens them with the same utterance, whoever
+    defends), so they tell less than as many games on different words: the design effect (Rao and Scott 1992, Biometrics 48). Where no game
+    is a hit, or every one, nothing tells how alike they are, and a word counts as one game.
+    """
+    count, total, words = int(hits.sum()), int(totals.sum()), int(np.count_nonzero(totals))
+    if total == 0:
+        return wilson(0, 0)
+    share, alike = count / total, total / words
+    if count in (0, total) or words == 1:
+        return wilson(count, total, alike)
+    between = words / (words - 1) * float(((hits - share * totals) ** 2).sum())
+    return wilson(count, total, min(max(between / (share * (1 - share) * total), 1.0), alike))
 
 
 @dataclass(frozen=True, slots=True)
