@@ -4,8 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+settings.register_profile("spag", deadline=None)  # no test fails because a machine is slow
+settings.load_profile("spag")
 
 
 @pytest.fixture(scope="session")

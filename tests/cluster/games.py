@@ -19,7 +19,7 @@ def games_in(path: Path) -> dict[str, Episode]:
     return games
 
 
-def wait_until(happened: Callable[[], bool], seconds: float = 120.0) -> None:
+def wait_until(happened: Callable[[], bool], seconds: float = 600.0) -> None:
     began = time.monotonic()
     while not happened():
         assert time.monotonic() - began < seconds
@@ -30,7 +30,7 @@ def wait_for_lines(path: Path, count: int) -> None:
     wait_until(lambda: path.exists() and path.read_bytes().count(b"\n") >= count)
 
 
-def wait_for_play_on(node: Any, seconds: float = 120.0) -> None:
+def wait_for_play_on(node: Any, seconds: float = 600.0) -> None:
     """Wait until a worker of ``node`` plays, so that it has games to lose."""
     raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
     wait_until(lambda: any(title.startswith("ray::PlayWorker.turn") for _, title in titled(raylet.children())), seconds)

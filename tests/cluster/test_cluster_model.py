@@ -10,7 +10,7 @@ import pytest
 from games import games_in, wait_for_lines, wait_for_play_on
 from ray.cluster_utils import Cluster
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.timeout(1800)]
 SETTINGS = (
     "model.prompt_style=chat", "model.dtype=float32", "game.max_turns=2", "engine.concurrency=2", "cluster.lease=1",
     "selfplay.attacker.max_new_tokens=6", "selfplay.defender.max_new_tokens=6",

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 import torch
 from games import games_in, titled, wait_for_lines, wait_for_play_on
 from ray.cluster_utils import Cluster
@@ -25,8 +26,8 @@ imitation:
      processes: 2}
 selfplay:
   words: 150
-  attacker: {max_new_tokens: 6}
-  defender: {max_new_tokens: 6}
+  attacker: {max_new_tokens: 16}
+  defender: {max_new_tokens: 16}
 rewards: {tie_reward: 0.5}
 offline_rl: *training
 cluster: {lease: 2}
@@ -53,6 +54,7 @@ def a_trainer() -> psutil.Process:
     return next(process for process, title in titled(psutil.process_iter()) if title.startswith("ray::") and "RayTrainWorker" in title)
 
 
+@pytest.mark.timeout(1800)
 def test_a_run_survives_a_node_and_a_process(cluster: Cluster, model_folder: Path, tmp_path: Path) -> None:
     config, folder, alone = tmp_path / "config.yaml", tmp_path / "cluster", tmp_path / "alone"
     config.write_text(CONFIG.replace("MODEL", str(model_folder)))
@@ -65,7 +67,7 @@ def test_a_run_survives_a_node_and_a_process(cluster: Cluster, model_folder: Pat
     cluster.remove_node(doomed, allow_graceful=False)
     wait_for_lines(folder / "iteration-1" / "metrics.jsonl", 6)
     a_trainer().kill()
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=600)
     assert process.returncode == 2
     assert "was lost (" in said
     assert said.splitlines()[-1].startswith("error: ")

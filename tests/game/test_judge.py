@@ -109,13 +109,13 @@ def test_an_unknown_mode_names_the_choices() -> None:
 
 
 @given(st.text(max_size=300), st.text(min_size=1, max_size=20), st.sampled_from(list(Role)), st.sampled_from(list(JudgeMode)))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_any_text_can_be_judged(text: str, target: str, role: Role, mode: JudgeMode) -> None:
     judge_utterance(role, text, target, mode)
 
 
 @given(st.sampled_from(WORDS), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_invisible_characters_and_case_change_nothing(target: str, data: st.DataObject) -> None:
     text = f"well, the {target} over there"
     at = data.draw(st.integers(0, len(text)))
@@ -127,7 +127,7 @@ def test_invisible_characters_and_case_change_nothing(target: str, data: st.Data
 
 
 @given(st.sampled_from([w for w in WORDS if " " not in w]), st.text(string.ascii_lowercase, min_size=2, max_size=6))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_inside_a_longer_word_nothing_is_said(target: str, letters: str) -> None:
     for text in (f"{letters}{target}", f"{target}x{letters}"):
         assert judge_utterance(Role.DEFENDER, f"a {text} thing", target, STRICT) is None

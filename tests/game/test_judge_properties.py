@@ -44,7 +44,7 @@ def test_prose_says_only_the_targets_that_stand_in_it() -> None:
 
 
 @given(WORD, st.sampled_from("\u200b\u200d\u00ad\u2060\ufeff\u202e\u0301\u0336\ufe0f"), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_hidden_character_changes_no_verdict(word: str, hidden: str, data: st.DataObject) -> None:
     for text in (f"I know the word! It is {word}.", f"a {word} perhaps", "nothing of the kind"):
         at = data.draw(st.integers(0, len(text)))
@@ -52,28 +52,28 @@ def test_a_hidden_character_changes_no_verdict(word: str, hidden: str, data: st.
 
 
 @given(WORD, st.sampled_from(["*", "**", "_", "`", "~~", '"', "'", "“", "<b>", "(", "»"]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_marks_around_a_word_change_no_verdict(word: str, mark: str) -> None:
     for text in ("I know the word! It is {}.", "a {} perhaps"):
         assert outcome(Role.DEFENDER, text.format(mark + word + mark), word) is outcome(Role.DEFENDER, text.format(word), word)
 
 
 @given(WORD, st.sampled_from(["-", " ", ".", ", ", "_", " - ", "*"]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_spelling_is_saying(word: str, gap: str) -> None:
     if len(word) > 2:
         assert outcome(Role.ATTACKER, f"It is {gap.join(word)} then", word) is Outcome.ATTACKER_VIOLATION
 
 
 @given(WORD, st.text(string.ascii_lowercase, min_size=3, max_size=8), st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_longer_word_is_another_word(word: str, letters: str, before: bool) -> None:
     longer = f"{letters}q{word}" if before else f"{word}q{letters}"  # the q keeps it from being an inflection
     assert outcome(Role.ATTACKER, f"the {longer} there", word) is None
 
 
 @given(st.text(max_size=200))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_folding_is_total_and_settles(text: str) -> None:
     once = fold(text)
     assert fold(once).casefold() == fold(fold(once)).casefold()
