@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -34,19 +36,23 @@ cluster: {lease: 2}
 """
 
 
-def start(config: Path, folder: Path, *more: str) -> subprocess.Popen[str]:
+@contextmanager
+def running(config: Path, folder: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "spag", "run", str(config), "--output", str(folder), *more]
     alike = {**os.environ, "OMP_NUM_THREADS": "1"}  # as the workers of one core
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=alike)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=alike) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
 
 
-def run_till_trained(process: subprocess.Popen[str], folder: Path) -> None:
+def run_till_trained(config: Path, folder: Path, *more: str) -> None:
     """Wait for the end of the iteration, and leave the arena out."""
-    while '"iteration-1/train"' not in ((folder / "log.jsonl").read_text() if (folder / "log.jsonl").exists() else ""):
-        assert process.poll() is None, process.communicate()[1]
-        time.sleep(0.1)
-    process.terminate()
-    process.communicate()
+    with running(config, folder, *more) as process:
+        while '"iteration-1/train"' not in ((folder / "log.jsonl").read_text() if (folder / "log.jsonl").exists() else ""):
+            assert process.poll() is None, process.communicate()[1]
+            time.sleep(0.1)
 
 
 def a_trainer() -> psutil.Process:
@@ -58,22 +64,22 @@ def a_trainer() -> psutil.Process:
 def test_a_run_survives_a_node_and_a_process(cluster: Cluster, model_folder: Path, tmp_path: Path) -> None:
     config, folder, alone = tmp_path / "config.yaml", tmp_path / "cluster", tmp_path / "alone"
     config.write_text(CONFIG.replace("MODEL", str(model_folder)))
-    run_till_trained(start(config, alone), alone)
+    run_till_trained(config, alone)
 
     doomed = cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
-    process = start(config, folder, "--ray", cluster.address)
-    wait_for_play_on(doomed)
-    cluster.remove_node(doomed, allow_graceful=False)
-    wait_for_lines(folder / "iteration-1" / "metrics.jsonl", 6)
-    a_trainer().kill()
-    _, said = process.communicate(timeout=600)
+    with running(config, folder, "--ray", cluster.address) as process:
+        wait_for_play_on(doomed)
+        cluster.remove_node(doomed, allow_graceful=False)
+        wait_for_lines(folder / "iteration-1" / "metrics.jsonl", 6)
+        a_trainer().kill()
+        _, said = process.communicate(timeout=600)
     assert process.returncode == 2
     assert "was lost (" in said
     assert said.splitlines()[-1].startswith("error: ")
     assert said.splitlines()[-1].endswith("the same command resumes the training")
     cluster.wait_for_nodes()
-    run_till_trained(start(config, folder, "--ray", cluster.address), folder)
+    run_till_trained(config, folder, "--ray", cluster.address)
 
     assert games_in(folder / "iteration-1" / "episodes.jsonl") == games_in(alone / "iteration-1" / "episodes.jsonl")
     ours, theirs = (load_file(run / "iteration-1" / "checkpoint" / "model.safetensors") for run in (folder, alone))
