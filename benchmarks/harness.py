@@ -4,9 +4,11 @@ A machine's speed drifts with its neighbours; two runs that follow each other sh
 than either time. A contest gives the median of its pairs' ratios, and the smallest and largest of them.
 """
 
+import resource
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,14 @@ class Result:
     @property
     def ratio(self) -> float:
         return statistics.median(self.ratios)
+
+
+def peak_mib() -> float:
+    """Return the most memory that this process has held so far. A child's ``ru_maxrss`` would begin with its parent's peak."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM:")) / 1024
 
 
 def compete(contest: Contest, pairs: int, on_reading: Callable[[str, Reading], None] | None = None) -> Result:

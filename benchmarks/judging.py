@@ -11,14 +11,13 @@ all games took (``seconds``), and the peak memory (``peak_mib``), of which ``gro
 import argparse
 import multiprocessing
 import random
-import resource
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from benchmarks.harness import Contest, Reading, Result, compete
+from benchmarks.harness import Contest, Reading, Result, compete, peak_mib
 from spag.config import RewardsConfig
 from spag.episodes import Episode, read_episodes
 from spag.game.base import Role, Utterance
@@ -92,14 +91,14 @@ def measure(path: Path, mode: JudgeMode) -> Reading:
 
 
 def _measure(path: Path, mode: JudgeMode) -> Reading:
-    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_mib()
     began = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         rewards = RewardsConfig()
         stats = write_samples(Path(folder) / "samples.jsonl", read_episodes(path), rewards, judge=mode, prompts=PromptSet.default(), seed=0)
     seconds = time.process_time() - began
-    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    more = {"seconds": seconds, "peak_mib": peak_kib / 1024, "grown_mib": (peak_kib - before_kib) / 1024}
+    peak = peak_mib()
+    more = {"seconds": seconds, "peak_mib": peak, "grown_mib": peak - before}
     return Reading(sum(stats.outcomes.values()) / seconds, more)
 
 

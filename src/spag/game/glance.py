@@ -17,7 +17,7 @@ from spag.game.matching import target_of, word_bases, words_of
 _UNCLEAR = "\0unclear"  # says more together with its neighbours than alone, or is too long to remember
 _CANNOT_TELL = (frozenset((_UNCLEAR,)), "w")
 _LONGEST = 64
-_REMEMBERED = 1 << 17  # chunks; about 60 MiB
+_REMEMBERED = 1 << 17  # chunks
 _BEFORE, _AFTER = '*_~`".,;:?([-', '*_~`".,;:?)]-!'  # mean nothing at the edges of a chunk; a "!" before letters may be an i
 _RUN = re.compile(r"'?[^\W_]+")
 _BEFORE_MARK = re.compile(r"[^\W_]+(?=['+#])")
