@@ -24,11 +24,12 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from benchmarks.harness import Contest, Reading
+from benchmarks.harness import Contest, Reading, peak_mib
 from spag.engines.base import PromptStyle
 from spag.models import fastest_dtype, load_model, load_tokenizer
 from spag.rewards import RewardSettings, Template, assign_rewards
 from spag.stages import teacher_episodes
+from spag.training.callbacks import REFERENCE_BATCH
 from spag.training.data import EncodedSample, collate, encode_samples
 from spag.training.losses import mean_logprob, offline_rl_loss
 from spag.training.order import micro_batches
@@ -40,7 +41,6 @@ GLOBAL_BATCH = 128
 KL_COEF, SFT_COEF, CLIP_RANGE = 0.2, 0.5, 0.2
 PAPER_MICRO_BATCH = 2
 PAPER_SHARE = 6  # of so many pairs, one is run
-REFERENCE_BATCH = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +126,9 @@ class Ours(Setting):
         self.abilities: Abilities = abilities_of(self.policy, 2048)
 
     def gradients(self) -> float:
-        self.policy.eval()
+        size = REFERENCE_BATCH * self.work.micro_batch
         with self.autocast():
-            reference = compute_reference(
-                self.policy, self.samples, range(len(self.samples)), batch_size=REFERENCE_BATCH, abilities=self.abilities
-            )
+            reference = compute_reference(self.policy, self.samples, range(len(self.samples)), batch_size=size, abilities=self.abilities)
         self.policy.train()
         sequences = [sample.input_ids for sample in self.samples]
         for batch in micro_batches(range(len(sequences)), sequences, self.work.micro_batch, packed=self.abilities.packed):
@@ -158,7 +156,7 @@ def run(name: str, work: Work) -> Reading:
     began = time.perf_counter()
     setting.step()
     seconds = gradients + time.perf_counter() - began
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    peak = peak_mib() / 1024
     count = len(setting.samples)
     return Reading(count / seconds, {"seconds": seconds, "peak_gib": peak, "resting_gib": resting, "samples": count})
 

@@ -3,7 +3,7 @@
     python tests/cluster/demo.py FOLDER
 
 Both runs are float32, where a game does not depend on what is played beside it, and train in two processes of one thread. FOLDER then holds
-both, ``alone`` and ``cluster``. It takes an hour on two cores; the tests do the same with a tiny model (test_cluster_run.py).
+both, ``alone`` and ``cluster``. It takes half an hour on two cores; the tests do the same with a tiny model (test_cluster_run.py).
 """
 
 import os
@@ -12,8 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
-from games import games_in, titled, wait_for_play_on, wait_until
+from games import a_trainer, games_in, lines, wait_for_lines, wait_for_play_on
 from ray.cluster_utils import Cluster
 from rich.console import Console
 from safetensors.torch import load_file
@@ -22,7 +21,7 @@ SETTINGS = (
     "model.dtype=float32", "imitation.training.processes=2", "imitation.training.micro_batch_size=4",
     "offline_rl.processes=2", "offline_rl.micro_batch_size=4", "offline_rl.save_steps=5",
 )  # fmt: skip
-HOURS = 3600.0
+HOUR = 3600.0
 say = Console().print
 
 
@@ -31,28 +30,20 @@ def start(folder: Path, *more: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-m", "spag", "run", "demo", "--output", str(folder), *chosen, *more])
 
 
-def lines(path: Path) -> int:
-    return path.read_bytes().count(b"\n") if path.exists() else 0
-
-
-def a_trainer() -> psutil.Process:
-    """Return a process that trains for Ray Train."""
-    return next(process for process, title in titled(psutil.process_iter()) if title.startswith("ray::") and "RayTrainWorker" in title)
-
-
 def run_disturbed(folder: Path) -> None:
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     cluster.add_node(num_cpus=1)
     doomed = cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
+    games, steps = (folder / "iteration-1" / name for name in ("episodes.jsonl", "metrics.jsonl"))
     first = start(folder, "--ray", cluster.address)
-    wait_for_play_on(doomed, HOURS)
-    wait_until(lambda: lines(folder / "iteration-1" / "episodes.jsonl") >= 10, HOURS)
+    wait_for_play_on(doomed, HOUR)
+    wait_for_lines(games, 10, HOUR)
     cluster.remove_node(doomed, allow_graceful=False)
-    say(f"killed a node with {lines(folder / 'iteration-1' / 'episodes.jsonl')} games on file")
-    wait_until(lambda: lines(folder / "iteration-1" / "metrics.jsonl") >= 8, HOURS)
+    say(f"killed a node with {lines(games)} games on file")
+    wait_for_lines(steps, 8, HOUR)
     a_trainer().kill()
-    say(f"killed a training process after {lines(folder / 'iteration-1' / 'metrics.jsonl')} steps")
+    say(f"killed a training process after {lines(steps)} steps")
     say(f"spag run ended with exit code {first.wait()}; the same command again")
     again = start(folder, "--ray", cluster.address)
     assert again.wait() == 0

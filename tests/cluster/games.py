@@ -26,14 +26,23 @@ def wait_until(happened: Callable[[], bool], seconds: float = 600.0) -> None:
         time.sleep(0.02)
 
 
-def wait_for_lines(path: Path, count: int) -> None:
-    wait_until(lambda: path.exists() and path.read_bytes().count(b"\n") >= count)
+def lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def wait_for_lines(path: Path, count: int, seconds: float = 600.0) -> None:
+    wait_until(lambda: lines(path) >= count, seconds)
 
 
 def wait_for_play_on(node: Any, seconds: float = 600.0) -> None:
     """Wait until a worker of ``node`` plays, so that it has games to lose."""
     raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
     wait_until(lambda: any(title.startswith("ray::PlayWorker.turn") for _, title in titled(raylet.children())), seconds)
+
+
+def a_trainer() -> psutil.Process:
+    """Return a process that trains for Ray Train."""
+    return next(process for process, title in titled(psutil.process_iter()) if title.startswith("ray::") and "RayTrainWorker" in title)
 
 
 def titled(processes: Iterable[psutil.Process]) -> Iterator[tuple[psutil.Process, str]]:

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
-from games import games_in, titled, wait_for_lines, wait_for_play_on
+from games import a_trainer, games_in, wait_for_lines, wait_for_play_on
 from ray.cluster_utils import Cluster
 from safetensors.torch import load_file
 
@@ -53,11 +52,6 @@ def run_till_trained(config: Path, folder: Path, *more: str) -> None:
         while '"iteration-1/train"' not in ((folder / "log.jsonl").read_text() if (folder / "log.jsonl").exists() else ""):
             assert process.poll() is None, process.communicate()[1]
             time.sleep(0.1)
-
-
-def a_trainer() -> psutil.Process:
-    """Return a process that trains for Ray Train."""
-    return next(process for process, title in titled(psutil.process_iter()) if title.startswith("ray::") and "RayTrainWorker" in title)
 
 
 @pytest.mark.timeout(1800)

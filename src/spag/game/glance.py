@@ -25,17 +25,17 @@ _BEFORE_MARK = re.compile(r"[^\W_]+(?=['+#])")
 
 def may_say(text: str, target_word: str) -> bool:
     """Tell whether ``text`` may say the target, openly or not."""
-    openly, beginnings = _wanted(target_word)
-    if not openly:
+    wanted, openly = _wanted(target_word)
+    if not wanted:
         return True
     hints, letters = _glance(text)
     if "111" in letters:
         return True
-    if all(map((openly | beginnings).isdisjoint, hints)):
+    if all(map(wanted.isdisjoint, hints)):
         return False
     found = frozenset[str]().union(*hints)
     forms = whole_forms(target_word)
-    return not openly.isdisjoint(found) or any(form.removeprefix(left) in found for left in beginnings & found for form in forms)
+    return not openly.isdisjoint(found) or any(form.removeprefix(left) in found for left in wanted & found for form in forms)
 
 
 def may_guess(text: str) -> bool:
@@ -45,15 +45,15 @@ def may_guess(text: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _wanted(target_word: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the hints that call for a closer look, and the beginnings of forms that do so when the rest is there too.
+    """Return the hints that may call for a closer look, and those of them that do so openly.
 
-    Nothing when every utterance needs one.
+    The others are beginnings of forms, which do so when the rest is there too. Nothing when every utterance needs a closer look.
     """
     target, forms = target_of(target_word), whole_forms(target_word)
     if target.literal or target.acronym or not all(map(str.isalnum, forms)):
         return frozenset(), frozenset()
     openly = forms.union((_UNCLEAR,), *target.words[:1])
-    return openly, frozenset(form[:at] for form in forms for at in range(2, len(form) - 1))
+    return openly.union(form[:at] for form in forms for at in range(2, len(form) - 1)), openly
 
 
 @lru_cache(maxsize=8)

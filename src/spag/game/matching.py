@@ -120,7 +120,7 @@ def target_of(target_word: str) -> Target:
     folded = fold(target_word).strip()
     tokens = TOKEN.findall(folded)
     marks = frozenset(char for char in folded if not char.isalnum())
-    if not tokens or not (folded.isascii() or not any(map(_unspaced, folded))):
+    if not tokens or (not folded.isascii() and any(map(_unspaced, folded))):
         return Target((), frozenset(), marks, folded, "")
     acronym = "".join(tokens) if len(tokens) > 1 and all(len(token) == 1 for token in tokens) else ""
     joined = "".join(tokens).replace("'", "")

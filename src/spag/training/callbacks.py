@@ -19,7 +19,7 @@ from spag.training.reference import compute_reference, read_reference, write_ref
 from spag.training.state import finish_checkpoint
 from spag.training.trainers import PolicyTrainer
 
-_REFERENCE_BATCH = 4
+REFERENCE_BATCH = 4
 """How many times larger batches are without gradients."""
 
 
@@ -77,7 +77,7 @@ class ReferencePass(TrainerCallback):  # type: ignore[misc]
                 model,
                 samples,
                 indices,
-                batch_size=args.per_device_train_batch_size * _REFERENCE_BATCH,
+                batch_size=args.per_device_train_batch_size * REFERENCE_BATCH,
                 abilities=self.trainer.abilities,
                 world_size=args.world_size,
                 rank=args.process_index,
