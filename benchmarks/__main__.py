@@ -28,9 +28,8 @@ def play_contests(backend: str, stack: ExitStack, quick: bool) -> Iterator[Conte
     if backend in play.backends():
         with ExitStack() as engines:
             engine = play.open_one(backend, engines, play.MODEL.dtype)
-            yield from play.contests(
-                backend, engine, games=16 if quick else play.IN_FLIGHT, real_games=play.IN_FLIGHT + 8 if quick else 2 * play.IN_FLIGHT
-            )
+            games, uneven = (16, play.IN_FLIGHT + 8) if quick else (play.IN_FLIGHT, 2 * play.IN_FLIGHT)
+            yield from play.contests(backend, engine, games, uneven)
 
 
 def training_contests(stack: ExitStack, quick: bool) -> Iterator[Contest]:

@@ -5,6 +5,9 @@ turns, 6 utterances of 64 tokens, on SmolLM2-135M (nobody wins: the judge is swi
 prompts and the sampling of self-play, in the precision that ``dtype: auto`` finds fastest here. An utterance that a stop string ends early
 counts for what it has: games an hour = tokens an hour / 384.
 
+The scheduler's contest is one engine against itself: games of 2 turns whose utterances differ in length, against batches of utterances of
+their mean length, turn by turn, with the same prompts.
+
     python -m benchmarks --only transformers --only vllm
 """
 
@@ -18,7 +21,7 @@ import torch
 
 from benchmarks.harness import Contest, Reading
 from spag.config import EngineConfig, ModelConfig
-from spag.engines.base import Engine, PromptStyle, Request, Sampling
+from spag.engines.base import Completion, Engine, PromptStyle, Request, Sampling
 from spag.engines.opening import open_engines
 from spag.game.base import GameState, Outcome, Role, Utterance, Verdict
 from spag.game.prompts import play_prompt
@@ -28,8 +31,9 @@ from spag.selfplay import Player, PlayStats, game_specs, play
 from spag.wordlist import load_words
 
 MODEL = ModelConfig(name="smollm2-135m", dtype=fastest_dtype(), device="cpu")
-TOKENS, TURNS = 64, 3
+TOKENS, TURNS, SHORT = 64, 3, 2
 FULL = Sampling(temperature=1.2, max_new_tokens=TOKENS, min_new_tokens=TOKENS)
+EVEN = replace(FULL, max_new_tokens=36, min_new_tokens=36)
 IN_FLIGHT = 64
 
 
@@ -91,15 +95,15 @@ def full_games(engine: Engine, games: int) -> Reading:
     return _games_per_hour(stats.completion_tokens, time.perf_counter() - began)
 
 
-def flat_batch(engine: Engine, size: int) -> Reading:
-    """Tokens a second of one batch of equal lengths: the second utterance of ``size`` games whose first the engine has just made."""
+def flat_batches(engine: Engine, size: int) -> Reading:
+    """Tokens a second of batches of equal lengths: the first utterances of ``size`` games, once all are there the second, and so on."""
     game = EndlessTaboo()
-    states = {str(number): game.initial_state(word, TURNS) for number, word in enumerate(random.sample(_words(2000), size))}
-    for _ in range(2):
-        began, tokens = time.perf_counter(), 0
+    states = {str(number): game.initial_state(word, SHORT) for number, word in enumerate(random.sample(_words(2000), size))}
+    began, tokens = time.perf_counter(), 0
+    for _ in range(2 * SHORT):
         for name, state in states.items():
             prompt = play_prompt(game.observe(state, state.role_to_move))
-            engine.submit(Request(name, prompt, FULL, random.getrandbits(62)))
+            engine.submit(Request(name, prompt, EVEN, random.getrandbits(62)))
         done = 0
         while done < size:
             for completion in engine.poll():
@@ -110,35 +114,55 @@ def flat_batch(engine: Engine, size: int) -> Reading:
     return Reading(tokens / (time.perf_counter() - began), {"tokens": tokens})
 
 
-def real_play(engine: Engine, games: int) -> Reading:
-    """Tokens a second of real games, which end when they are decided and utterances when the model ends them, 64 in flight.
+class UnevenEngine:
+    """An engine whose utterances have from 8 to 64 tokens, drawn by their seeds: 36 on average. Satisfies ``spag.engines.base.Engine``.
 
-    The clock stops when no game is left to begin: what follows is an emptying batch.
+    ``clock`` holds the time at which each utterance came, and the tokens until then.
     """
-    stats = PlayStats()
-    player = Player(engine, MODEL.name, replace(FULL, min_new_tokens=2))
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.concurrency, self.close = engine, engine.concurrency, engine.close
+        self.clock: list[tuple[float, int]] = [(time.perf_counter(), 0)]
+
+    def submit(self, request: Request) -> None:
+        length = random.Random(request.seed).randint(2 * EVEN.max_new_tokens - TOKENS, TOKENS)
+        self.engine.submit(replace(request, sampling=replace(FULL, max_new_tokens=length, min_new_tokens=length)))
+
+    def poll(self) -> list[Completion]:
+        completions = self.engine.poll()
+        now = time.perf_counter()
+        for completion in completions:
+            self.clock.append((now, self.clock[-1][1] + completion.completion_tokens))
+        return completions
+
+
+def uneven_games(engine: Engine, games: int) -> Reading:
+    """Tokens a second of games of uneven utterances, 64 in flight, each replaced as soon as it ends.
+
+    The clock runs from the 64th utterance until no game is left to begin: 64 utterances are under way at either end.
+    """
+    uneven = UnevenEngine(engine)
+    player = Player(uneven, MODEL.name, FULL)
     specs = game_specs(random.sample(_words(2000), games), 1, seed=random.getrandbits(32))
-    began = time.perf_counter()
-    full: Reading | None = None
-    for finished, _ in enumerate(play(specs, dict.fromkeys(Role, player), stats=stats, in_flight=IN_FLIGHT), start=1):
+    play_on = play(specs, dict.fromkeys(Role, player), max_turns=SHORT, game=EndlessTaboo(), in_flight=IN_FLIGHT)
+    last = 0
+    for finished, _ in enumerate(play_on, start=1):
         if finished == games - IN_FLIGHT:
-            seconds, length = time.perf_counter() - began, stats.completion_tokens / stats.utterances
-            more = {"games_per_hour": 3600 * finished / seconds, "tokens_per_utterance": length}
-            full = Reading(stats.completion_tokens / seconds, more)
-    assert full is not None, f"real play needs more than {IN_FLIGHT} games"
-    return full
+            last = len(uneven.clock) - 1
+    (began, before), (ended, after) = uneven.clock[IN_FLIGHT], uneven.clock[last]
+    return Reading((after - before) / (ended - began), {"tokens": after - before, "tokens_per_utterance": after / last})
 
 
-def contests(backend: str, engine: Engine, games: int, real_games: int) -> list[Contest]:
+def contests(backend: str, engine: Engine, games: int, uneven: int) -> list[Contest]:
     target = {"transformers": 5.0, "vllm": 10.0}[backend]
     loop = PaperLoop(MODEL)
     return [
         Contest(f"play, {backend}, {games} games in flight", "games/h", loop, lambda: full_games(engine, games), target),
         Contest(
-            f"scheduler, {backend}: real play over flat batch",
+            f"scheduler, {backend}: uneven games over flat batches",
             "tokens/s",
-            lambda: flat_batch(engine, IN_FLIGHT),
-            lambda: real_play(engine, real_games),
+            lambda: flat_batches(engine, IN_FLIGHT),
+            lambda: uneven_games(engine, uneven),
             0.9,
         ),
     ]

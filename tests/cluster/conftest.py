@@ -4,6 +4,7 @@ import importlib.util
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,3 +25,14 @@ def cluster() -> "Iterator[Cluster]":
             started.add_node(num_cpus=1)
         yield started
         started.shutdown()
+
+
+@pytest.fixture
+def doomed(cluster: "Cluster") -> Iterator[Any]:
+    """A fourth node, for the test to kill."""
+    node = cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+    yield node
+    if node in cluster.worker_nodes:  # the test failed before
+        cluster.remove_node(node)
+    cluster.wait_for_nodes()

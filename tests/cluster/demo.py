@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from games import a_trainer, games_in, lines, wait_for_lines, wait_for_play_on
+from games import a_trainer, games_in, lines, plays, wait_for_lines, wait_until
 from ray.cluster_utils import Cluster
 from rich.console import Console
 from safetensors.torch import load_file
@@ -37,7 +37,7 @@ def run_disturbed(folder: Path) -> None:
     cluster.wait_for_nodes()
     games, steps = (folder / "iteration-1" / name for name in ("episodes.jsonl", "metrics.jsonl"))
     first = start(folder, "--ray", cluster.address)
-    wait_for_play_on(doomed, HOUR)
+    wait_until(lambda: plays(doomed), HOUR)
     wait_for_lines(games, 10, HOUR)
     cluster.remove_node(doomed, allow_graceful=False)
     say(f"killed a node with {lines(games)} games on file")

@@ -1,4 +1,4 @@
-"""Plays on the cluster at ADDRESS into FILE, in a process of its own so that it can be killed: driver.py ADDRESS NOTES FILE."""
+"""Plays on the cluster at ADDRESS into FILE, in a process of its own so that it can be killed: driver.py ADDRESS NOTES FILE LATENCY."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -28,5 +28,5 @@ def play_into(path: Path, address: str, job: PlayJob, specs: Sequence[GameSpec] 
 
 
 if __name__ == "__main__":
-    address, notes, path = sys.argv[1:]
-    play_into(Path(path), address, PlayJob(partial(scripted, Path(notes), 0.1), PlayRules()))
+    address, notes, path, latency_s = sys.argv[1:]
+    play_into(Path(path), address, PlayJob(partial(scripted, Path(notes), float(latency_s)), PlayRules()))

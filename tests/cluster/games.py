@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
+from ray.cluster_utils import Cluster
 
 from spag.episodes import Episode, read_episodes
 
@@ -34,10 +36,38 @@ def wait_for_lines(path: Path, count: int, seconds: float = 600.0) -> None:
     wait_until(lambda: lines(path) >= count, seconds)
 
 
-def wait_for_play_on(node: Any, seconds: float = 600.0) -> None:
-    """Wait until a worker of ``node`` plays, so that it has games to lose."""
-    raylet = psutil.Process(node.all_processes["raylet"][0].process.pid)
-    wait_until(lambda: any(title.startswith("ray::PlayWorker.turn") for _, title in titled(raylet.children())), seconds)
+def plays(node: Any) -> bool:
+    """Whether a worker of ``node`` plays, so that it has games to lose."""
+    return any(_raylet(node) == process.ppid() for process in players())
+
+
+def kill_in_play(cluster: Cluster, node: Any) -> None:
+    """Kill ``node`` as soon as it plays. Who plays elsewhere is stopped till then: a busy machine could start this node's worker last."""
+    stopped: dict[int, psutil.Process] = {}
+
+    def stop_others() -> bool:
+        for process in players():
+            if process.ppid() == _raylet(node):
+                return True
+            stopped.setdefault(process.pid, process).suspend()
+        return False
+
+    try:
+        wait_until(stop_others)
+        cluster.remove_node(node, allow_graceful=False)
+    finally:
+        for process in stopped.values():
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+
+
+def players() -> Iterator[psutil.Process]:
+    """Yield the workers that play at this moment, on any node."""
+    return (process for process, title in titled(psutil.process_iter()) if title.startswith("ray::PlayWorker.turn"))
+
+
+def _raylet(node: Any) -> int:
+    return int(node.all_processes["raylet"][0].process.pid)
 
 
 def a_trainer() -> psutil.Process:

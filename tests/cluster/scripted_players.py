@@ -40,10 +40,17 @@ class BrokenEngine(ScriptedEngine):
         raise EngineError("the endpoint is gone")
 
 
-def scripted(notes: Path, latency_s: float, stack: ExitStack) -> Mapping[Role, Player]:
+def scripted(notes: Path, latency_s: float, stack: ExitStack, together: int = 1) -> Mapping[Role, Player]:
+    """Play once ``together`` workers have opened, each of which leaves its process number in ``notes``."""
     (notes / str(os.getpid())).touch()
+    while len(opened(notes)) < together:
+        time.sleep(0.02)
     engine = ScriptedEngine(chatter, concurrency=4, latency_s=latency_s)
     return dict.fromkeys(Role, Player(engine, "chatter", Sampling()))
+
+
+def opened(notes: Path) -> list[int]:
+    return [int(note.name) for note in notes.iterdir() if note.name.isdigit()]
 
 
 def hanging(mark: Path, stack: ExitStack) -> Mapping[Role, Player]:

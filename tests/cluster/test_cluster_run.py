@@ -7,10 +7,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from games import a_trainer, games_in, wait_for_lines, wait_for_play_on
+from games import a_trainer, games_in, kill_in_play, wait_for_lines
 from ray.cluster_utils import Cluster
 from safetensors.torch import load_file
 
@@ -55,16 +56,13 @@ def run_till_trained(config: Path, folder: Path, *more: str) -> None:
 
 
 @pytest.mark.timeout(1800)
-def test_a_run_survives_a_node_and_a_process(cluster: Cluster, model_folder: Path, tmp_path: Path) -> None:
+def test_a_run_survives_a_node_and_a_process(cluster: Cluster, doomed: Any, model_folder: Path, tmp_path: Path) -> None:
     config, folder, alone = tmp_path / "config.yaml", tmp_path / "cluster", tmp_path / "alone"
     config.write_text(CONFIG.replace("MODEL", str(model_folder)))
     run_till_trained(config, alone)
 
-    doomed = cluster.add_node(num_cpus=1)
-    cluster.wait_for_nodes()
     with running(config, folder, "--ray", cluster.address) as process:
-        wait_for_play_on(doomed)
-        cluster.remove_node(doomed, allow_graceful=False)
+        kill_in_play(cluster, doomed)
         wait_for_lines(folder / "iteration-1" / "metrics.jsonl", 6)
         a_trainer().kill()
         _, said = process.communicate(timeout=600)
