@@ -28,7 +28,7 @@ def play_contests(backend: str, stack: ExitStack, quick: bool) -> Iterator[Conte
     if backend in play.backends():
         with ExitStack() as engines:
             engine = play.open_one(backend, engines, play.MODEL.dtype)
-            games, uneven = (16, play.IN_FLIGHT + 8) if quick else (play.IN_FLIGHT, 2 * play.IN_FLIGHT)
+            games, uneven = (16, play.IN_FLIGHT + 8) if quick else (play.IN_FLIGHT, play.IN_FLIGHT + 32)
             yield from play.contests(backend, engine, games, uneven)
 
 

@@ -49,6 +49,17 @@ def test_greedy_tokens_are_those_of_generate(loaded: tuple, concurrency: int, re
         assert list(done[str(index)].token_ids or ()) == expected[0, ids.shape[1] :].tolist()
 
 
+def test_a_request_that_leaves_moves_one_neighbour_at_most(loaded: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = loaded
+    engine = TransformersEngine(model, tokenizer, concurrency=8)
+    swaps: list[tuple[int, int]] = []
+    swap = engine._cache.swap
+    monkeypatch.setattr(engine._cache, "swap", lambda *slots: (swaps.append(slots), swap(*slots)))
+    requests = [Request(f"{i}", PROMPTS[0] * (1 + i % 3), Sampling(0, max_new_tokens=4 + 5 * i % 7), seed=i) for i in range(24)]
+    assert len(finish(engine, requests)) == 24
+    assert 0 < len(swaps) <= 24
+
+
 def test_logprobs_are_the_models_own(loaded: tuple) -> None:
     model, tokenizer = loaded
     for completion in finish(TransformersEngine(model, tokenizer, concurrency=3), ask(PROMPTS, Sampling(1.2, max_new_tokens=9))).values():

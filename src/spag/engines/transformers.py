@@ -118,9 +118,7 @@ class TransformersEngine:
 
     def _decode(self) -> list[Completion]:
         """Feed every active row its last token and draw the next."""
-        for index, row in enumerate(self._active):
-            if row.slot != index:
-                self._move(row, index)
+        self._close_ranks()
         starts = [len(self._cache.tokens[row.slot]) for row in self._active]
         fed = [[row.generated[-1]] for row in self._active]
         logits = self._forward([row.slot for row in self._active], starts, fed)
@@ -128,13 +126,15 @@ class TransformersEngine:
             self._cache.tokens[row.slot].append(row.generated[-1])
         return self._advance(list(self._active), logits)
 
-    def _move(self, row: _Row, slot: int) -> None:
-        """Bring a row to ``slot``, so that the active rows are the first slots and are read without copying."""
-        self._cache.swap(row.slot, slot)
-        for other in self._active:
-            if other.slot == slot:
-                other.slot = row.slot
-        row.slot = slot
+    def _close_ranks(self) -> None:
+        """Bring the active rows to the first slots, in order, so that they are read without copying; only those beyond fill the gaps."""
+        count = len(self._active)
+        gaps = sorted(set(range(count)).difference(row.slot for row in self._active))
+        beyond = (row for row in self._active if row.slot >= count)
+        for row, slot in zip(beyond, gaps, strict=True):
+            self._cache.swap(row.slot, slot)
+            row.slot = slot
+        self._active.sort(key=lambda row: row.slot)
 
     def _forward(self, slots: list[int], starts: list[int], fed: list[list[int]]) -> torch.Tensor:
         """Feed each slot its tokens; return the last position's logits, (B, V)."""
