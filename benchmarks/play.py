@@ -14,6 +14,7 @@ their mean length, turn by turn, with the same prompts.
 import importlib.util
 import random
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -31,9 +32,10 @@ from spag.selfplay import Player, PlayStats, game_specs, play
 from spag.wordlist import load_words
 
 MODEL = ModelConfig(name="smollm2-135m", dtype=fastest_dtype(), device="cpu")
-TOKENS, TURNS, SHORT = 64, 3, 2
+TOKENS, TURNS = 64, 3
+FEWEST, SHORT = 8, 2  # tokens and turns of the scheduler's contest
 FULL = Sampling(temperature=1.2, max_new_tokens=TOKENS, min_new_tokens=TOKENS)
-EVEN = replace(FULL, max_new_tokens=36, min_new_tokens=36)
+EVEN = replace(FULL, max_new_tokens=(FEWEST + TOKENS) // 2, min_new_tokens=(FEWEST + TOKENS) // 2)
 IN_FLIGHT = 64
 
 
@@ -95,23 +97,29 @@ def full_games(engine: Engine, games: int) -> Reading:
     return _games_per_hour(stats.completion_tokens, time.perf_counter() - began)
 
 
-def flat_batches(engine: Engine, size: int) -> Reading:
-    """Tokens a second of batches of equal lengths: the first utterances of ``size`` games, once all are there the second, and so on."""
+def rounds(engine: Engine, games: int, turns: int, sampling: Sampling) -> Iterator[Reading]:
+    """Play games in step: all first utterances, once all are there the second ones, and so on. Yields tokens a second of each round."""
     game = EndlessTaboo()
-    states = {str(number): game.initial_state(word, SHORT) for number, word in enumerate(random.sample(_words(2000), size))}
-    began, tokens = time.perf_counter(), 0
-    for _ in range(2 * SHORT):
-        for name, state in states.items():
-            prompt = play_prompt(game.observe(state, state.role_to_move))
-            engine.submit(Request(name, prompt, EVEN, random.getrandbits(62)))
-        done = 0
-        while done < size:
+    states = {word: game.initial_state(word, turns) for word in random.sample(_words(2000), games)}
+    for _ in range(2 * turns):
+        began, done, tokens = time.perf_counter(), 0, 0
+        for word, state in states.items():
+            engine.submit(Request(word, play_prompt(game.observe(state, state.role_to_move)), sampling, random.getrandbits(62)))
+        while done < games:
             for completion in engine.poll():
                 done += 1
                 tokens += completion.completion_tokens
                 state = states[completion.id]
                 states[completion.id] = game.apply(state, Utterance(state.role_to_move, completion.text))
-    return Reading(tokens / (time.perf_counter() - began), {"tokens": tokens})
+        seconds = time.perf_counter() - began
+        yield Reading(tokens / seconds, {"tokens": tokens, "seconds": seconds})
+
+
+def flat_batches(engine: Engine, size: int) -> Reading:
+    """Tokens a second of batches of equal lengths: the rounds of ``size`` games in step."""
+    played = list(rounds(engine, size, SHORT, EVEN))
+    tokens, seconds = (sum(reading.more[name] for reading in played) for name in ("tokens", "seconds"))
+    return Reading(tokens / seconds, {"tokens": tokens})
 
 
 class UnevenEngine:
@@ -125,7 +133,7 @@ class UnevenEngine:
         self.clock: list[tuple[float, int]] = [(time.perf_counter(), 0)]
 
     def submit(self, request: Request) -> None:
-        length = random.Random(request.seed).randint(2 * EVEN.max_new_tokens - TOKENS, TOKENS)
+        length = random.Random(request.seed).randint(FEWEST, TOKENS)
         self.engine.submit(replace(request, sampling=replace(FULL, max_new_tokens=length, min_new_tokens=length)))
 
     def poll(self) -> list[Completion]:

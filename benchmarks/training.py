@@ -12,7 +12,6 @@ precision are the same. Of the paper's pairs, which are random, one in six is ru
 import argparse
 import json
 import random
-import resource
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 
+import psutil
 import torch
 from torch import Tensor, nn
 
@@ -149,7 +149,7 @@ def run(name: str, work: Work) -> Reading:
     for parameter in setting.policy.parameters():
         parameter.grad = torch.zeros_like(parameter)
     setting.step()  # Adam's state is there before the step that counts, as in any step but the first
-    resting = _resident_gib()
+    resting = psutil.Process().memory_info().rss / 2**30
     began = time.perf_counter()
     share = setting.gradients()
     gradients = (time.perf_counter() - began) / share
@@ -184,11 +184,6 @@ def contests(samples: int = GLOBAL_BATCH) -> list[Contest]:
         Contest("training, a template per game", "samples/s", partial(alone, "paper", shared), partial(alone, "ours", shared), 8.0),
         Contest("training, each as it runs by itself", "samples/s", partial(alone, "paper", usual), partial(alone, "ours", own)),
     ]
-
-
-def _resident_gib() -> float:
-    with open("/proc/self/statm") as file:  # noqa: PTH123
-        return int(file.read().split()[1]) * resource.getpagesize() / 2**30
 
 
 def main() -> None:
