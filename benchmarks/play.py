@@ -27,16 +27,18 @@ from spag.engines.opening import open_engines
 from spag.game.base import GameState, Outcome, Role, Utterance, Verdict
 from spag.game.prompts import play_prompt
 from spag.game.taboo import AdversarialTaboo
-from spag.models import encode_query, fastest_dtype, load_model, load_tokenizer, stop_token_ids
+from spag.models import default_device, encode_query, fastest_dtype, load_model, load_tokenizer, stop_token_ids
 from spag.selfplay import Player, PlayStats, game_specs, play
 from spag.wordlist import load_words
 
-MODEL = ModelConfig(name="smollm2-135m", dtype=fastest_dtype(), device="cpu")
+MODEL = ModelConfig(name="smollm2-135m", dtype=fastest_dtype(), device=default_device())
 TOKENS, TURNS = 64, 3
 FEWEST, SHORT = 8, 2  # tokens and turns of the scheduler's contest
 FULL = Sampling(temperature=1.2, max_new_tokens=TOKENS, min_new_tokens=TOKENS)
 EVEN = replace(FULL, max_new_tokens=(FEWEST + TOKENS) // 2, min_new_tokens=(FEWEST + TOKENS) // 2)
 IN_FLIGHT = 64
+GPU_IN_FLIGHT = 256  # with a model as small as SmolLM2-135M
+GPU_MEMORY = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +75,8 @@ class PaperLoop:
     def _generate(self, prompt: list[int]) -> list[int]:
         with torch.inference_mode():
             ids = self.model.generate(
-                torch.tensor([prompt]),
-                attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+                torch.tensor([prompt], device=self.model.device),
+                attention_mask=torch.ones(1, len(prompt), dtype=torch.long, device=self.model.device),
                 do_sample=True,
                 temperature=FULL.temperature,
                 top_k=0,
@@ -89,7 +91,7 @@ class PaperLoop:
 def full_games(engine: Engine, games: int) -> Reading:
     """Play ``games`` games of full length, all in flight at once."""
     stats = PlayStats()
-    player = Player(engine, MODEL.name, FULL)
+    player = Player(engine, "player", FULL)
     specs = game_specs(random.sample(_words(2000), games), 1, seed=random.getrandbits(32))
     began = time.perf_counter()
     finished = list(play(specs, dict.fromkeys(Role, player), max_turns=TURNS, game=EndlessTaboo(), stats=stats, in_flight=games))
@@ -144,46 +146,47 @@ class UnevenEngine:
         return completions
 
 
-def uneven_games(engine: Engine, games: int) -> Reading:
-    """Tokens a second of games of uneven utterances, 64 in flight, each replaced as soon as it ends.
+def uneven_games(engine: Engine, games: int, in_flight: int) -> Reading:
+    """Tokens a second of games of uneven utterances, ``in_flight`` at once, each replaced as soon as it ends.
 
-    The clock runs from the 64th utterance until no game is left to begin: 64 utterances are under way at either end.
+    The clock runs from as many utterances until no game is left to begin: ``in_flight`` utterances are under way at either end.
     """
     uneven = UnevenEngine(engine)
-    player = Player(uneven, MODEL.name, FULL)
+    player = Player(uneven, "player", FULL)
     specs = game_specs(random.sample(_words(2000), games), 1, seed=random.getrandbits(32))
-    play_on = play(specs, dict.fromkeys(Role, player), max_turns=SHORT, game=EndlessTaboo(), in_flight=IN_FLIGHT)
+    play_on = play(specs, dict.fromkeys(Role, player), max_turns=SHORT, game=EndlessTaboo(), in_flight=in_flight)
     last = 0
     for finished, _ in enumerate(play_on, start=1):
-        if finished == games - IN_FLIGHT:
+        if finished == games - in_flight:
             last = len(uneven.clock) - 1
-    (began, before), (ended, after) = uneven.clock[IN_FLIGHT], uneven.clock[last]
+    (began, before), (ended, after) = uneven.clock[in_flight], uneven.clock[last]
     return Reading((after - before) / (ended - began), {"tokens": after - before, "tokens_per_utterance": after / last})
 
 
-def contests(backend: str, engine: Engine, games: int, uneven: int) -> list[Contest]:
-    target = {"transformers": 5.0, "vllm": 10.0}[backend]
-    loop = PaperLoop(MODEL)
-    return [
-        Contest(f"play, {backend}, {games} games in flight", "games/h", loop, lambda: full_games(engine, games), target),
-        Contest(
-            f"scheduler, {backend}: uneven games over flat batches",
-            "tokens/s",
-            lambda: flat_batches(engine, IN_FLIGHT),
-            lambda: uneven_games(engine, uneven),
-            0.9,
-        ),
-    ]
+def contests(backend: str, stack: ExitStack, model: ModelConfig, label: str, in_flight: int, *, quick: bool = False) -> Iterator[Contest]:
+    """Open an engine and let it play against the paper's loop, and against itself."""
+    engine = open_one(backend, stack, model, in_flight)
+    loop = PaperLoop(model)
+    games, waiting = (in_flight // 4, in_flight // 8) if quick else (in_flight, in_flight // 2)
+    target = {"transformers": 5.0, "vllm": 10.0}[backend] if model.device == "cpu" else None
+    yield Contest(f"play, {label}, {games} games in flight", "games/h", loop, lambda: full_games(engine, games), target)
+    yield Contest(
+        f"scheduler, {label}: uneven games over flat batches",
+        "tokens/s",
+        lambda: flat_batches(engine, in_flight),
+        lambda: uneven_games(engine, in_flight + waiting, in_flight),
+        0.9,
+    )
 
 
 def backends() -> list[str]:
     return ["transformers", *["vllm"] * (importlib.util.find_spec("vllm") is not None)]
 
 
-def open_one(backend: str, stack: ExitStack, dtype: str) -> Engine:
-    """Open one engine, and warm it up."""
-    config = EngineConfig.model_validate({"backend": backend, "concurrency": IN_FLIGHT, "max_length": 2048})
-    [engine] = open_engines([MODEL.model_copy(update={"dtype": dtype})], config, stack)
+def open_one(backend: str, stack: ExitStack, model: ModelConfig, in_flight: int) -> Engine:
+    """Open one engine, and warm it up. On a GPU it leaves room for the paper's loop and its model."""
+    settings = {"backend": backend, "concurrency": in_flight, "max_length": 2048, "memory": None if model.device == "cpu" else GPU_MEMORY}
+    [engine] = open_engines([model], EngineConfig.model_validate(settings), stack)
     list(play(game_specs(["apple"], 1, seed=0), {role: Player(engine, "warm-up", replace(FULL, max_new_tokens=4)) for role in Role}))
     return engine
 

@@ -1,0 +1,27 @@
+"""Made-up games of a given length, put together from the utterances of teacher play."""
+
+import random
+from collections.abc import Iterator
+
+from spag.episodes import Episode, read_episodes
+from spag.game.base import Role, Utterance
+from spag.game.glance import may_guess
+from spag.stages import teacher_path
+from spag.wordlist import common_words
+
+
+def long_games(turns: int, samples: int, seed: int = 0) -> Iterator[Episode]:
+    """Yield games of ``turns`` turns that the attacker wins at the end, enough of them that its utterances make ``samples``.
+
+    An utterance is one to three of the teacher's. There are twice as many games, for some in which the judge finds the target too early.
+    """
+    rng = random.Random(seed)
+    words = common_words(20_000)
+    everything = [utterance.content for episode in read_episodes(teacher_path()) for utterance in episode.history]
+    said = [text for text in everything if not may_guess(text)]
+    for number in range(2 * -(-samples // turns)):
+        target = rng.choice(words)
+        texts = [" ".join(rng.sample(said, rng.randint(1, 3))) for _ in range(2 * turns)]
+        texts[-1] = f"{texts[-1]} Do you mean the {target}?"
+        history = tuple(Utterance((Role.ATTACKER, Role.DEFENDER)[at % 2], text) for at, text in enumerate(texts))
+        yield Episode(id=f"long-{number}", target_word=target, max_turns=turns, history=history)

@@ -1,0 +1,159 @@
+"""A step of training, written the paper's way and ours, on the same samples. What is measured of them is said in ``training.py``."""
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.corpus import long_games
+from spag.engines.base import PromptStyle
+from spag.models import default_device, load_model, load_tokenizer
+from spag.planning import read_shape
+from spag.rewards import RewardSettings, Template, assign_rewards
+from spag.stages import teacher_episodes
+from spag.training.callbacks import REFERENCE_BATCH
+from spag.training.data import Batch, EncodedSample, collate, encode_samples
+from spag.training.losses import mean_logprob, offline_rl_loss
+from spag.training.order import micro_batches
+from spag.training.policy import Abilities, abilities_of, target_logprobs, to_device
+from spag.training.reference import compute_reference
+
+MODEL = "smollm2-135m"
+GLOBAL_BATCH = 128
+COEFFICIENTS = {"kl_coef": 0.2, "sft_coef": 0.5, "clip_range": 0.2}
+PAPER_MICRO_BATCH = 2
+PAPER_SHARE = 6  # of so many pairs, one is run
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is trained: ``template`` random (drawn per utterance, as the paper) or play (one for a game: its prefixes are shared).
+
+    ``turns`` is 0 for the shipped teacher play, else made-up games are that long.
+    """
+
+    model: str = MODEL
+    template: str = "random"
+    dtype: str = "bfloat16"
+    samples: int = GLOBAL_BATCH
+    micro_batch: int = 8
+    turns: int = 0
+    checkpointing: int = 0
+
+
+def encoded_samples(work: Work) -> list[EncodedSample]:
+    """The samples of as many games as it takes."""
+    episodes = list(long_games(work.turns, work.samples)) if work.turns else teacher_episodes(["teacher"], work.samples, seed=1)
+    samples = assign_rewards(episodes, settings=RewardSettings(template=Template(work.template)))
+    return encode_samples(samples, load_tokenizer(work.model), PromptStyle.PLAIN, max_length=2048)[: work.samples]
+
+
+class Setting:
+    """A policy with its optimiser; one a process, because both contestants start from the same weights and leave the memory as it was."""
+
+    def __init__(self, work: Work) -> None:
+        self.work, self.samples = work, encoded_samples(work)
+        self.device = torch.device(default_device())
+        self.policy = load_model(work.model, dtype="float32", device=self.device.type)
+        if work.checkpointing:
+            self.policy.gradient_checkpointing_enable({"use_reentrant": False})
+        self.optimizer = torch.optim.AdamW(self.policy.parameters(), lr=1e-6, fused=self.device.type == "cuda")
+
+    def autocast(self) -> AbstractContextManager[None]:
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.work.dtype == "bfloat16")
+
+    def gradients(self) -> float:
+        """Compute and add up the gradients of a global batch, and return how much of it was done."""
+        raise NotImplementedError
+
+    def passes(self) -> Iterator[tuple[int, int, int]]:
+        """Yield what a whole global batch takes: forward passes (a backward pass is two), tokens, and how many of them have logits."""
+        raise NotImplementedError
+
+    def flops(self) -> float:
+        """Return the operations of all matrix products, without attention's and without those that checkpointing repeats."""
+        shape = read_shape(self.work.model)
+        return sum(2.0 * times * (tokens * shape.matrices + logits * shape.embedding) for times, tokens, logits in self.passes())
+
+    def loss(self, logprob: Tensor, reference: Tensor, rows: Sequence[EncodedSample]) -> Tensor:
+        reward = torch.tensor([sample.reward for sample in rows], device=self.device)
+        weight = torch.tensor([sample.weight for sample in rows], device=self.device)
+        counts = {"n_rl": len(self.samples), "n_sft": 0}
+        return offline_rl_loss(logprob, reference, reward, weight, torch.zeros_like(reward), **counts, **COEFFICIENTS)
+
+    def step(self) -> None:
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+
+class PaperStyle(Setting):
+    def __init__(self, work: Work) -> None:
+        super().__init__(work)
+        self.reference = load_model(work.model, dtype=work.dtype, device=self.device.type)
+
+    def pairs(self) -> list[list[EncodedSample]]:
+        order = list(range(len(self.samples)))
+        random.Random(0).shuffle(order)
+        starts = range(0, len(order), PAPER_MICRO_BATCH)
+        return [[self.samples[index] for index in order[at : at + PAPER_MICRO_BATCH]] for at in starts]
+
+    def gradients(self) -> float:
+        pairs = self.pairs()
+        run = pairs[: max(len(pairs) // PAPER_SHARE, 1)]
+        for rows in run:
+            with torch.no_grad():
+                reference = self.logprob(self.reference, rows)
+            self.loss(self.logprob(self.policy, rows), reference, rows).backward()
+        return sum(map(len, run)) / len(self.samples)
+
+    def passes(self) -> Iterator[tuple[int, int, int]]:
+        for rows in self.pairs():
+            tokens = len(rows) * max(len(sample.input_ids) for sample in rows)
+            yield 4, tokens, tokens
+
+    def logprob(self, model: nn.Module, rows: Sequence[EncodedSample]) -> Tensor:
+        width = max(len(sample.input_ids) for sample in rows)
+        ids = torch.zeros(len(rows), width, dtype=torch.long)
+        labels = torch.full_like(ids, -100)
+        mask = torch.zeros_like(ids)
+        for row, sample in enumerate(rows):
+            length = len(sample.input_ids)
+            ids[row, :length] = torch.tensor(sample.input_ids)
+            labels[row, sample.target_start : length] = ids[row, sample.target_start : length]
+            mask[row, :length] = 1
+        with self.autocast():
+            logits = model(input_ids=ids.to(self.device), attention_mask=mask.to(self.device), use_cache=False).logits
+        return mean_logprob(logits.float(), labels.to(self.device))
+
+
+class Ours(Setting):
+    def __init__(self, work: Work) -> None:
+        super().__init__(work)
+        self.abilities: Abilities = abilities_of(self.policy, 2048)
+        self.reference_batch = REFERENCE_BATCH * work.micro_batch
+
+    def batches(self, size: int) -> list[list[int]]:
+        return micro_batches(range(len(self.samples)), [sample.input_ids for sample in self.samples], size, packed=self.abilities.packed)
+
+    def gradients(self) -> float:
+        everything = range(len(self.samples))
+        with self.autocast():
+            reference = compute_reference(self.policy, self.samples, everything, batch_size=self.reference_batch, abilities=self.abilities)
+        self.policy.train()
+        for batch in self.batches(self.work.micro_batch):
+            rows = [self.samples[index] for index in batch]
+            with self.autocast():
+                logprob = target_logprobs(self.policy, to_device(self.collated(batch), self.device), self.abilities)
+            self.loss(logprob, torch.tensor([reference[index] for index in batch], device=self.device), rows).backward()
+        return 1.0
+
+    def passes(self) -> Iterator[tuple[int, int, int]]:
+        for times, size in ((1, self.reference_batch), (3, self.work.micro_batch)):
+            for batch in map(self.collated, self.batches(size)):
+                yield times, batch["input_ids"].numel(), batch["picks"].numel()
+
+    def collated(self, batch: Sequence[int]) -> Batch:
+        return collate([(self.samples[index], 0.0) for index in batch], packed=self.abilities.packed)

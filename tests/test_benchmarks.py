@@ -1,0 +1,91 @@
+"""The benchmarks compare like with like: both steps of training compute the same gradients, and what they count is what they compute."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from benchmarks import steps
+from benchmarks.corpus import long_games
+from benchmarks.machine import datasheet
+from benchmarks.steps import Ours, PaperStyle, Setting, Work
+from benchmarks.training import run
+
+from spag.game.base import Outcome
+from spag.game.judge import judge_episode
+from spag.planning.gpus import GIB
+from tiny_model import make_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(make_model(tmp_path_factory.mktemp("tiny") / "model"))
+
+
+def gradients(setting: Setting) -> torch.Tensor:
+    assert setting.gradients() == 1.0
+    return torch.cat([parameter.grad.flatten() for parameter in setting.policy.parameters() if parameter.grad is not None])
+
+
+@pytest.mark.parametrize("template", ["random", "play"])
+@pytest.mark.parametrize("turns", [0, 3])
+def test_both_steps_compute_the_same_gradients(model: str, template: str, turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "PAPER_SHARE", 1)  # all of the paper's pairs
+    work = Work(model=model, template=template, dtype="float32", samples=13, micro_batch=4, turns=turns)
+    paper, ours = gradients(PaperStyle(work)), gradients(Ours(work))
+    assert paper.norm() > 0.001
+    torch.testing.assert_close(ours, paper, rtol=1e-3, atol=1e-5)
+
+
+def test_operations_are_counted_as_they_are_made(model: str) -> None:
+    work = Work(model=model, template="play", samples=6, micro_batch=2)
+    paper, ours = PaperStyle(work), Ours(work)
+    padded = sum(2 * max(len(sample.input_ids) for sample in pair) for pair in paper.pairs())
+    layer = 2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 64  # attention with half as many keys as queries, and a gated MLP
+    head = len(paper.policy.get_output_embeddings().weight) * 32
+    assert paper.flops() == 2 * 4 * padded * (2 * layer + head)
+    trained = sum(len(sample.target) for sample in ours.samples)
+    assert 4 * 2 * trained * head < ours.flops() < paper.flops() / 2
+
+
+def test_a_run_reads_speed_and_memory(model: str) -> None:
+    reading = run("ours", Work(model=model, dtype="float32", samples=4))
+    assert reading.value == pytest.approx(4 / reading.more["seconds"])
+    assert 0 < reading.more["resting_gib"] <= reading.more["peak_gib"]
+    assert "mfu" not in reading.more or torch.cuda.is_available()
+
+
+def test_long_games_are_won_by_the_attacker_at_the_end() -> None:
+    verdicts = [judge_episode(episode) for episode in long_games(4, samples=40)]
+    won = [verdict for verdict in verdicts if verdict.outcome is Outcome.ATTACKER_WINS and verdict.length == 8]
+    assert len(verdicts) == 20
+    assert len(won) >= 18
+
+
+@pytest.mark.parametrize(
+    ("name", "gib", "kind"),
+    [
+        ("NVIDIA H200", 139.8, "H200"),
+        ("NVIDIA A100-SXM4-80GB", 79.3, "A100-80"),
+        ("NVIDIA A100-SXM4-40GB", 39.4, "A100-40"),
+        ("NVIDIA GeForce RTX 4090", 23.6, "RTX-4090"),
+        ("NVIDIA A10G", 22.0, "A10G"),
+        ("NVIDIA H100 PCIe", 79.2, None),
+        ("NVIDIA GeForce RTX 3090 Ti", 23.7, None),
+        ("Some GPU", 80.0, None),
+    ],
+)
+def test_a_gpu_is_known_by_the_name_that_torch_gives_it(name: str, gib: float, kind: str | None) -> None:
+    found = datasheet(name, gib * GIB)
+    assert (found.name if found else None) == kind
+
+
+def test_random_models_are_as_large_as_their_shapes_say(tmp_path: Path) -> None:
+    from benchmarks.shapes import random_model
+
+    from spag.models import load_model, load_tokenizer
+    from spag.planning import read_shape
+
+    folder = random_model(tmp_path / "tiny", "tiny")
+    model = load_model(str(folder), dtype="float32", device="cpu")
+    assert sum(parameter.numel() for parameter in model.parameters()) == read_shape(str(folder)).parameters
+    assert model.config.vocab_size == len(load_tokenizer(str(folder)))
