@@ -60,13 +60,13 @@ def large_contests(stack: ExitStack, quick: bool) -> Iterator[Contest]:
         return
     folder = random_model(Path(stack.enter_context(tempfile.TemporaryDirectory())) / shape, shape)
     model = play.MODEL.model_copy(update={"name": str(folder)})
-    for backend in play.backends():
-        with ExitStack() as engines:
-            yield from play.contests(backend, engines, model, f"{shape} {backend}", play.IN_FLIGHT, quick=quick)
-    if quick or memory >= TRAINING_GIB:
+    if quick or memory >= TRAINING_GIB:  # before play, whose models would take room from it
         yield from training.large_contests(str(folder), shape, 12 if quick else GLOBAL_BATCH)
     else:
         print(f"large: training left out, it takes a GPU of {TRAINING_GIB} GiB", file=sys.stderr)
+    for backend in play.backends():
+        with ExitStack() as engines:
+            yield from play.contests(backend, engines, model, f"{shape} {backend}", play.IN_FLIGHT, quick=quick)
 
 
 GROUPS: dict[str, Contests] = {
@@ -121,6 +121,8 @@ def main() -> None:
                 results = [result for result in results if result.name != contest.name]
                 results.append(compete(contest, chosen.pairs, tell))
                 write(chosen.output, chosen.name, results, curves)
+                del contest  # and with it the models it holds
+                torch.cuda.empty_cache()
     if "growth" in wanted and not chosen.quick:
         curves = [*growth.play_curves(), *growth.training_curves()]
         write(chosen.output, chosen.name, results, curves)

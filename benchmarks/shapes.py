@@ -24,4 +24,6 @@ def random_model(folder: Path, shape: str) -> Path:
     with torch.device(default_device()):
         model = LlamaForCausalLM(config).to(torch.bfloat16)
     save_model(model, tokenizer, folder)
+    del model
+    torch.cuda.empty_cache()  # what is measured next wants all of a GPU
     return folder
