@@ -23,9 +23,14 @@ from spag.game.evasions import joined_forms
 from spag.game.folding import unmasked, without_tags
 from spag.game.matching import TOKEN, phrase_end, target_of
 
+# Expressions that are sought in whole utterances begin with a character, for which the search is fast, and then look behind it.
+_STARS_INSIDE = re.compile(r"\*(?<=[^\W_]\*)\**(?=[^\W_])")
+_QUOTE = re.compile(r"[`*\"'_~](?:(?<=[`*\"])[`*\"]*|(?<![^\W_].)['_~]*|['_~]*(?![^\W_]))")
+_QUOTES = re.compile(r'"{2,}')
+_SPACES = re.compile(r"[^\S\n](?:(?<! )[^\S\n]*|[^\S\n]+)")  # all but single spaces
 _ADJECTIVE = r"(?:(?:target|secret|hidden|taboo|mystery) )?"
 _ANNOUNCEMENT = re.compile(
-    r"\bi (?:(?:now|already|finally|do|definitely|certainly|really|actually|also|(?:think|believe|guess) i) ){0,2}"
+    r"i(?<!\wi) (?:(?:now|already|finally|do|definitely|certainly|really|actually|also|(?:think|believe|guess) i) ){0,2}"
     rf'know (?:what )?(?:the|this|that|your) {_ADJECTIVE}"?word\b(?!\')'
 )
 _GOES_ON = re.compile(r'"?[ ]?(?:$|[!.:;,=\-—–(\n"]|(?:is|it|it\'s|its|and|so|now|already|then|must)\b)')
@@ -33,7 +38,7 @@ _COPULA_VERB = r"(?:is|'s|must be|has to be|must have been|should be|would be|co
 _COPULA = re.compile(
     rf"(?<![\w'])(?:(?:it|this|that|the {_ADJECTIVE}\"?word\"?|(?:the|my)(?: final)? (?:answer|guess))[ ]?{_COPULA_VERB}|its)\b"
 )
-_SHORT = re.compile(rf"\bthe {_ADJECTIVE}word(?P<verb>[ ]?{_COPULA_VERB})\b")
+_SHORT = re.compile(rf"the(?<!\wthe) {_ADJECTIVE}word(?P<verb>[ ]?{_COPULA_VERB})\b")
 _DIRECT = re.compile(r'"?[ ]?(?:now |already )?(?P<mark>is\b:?|must be\b|[:=\-—–]+)')
 _NEGATION = re.compile(r"[ ]?(?:not|n't|never)\b")
 _CONTRAST = re.compile(r"[ ]?not\b[^.!?\n]{1,60}?\bbut (?:rather )?")
@@ -112,9 +117,9 @@ def parse_guess(folded: str, width: int, *, hedged: bool) -> Guess | None:
 
 def _tidy(folded: str) -> str:
     """Make every quoting and emphasis mark a double quote, drop marks inside words, and single the spaces."""
-    text = re.sub(r"(?<=[^\W_])\*+(?=[^\W_])", "", without_tags(folded))
-    text = re.sub(r"[`*\"]+|(?<![^\W_])['_~]+|(?<!\s)['_~]+(?![^\W_])", '"', text)
-    return re.sub(r'"{2,}', '"', re.sub(r"[^\S\n]+", " ", text)).strip()
+    text = _QUOTE.sub('"', _STARS_INSIDE.sub("", without_tags(folded)))
+    text = _SPACES.sub(" ", text)
+    return (_QUOTES.sub('"', text) if '""' in text else text).strip()
 
 
 def _in_doubt(text: str, start: int) -> bool:
