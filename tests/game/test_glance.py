@@ -78,3 +78,16 @@ def test_ordinary_prose_needs_no_closer_look() -> None:
     assert said == ["home"]
     assert len(looked_at) <= 5  # 1 %: a glance may err on this side
     assert not may_guess(PROSE)
+
+
+def test_single_letters_need_a_closer_look_only_where_they_spell() -> None:
+    text = "Is it (1990s, 3rd, 5 p.m.) I wonder, r i v e d e r?"
+    assert not may_say(text, "mountain")
+    assert may_say(text, "rive")
+    assert may_say("r <b>i</b> v e r", "river")
+
+
+def test_pieces_need_a_closer_look_only_where_they_hide_the_target() -> None:
+    text = "x_moun=tain(x); https://example.org/a-b"
+    assert not may_say(text, "mouse")
+    assert may_say(text, "xmountain")

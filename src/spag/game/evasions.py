@@ -18,7 +18,7 @@ from spag.game.matching import is_known, target_of, word_bases, words_of
 # Single letters with little between them: r-i-v-e-r, "r, i, v, e, r", R.I.V.E.R.; an apostrophe ends a run, for I'd spells nothing.
 _SPELLED = re.compile(r"(?<![^\W_])(?<!')[^\W_](?:(?:[^\w']|_){1,4}[^\W_](?![^\W_]))+")
 _MAY_BE_SPELLED = re.compile(r"[\W_][^\W_][\W_]{1,4}[^\W_](?![^\W_])")
-_BROKEN = re.compile(r"[^\W_]++(?:[-.*_~|/\\+=]++[^\W_]++)+")
+_BROKEN = re.compile(r"(?<![^\W_])[^\W_]++(?:[-.*_~|/\\+=]++[^\W_]++)+")
 _DIGITS_FOR_LETTERS = [str.maketrans("013457896@$!|€", one) for one in ("oieastbgbaslll", "oleastbggasiie", "oieastbggasiie")]
 _DIGITS_OF = {
     letter: {chr(code) for table in _DIGITS_FOR_LETTERS for code, other in table.items() if chr(other) == letter} for letter in "abegilost"
@@ -132,13 +132,14 @@ def _is_spelled(run: str, target_word: str) -> bool:
     letters = _letters(run)
     if len(letters) == 2 and any(char.isspace() for char in run):
         return False  # "o x" is a game, o-x an ox
-    spellings = _spellings(letters)
+    spellings = spellings_of(letters)
     if any(joined_forms(spelling, target_word) for spelling in spellings):
         return True
     return any(form in spelling for spelling in spellings for form in whole_forms(target_word) if len(form) >= 3)
 
 
-def _spellings(letters: str) -> tuple[str, ...]:
+def spellings_of(letters: str) -> tuple[str, ...]:
+    """Return what single letters, some of them perhaps digits, may be read as."""
     return (letters,) if letters.isalpha() else (letters, *(letters.translate(table) for table in _DIGITS_FOR_LETTERS))
 
 
@@ -156,15 +157,20 @@ def _leet_spellings(chunk: str) -> list[str]:
     word = chunk.strip(_EDGES).rstrip("!|")
     if len(word) < 3 or not _LEET_MARK.search(word) or _NUMBER.fullmatch(word):
         return []
-    return [spelling for spelling in {word.translate(table) for table in _DIGITS_FOR_LETTERS} if spelling.isalpha()]
+    if not word.translate(_DIGITS_FOR_LETTERS[0]).isalpha():  # and so in no other table, for all have the same marks
+        return []
+    return list({word.translate(table) for table in _DIGITS_FOR_LETTERS})
 
 
 def hidden_spellings(reading: str) -> Iterator[str]:
-    """Yield what single letters, broken pieces and digits of a folded reading without spaces spell, whatever the target."""
-    for run in _SPELLED.findall(reading):
-        for spelling in _spellings(_letters(run)):
-            yield from (spelling[start:end] for start in range(len(spelling)) for end in range(start + 2, len(spelling) + 1))
+    """Yield what broken pieces and digits of a folded reading without spaces spell, whatever the target."""
     yield from (_letters(piece) for piece in _BROKEN.findall(reading) if len(piece) <= _LONGEST)
-    for chunk in reading.split():
-        if len(chunk) <= _LONGEST and _LEET_MARK.search(chunk):
-            yield from _leet_spellings(chunk)
+    if _LEET_MARK.search(reading):
+        for chunk in reading.split():
+            if len(chunk) <= _LONGEST and _LEET_MARK.search(chunk):
+                yield from _leet_spellings(chunk)
+
+
+def single_letters(reading: str) -> Iterator[str]:
+    """Yield the letters of each run of single letters in a folded reading."""
+    return map(_letters, _SPELLED.findall(reading))
