@@ -5,6 +5,8 @@ computed for tokens that do not see each other, which one masked call for the wh
 handing ``packed_spans`` through to their attention function, as those of transformers do.
 """
 
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -29,11 +31,14 @@ def packed_attention(
     **options: Any,
 ) -> tuple[Tensor, None]:
     """Return (1, T, heads, head_dim) for ``query`` (1, heads, T, head_dim), ``key`` and ``value`` (1, kv_heads, T, head_dim)."""
+    # Split, not sliced: the gradient of a slice is a tensor as long as the row, and there are as many of them as spans see spans.
+    sizes, starts = [span.stop - span.start for span in packed_spans], [span.start for span in packed_spans]
+    queries, keys, values = (states.split_with_sizes(sizes, dim=2) for states in (query, key, value))
     parts = []
-    for span in packed_spans:
-        own = (span.start, span.stop)
-        keys, values = (_gather(states, [*span.context, own]) for states in (key, value))
-        parts.append(sdpa_attention_forward(module, query[:, :, slice(*own)], keys, values, span.mask, **options)[0])
+    for index, span in enumerate(packed_spans):
+        seen = [*_ancestors(span, starts), index]
+        own_keys, own_values = (_joined(pieces, seen) for pieces in (keys, values))
+        parts.append(sdpa_attention_forward(module, queries[index], own_keys, own_values, span.mask, **options)[0])
     return torch.cat(parts, dim=1), None
 
 
@@ -46,9 +51,14 @@ def spans_on(spans: list[Span], device: torch.device, dtype: torch.dtype) -> lis
     return [Span(span.start, span.stop, span.context, added(span.mask)) for span in spans]
 
 
-def _gather(states: Tensor, stretches: list[tuple[int, int]]) -> Tensor:
-    parts = [states[:, :, first:last] for first, last in stretches]
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
+def _ancestors(span: Span, starts: list[int]) -> Iterator[int]:
+    """Yield which spans (they begin at ``starts``) are the context of ``span``: each stretch of it is one whole span or several."""
+    for first, last in span.context:
+        yield from range(bisect_left(starts, first), bisect_left(starts, last))
+
+
+def _joined(pieces: Sequence[Tensor], chosen: list[int]) -> Tensor:
+    return pieces[chosen[0]] if len(chosen) == 1 else torch.cat([pieces[index] for index in chosen], dim=2)
 
 
 def _no_mask(*_: Any, **__: Any) -> None:
