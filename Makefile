@@ -1,7 +1,7 @@
 # make demo    install, then the whole loop on a small real model, on the CPU
 # make test    install, then every test
 # make check   style, types and tests: the gate for every change
-# make bench   every speed against its baseline (an hour and a half; wants a quiet machine)
+# make bench   every speed against its baseline (about two hours; wants a quiet machine)
 
 PYTHON ?= python3
 VENV   ?= .venv
