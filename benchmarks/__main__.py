@@ -22,6 +22,7 @@ from benchmarks.machine import hardware, results_name, versions
 from benchmarks.shapes import random_model
 from benchmarks.show import plot_results, print_results
 from benchmarks.steps import GLOBAL_BATCH
+from spag.planning.gpus import GIB
 
 Contests = Callable[[ExitStack, bool], Iterator[Contest]]
 PLAY_GIB, TRAINING_GIB = 75, 135
@@ -54,7 +55,7 @@ def endpoint_contests(stack: ExitStack, quick: bool) -> Iterator[Contest]:
 def large_contests(stack: ExitStack, quick: bool) -> Iterator[Contest]:
     """A GPU is hardly warm with 135M parameters: a 7B-shaped model, and with ``quick`` a tiny one, which runs anywhere."""
     shape = "tiny" if quick else "7b"
-    memory = torch.cuda.get_device_properties(0).total_memory / 2**30 if torch.cuda.is_available() else 0
+    memory = torch.cuda.get_device_properties(0).total_memory / GIB if torch.cuda.is_available() else 0
     if not quick and memory < PLAY_GIB:
         print(f"large: left out, it takes a GPU of {PLAY_GIB} GiB for play and {TRAINING_GIB} for training", file=sys.stderr)
         return

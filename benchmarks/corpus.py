@@ -1,13 +1,23 @@
-"""Made-up games of a given length, put together from the utterances of teacher play."""
+"""Made-up games, put together from the utterances of teacher play."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from spag.episodes import Episode, read_episodes
 from spag.game.base import Role, Utterance
 from spag.game.glance import may_guess
 from spag.stages import teacher_path
 from spag.wordlist import common_words
+
+
+def teacher_utterances() -> list[str]:
+    return [utterance.content for episode in read_episodes(teacher_path()) for utterance in episode.history]
+
+
+def made_up(name: str, target_word: str, texts: Sequence[str], max_turns: int) -> Episode:
+    """Return the game in which the attacker and the defender say ``texts`` in turn."""
+    history = tuple(Utterance((Role.ATTACKER, Role.DEFENDER)[at % 2], text) for at, text in enumerate(texts))
+    return Episode(id=name, target_word=target_word, max_turns=max_turns, history=history)
 
 
 def long_games(turns: int, samples: int, seed: int = 0) -> Iterator[Episode]:
@@ -17,11 +27,9 @@ def long_games(turns: int, samples: int, seed: int = 0) -> Iterator[Episode]:
     """
     rng = random.Random(seed)
     words = common_words(20_000)
-    everything = [utterance.content for episode in read_episodes(teacher_path()) for utterance in episode.history]
-    said = [text for text in everything if not may_guess(text)]
+    said = [text for text in teacher_utterances() if not may_guess(text)]
     for number in range(2 * -(-samples // turns)):
         target = rng.choice(words)
         texts = [" ".join(rng.sample(said, rng.randint(1, 3))) for _ in range(2 * turns)]
         texts[-1] = f"{texts[-1]} Do you mean the {target}?"
-        history = tuple(Utterance((Role.ATTACKER, Role.DEFENDER)[at % 2], text) for at, text in enumerate(texts))
-        yield Episode(id=f"long-{number}", target_word=target, max_turns=turns, history=history)
+        yield made_up(f"long-{number}", target, texts, turns)

@@ -5,11 +5,11 @@ between turns and without; training's samples a second over those of the paper's
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from benchmarks.harness import Curve
 from benchmarks.play import FULL, MODEL, TURNS, full_games, rounds
-from benchmarks.steps import Work
-from benchmarks.training import alone
+from benchmarks.training import KINDS, alone
 from spag.engines.transformers import TransformersEngine
 from spag.models import load_model, load_tokenizer
 
@@ -34,9 +34,9 @@ def play_curves() -> Iterator[Curve]:
 
 
 def training_curves() -> Iterator[Curve]:
-    for name, template, micro_batch in (("template per game", "play", 16), ("template per utterance", "random", 8)):
+    for name, kind in KINDS.items():
         ratios = []
         for turns in LENGTHS:
-            work = Work(template=template, samples=SAMPLES, micro_batch=micro_batch, turns=turns)
+            work = replace(kind, samples=SAMPLES, turns=turns)
             ratios.append(alone("ours", work).value / alone("paper", work).value)
         yield Curve(name, "turns of a game trained on", "times the paper's samples/s", list(map(float, LENGTHS)), ratios)

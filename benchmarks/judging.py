@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+from benchmarks.corpus import made_up, teacher_utterances
 from benchmarks.harness import Contest, Reading, Result, compete, peak_mib
 from spag.config import RewardsConfig
 from spag.episodes import Episode, read_episodes
-from spag.game.base import Role, Utterance
 from spag.game.judge import JudgeMode
 from spag.game.prompts import PromptSet
-from spag.stages import teacher_path, write_samples
+from spag.stages import write_samples
 from spag.store import write_rows
 from spag.wordlist import common_words
 
@@ -36,7 +36,7 @@ def corpus(kind: str, games: int, seed: int = 0) -> Iterator[Episode]:
     """Yield made-up games, ``plain`` or ``dressed``: a third each end in the defender's slip, in its guess, and in nothing."""
     rng = random.Random(seed)
     words = common_words(50_000)
-    said = [utterance.content for episode in read_episodes(teacher_path()) for utterance in episode.history]
+    said = teacher_utterances()
     dress = _dressed if kind == "dressed" else _plain
     for number in range(games):
         yield _game(rng, f"{kind}-{number}", words, said, dress)
@@ -50,8 +50,7 @@ def _game(rng: random.Random, name: str, words: list[str], said: list[str], dres
             texts[-1] = f"{texts[-1]} Do you mean the {target}, perhaps?"
         case 1:
             texts[-1] = f"I know the word! It is `{rng.choice((target, target, rng.choice(words)))}`!"
-    history = tuple(Utterance((Role.ATTACKER, Role.DEFENDER)[at % 2], text) for at, text in enumerate(texts))
-    return Episode(id=name, target_word=target, max_turns=MAX_TURNS, history=history)
+    return made_up(name, target, texts, MAX_TURNS)
 
 
 def _prose(rng: random.Random, words: list[str], said: list[str]) -> str:

@@ -1,13 +1,10 @@
 """What figures depend on: the hardware and the versions, without naming the machine."""
 
-import os
-import platform
 import re
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
-import torch
-
+from spag.doctor import look_around
 from spag.planning import GPUS
 from spag.planning.gpus import GIB, GPU
 
@@ -17,15 +14,13 @@ _SLOWER = {"pcie", "laptop", "ti", "d", "nvl"}
 """Words in the name of a GPU that is not what its namesake's datasheet says."""
 
 
-def hardware() -> dict[str, str | int | float]:
-    info = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
-    names = [line.partition(":")[2].strip() for line in info.splitlines() if line.startswith("model name")]
-    flags = next((set(line.split()) for line in info.splitlines() if line.startswith("flags")), set())
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    found = {"cpu": names[0] if names else platform.processor(), "cores": cores, "python": platform.python_version()}
-    found["bfloat16"] = ", ".join(sorted(flags & _CPU_FLAGS)) or "none"
-    if torch.cuda.is_available():
-        found |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda or "none"}
+@cache
+def hardware() -> dict[str, str | int]:
+    machine = look_around()
+    bfloat16 = ", ".join(sorted(_CPU_FLAGS.intersection(machine.instructions))) or "none"
+    found = {"cpu": machine.cpu, "cores": machine.cores, "python": machine.python, "bfloat16": bfloat16}
+    if machine.gpus:
+        found |= {"gpu": machine.gpus[0].name, "cuda": machine.torch_cuda or "none"}
     return found
 
 

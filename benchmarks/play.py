@@ -27,11 +27,11 @@ from spag.engines.opening import open_engines
 from spag.game.base import GameState, Outcome, Role, Utterance, Verdict
 from spag.game.prompts import play_prompt
 from spag.game.taboo import AdversarialTaboo
-from spag.models import default_device, encode_query, fastest_dtype, load_model, load_tokenizer, stop_token_ids
+from spag.models import EMBEDDED_NAME, default_device, encode_query, fastest_dtype, load_model, load_tokenizer, stop_token_ids
 from spag.selfplay import Player, PlayStats, game_specs, play
 from spag.wordlist import load_words
 
-MODEL = ModelConfig(name="smollm2-135m", dtype=fastest_dtype(), device=default_device())
+MODEL = ModelConfig(name=EMBEDDED_NAME, dtype=fastest_dtype(), device=default_device())
 TOKENS, TURNS = 64, 3
 FEWEST, SHORT = 8, 2  # tokens and turns of the scheduler's contest
 FULL = Sampling(temperature=1.2, max_new_tokens=TOKENS, min_new_tokens=TOKENS)

@@ -5,11 +5,10 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from spag.models import default_device, load_tokenizer, save_model
+from spag.models import EMBEDDED_NAME, default_device, load_tokenizer, save_model
 
-VOCABULARY = "smollm2-135m"
 SHAPES = {
-    # LLaMA-2-7B's layers; the head and the embedding have the entries of the vocabulary above
+    # LLaMA-2-7B's layers; the head and the embedding have the entries of the embedded model's vocabulary
     "7b": {"hidden_size": 4096, "intermediate_size": 11_008, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 32},
     "tiny": {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2},
 }
@@ -17,7 +16,7 @@ SHAPES = {
 
 def random_model(folder: Path, shape: str) -> Path:
     """Save a random Llama of ``shape`` in bfloat16 to ``folder``, with the vocabulary of SmolLM2."""
-    tokenizer = load_tokenizer(VOCABULARY)
+    tokenizer = load_tokenizer(EMBEDDED_NAME)
     special = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
     config = LlamaConfig(vocab_size=len(tokenizer), max_position_embeddings=4096, dtype="bfloat16", **special, **SHAPES[shape])
     torch.manual_seed(0)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from benchmarks.corpus import long_games
 from spag.engines.base import PromptStyle
-from spag.models import default_device, load_model, load_tokenizer
+from spag.models import EMBEDDED_NAME, default_device, load_model, load_tokenizer
 from spag.planning import read_shape
 from spag.rewards import RewardSettings, Template, assign_rewards
 from spag.stages import teacher_episodes
@@ -21,7 +21,6 @@ from spag.training.order import micro_batches
 from spag.training.policy import Abilities, abilities_of, target_logprobs, to_device
 from spag.training.reference import compute_reference
 
-MODEL = "smollm2-135m"
 GLOBAL_BATCH = 128
 COEFFICIENTS = {"kl_coef": 0.2, "sft_coef": 0.5, "clip_range": 0.2}
 PAPER_MICRO_BATCH = 2
@@ -35,7 +34,7 @@ class Work:
     ``turns`` is 0 for the shipped teacher play, else made-up games are that long.
     """
 
-    model: str = MODEL
+    model: str = EMBEDDED_NAME
     template: str = "random"
     dtype: str = "bfloat16"
     samples: int = GLOBAL_BATCH

@@ -25,8 +25,11 @@ from benchmarks.harness import Contest, Reading, peak_mib
 from benchmarks.machine import datasheet
 from benchmarks.steps import GLOBAL_BATCH, Ours, PaperStyle, Setting, Work
 from spag.models import fastest_dtype
+from spag.planning.gpus import GIB
 
 CONTESTANTS = {"paper": PaperStyle, "ours": Ours}
+KINDS = {"a template per utterance": Work(template="random", micro_batch=8), "a template per game": Work(template="play", micro_batch=16)}
+TARGETS = {"a template per utterance": 4.0, "a template per game": 8.0}
 
 
 def run(name: str, work: Work) -> Reading:
@@ -70,8 +73,8 @@ def now(device: torch.device) -> float:
 def held_gib(device: torch.device, *, peak: bool = False) -> float:
     """Return what tensors hold of a GPU's memory, or what this process holds of the machine's."""
     if device.type == "cuda":
-        return (torch.cuda.max_memory_allocated() if peak else torch.cuda.memory_allocated()) / 2**30
-    return peak_mib() / 1024 if peak else psutil.Process().memory_info().rss / 2**30
+        return (torch.cuda.max_memory_allocated() if peak else torch.cuda.memory_allocated()) / GIB
+    return peak_mib() / 1024 if peak else psutil.Process().memory_info().rss / GIB
 
 
 def alone(name: str, work: Work) -> Reading:
@@ -90,19 +93,18 @@ def contests(samples: int = GLOBAL_BATCH) -> Iterator[Contest]:
     """Both in bfloat16 as the targets ask, with the reference's time counted; then each as it runs by itself: the paper's way in bfloat16
     with gradient checkpointing, ours without and in the precision that ``dtype: auto`` finds fastest here.
     """
-    apart, shared = Work(template="random", samples=samples), Work(template="play", samples=samples, micro_batch=16)
-    yield against_paper("a template per utterance", apart, 4.0)
-    yield against_paper("a template per game", shared, 8.0)
-    for name, work in (("a template per utterance", apart), ("a template per game", shared)):
+    works = {name: replace(work, samples=samples) for name, work in KINDS.items()}
+    for name, work in works.items():
+        yield against_paper(name, work, TARGETS[name])
+    for name, work in works.items():
         own = replace(work, dtype=fastest_dtype())
         yield against_paper(f"{name}, each as it runs by itself", own, paper=replace(work, checkpointing=1))
 
 
 def large_contests(model: str, label: str, samples: int = GLOBAL_BATCH) -> Iterator[Contest]:
     """A full fine-tune of a large model on one GPU: gradient checkpointing on both sides."""
-    work = Work(model=model, samples=samples, checkpointing=1)
-    yield against_paper(f"{label}, a template per utterance", work)
-    yield against_paper(f"{label}, a template per game", replace(work, template="play", micro_batch=16))
+    for name, work in KINDS.items():
+        yield against_paper(f"{label}, {name}", replace(work, model=model, samples=samples, checkpointing=1))
 
 
 def main() -> None:

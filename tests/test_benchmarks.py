@@ -7,11 +7,14 @@ import torch
 from benchmarks import steps
 from benchmarks.corpus import long_games
 from benchmarks.machine import datasheet
+from benchmarks.shapes import random_model
 from benchmarks.steps import Ours, PaperStyle, Setting, Work
 from benchmarks.training import run
 
 from spag.game.base import Outcome
 from spag.game.judge import judge_episode
+from spag.models import load_model, load_tokenizer
+from spag.planning import read_shape
 from spag.planning.gpus import GIB
 from tiny_model import make_model
 
@@ -80,11 +83,6 @@ def test_a_gpu_is_known_by_the_name_that_torch_gives_it(name: str, gib: float, k
 
 
 def test_random_models_are_as_large_as_their_shapes_say(tmp_path: Path) -> None:
-    from benchmarks.shapes import random_model
-
-    from spag.models import load_model, load_tokenizer
-    from spag.planning import read_shape
-
     folder = random_model(tmp_path / "tiny", "tiny")
     model = load_model(str(folder), dtype="float32", device="cpu")
     assert sum(parameter.numel() for parameter in model.parameters()) == read_shape(str(folder)).parameters
