@@ -6,6 +6,7 @@ into a plain transformers folder in the user's cache, because transformers canno
 from safetensors or GGUF only, never from pickles.
 """
 
+import functools
 import importlib.util
 import json
 import logging
@@ -24,6 +25,7 @@ from transformers.utils import logging as transformers_logging
 
 from spag.engines.base import PromptStyle
 from spag.errors import ModelError, first_line
+from spag.manifest import file_digest
 from spag.store import folder_beside
 
 logger = logging.getLogger(__name__)
@@ -82,9 +84,12 @@ def cache_folder() -> Path:
 
 @no_progress_bars()
 def _dequantised(gguf: Path) -> Path:
-    """Return a plain transformers folder with the weights of ``gguf`` in float32, converting on first use."""
+    """Return a plain transformers folder with the weights of ``gguf`` in float32, converting on first use.
+
+    The folder is named by what the file holds, so that every copy of it, in whichever environment, is converted once.
+    """
     stat = gguf.stat()
-    folder = cache_folder() / f"{gguf.stem}-{stat.st_size:x}-{int(stat.st_mtime):x}"
+    folder = cache_folder() / f"{gguf.stem}-{_digest(gguf, stat.st_size, stat.st_mtime_ns)}"
     if (folder / "config.json").exists():
         return folder
     logger.info("converting %s into %s (once)", gguf.name, folder)
@@ -102,6 +107,12 @@ def _dequantised(gguf: Path) -> Path:
     clean.generation_config = loaded.generation_config
     save_model(clean, tokenizer, folder)
     return folder
+
+
+@functools.cache
+def _digest(gguf: Path, size: int, mtime_ns: int) -> str:
+    """Return a hash of the file's contents, read once in a process for as long as ``size`` and ``mtime_ns`` stay."""
+    return file_digest(gguf)
 
 
 def load_tokenizer(name: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:

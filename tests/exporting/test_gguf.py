@@ -1,5 +1,6 @@
 """A GGUF file is the model it was made of: read back by transformers, it gives the same logits and the same tokens."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from spag.errors import ModelError, StorageError
 from spag.exporting.gguf_file import GgufType, interleave_halves, write_gguf
-from spag.models import load_model, load_tokenizer, no_progress_bars
+from spag.models import load_model, load_tokenizer, no_progress_bars, resolve_model
 from tiny_model import make_model
 
 PROMPT = torch.tensor([[0, 5, 77, 130, 9, 200, 41, 3]])
@@ -118,6 +119,20 @@ def test_spag_loads_its_own_gguf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ours = load_model(path, dtype="float32", device="cpu")(PROMPT).logits
     assert torch.allclose(ours, logits_of(folder), atol=1e-5)
     assert load_tokenizer(path)("hello 12").input_ids == load_tokenizer(str(folder))("hello 12").input_ids
+
+
+def test_a_gguf_is_converted_once_wherever_its_copies_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPAG_CACHE", str(tmp_path / "cache"))
+    first = written(byte_level_model(tmp_path / "model"), GgufType.F32) / "tiny.gguf"
+    copy = tmp_path / "elsewhere" / first.name
+    copy.parent.mkdir()
+    shutil.copyfile(first, copy)
+    os.utime(copy, (1, 1))
+    converted = resolve_model(str(first))
+    assert resolve_model(str(copy)) == converted
+    shutil.copyfile(written(byte_level_model(tmp_path / "other", num_hidden_layers=1), GgufType.F32) / first.name, copy)
+    assert resolve_model(str(copy)) != converted
+    assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
 REFUSED = {
