@@ -1,7 +1,7 @@
 """How the cost of play and training grows. One curve a question.
 
 Tokens a second of full games by the number played at once; seconds of an utterance by its place in the game, with the key/value cache kept
-between turns and without; training's samples a second over those of the paper's way, by the length of games.
+between turns and without; the operations of the paper's step over ours, by the length of games (counted, not timed: few samples are noise).
 """
 
 from collections.abc import Iterator
@@ -9,14 +9,14 @@ from dataclasses import replace
 
 from benchmarks.harness import Curve
 from benchmarks.play import FULL, MODEL, TURNS, full_games, rounds
-from benchmarks.training import KINDS, alone
+from benchmarks.steps import Ours, PaperStyle
+from benchmarks.training import KINDS
 from spag.engines.transformers import TransformersEngine
 from spag.models import load_model, load_tokenizer
 
 IN_FLIGHT = (1, 4, 16, 64)
 AT_ONCE = 8
 LENGTHS = (1, 2, 4, 8)  # turns
-SAMPLES = 32
 
 
 def play_curves() -> Iterator[Curve]:
@@ -35,8 +35,6 @@ def play_curves() -> Iterator[Curve]:
 
 def training_curves() -> Iterator[Curve]:
     for name, kind in KINDS.items():
-        ratios = []
-        for turns in LENGTHS:
-            work = replace(kind, samples=SAMPLES, turns=turns)
-            ratios.append(alone("ours", work).value / alone("paper", work).value)
-        yield Curve(name, "turns of a game trained on", "times the paper's samples/s", list(map(float, LENGTHS)), ratios)
+        works = [replace(kind, turns=turns) for turns in LENGTHS]
+        ratios = [PaperStyle(work).flops() / Ours(work).flops() for work in works]
+        yield Curve(name, "turns of a game trained on", "times fewer operations", list(map(float, LENGTHS)), ratios)
