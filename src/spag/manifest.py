@@ -106,12 +106,3 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -
         elif before != after:
             changed.append(f"{prefix}{key} was {before!r}, is {after!r}")
     return changed
-
-
-def file_digest(path: Path) -> str:
-    """Return a short hash of a file's contents. Raises ``DataError`` when it cannot be read."""
-    try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error

@@ -25,8 +25,7 @@ from transformers.utils import logging as transformers_logging
 
 from spag.engines.base import PromptStyle
 from spag.errors import ModelError, first_line
-from spag.manifest import file_digest
-from spag.store import folder_beside
+from spag.store import file_digest, folder_beside
 
 logger = logging.getLogger(__name__)
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns at every start of a CPU kernel that only play in 4 bits would use

@@ -19,7 +19,7 @@ from spag.game.base import Role
 from spag.game.judge import JudgeMode
 from spag.game.words import Split
 from spag.launch import train_on
-from spag.manifest import Manifest, file_digest
+from spag.manifest import Manifest
 from spag.progress import Reporter
 from spag.rewards import RewardStats
 from spag.seeding import derive_seed
@@ -38,7 +38,7 @@ from spag.stages import (
     teacher_path,
     write_samples,
 )
-from spag.store import FolderLock, storage_errors, write_atomically, write_json
+from spag.store import FolderLock, file_digest, storage_errors, write_atomically, write_json
 
 HEALTH = "health.json"
 BASE = "base"

@@ -6,6 +6,7 @@ second process out of a run folder; the kernel frees it however the process dies
 """
 
 import fcntl
+import hashlib
 import os
 import shutil
 import tempfile
@@ -17,7 +18,7 @@ from typing import Any, BinaryIO, Self
 
 import msgspec
 
-from spag.errors import RunError, StorageError
+from spag.errors import DataError, RunError, StorageError
 
 _TAIL = 1 << 16
 
@@ -127,6 +128,15 @@ def folder_beside(folder: Path) -> Iterator[Path]:
 def folder_identity(folder: Path) -> list[list[Any]]:
     """Return what tells a folder's files from others: names, sizes and times of change, so that it may be moved."""
     return [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in sorted(folder.iterdir()) if file.is_file()]
+
+
+def file_digest(path: Path) -> str:
+    """Return a short hash of a file's contents. Raises ``DataError`` when it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()[:16]
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def write_atomically(path: Path, data: str | bytes) -> None:

@@ -27,10 +27,10 @@ from spag.errors import ConfigError
 from spag.evaluation.reasoning_lm import RememberingLM
 from spag.evaluation.reasoning_results import Items, check_same_items, figures_of, read_items
 from spag.evaluation.reasoning_tasks import LoadedTask, ReasoningSettings, load_tasks, mean_metrics, quiet_harness
-from spag.manifest import Manifest, file_digest
+from spag.manifest import Manifest
 from spag.models import adapter_base, library_versions, resolve_model
 from spag.progress import Reporter
-from spag.store import FolderLock, write_json, write_rows
+from spag.store import FolderLock, file_digest, write_json, write_rows
 
 
 def evaluate_reasoning(
