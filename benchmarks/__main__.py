@@ -36,7 +36,11 @@ def play_contests(backend: str, stack: ExitStack, quick: bool) -> Iterator[Conte
 
 
 def training_contests(stack: ExitStack, quick: bool) -> Iterator[Contest]:
-    yield from training.contests(12 if quick else GLOBAL_BATCH)
+    yield from training.contests(_samples(quick))
+
+
+def _samples(quick: bool) -> int:
+    return 12 if quick else GLOBAL_BATCH
 
 
 def judging_contests(stack: ExitStack, quick: bool) -> Iterator[Contest]:
@@ -62,7 +66,7 @@ def large_contests(stack: ExitStack, quick: bool) -> Iterator[Contest]:
     folder = random_model(Path(stack.enter_context(tempfile.TemporaryDirectory())) / shape, shape)
     model = play.MODEL.model_copy(update={"name": str(folder)})
     if quick or memory >= TRAINING_GIB:  # before play, whose models would take room from it
-        yield from training.large_contests(str(folder), shape, 12 if quick else GLOBAL_BATCH)
+        yield from training.large_contests(str(folder), shape, _samples(quick))
     else:
         print(f"large: training left out, it takes a GPU of {TRAINING_GIB} GiB", file=sys.stderr)
     for backend in play.backends():

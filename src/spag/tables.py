@@ -15,6 +15,7 @@ from spag.engines.pricing import Price
 from spag.episodes import Episode
 from spag.game.base import Outcome, Role, Verdict
 from spag.manifest import Manifest
+from spag.report.findings import p_value
 from spag.rewards import RewardStats
 
 _LABELS = {
@@ -117,7 +118,7 @@ def _print_paired(rows: Sequence[Mapping[str, Any]]) -> None:
     pairs: dict[str, dict[str, str]] = {}
     for row in rows:
         first, second = (f"{100 * row[side]['rate']:.0f}" for side in ("one", "other"))
-        pairs.setdefault(" - ".join(row["players"]), {})[row["outcome"]] = f"{first} - {second}  p {_p(row['difference'])}"
+        pairs.setdefault(" - ".join(row["players"]), {})[row["outcome"]] = f"{first} - {second}  p {p_value(row['difference']['p_value'])}"
     labels = {"attacker_wins": "wins as attacker", "attacker_violation": "breaks the rules", "defender_wins": "wins as defender"}
     shown = [(players, *(cells.get(outcome, "-") for outcome in labels)) for players, cells in pairs.items()]
     _print_rows("On the same words, against the same opponents (%)", ("players", *labels.values()), shown)
@@ -125,16 +126,12 @@ def _print_paired(rows: Sequence[Mapping[str, Any]]) -> None:
 
 def _head_to_head(row: Mapping[str, Any]) -> tuple[str, ...]:
     score = row["score"]
-    shown = (_interval(100 * score["mean"], 100 * score["low"], 100 * score["high"]), _p(score)) if score else ("-", "-")
+    shown = (_interval(100 * score["mean"], 100 * score["low"], 100 * score["high"]), p_value(score["p_value"])) if score else ("-", "-")
     return (" - ".join(row["players"]), *(str(count) for count in (row["games"], *row["wins"], row["undecided"])), *shown)
 
 
 def _interval(value: float, low: float, high: float) -> str:
     return f"{value:+.0f} ({low:+.0f} to {high:+.0f})" if low < high else f"{value:.0f}"
-
-
-def _p(difference: Mapping[str, float]) -> str:
-    return "<0.001" if difference["p_value"] < 0.001 else f"{difference['p_value']:.3f}"
 
 
 def print_health(figures: Mapping[str, Mapping[str, Any]]) -> None:

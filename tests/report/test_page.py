@@ -10,7 +10,7 @@ from run_fixtures import HOSTILE, stage, write_manifest, write_reasoning, write_
 
 from spag.cli.report import report_command
 from spag.errors import DataError, RunError
-from spag.report import write_report
+from spag.report.page import write_report
 
 BLOCKS = {"td", "th", "dt", "dd", "small"}
 VOID = {"meta", "br", "hr", "img", "link", "input"}

@@ -7,6 +7,7 @@ import click
 
 from spag.cli.options import ANY_PATH, config_options, entrant, open_console, read_config
 from spag.errors import ConfigError
+from spag.report.findings import p_value
 
 if TYPE_CHECKING:
     from spag.config import ModelConfig, RunConfig
@@ -106,7 +107,7 @@ def print_reasoning(results: dict[str, Any]) -> None:
         for name, model in models.items():
             figure = model["tasks"][task_name]
             error = "" if figure["se"] is None else f" ± {100 * figure['se']:.1f}"
-            change = [] if name == reference else [_signed(figure["difference"]), _p_value(figure["difference"]["p"])]
+            change = [] if name == reference else [_signed(figure["difference"]), p_value(figure["difference"]["p"])]
             table.add_row(Text(f"  {name}"), f"{100 * figure['value']:.1f}{error}", *change)
         table.add_section()
     if len(tasks) > 1:
@@ -126,7 +127,3 @@ def print_reasoning(results: dict[str, Any]) -> None:
 def _signed(difference: dict[str, Any]) -> str:
     value, low, high = (f"{100 * difference[key]:+.1f}" for key in ("value", "low", "high"))
     return f"{value} [{low}, {high}]"
-
-
-def _p_value(p: float) -> str:
-    return "<0.001" if p < 0.001 else f"{p:.2g}"

@@ -12,6 +12,6 @@ def report_command(run: Path) -> None:
 
     RUN is the folder of a run, finished or not. The plots are also in RUN/report/plots, as PNG and SVG.
     """
-    from spag.report import write_report
+    from spag.report.page import write_report
 
     click.echo(write_report(run))

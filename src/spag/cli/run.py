@@ -30,7 +30,7 @@ def run_command(
     """
     from spag.cli.options import read_config
     from spag.pipeline import run
-    from spag.report import write_report
+    from spag.report.page import write_report
     from spag.tables import print_run
 
     extra = (*overrides, f"game.prompts={prompts}") if prompts else overrides

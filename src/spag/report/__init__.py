@@ -11,7 +11,3 @@
 The same run gives the same bytes. The page holds no script and asks nothing from the network; every text of a model is escaped and
 isolated.
 """
-
-from spag.report.page import write_report
-
-__all__ = ["write_report"]
