@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from rich import box
 from rich.console import Console
 from rich.logging import RichHandler
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
 
 from spag.progress import Reporter, Tracker
 
@@ -85,6 +87,14 @@ def make_reporter(console: Console) -> Reporter:
     logger.setLevel(logging.INFO)
     logger.propagate = False
     return ConsoleReporter(console)
+
+
+def new_table(title: str | None, *columns: str) -> Table:
+    """Return a table in the look that all have, narrow enough for 80 columns: text in its first column, figures in the others."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for index, label in enumerate(columns):
+        table.add_column(label, justify="right" if index else "left")
+    return table
 
 
 def _clock(seconds: float) -> str:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from spag.collect import PlaySummary
+from spag.console import new_table
 from spag.engines.pricing import Price
 from spag.episodes import Episode
 from spag.game.base import Outcome, Role, Verdict
@@ -33,9 +33,7 @@ def _console() -> Console:
 def print_run(folder: Path) -> None:
     """Show what a finished run came to, and where to look next."""
     stages = Manifest.open(folder).stages
-    table = Table(title="Stages", title_justify="left")
-    table.add_column("stage")
-    table.add_column("time", justify="right")
+    table = new_table("Stages", "stage", "time")
     table.add_column("result")
     for name, stage in stages.items():
         table.add_row(name, f"{stage['seconds'] / 60:.1f} min", Text(_stage_line(stage["results"])))
@@ -78,7 +76,7 @@ def print_arena(path: Path) -> None:
         _print_rows(f"As {role} (held-out words, % with 95 % interval over words)", ("player", "games", *shown.values()), rows)
     _print_matrix(results.get("matrix", []))
     _print_rows(
-        "Wins in both roles, and the difference in points of 100 games (undecided is half a point)",
+        "Wins in both roles, difference in points of 100 games (undecided: ½)",
         ("players", "games", "first", "second", "undecided", "difference", "p"),
         [_head_to_head(row) for row in results["pairs"] if "wins" in row],
     )
@@ -91,9 +89,8 @@ def _print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     """Print a table whose first column is text and the others figures; nothing when there are no rows."""
     if not rows:
         return
-    table = Table(title=title, title_justify="left")
-    for index, label in enumerate(columns):
-        table.add_column(label, justify="right" if index else "left")
+    table = new_table(title, *columns)
+    table.columns[0].no_wrap = all(" " not in row[0] for row in rows)  # a name is cut last, when headers and figures are wrapped
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     _console().print(table)
@@ -156,6 +153,8 @@ def print_health(figures: Mapping[str, Mapping[str, Any]]) -> None:
     for name, one in figures.items():
         for line in one["warnings"]:
             _console().print(Text(f"warning: {name}: {line}", style="yellow"), soft_wrap=True)
+    if any(one["warnings"] for one in figures.values()):
+        _console().print()
 
 
 def _percent(rate: Mapping[str, float]) -> str:
@@ -184,10 +183,7 @@ def print_outcomes(verdicts: Iterable[Verdict]) -> None:
         counts[verdict.outcome] += 1
         length += verdict.length
     total = counts.total()
-    table = Table(title=f"{total:,} games, {length / max(total, 1):.1f} utterances on average", title_justify="left")
-    table.add_column("outcome")
-    table.add_column("games", justify="right")
-    table.add_column("share", justify="right")
+    table = new_table(f"{total:,} games, {length / max(total, 1):.1f} utterances on average", "outcome", "games", "share")
     for outcome in Outcome:
         table.add_row(_LABELS[outcome], f"{counts[outcome]:,}", f"{100 * counts[outcome] / max(total, 1):.1f} %")
     _console().print(table)
@@ -195,11 +191,8 @@ def print_outcomes(verdicts: Iterable[Verdict]) -> None:
 
 def print_rewards(stats: RewardStats, sft_rows: int) -> None:
     """Show games by outcome, samples and weights by role."""
-    table = Table(
-        title=f"{sum(stats.outcomes.values()):,} games, {stats.samples.total():,} samples, {sft_rows:,} SFT rows", title_justify="left"
-    )
-    for label in ("role", "games won", "samples", "weight"):
-        table.add_column(label, justify="left" if label == "role" else "right")
+    title = f"{sum(stats.outcomes.values()):,} games, {stats.samples.total():,} samples, {sft_rows:,} SFT rows"
+    table = new_table(title, "role", "games won", "samples", "weight")
     won = {Role.ATTACKER: stats.outcomes[Outcome.ATTACKER_WINS], Role.DEFENDER: stats.outcomes[Outcome.DEFENDER_WINS]}
     for role in Role:
         table.add_row(str(role), f"{won[role]:,}", f"{stats.samples[role]:,}", f"{stats.role_weights.get(role, 0):.3f}")

@@ -38,15 +38,18 @@ def doctor_command(as_json: bool) -> None:
 def _print(findings: "Sequence[Finding]") -> None:
     """Print a table for each group, each finding's fix below it."""
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
+    from spag.console import new_table
     from spag.doctor import Status
 
     styles = {Status.HAS: "", Status.WORKS: "green", Status.LIMITED: "yellow", Status.MISSING: "red"}
     console = Console(highlight=False)
     for group in dict.fromkeys(one.group for one in findings):
-        table = Table("", "", "", title=group, title_justify="left", show_header=False)
+        table = new_table(group, "")
+        table.add_column("")
+        table.add_column("")
+        table.show_header = False
         for one in (one for one in findings if one.group == group):
             says = Text(one.detail)
             if one.fix:

@@ -91,14 +91,13 @@ def _models_of_run(folder: Path) -> "dict[str, ModelConfig]":
 
 def print_reasoning(results: dict[str, Any]) -> None:
     """Show for every task and model: percent with standard error, and the difference to the first model with interval and p-value."""
-    from rich import box
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
+    from spag.console import new_table
+
     reference, models, tasks = results["reference"], results["models"], results["tasks"]
-    table = Table(title="Reasoning, % ± standard error", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("model")
+    table = new_table("Reasoning, % ± standard error", "model")
     for label in ("score", f"minus {reference}", "p"):
         table.add_column(label, justify="right", no_wrap=True)
     for task_name, task in tasks.items():

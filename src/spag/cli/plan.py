@@ -99,7 +99,9 @@ def _print(plan: "Plan") -> None:
 
 
 def _work(plan: "Plan") -> "Table":
-    table = _table(None, ("stage", "times", "each", "tokens", "hours"))
+    from spag.console import new_table
+
+    table = new_table(None, "stage", "times", "each", "tokens", "hours")
     for stage in plan.stages:
         table.add_row(stage.name, str(stage.times), f"{stage.count:,} {stage.unit}", _millions(stage.tokens), f"{stage.hours:.2f}")
     table.add_section()
@@ -108,7 +110,9 @@ def _work(plan: "Plan") -> "Table":
 
 
 def _memory(plan: "Plan") -> "Table":
-    table = _table("GiB on each GPU, at the fullest moment", ("", *(stage.name for stage in plan.stages)))
+    from spag.console import new_table
+
+    table = new_table("GiB on each GPU, at the fullest moment", "", *(stage.name for stage in plan.stages))
     for part, label in _PARTS.items():
         table.add_row(label, *(_gib(getattr(stage.memory, part)) for stage in plan.stages))
     table.add_section()
@@ -119,19 +123,12 @@ def _memory(plan: "Plan") -> "Table":
 
 
 def _assumed(assumptions: "Assumptions") -> "Table":
-    table = _table("Assumptions (--assume NAME=VALUE)", ("name", "value"))
+    from spag.console import new_table
+
+    table = new_table("Assumptions (--assume NAME=VALUE)", "name", "value")
     table.add_column("reason")
     for name, value, reason in assumptions.rows():
         table.add_row(name, f"{value:g}", reason)
-    return table
-
-
-def _table(title: str | None, columns: tuple[str, ...]) -> "Table":
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left")
-    for index, label in enumerate(columns):
-        table.add_column(label, justify="right" if index else "left")
     return table
 
 
