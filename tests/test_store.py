@@ -1,6 +1,7 @@
 """Nothing finished is lost: appending, torn lines, full disks, replaced files, locked folders."""
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 from spag.episodes import Episode, read_episodes
 from spag.errors import RunError, StorageError
 from spag.game.base import Role, Utterance
-from spag.store import FolderLock, JsonlStore, cut_torn_line, write_atomically
+from spag.store import FolderLock, JsonlStore, cut_torn_line, write_atomically, write_rows
 
 
 def episode(number: int) -> Episode:
@@ -26,6 +27,18 @@ def test_rows_come_back_equal(tmp_path: Path) -> None:
         store.append(episode(1), episode(2))
     assert list(read_episodes(path)) == [episode(0), episode(1), episode(2)]
     assert path.read_text().count("\n") == 3
+
+
+@pytest.mark.parametrize("said", ["plain", 'a text with {"key":null} in it', '":null'])
+@pytest.mark.parametrize("finish", [None, "eos"])
+def test_a_field_that_is_none_takes_no_room_whatever_texts_say(tmp_path: Path, said: str, finish: str | None) -> None:
+    path = tmp_path / "e.jsonl"
+    game = Episode(target_word="river", max_turns=1, history=(Utterance(Role.ATTACKER, said, finish),))
+    write_rows(path, [game])
+    [row] = map(json.loads, path.read_text().splitlines())
+    assert row["history"] == [{"role": "attacker", "content": said, **({"finish_reason": finish} if finish else {})}]
+    assert "outcome" not in row and "seed" not in row
+    assert list(read_episodes(path)) == [game]
 
 
 @pytest.mark.parametrize("torn", [b"{", b'{"id":"g9","target_word":"ri', b'{"id":"g9"}', b"x" * 200_000])

@@ -14,7 +14,7 @@ Upstream's files (a JSON list, or JSON lines, with fewer fields) are read by the
 named ``prompt`` and its target ``answer``. ``store.py`` writes the rows.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -79,6 +79,8 @@ class TrainingSample:
 
 Row = TypeVar("Row", Episode, TrainingSample)
 _UPSTREAM_NAMES = {"prompt": "query", "answer": "target"}
+_EPISODES = msgspec.json.Decoder(Episode)
+_OBJECTS = msgspec.json.Decoder()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +90,8 @@ class EpisodeFile:
     path: Path
 
     def __iter__(self) -> Iterator[Episode]:
-        for place, row in raw_rows(self.path):
-            yield _checked(_convert(row, Episode, place), place)
+        for place, row in _rows(self.path, _EPISODES):
+            yield _checked(row if isinstance(row, Episode) else _convert(_object(row, place), Episode, place), place)
 
 
 def read_episodes(path: str | Path) -> EpisodeFile:
@@ -133,29 +135,37 @@ def _convert(row: Mapping[str, Any], kind: type[Row], place: str) -> Row:
 
 def raw_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (place, row): one JSON object a line, or one JSON list of objects (upstream)."""
+    for place, row in _rows(path, _OBJECTS):
+        yield place, _object(row, place)
+
+
+def _rows(path: Path, decoder: "msgspec.json.Decoder[Any]") -> Iterator[tuple[str, Any]]:
+    """Yield (place, row) of a file's lines as ``decoder`` reads them; those that it cannot read, and rows of a list, as plain JSON."""
     try:
         with path.open("rb") as stream:
             start = stream.read(64).lstrip()
             stream.seek(0)
-            yield from _listed_rows(path, stream.read()) if start.startswith(b"[") else _line_rows(path, stream)
+            yield from _listed_rows(path, stream.read()) if start.startswith(b"[") else _line_rows(path, stream, decoder)
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def _line_rows(path: Path, lines: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+def _line_rows(path: Path, lines: Iterable[bytes], decoder: "msgspec.json.Decoder[Any]") -> Iterator[tuple[str, Any]]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         place = f"{path}:{number}"
-        yield place, _object(_decode(line, place), place)
+        try:
+            row = decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError):  # what is wrong is said by the slower way
+            row = _decode(line, place)
+        yield place, row
 
 
-def _listed_rows(path: Path, data: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
+def _listed_rows(path: Path, data: bytes) -> Iterator[tuple[str, Any]]:
     """Rows of a JSON list carry their index as the place: a line number means nothing in a file of one line."""
-    rows = _decode(data, str(path))
-    for number, row in enumerate(rows, start=1):
-        place = f"{path}: row {number}"
-        yield place, _object(row, place)
+    for number, row in enumerate(_decode(data, str(path)), start=1):
+        yield f"{path}: row {number}", row
 
 
 def _decode(data: bytes, place: str) -> Any:

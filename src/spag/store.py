@@ -64,7 +64,7 @@ class JsonlStore:
 
     def append(self, *rows: Any) -> None:
         """Write ``rows`` and wait until the disk has them. Raises ``StorageError``; the file then still ends with a whole row."""
-        data = b"".join(self._encoder.encode(_without_defaults(row)) + b"\n" for row in rows)
+        data = b"".join(_line(self._encoder, row) for row in rows)
         size = os.fstat(self._descriptor).st_size
         with storage_errors(self.path):
             try:
@@ -89,12 +89,18 @@ class JsonlStore:
         self.close()
 
 
-def _without_defaults(row: Any) -> Any:
-    """Leave out ``None`` and empty fields of our rows: they are most of an utterance's keys."""
-    plain = msgspec.to_builtins(row)
+def _line(encoder: msgspec.json.Encoder, row: Any) -> bytes:
+    """Return ``row`` as a line of JSON without the fields that are ``None``."""
+    data = encoder.encode(row)
+    if b":null" in data:  # in a text as well, where leaving out changes nothing
+        data = encoder.encode(_without_none(msgspec.to_builtins(row)))
+    return data + b"\n"
+
+
+def _without_none(plain: Any) -> Any:
     if isinstance(plain, dict):
-        return {key: _without_defaults(value) for key, value in plain.items() if value is not None}
-    return [_without_defaults(value) for value in plain] if plain and isinstance(plain, list) and isinstance(plain[0], dict) else plain
+        return {key: _without_none(value) for key, value in plain.items() if value is not None}
+    return [_without_none(value) for value in plain] if isinstance(plain, list | tuple) and plain and isinstance(plain[0], dict) else plain
 
 
 @contextmanager
@@ -150,7 +156,7 @@ def write_rows(path: Path, rows: Iterable[Any]) -> None:
     encoder = msgspec.json.Encoder()
     with _replacing(path) as stream:
         for row in rows:
-            stream.write(encoder.encode(_without_defaults(row)) + b"\n")
+            stream.write(_line(encoder, row))
 
 
 def write_json(path: Path, value: Any) -> None:
