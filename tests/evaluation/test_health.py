@@ -157,5 +157,5 @@ def test_figures_are_shown_side_by_side_with_warnings(capsys: pytest.CaptureFixt
     text = capsys.readouterr().out
     assert "warning: iteration-2: 20 % of utterances are empty (more than 5 %)" in text
     [empty] = [line for line in text.splitlines() if "utterances empty" in line]
-    assert [cell.strip() for cell in empty.split("\u2502")[2:4]] == ["0.0", "20.0"]
+    assert empty.split()[-2:] == ["0.0", "20.0"]
     assert max(len(line) for line in text.splitlines()) <= 100
