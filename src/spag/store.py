@@ -60,11 +60,10 @@ class JsonlStore:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.torn_bytes = cut_torn_line(path)
             self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        self._encoder = msgspec.json.Encoder()
 
     def append(self, *rows: Any) -> None:
         """Write ``rows`` and wait until the disk has them. Raises ``StorageError``; the file then still ends with a whole row."""
-        data = b"".join(_line(self._encoder, row) for row in rows)
+        data = b"".join(_line(row) for row in rows)
         size = os.fstat(self._descriptor).st_size
         with storage_errors(self.path):
             try:
@@ -89,11 +88,11 @@ class JsonlStore:
         self.close()
 
 
-def _line(encoder: msgspec.json.Encoder, row: Any) -> bytes:
+def _line(row: Any) -> bytes:
     """Return ``row`` as a line of JSON without the fields that are ``None``."""
-    data = encoder.encode(row)
-    if b":null" in data:  # in a text as well, where leaving out changes nothing
-        data = encoder.encode(_without_none(msgspec.to_builtins(row)))
+    data = msgspec.json.encode(row)
+    if b":null" in data:  # a field, or a text that holds these characters and comes out the same
+        data = msgspec.json.encode(_without_none(msgspec.to_builtins(row)))
     return data + b"\n"
 
 
@@ -153,10 +152,9 @@ def write_atomically(path: Path, data: str | bytes) -> None:
 
 def write_rows(path: Path, rows: Iterable[Any]) -> None:
     """Replace ``path`` by JSON lines of ``rows``, written as they come; the old file stays when making a row fails."""
-    encoder = msgspec.json.Encoder()
     with _replacing(path) as stream:
         for row in rows:
-            stream.write(_line(encoder, row))
+            stream.write(_line(row))
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -150,10 +150,10 @@ def print_health(figures: Mapping[str, Mapping[str, Any]]) -> None:
             (f"{role}: distinct-1, distinct-2", *(f"{one[role]['distinct_1']:.2f}, {one[role]['distinct_2']:.2f}" for one in columns)),
         ]
     _print_rows("Health of play", ("", *figures), rows)
-    for name, one in figures.items():
-        for line in one["warnings"]:
-            _console().print(Text(f"warning: {name}: {line}", style="yellow"), soft_wrap=True)
-    if any(one["warnings"] for one in figures.values()):
+    warnings = [f"warning: {name}: {line}" for name, one in figures.items() for line in one["warnings"]]
+    for warning in warnings:
+        _console().print(Text(warning, style="yellow"), soft_wrap=True)
+    if warnings:
         _console().print()
 
 
