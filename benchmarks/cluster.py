@@ -20,15 +20,15 @@ import ray
 from rich.console import Console
 from rich.table import Table
 
-from spag.cluster.play import play_on_ray
-from spag.cluster.worker import PlayJob
-from spag.collect import collect_episodes
-from spag.config import ClusterConfig
+from spag.config.schema import ClusterConfig
+from spag.core.episodes import Episode
 from spag.engines.base import Request, Sampling
 from spag.engines.scripted import ScriptedEngine
-from spag.episodes import Episode
-from spag.game.base import Role
-from spag.selfplay import GameSpec, Player, PlayRules, PlayStats, game_specs
+from spag.games.taboo.types import Role
+from spag.rollout.ray.play import play_on_ray
+from spag.rollout.ray.worker import PlayJob
+from spag.rollout.runner import GameSpec, Player, PlayRules, PlayStats, game_specs
+from spag.rollout.writer import collect_episodes
 
 WORKERS = (1, 4, 16, 64)
 CONCURRENCY = 8

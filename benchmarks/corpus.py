@@ -3,11 +3,12 @@
 import random
 from collections.abc import Iterator, Sequence
 
-from spag.episodes import Episode, read_episodes
-from spag.game.base import Role, Utterance
-from spag.game.glance import may_guess
-from spag.stages import teacher_path
-from spag.wordlist import common_words
+from spag.core.episodes import Episode, read_episodes
+from spag.core.types import Utterance
+from spag.games.taboo.judge.glance import may_guess
+from spag.games.taboo.types import Role
+from spag.games.taboo.wordlist import common_words
+from spag.runs.stages import teacher_path
 
 
 def teacher_utterances() -> list[str]:

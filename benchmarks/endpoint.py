@@ -21,12 +21,13 @@ from functools import partial
 import openai
 
 from benchmarks.harness import Contest, Reading, compete
+from spag.core.types import Observation
 from spag.engines.base import Sampling
-from spag.engines.openai import OpenAIEngine
-from spag.game.base import Observation, Role
-from spag.game.prompts import play_prompt
-from spag.selfplay import Player, PlayStats, game_specs, play
-from spag.wordlist import shipped_words
+from spag.engines.openai.engine import OpenAIEngine
+from spag.games.taboo.prompts import play_prompt
+from spag.games.taboo.types import Role
+from spag.games.taboo.wordlist import shipped_words
+from spag.rollout.runner import Player, PlayStats, game_specs, play
 
 IN_FLIGHT = 256
 GAMES = 512

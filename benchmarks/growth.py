@@ -11,8 +11,8 @@ from benchmarks.harness import Curve
 from benchmarks.play import FULL, MODEL, TURNS, full_games, rounds
 from benchmarks.steps import Ours, PaperStyle
 from benchmarks.training import KINDS
-from spag.engines.transformers import TransformersEngine
-from spag.models import load_model, load_tokenizer
+from spag.engines.transformers.engine import TransformersEngine
+from spag.models.loading import load_model, load_tokenizer
 
 IN_FLIGHT = (1, 4, 16, 64)
 AT_ONCE = 8

@@ -19,13 +19,13 @@ from pathlib import Path
 
 from benchmarks.corpus import made_up, teacher_utterances
 from benchmarks.harness import Contest, Reading, Result, compete, peak_mib
-from spag.config import RewardsConfig
-from spag.episodes import Episode, read_episodes
-from spag.game.judge import JudgeMode
-from spag.game.prompts import PromptSet
-from spag.stages import write_samples
-from spag.store import write_rows
-from spag.wordlist import common_words
+from spag.config.schema import RewardsConfig
+from spag.core.episodes import Episode, read_episodes
+from spag.core.store import write_rows
+from spag.games.taboo.judge.judge import JudgeMode
+from spag.games.taboo.prompts import PromptSet
+from spag.games.taboo.wordlist import common_words
+from spag.runs.stages import write_samples
 
 GAMES = 50_000
 MAX_TURNS = 5

@@ -21,15 +21,16 @@ from dataclasses import dataclass, replace
 import torch
 
 from benchmarks.harness import Contest, Reading
-from spag.config import EngineConfig, ModelConfig
+from spag.config.schema import EngineConfig, ModelConfig
+from spag.core.types import GameState, Utterance
 from spag.engines.base import Completion, Engine, PromptStyle, Request, Sampling
 from spag.engines.opening import open_engines
-from spag.game.base import GameState, Outcome, Role, Utterance, Verdict
-from spag.game.prompts import play_prompt
-from spag.game.taboo import AdversarialTaboo
-from spag.models import EMBEDDED_NAME, default_device, encode_query, fastest_dtype, load_model, load_tokenizer, stop_token_ids
-from spag.selfplay import Player, PlayStats, game_specs, play
-from spag.wordlist import load_words
+from spag.games.taboo.prompts import play_prompt
+from spag.games.taboo.rules import AdversarialTaboo
+from spag.games.taboo.types import Outcome, Role, Verdict
+from spag.games.taboo.wordlist import load_words
+from spag.models.loading import EMBEDDED_NAME, default_device, encode_query, fastest_dtype, load_model, load_tokenizer, stop_token_ids
+from spag.rollout.runner import Player, PlayStats, game_specs, play
 
 MODEL = ModelConfig(name=EMBEDDED_NAME, dtype=fastest_dtype(), device=default_device())
 TOKENS, TURNS = 64, 3
@@ -43,7 +44,7 @@ GPU_MEMORY = 0.6
 
 @dataclass(frozen=True, slots=True)
 class EndlessTaboo(AdversarialTaboo):
-    """The rules without a judge: every game runs to its last turn. Satisfies ``spag.game.base.Game``."""
+    """The rules without a judge: every game runs to its last turn. Satisfies ``spag.core.types.Game``."""
 
     def apply(self, state: GameState, utterance: Utterance) -> GameState:
         history = (*state.history, utterance)

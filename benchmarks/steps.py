@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.corpus import long_games
+from spag.algorithms.spag import RewardSettings, Template, assign_rewards
 from spag.engines.base import PromptStyle
-from spag.models import EMBEDDED_NAME, default_device, load_model, load_tokenizer
+from spag.models.loading import EMBEDDED_NAME, default_device, load_model, load_tokenizer
 from spag.planning import read_shape
-from spag.rewards import RewardSettings, Template, assign_rewards
-from spag.stages import teacher_episodes
+from spag.runs.stages import teacher_episodes
 from spag.training.callbacks import REFERENCE_BATCH
 from spag.training.data import Batch, EncodedSample, collate, encode_samples
 from spag.training.losses import mean_logprob, offline_rl_loss

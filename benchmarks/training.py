@@ -24,7 +24,7 @@ import torch
 from benchmarks.harness import Contest, Reading, peak_mib
 from benchmarks.machine import datasheet
 from benchmarks.steps import GLOBAL_BATCH, Ours, PaperStyle, Setting, Work
-from spag.models import fastest_dtype
+from spag.models.loading import fastest_dtype
 from spag.planning.gpus import GIB
 
 CONTESTANTS = {"paper": PaperStyle, "ours": Ours}

@@ -20,13 +20,14 @@ import numpy as np
 import uvicorn
 from fastapi import FastAPI
 
-from spag.episodes import Episode, PlayerInfo
-from spag.game.base import Outcome, Role, Utterance
-from spag.store import write_json, write_rows
+from spag.core.episodes import Episode, PlayerInfo
+from spag.core.store import write_json, write_rows
+from spag.core.types import Utterance
+from spag.games.taboo.types import Outcome, Role
+from spag.games.taboo.wordlist import shipped_words
 from spag.web.app import create_app
 from spag.web.security import Access
 from spag.web.serving import listen
-from spag.wordlist import shipped_words
 
 ITERATIONS = 5
 TARGET_MS = 300.0

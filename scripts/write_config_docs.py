@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from spag.configfile import configuration_page
+from spag.config.files import configuration_page
 
 if __name__ == "__main__":
     page = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"

@@ -8,13 +8,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from spag import stages
-from spag.config import EngineConfig, ModelConfig, RunConfig
-from spag.configfile import parse_config
+from spag.config.files import parse_config
+from spag.config.schema import EngineConfig, ModelConfig, RunConfig
+from spag.core.progress import SilentReporter
 from spag.engines.base import Request
 from spag.engines.scripted import ScriptedEngine
-from spag.pipeline import run
-from spag.progress import SilentReporter
+from spag.runs import stages
+from spag.runs.offline import run
 
 WORDS = ["river", "bread", "piano", "garden", "window", "teacher", "engine", "doctor", "winter", "bottle", "planet", "ticket"]
 LINES = [

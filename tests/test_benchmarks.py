@@ -11,9 +11,9 @@ from benchmarks.shapes import random_model
 from benchmarks.steps import Ours, PaperStyle, Setting, Work
 from benchmarks.training import run
 
-from spag.game.base import Outcome
-from spag.game.judge import judge_episode
-from spag.models import load_model, load_tokenizer
+from spag.games.taboo.judge.judge import judge_episode
+from spag.games.taboo.types import Outcome
+from spag.models.loading import load_model, load_tokenizer
 from spag.planning import read_shape
 from spag.planning.gpus import GIB
 from tiny_model import make_model

@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spag.cli import main
-from spag.episodes import read_episodes, read_samples
-from spag.stages import teacher_path
+from spag.core.episodes import read_episodes, read_samples
+from spag.runs.stages import teacher_path
 
 UPSTREAM = [
     {

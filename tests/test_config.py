@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from spag.config import RunConfig
-from spag.configfile import configuration_page, dump_config, load_config, option_names, parse_config, preset_names
-from spag.errors import ConfigError
+from spag.config.files import configuration_page, dump_config, load_config, option_names, parse_config, preset_names
+from spag.config.schema import RunConfig
+from spag.core.errors import ConfigError
 
 DOCS = Path(__file__).parent.parent / "docs"
 

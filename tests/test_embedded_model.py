@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from spag.episodes import Episode, TrainingSample, read_episodes
-from spag.game.base import Role
+from spag.core.episodes import Episode, TrainingSample, read_episodes
+from spag.games.taboo.types import Role
 
 pytestmark = pytest.mark.model
 MODEL = "smollm2-135m"
@@ -41,7 +41,7 @@ def logprobs_of(episodes: dict[str, Episode]) -> list[float]:
 
 def test_the_gguf_becomes_a_plain_folder() -> None:
     from spag.engines.base import PromptStyle
-    from spag.models import embedded_gguf, encode_query, load_model, load_tokenizer, resolve_model, stop_token_ids
+    from spag.models.loading import embedded_gguf, encode_query, load_model, load_tokenizer, resolve_model, stop_token_ids
 
     assert embedded_gguf() is not None
     folder = Path(resolve_model(MODEL))
@@ -94,8 +94,8 @@ def test_play_killed_in_the_middle_ends_as_if_undisturbed(tmp_path: Path) -> Non
 
 
 def test_a_few_steps_of_training_make_the_targets_likelier(tmp_path: Path) -> None:
-    from spag.config import ModelConfig, TrainingConfig
-    from spag.episodes import SampleType
+    from spag.config.schema import ModelConfig, TrainingConfig
+    from spag.core.episodes import SampleType
     from spag.training import Stage, train
 
     query = "You are the defender. Say your next line.\n"

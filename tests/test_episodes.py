@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from spag.episodes import SampleType, read_episodes, read_samples
-from spag.errors import DataError
-from spag.game.base import Role
-from spag.sft import read_sft
-from spag.upstream import upstream_episode, upstream_sample
+from spag.core.episodes import SampleType, read_episodes, read_samples
+from spag.core.errors import DataError
+from spag.core.sft import read_sft
+from spag.games.taboo.types import Role
+from spag.games.taboo.upstream import upstream_episode, upstream_sample
 
 GOOD = '{"target_word":"river","max_turns":5,"history":[{"role":"attacker","content":"Hi"}]}'
 

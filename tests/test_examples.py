@@ -23,8 +23,8 @@ import pytest
 import yaml
 
 from spag.cli import main
-from spag.config import RunConfig
-from spag.configfile import load_config
+from spag.config.files import load_config
+from spag.config.schema import RunConfig
 
 ROOT = Path(__file__).parent.parent
 SLURM, KUBERNETES = ROOT / "examples" / "slurm", ROOT / "examples" / "kubernetes"

@@ -5,9 +5,18 @@ from pathlib import Path
 import pytest
 import torch
 
+from spag.core.errors import ModelError
 from spag.engines.base import PromptStyle
-from spag.errors import ModelError
-from spag.models import encode_query, end_token_id, fastest_dtype, load_model, load_tokenizer, resolve_model, save_model, stop_token_ids
+from spag.models.loading import (
+    encode_query,
+    end_token_id,
+    fastest_dtype,
+    load_model,
+    load_tokenizer,
+    resolve_model,
+    save_model,
+    stop_token_ids,
+)
 
 TEMPLATE = "{% for m in messages %}[{{ m.role }}]{{ m.content }}</s>\n{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
 

@@ -13,20 +13,20 @@ import pytest
 import yaml
 
 from scripted_run import WORDS, config_for, scripted
-from spag import stages
-from spag.configfile import load_config
+from spag.config.files import load_config
+from spag.core.episodes import SampleType, read_episodes, read_samples
+from spag.core.errors import ConfigError, DataError, RunError
+from spag.core.progress import SilentReporter
+from spag.core.store import FolderLock
 from spag.engines.base import Engine
-from spag.episodes import SampleType, read_episodes, read_samples
-from spag.errors import ConfigError, DataError, RunError
-from spag.game.base import Role
-from spag.game.judge import judge_episode
-from spag.game.words import Split, split_of
-from spag.manifest import Manifest
-from spag.pipeline import run
-from spag.progress import SilentReporter
-from spag.selfplay import game_specs
-from spag.stages import draw_opponents
-from spag.store import FolderLock
+from spag.games.taboo.judge.judge import judge_episode
+from spag.games.taboo.types import Role
+from spag.games.taboo.words import Split, split_of
+from spag.rollout.runner import game_specs
+from spag.runs import stages
+from spag.runs.manifest import Manifest
+from spag.runs.offline import run
+from spag.runs.stages import draw_opponents
 
 DRIVER = Path(__file__).parent / "scripted_run.py"
 

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from spag.episodes import Episode, PlayerInfo, SampleType, read_episodes, read_samples
-from spag.errors import DataError
-from spag.game.base import Outcome, Role, Utterance
-from spag.game.judge import JudgeMode
-from spag.game.prompts import PromptSet, play_prompt
-from spag.rewards import RewardSettings, RewardStats, Template, assign_rewards, iterate_rewards, return_coefficients, role_weights
-from spag.store import write_rows
+from spag.algorithms.spag import RewardSettings, RewardStats, Template, assign_rewards, iterate_rewards, return_coefficients, role_weights
+from spag.core.episodes import Episode, PlayerInfo, SampleType, read_episodes, read_samples
+from spag.core.errors import DataError
+from spag.core.store import write_rows
+from spag.core.types import Utterance
+from spag.games.taboo.judge.judge import JudgeMode
+from spag.games.taboo.prompts import PromptSet, play_prompt
+from spag.games.taboo.types import Outcome, Role
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "rewards.json").read_text())
 GUESS = "I know the word! It is `river`!"
@@ -125,7 +126,7 @@ def test_queries_depend_on_seed_episode_and_turn_alone() -> None:
 def test_play_template_is_the_prompt_of_play() -> None:
     game = RewardSettings(template=Template.PLAY, sample_type=SampleType.IMITATION)
     (sample,) = assign_rewards([GUESSED], settings=game)
-    from spag.game.base import Observation
+    from spag.core.types import Observation
 
     assert sample.query == play_prompt(Observation(Role.DEFENDER, GUESSED.history[:1], 5, None), PromptSet.default())
     assert sample.type is SampleType.IMITATION

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from spag.collect import collect_episodes
+from spag.core.episodes import Episode, read_episodes
+from spag.core.errors import DataError, RunError
+from spag.core.seeds import derive_seed
 from spag.engines.base import Request, Sampling
 from spag.engines.scripted import ScriptedEngine
-from spag.episodes import Episode, read_episodes
-from spag.errors import DataError, RunError
-from spag.game.base import Outcome, Role
-from spag.seeding import derive_seed
-from spag.selfplay import GameSpec, Player, PlayRules, PlayStats, game_specs, play, play_by
+from spag.games.taboo.types import Outcome, Role
+from spag.rollout.runner import GameSpec, Player, PlayRules, PlayStats, game_specs, play, play_by
+from spag.rollout.writer import collect_episodes
 
 WORDS = ["river", "bread", "piano", "ice cream", "window"]
 LINES = [

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from spag.episodes import Episode, read_episodes
-from spag.errors import RunError, StorageError
-from spag.game.base import Role, Utterance
-from spag.store import FolderLock, JsonlStore, cut_torn_line, write_atomically, write_rows
+from spag.core.episodes import Episode, read_episodes
+from spag.core.errors import RunError, StorageError
+from spag.core.store import FolderLock, JsonlStore, cut_torn_line, write_atomically, write_rows
+from spag.core.types import Utterance
+from spag.games.taboo.types import Role
 
 
 def episode(number: int) -> Episode:
@@ -99,7 +100,7 @@ def test_a_failed_replacement_keeps_the_old_file(tmp_path: Path, monkeypatch: py
 
 
 def test_a_second_process_is_kept_out_and_a_dead_one_is_not_in_the_way(tmp_path: Path) -> None:
-    code = "import pathlib, spag.store as s\n"
+    code = "import pathlib, spag.core.store as s\n"
     code += f"lock = s.FolderLock(pathlib.Path({str(tmp_path)!r})).__enter__()\nprint('in', flush=True)\ninput()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from spag.tables import print_arena
+from spag.cli.tables import print_arena
 
 NAMES = ("base", "imitation", "iteration-1")
 RATE = {"rate": 0.34, "low": 0.17, "high": 0.57, "total": 32}

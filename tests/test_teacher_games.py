@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 
-from spag.episodes import Episode, read_episodes
-from spag.game.base import Outcome, Role
-from spag.game.judge import JudgeMode, judge_episode
-from spag.stages import teacher_episodes, teacher_path
+from spag.core.episodes import Episode, read_episodes
+from spag.games.taboo.judge.judge import JudgeMode, judge_episode
+from spag.games.taboo.types import Outcome, Role
+from spag.runs.stages import teacher_episodes, teacher_path
 
 GAMES = list(read_episodes(teacher_path()))
 FORM = re.compile(r"I know the word! It is `[^`]+`!")

@@ -7,19 +7,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spag.episodes import read_episodes, read_samples
-    from spag.game.judge import judge_episode
-    from spag.rewards import assign_rewards
-    from spag.selfplay import play
+    from spag.algorithms.spag import assign_rewards
+    from spag.core.episodes import read_episodes, read_samples
+    from spag.games.taboo.judge.judge import judge_episode
+    from spag.rollout.runner import play
 
 __all__ = ["assign_rewards", "judge_episode", "play", "read_episodes", "read_samples"]
 
 _HOMES = {
-    "assign_rewards": "spag.rewards",
-    "judge_episode": "spag.game.judge",
-    "play": "spag.selfplay",
-    "read_episodes": "spag.episodes",
-    "read_samples": "spag.episodes",
+    "assign_rewards": "spag.algorithms.spag",
+    "judge_episode": "spag.games.taboo.judge.judge",
+    "play": "spag.rollout.runner",
+    "read_episodes": "spag.core.episodes",
+    "read_samples": "spag.core.episodes",
 }
 
 

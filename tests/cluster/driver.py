@@ -8,12 +8,12 @@ from pathlib import Path
 
 from scripted_players import scripted
 
-from spag.cluster.play import play_on_ray
-from spag.cluster.worker import PlayJob
-from spag.collect import PlaySummary, collect_episodes
-from spag.config import ClusterConfig
-from spag.episodes import Episode
-from spag.selfplay import GameSpec, PlayRules, PlayStats, game_specs
+from spag.config.schema import ClusterConfig
+from spag.core.episodes import Episode
+from spag.rollout.ray.play import play_on_ray
+from spag.rollout.ray.worker import PlayJob
+from spag.rollout.runner import GameSpec, PlayRules, PlayStats, game_specs
+from spag.rollout.writer import PlaySummary, collect_episodes
 
 SPECS = game_specs(["river", "bread", "piano", "garden", "window", "winter"], 10, seed=3)
 

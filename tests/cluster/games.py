@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 from ray.cluster_utils import Cluster
 
-from spag.episodes import Episode, read_episodes
+from spag.core.episodes import Episode, read_episodes
 
 
 def games_in(path: Path) -> dict[str, Episode]:

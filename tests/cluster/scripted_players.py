@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
+from spag.core.errors import EngineError, ModelError
 from spag.engines.base import Completion, Request, Sampling
 from spag.engines.scripted import ScriptedEngine
-from spag.errors import EngineError, ModelError
-from spag.game.base import Role
-from spag.selfplay import Player
+from spag.games.taboo.types import Role
+from spag.rollout.runner import Player
 
 LINES = ["Tell me about your day.", "I know the word! It is `river`!", "I had bread on the train.", "No idea.", "The winter was long."]
 

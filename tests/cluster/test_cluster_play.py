@@ -17,13 +17,13 @@ from games import games_in, kill_in_play, wait_for_lines, wait_until
 from ray.cluster_utils import Cluster
 from scripted_players import broken, chatter, hanging, missing, opened, scripted
 
-from spag.cluster.worker import PlayJob
+from spag.core.episodes import Episode, read_episodes
+from spag.core.errors import ConfigError, EngineError, ModelError
 from spag.engines.base import Sampling
 from spag.engines.scripted import ScriptedEngine
-from spag.episodes import Episode, read_episodes
-from spag.errors import ConfigError, EngineError, ModelError
-from spag.game.base import Role
-from spag.selfplay import Player, PlayRules, play
+from spag.games.taboo.types import Role
+from spag.rollout.ray.worker import PlayJob
+from spag.rollout.runner import Player, PlayRules, play
 
 Capture = pytest.CaptureFixture[str]
 HERE = Path(__file__).parent

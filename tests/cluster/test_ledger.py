@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spag.cluster.ledger import Ledger
-from spag.selfplay import GameSpec
+from spag.rollout.ray.ledger import Ledger
+from spag.rollout.runner import GameSpec
 
 SPECS = [GameSpec(f"g{number}", "river", number) for number in range(30)]
 MOVES = st.lists(st.tuples(st.sampled_from(["lease", "finish", "lose", "late"]), st.integers(0, 3), st.integers(0, 29)), max_size=80)

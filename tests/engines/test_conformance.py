@@ -12,11 +12,11 @@ import pytest
 from openai_stub import Answer, Call, StubServer, completion
 
 from spag.engines.base import Completion, Engine, FinishReason, Request, Sampling
-from spag.engines.openai import OpenAIEngine
+from spag.engines.openai.engine import OpenAIEngine
 from spag.engines.scripted import ScriptedEngine
-from spag.engines.transformers import TransformersEngine
-from spag.engines.vllm import VLLMEngine
-from spag.models import load_model, load_tokenizer
+from spag.engines.transformers.engine import TransformersEngine
+from spag.engines.vllm.engine import VLLMEngine
+from spag.models.loading import load_model, load_tokenizer
 
 EngineFactory = Callable[[int], Engine]
 """Concurrency -> a fresh engine. The tests close it; the fixture cleans up what lies behind it."""

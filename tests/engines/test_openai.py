@@ -9,12 +9,12 @@ from email.utils import formatdate
 import pytest
 from openai_stub import Answer, Call, Handler, StubServer, completion, error
 
+from spag.core.errors import ConfigError, EngineError
 from spag.engines.base import Completion, FinishReason, Request, Sampling
-from spag.engines.openai import OpenAIEngine
-from spag.engines.openai_endpoint import Endpoint
-from spag.engines.openai_protocol import Backoff, wait_asked
+from spag.engines.openai.endpoint import Endpoint
+from spag.engines.openai.engine import OpenAIEngine
+from spag.engines.openai.protocol import Backoff, wait_asked
 from spag.engines.pricing import Price, Usage
-from spag.errors import ConfigError, EngineError
 
 KEY = "sk-secret-0123456789"
 QUICK = Backoff(first_s=0.01, longest_s=0.04, longest_asked_s=1.0)

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from openai_stub import Answer, Call, StubServer, completion
 
+from spag.core.errors import ConfigError
 from spag.engines.base import Request, Sampling
-from spag.engines.openai import OpenAIEngine
-from spag.engines.openai_endpoint import Endpoint
-from spag.errors import ConfigError
+from spag.engines.openai.endpoint import Endpoint
+from spag.engines.openai.engine import OpenAIEngine
 
 KEY = "sk-secret-0123456789"
 

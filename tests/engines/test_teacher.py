@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from openai_stub import Answer, Call, StubServer, completion
 
 from spag.cli import main
-from spag.episodes import read_episodes
+from spag.core.episodes import read_episodes
 
 
 def test_teacher_games_are_collected_priced_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from spag.core.errors import ModelError
 from spag.engines.base import Completion, FinishReason, PromptStyle, Request, Sampling
-from spag.engines.drawing import draw_tokens, random_bits
-from spag.engines.slots import attention_mask, grouped_attention
-from spag.engines.transformers import TransformersEngine
-from spag.errors import ModelError
-from spag.models import encode_query, load_model, load_tokenizer, shared_length
+from spag.engines.transformers.engine import TransformersEngine
+from spag.engines.transformers.sampler import draw_tokens, random_bits
+from spag.engines.transformers.slots import attention_mask, grouped_attention
+from spag.models.loading import encode_query, load_model, load_tokenizer, shared_length
 from tiny_model import make_model
 
 GREEDY = Sampling(temperature=0, max_new_tokens=12)

@@ -9,15 +9,15 @@ import pytest
 import torch
 from tiny_vllm import TinyVLLM
 
+from spag.core.errors import EngineError
 from spag.engines import vllm_pool
 from spag.engines.base import Completion, Engine, FinishReason, PromptStyle, Request, Sampling
-from spag.engines.transformers import TransformersEngine
-from spag.engines.vllm import Speaker, VLLMEngine, open_vllm
-from spag.engines.vllm_pool import VLLMPool
-from spag.engines.vllm_setup import VLLMSettings
-from spag.engines.vllm_worker import Reply
-from spag.errors import EngineError
-from spag.models import encode_query, load_model, load_tokenizer
+from spag.engines.transformers.engine import TransformersEngine
+from spag.engines.vllm.engine import Speaker, VLLMEngine, open_vllm
+from spag.engines.vllm.pool import VLLMPool
+from spag.engines.vllm.setup import VLLMSettings
+from spag.engines.vllm.worker import Reply
+from spag.models.loading import encode_query, load_model, load_tokenizer
 
 GREEDY = Sampling(temperature=0.0, max_new_tokens=24)
 PROMPTS = ["Describe an apple.", "Describe an apple. It is", "a", "The attacker spoke first. " * 8, "Ünïcode ☃ and\nlines"]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-import spag.engines.vllm
-from spag.config import EngineConfig, ModelConfig
+import spag.engines.vllm.engine
+from spag.config.schema import EngineConfig, ModelConfig
+from spag.core.errors import ConfigError
 from spag.engines import opening
-from spag.engines.vllm import Speaker
-from spag.engines.vllm_setup import Backend, VLLMSettings, choose_backend, engine_arguments, installed_vllm, worker_environments
-from spag.errors import ConfigError
+from spag.engines.vllm.engine import Speaker
+from spag.engines.vllm.setup import Backend, VLLMSettings, choose_backend, engine_arguments, installed_vllm, worker_environments
 
 GPU_BUILD, CPU_BUILD = ("0.32.0", False), ("0.32.0", True)
 
@@ -120,7 +120,7 @@ def test_adapters_of_one_base_share_a_vllm(tmp_path: Path, monkeypatch: pytest.M
         calls.append((settings, speakers))
         return [FakeEngine() for _ in speakers]
 
-    monkeypatch.setattr(spag.engines.vllm, "open_vllm", fake_open)
+    monkeypatch.setattr(spag.engines.vllm.engine, "open_vllm", fake_open)
     monkeypatch.setattr(opening, "installed_vllm", lambda: CPU_BUILD)
     names = [str(tmp_path / "one"), "org/base", str(tmp_path / "two"), "org/other", str(tmp_path / "one")]
     models = [ModelConfig(name=name, device="cpu") for name in names]

@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 from peft import LoraConfig, get_peft_model
 
-from spag.engines.vllm_setup import VLLMSettings
-from spag.models import load_model, load_tokenizer
+from spag.engines.vllm.setup import VLLMSettings
+from spag.models.loading import load_model, load_tokenizer
 from tiny_model import make_model
 
 

@@ -1,7 +1,8 @@
 """Short episodes for the tests of this folder."""
 
-from spag.episodes import Episode, PlayerInfo
-from spag.game.base import Outcome, Role, Utterance
+from spag.core.episodes import Episode, PlayerInfo
+from spag.core.types import Utterance
+from spag.games.taboo.types import Outcome, Role
 
 GUESS = "I know the word! It is `{}`!"
 

@@ -5,10 +5,10 @@ from itertools import pairwise
 import pytest
 from arena_games import GUESS, ending, game
 
-from spag.errors import DataError
-from spag.evaluation.arena import Pairing, announces_guess, arena_report, match_specs, pairings, role_tables, tally
-from spag.game.base import Outcome, Role
-from spag.game.judge import JudgeMode
+from spag.core.errors import DataError
+from spag.evaluation.arena.games import Pairing, announces_guess, arena_report, match_specs, pairings, role_tables, tally
+from spag.games.taboo.judge.judge import JudgeMode
+from spag.games.taboo.types import Outcome, Role
 
 GAMES = [
     game("a", "b", "Hi", "A river."),  # a wins

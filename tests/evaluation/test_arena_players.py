@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from spag.cli import main
-from spag.models import load_model
+from spag.models.loading import load_model
 
 QUICK = ("model.dtype=float32", "arena.words=2", "arena.sampling.max_new_tokens=4", "game.max_turns=1", "words.source=shipped")
 

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from arena_games import GUESS, game
 
-from spag.episodes import Episode
+from spag.cli.tables import print_health
+from spag.core.episodes import Episode
+from spag.core.store import write_rows
 from spag.evaluation import health as rules
 from spag.evaluation.health import Health, health, iteration_health, warnings
-from spag.game import prompt_texts
-from spag.game.judge import JudgeMode
-from spag.game.prompts import PromptSet
-from spag.store import write_rows
-from spag.tables import print_health
+from spag.games.taboo import prompt_texts
+from spag.games.taboo.judge.judge import JudgeMode
+from spag.games.taboo.prompts import PromptSet
 
 
 def one(*lines: str, word: str = "river", max_turns: int = 5) -> Episode:

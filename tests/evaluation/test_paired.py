@@ -5,10 +5,10 @@ import time
 import numpy as np
 import pytest
 
-from spag.evaluation.paired import Grid, RoleComparison, compare_pairs, compare_roles, win_matrix
-from spag.evaluation.ratings import bradley_terry, rate
+from spag.evaluation.arena.paired import Grid, RoleComparison, compare_pairs, compare_roles, win_matrix
+from spag.evaluation.arena.ratings import bradley_terry, rate
 from spag.evaluation.stats import bootstrap_weights
-from spag.game.base import Outcome
+from spag.games.taboo.types import Outcome
 
 WIN, LOSS, TIE, FOUL = Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS, Outcome.TIE, Outcome.ATTACKER_VIOLATION
 

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from spag.config import ModelConfig, RunConfig
-from spag.configfile import dump_config
-from spag.errors import ConfigError, RunError
+from spag.config.files import dump_config
+from spag.config.schema import ModelConfig, RunConfig
+from spag.core.errors import ConfigError, RunError
+from spag.core.progress import SilentReporter, Tracker
 from spag.evaluation import reasoning
-from spag.evaluation.reasoning import evaluate_reasoning
-from spag.evaluation.reasoning_lm import RememberingLM
-from spag.evaluation.reasoning_tasks import ReasoningSettings
-from spag.manifest import Manifest
-from spag.progress import SilentReporter, Tracker
+from spag.evaluation.reasoning.lm import RememberingLM
+from spag.evaluation.reasoning.run import evaluate_reasoning
+from spag.evaluation.reasoning.tasks import ReasoningSettings
+from spag.runs.manifest import Manifest
 from tiny_model import make_model
 
 TASKS = Path(__file__).parent / "tasks"
@@ -126,7 +126,7 @@ def test_a_stopped_evaluation_goes_on(tiny: ModelConfig, other: ModelConfig, tmp
 
 
 def test_answers_within_a_task_are_kept(tiny: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spag.evaluation.reasoning_lm.CHUNK_BATCHES", 1)
+    monkeypatch.setattr("spag.evaluation.reasoning.lm.CHUNK_BATCHES", 1)
     settings = ReasoningSettings(("spag_common_sense",), task_path=TASKS, limit=8, batch_size=4)
     asked: list[int] = []
     compute = RememberingLM._compute
@@ -198,7 +198,7 @@ def test_shots_come_from_the_same_examples_for_every_model(tiny: ModelConfig, ot
 def test_adapters_are_evaluated_and_told_apart_with_their_base(tiny: ModelConfig, tmp_path: Path) -> None:
     from peft import LoraConfig, get_peft_model
 
-    from spag.models import load_model
+    from spag.models.loading import load_model
 
     base = Path(shutil.copytree(tiny.name, tmp_path / "base"))
     adapted = get_peft_model(load_model(str(base), dtype="float32"), LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False))

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from spag.evaluation.reasoning_stats import Interval, bootstrap_means, mean_of, overall, paired_difference, sign_test
+from spag.evaluation.reasoning.stats import Interval, bootstrap_means, mean_of, overall, paired_difference, sign_test
 
 
 def test_a_mean_has_the_standard_error_of_lm_eval() -> None:

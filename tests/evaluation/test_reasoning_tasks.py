@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from spag.config import ModelConfig
-from spag.errors import ConfigError, DataError
+from spag.config.schema import ModelConfig
+from spag.core.errors import ConfigError, DataError
+from spag.core.progress import SilentReporter
 from spag.evaluation import reasoning, reasoning_tasks
-from spag.evaluation.reasoning import evaluate_reasoning
-from spag.evaluation.reasoning_tasks import PAPER_TASKS, ReasoningSettings, load_tasks
-from spag.progress import SilentReporter
+from spag.evaluation.reasoning.run import evaluate_reasoning
+from spag.evaluation.reasoning.tasks import PAPER_TASKS, ReasoningSettings, load_tasks
 
 TASKS = Path(__file__).parent / "tasks"
 

@@ -10,14 +10,14 @@ from huggingface_hub import ModelCard, ModelCardData
 from markdown_it import MarkdownIt
 from run_fixtures import HOSTILE, stage, write_manifest, write_reasoning, write_run
 
-from spag.config import RunConfig
-from spag.configfile import dump_config
-from spag.exporting import Source, find_source
-from spag.exporting.card import Contents, card, shareable_config
-from spag.exporting.markdown import code, figure, table
-from spag.exporting.metadata import card_data, license_of
-from spag.exporting.weights import Weights
-from spag.report.reading import read_run
+from spag.config.files import dump_config
+from spag.config.schema import RunConfig
+from spag.export import Source, find_source
+from spag.export.card import Contents, card, shareable_config
+from spag.export.markdown import code, figure, table
+from spag.export.metadata import card_data, license_of
+from spag.export.weights import Weights
+from spag.runs.reading import read_run
 
 WEIGHTS = Weights("bfloat16", 135_000_000, merged=False)
 

@@ -13,13 +13,13 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from spag.cli.export import export_group
-from spag.config import RunConfig
-from spag.configfile import dump_config, load_config
+from spag.config.files import dump_config, load_config
+from spag.config.schema import RunConfig
+from spag.core.errors import ModelError, RunError, StorageError
+from spag.core.store import write_json
 from spag.engines.base import PromptStyle
-from spag.errors import ModelError, RunError, StorageError
-from spag.exporting import GgufType, export_model, find_source, weights
-from spag.models import encode_query, load_tokenizer
-from spag.store import write_json
+from spag.export import GgufType, export_model, find_source, weights
+from spag.models.loading import encode_query, load_tokenizer
 
 PROMPT = torch.tensor([[0, 5, 77, 130, 9]])
 

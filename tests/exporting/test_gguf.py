@@ -12,9 +12,9 @@ from export_fixtures import byte_level_model, edit_tokenizer, qwen3_model, sente
 from gguf import GGUFReader
 from transformers import AutoModelForCausalLM
 
-from spag.errors import ModelError, StorageError
-from spag.exporting.gguf_file import GgufType, interleave_halves, write_gguf
-from spag.models import load_model, load_tokenizer, no_progress_bars, resolve_model
+from spag.core.errors import ModelError, StorageError
+from spag.export.gguf_file import GgufType, interleave_halves, write_gguf
+from spag.models.loading import load_model, load_tokenizer, no_progress_bars, resolve_model
 from tiny_model import make_model
 
 PROMPT = torch.tensor([[0, 5, 77, 130, 9, 200, 41, 3]])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from spag.exporting import GgufType, export_model, find_source
+from spag.export import GgufType, export_model, find_source
 
 pytestmark = pytest.mark.model
 

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 import pytest
 from export_fixtures import byte_level_model
 
-from spag.errors import ConfigError, StorageError
-from spag.exporting import Destination, export_model, find_source
-from spag.exporting import push as pushing
+from spag.core.errors import ConfigError, StorageError
+from spag.export import Destination, export_model, find_source
+from spag.export import push as pushing
 
 
 class Hub:

@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from spag.game.evasions import find_evasion
-from spag.game.glance import may_guess, may_say
-from spag.game.guesses import find_guess
-from spag.game.matching import find_form
-from spag.wordlist import shipped_words
+from spag.games.taboo.judge.evasions import find_evasion
+from spag.games.taboo.judge.glance import may_guess, may_say
+from spag.games.taboo.judge.guesses import find_guess
+from spag.games.taboo.judge.matching import find_form
+from spag.games.taboo.wordlist import shipped_words
 
 PROSE = "Well, I'd say it's a **nice** thing (or so), e.g. at <b>my</b> home: https://example.org/a_(b). “Don’t” you think? naïve 😀 р2"
 MARKS = [

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spag.episodes import Episode
-from spag.errors import ConfigError
-from spag.game.base import Outcome, Role, Utterance
-from spag.game.guesses import find_guess
-from spag.game.judge import JudgeMode, judge_episode, judge_utterance
-from spag.game.paper_judge import plural
+from spag.core.episodes import Episode
+from spag.core.errors import ConfigError
+from spag.core.types import Utterance
+from spag.games.taboo.judge.guesses import find_guess
+from spag.games.taboo.judge.judge import JudgeMode, judge_episode, judge_utterance
+from spag.games.taboo.judge.paper import plural
+from spag.games.taboo.types import Outcome, Role
 
 GOLDEN = json.loads((Path(__file__).parent.parent / "golden" / "rewards.json").read_text())
 OUTCOMES = {

@@ -2,8 +2,8 @@
 
 import pytest
 
-from spag.game.base import Outcome, Role
-from spag.game.judge import JudgeMode, judge_utterance
+from spag.games.taboo.judge.judge import JudgeMode, judge_utterance
+from spag.games.taboo.types import Outcome, Role
 
 BROKE, LOST, WON, GOES_ON = Outcome.ATTACKER_VIOLATION, Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS, None
 

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import spag
-from spag.game.base import Outcome, Role
-from spag.game.folding import fold, readings
-from spag.game.judge import JudgeMode, judge_utterance
-from spag.game.matching import word_bases
+from spag.games.taboo.judge.folding import fold, readings
+from spag.games.taboo.judge.judge import JudgeMode, judge_utterance
+from spag.games.taboo.judge.matching import word_bases
+from spag.games.taboo.types import Outcome, Role
 
-LEXICON = (Path(spag.__file__).parent / "data" / "words.txt").read_text().split()
+LEXICON = (Path(spag.__file__).parent / "games/taboo/data/words.txt").read_text().split()
 PROSE = "Well, I would say that you have to think about it for a while, don't you? It is 5 p.m. (or so), e.g. at my home."
 WORD = st.sampled_from(LEXICON)
 

@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spag.errors import DataError
-from spag.game.base import GameState, Observation, Role, Utterance
-from spag.game.prompts import Layout, PromptSet, play_prompt, stop_strings, training_prompt
-from spag.game.upstream_prompts import parse_upstream_prompts
-from spag.promptfile import import_upstream_prompts, load_prompts, save_prompts
+from spag.core.errors import DataError
+from spag.core.types import GameState, Observation, Utterance
+from spag.games.taboo.promptfile import import_upstream_prompts, load_prompts, save_prompts
+from spag.games.taboo.prompts import Layout, PromptSet, play_prompt, stop_strings, training_prompt
+from spag.games.taboo.types import Role
+from spag.games.taboo.upstream_prompts import parse_upstream_prompts
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "prompts"
 DEFAULT = PromptSet.default()

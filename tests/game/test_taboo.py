@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from spag.game.base import GameState, Outcome, Role, Utterance
-from spag.game.judge import JudgeMode
-from spag.game.taboo import AdversarialTaboo
+from spag.core.types import GameState, Utterance
+from spag.games.taboo.judge.judge import JudgeMode
+from spag.games.taboo.rules import AdversarialTaboo
+from spag.games.taboo.types import Outcome, Role
 
 GAME = AdversarialTaboo()
 PLAYTHROUGHS = sorted((Path(__file__).parent.parent / "golden" / "playthroughs").glob("*.txt"))

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spag.errors import DataError
-from spag.game.words import Split, parse_words, split_of
+from spag.core.errors import DataError
+from spag.games.taboo.words import Split, parse_words, split_of
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,12 @@ from pathlib import Path
 
 from torch.profiler import ProfilerActivity, profile
 
-from spag.config import ModelConfig, OfflineRLConfig
+from spag.config.schema import ModelConfig, OfflineRLConfig
+from spag.core.episodes import TrainingSample
 from spag.engines.base import Request, Sampling
-from spag.engines.transformers import TransformersEngine
-from spag.episodes import TrainingSample
-from spag.game.base import Role
-from spag.models import load_model, load_tokenizer
+from spag.engines.transformers.engine import TransformersEngine
+from spag.games.taboo.types import Role
+from spag.models.loading import load_model, load_tokenizer
 from spag.training import Stage, train
 
 TRAINED = 64

@@ -7,7 +7,7 @@ from cases import MODELS, PLAYS, TRAININGS, Case
 from measured import TRAINED, play_peak, train_peak
 from transformers import AutoConfig
 
-from spag.config import OfflineRLConfig
+from spag.config.schema import OfflineRLConfig
 from spag.planning.memory import Memory, MicroBatch, training_memory
 from spag.planning.playing import slot_memory
 from spag.planning.reading import shape_of

@@ -8,10 +8,10 @@ from click.testing import CliRunner, Result
 
 from spag.cli import SpagGroup
 from spag.cli.plan import plan_command
-from spag.config import OfflineRLConfig, RunConfig
-from spag.configfile import load_config
+from spag.config.files import load_config
+from spag.config.schema import OfflineRLConfig, RunConfig
+from spag.core.errors import ConfigError
 from spag.engines import slots
-from spag.errors import ConfigError
 from spag.planning import GPUS, Assumptions, Inputs, Plan, find_gpu, memory, plan_run, playing
 from spag.planning.costs import Tables, play_hours, step_seconds, training_flops, training_hours
 from spag.planning.memory import MicroBatch, training_memory

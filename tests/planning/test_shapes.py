@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PretrainedConfig, Qwen2Config, Qwen3Config, SmolLM3Config
 
-from spag.config import LoraConfig
-from spag.configfile import load_config, preset_names
-from spag.errors import ModelError
+from spag.config.files import load_config, preset_names
+from spag.config.schema import LoraConfig
+from spag.core.errors import ModelError
 from spag.planning.reading import read_shape, shape_of
 from spag.planning.shapes import KNOWN, known_shape
 

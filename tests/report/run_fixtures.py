@@ -4,15 +4,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spag.config import RunConfig
-from spag.configfile import dump_config
-from spag.episodes import Episode, PlayerInfo
-from spag.evaluation.arena import arena_report, match_specs, pairings
+from spag.config.files import dump_config
+from spag.config.schema import RunConfig
+from spag.core.episodes import Episode, PlayerInfo
+from spag.core.store import write_json, write_rows
+from spag.core.types import Utterance
+from spag.evaluation.arena.games import arena_report, match_specs, pairings
 from spag.evaluation.health import iteration_health
-from spag.evaluation.reasoning_results import figures_of
-from spag.game.base import Role, Utterance
-from spag.game.judge import JudgeMode
-from spag.store import write_json, write_rows
+from spag.evaluation.reasoning.results import figures_of
+from spag.games.taboo.judge.judge import JudgeMode
+from spag.games.taboo.types import Role
 
 HOSTILE = '</bdi></style><script src="http://evil.example/x.js">alert(1)</script><img src=x onerror=alert(2)> \u202eevil'
 WORDS = [f"word{number:02d}x" for number in range(24)]

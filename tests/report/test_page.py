@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from run_fixtures import HOSTILE, stage, write_manifest, write_reasoning, write_run
 
 from spag.cli.report import report_command
-from spag.errors import DataError, RunError
+from spag.core.errors import DataError, RunError
 from spag.report.page import write_report
 
 BLOCKS = {"td", "th", "dt", "dd", "small"}
@@ -117,7 +117,7 @@ def test_needs_nothing_else_and_runs_nothing(html: str, page: Page) -> None:
 
 
 def escaped(text: str) -> str:
-    from spag.web.render import said
+    from spag.display.html import said
 
     return str(said(text))
 

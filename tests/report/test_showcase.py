@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from run_fixtures import game, selfplay_games
 
-from spag.game.prompts import PromptSet
+from spag.games.taboo.prompts import PromptSet
 from spag.report.showcase import Oddity, ShownGame, pick_games
 
 

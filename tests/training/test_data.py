@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from spag.core.episodes import SampleType, TrainingSample
+from spag.core.errors import ConfigError, DataError
 from spag.engines.base import PromptStyle
-from spag.episodes import SampleType, TrainingSample
-from spag.errors import ConfigError, DataError
-from spag.game.base import Role
-from spag.models import load_tokenizer
+from spag.games.taboo.types import Role
+from spag.models.loading import load_tokenizer
 from spag.training.data import FILLER, Group, TrainingSet, collate, encode_samples
 
 BOS, EOS = 0, 1

@@ -14,12 +14,12 @@ from safetensors.torch import load_file
 from tiny import MODEL, make_samples, settings, train_tiny
 from together import run
 
-from spag.config import ClusterConfig, LoraConfig, OfflineRLConfig
-from spag.errors import ConfigError, RunError
-from spag.launch import train_on
-from spag.models import load_model
-from spag.progress import SilentReporter
-from spag.store import write_rows
+from spag.config.schema import ClusterConfig, LoraConfig, OfflineRLConfig
+from spag.core.errors import ConfigError, RunError
+from spag.core.progress import SilentReporter
+from spag.core.store import write_rows
+from spag.models.loading import load_model
+from spag.training.launch import train_on
 from tiny_model import make_model
 
 HERE = Path(__file__).parent

@@ -7,10 +7,10 @@ import torch
 from tiny import make_samples
 from transformers import AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, Qwen3Config
 
+from spag.algorithms.spag import RewardSettings, Template, assign_rewards
 from spag.engines.base import PromptStyle
-from spag.models import load_model, load_tokenizer
-from spag.rewards import RewardSettings, Template, assign_rewards
-from spag.stages import teacher_episodes
+from spag.models.loading import load_model, load_tokenizer
+from spag.runs.stages import teacher_episodes
 from spag.training import policy as policy_module
 from spag.training.data import EncodedSample, collate, encode_samples
 from spag.training.losses import mean_logprob, offline_rl_loss

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from tiny import settings, train_tiny
 
-from spag.config import LoraConfig
+from spag.config.schema import LoraConfig
 from spag.training.state import MetricsLog, finish_checkpoint, open_state
 
 SCRIPT = Path(__file__).with_name("tiny.py")

@@ -15,10 +15,10 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tiny import MODEL, make_samples, settings, train_tiny
 
-from spag.config import LoraConfig, ModelConfig, TrainingConfig
+from spag.config.schema import LoraConfig, ModelConfig, TrainingConfig
+from spag.core.errors import ConfigError, DataError, RunError, StorageError
 from spag.engines.base import PromptStyle
-from spag.errors import ConfigError, DataError, RunError, StorageError
-from spag.models import load_model, load_tokenizer
+from spag.models.loading import load_model, load_tokenizer
 from spag.training import Phase, Stage, TrainProgress, train
 from spag.training.data import Group, collate, encode_samples
 from spag.training.failures import clear_failures

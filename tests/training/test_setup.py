@@ -8,11 +8,11 @@ import torch
 from safetensors.torch import load_file
 from tiny import MODEL, settings, train_tiny
 
-from spag.config import ClusterConfig, LoraConfig, ModelConfig
-from spag.errors import ConfigError
-from spag.launch import train_on
-from spag.models import load_model, load_tokenizer, save_model
-from spag.progress import SilentReporter
+from spag.config.schema import ClusterConfig, LoraConfig, ModelConfig
+from spag.core.errors import ConfigError
+from spag.core.progress import SilentReporter
+from spag.models.loading import load_model, load_tokenizer, save_model
+from spag.training.launch import train_on
 from spag.training.setup import training_arguments
 from spag.training.sharding import deepspeed_settings, fsdp_settings
 from spag.training.start import Start, load, quantization

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from spag.config import ModelConfig, OfflineRLConfig
-from spag.episodes import SampleType, TrainingSample
-from spag.game.base import Role
+from spag.config.schema import ModelConfig, OfflineRLConfig
+from spag.core.episodes import SampleType, TrainingSample
+from spag.games.taboo.types import Role
 from spag.training import Stage, TrainProgress, TrainResult, train
 
 MODEL = ModelConfig(dtype="float32", device="cpu")

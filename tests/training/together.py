@@ -13,7 +13,7 @@ import torch
 from tiny import train_tiny
 from torch.distributed.tensor import DTensor
 
-from spag.config import OfflineRLConfig
+from spag.config.schema import OfflineRLConfig
 from spag.training.trainers import PolicyTrainer
 
 

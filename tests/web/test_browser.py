@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from web_fixtures import OVERRIDE, SCRIPT, TypingEngine, make_run, serve, site, won
 
+from spag.core.errors import EngineError
+from spag.core.store import JsonlStore
 from spag.engines.base import Engine, Request
-from spag.errors import EngineError
-from spag.store import JsonlStore
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
 CHROMIUM = Path("/usr/bin/chromium")

@@ -7,13 +7,13 @@ import msgspec
 import pytest
 from web_fixtures import broken, episode, make_run, said, tied, won
 
-from spag.episodes import Episode, read_episodes
-from spag.errors import DataError, RunError
-from spag.game.base import Outcome
-from spag.store import JsonlStore, write_rows
+from spag.core.episodes import Episode, read_episodes
+from spag.core.errors import DataError, RunError
+from spag.core.store import JsonlStore, write_rows
+from spag.games.taboo.types import Outcome
+from spag.runs.folder import RunFolder, Source
 from spag.web.index import BATCH, GameIndex
 from spag.web.queries import PAGE_SIZE, GameFilter, find_games, games_of_word, match_expression, outcome_shares, shared_words
-from spag.web.run_folder import RunFolder, Source
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import pytest
 from starlette.testclient import TestClient
 from web_fixtures import SCRIPT, duel, make_run, site, visitor, won
 
-from spag.game.base import Role
-from spag.game.judge import JudgeMode
-from spag.stages import arena_results
-from spag.store import JsonlStore, write_json, write_rows
+from spag.core.store import JsonlStore, write_json, write_rows
+from spag.games.taboo.judge.judge import JudgeMode
+from spag.games.taboo.types import Role
+from spag.runs.stages import arena_results
 
 
 @pytest.mark.parametrize(

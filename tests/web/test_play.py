@@ -7,11 +7,11 @@ from pathlib import Path
 from starlette.testclient import TestClient
 from web_fixtures import HOSTILE, TypingEngine, at_once, fail, site, visitor
 
-from spag.config import EngineConfig, ModelConfig
+from spag.config.schema import EngineConfig, ModelConfig
+from spag.core.errors import ModelError
 from spag.engines.base import Engine, Request, Sampling
 from spag.engines.opening import open_engine
 from spag.engines.scripted import ScriptedEngine
-from spag.errors import ModelError
 from spag.web.games import LONGEST_UTTERANCE, MOST_GAMES, Sessions
 from spag.web.speakers import Speaker, Speakers
 

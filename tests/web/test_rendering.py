@@ -3,10 +3,10 @@
 import pytest
 from web_fixtures import episode, tied
 
-from spag.game.base import Outcome, Role
-from spag.game.judge import JudgeMode
-from spag.web.render import curve, duration, said, shares, visible
-from spag.web.verdicts import deciding_span, explain
+from spag.display.html import curve, duration, said, shares, visible
+from spag.games.taboo.explain import deciding_span, explain
+from spag.games.taboo.judge.judge import JudgeMode
+from spag.games.taboo.types import Outcome, Role
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from web_fixtures import site, visitor
 
 from spag.cli.web import web_command
-from spag.errors import ConfigError
+from spag.core.errors import ConfigError
 from spag.web.security import MOST_BYTES, Access
 from spag.web.serving import listen
 

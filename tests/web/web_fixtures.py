@@ -11,15 +11,16 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from spag.configfile import dump_config, parse_config
+from spag.config.files import dump_config, parse_config
+from spag.core.episodes import Episode, PlayerInfo
+from spag.core.errors import EngineError
+from spag.core.store import write_json, write_rows
+from spag.core.types import Utterance
 from spag.engines.base import Completion, Engine, FinishReason, Request
 from spag.engines.scripted import ScriptedEngine
-from spag.episodes import Episode, PlayerInfo
-from spag.errors import EngineError
-from spag.game.base import Role, Utterance
-from spag.game.judge import judge_episode
-from spag.manifest import Manifest
-from spag.store import write_json, write_rows
+from spag.games.taboo.judge.judge import judge_episode
+from spag.games.taboo.types import Role
+from spag.runs.manifest import Manifest
 from spag.web.app import create_app
 from spag.web.security import Access
 from spag.web.serving import listen

@@ -18,7 +18,7 @@ from spag.cli.report import report_command
 from spag.cli.run import run_command
 from spag.cli.train import train_group
 from spag.cli.web import web_command
-from spag.errors import SpagError
+from spag.core.errors import SpagError
 
 
 class SpagGroup(click.Group):

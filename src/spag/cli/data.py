@@ -14,9 +14,9 @@ from spag.cli.options import ANY_PATH, EXISTING, config_options, open_console, r
 @click.option("--output", type=ANY_PATH, help="File to write, one word a line. [default: standard output]")
 def words_command(source: str, top: int, split: str, output: Path | None) -> None:
     """List target words: common words without stop words, names, inflected duplicates and offensive words."""
-    from spag.game.words import split_of
-    from spag.store import write_atomically
-    from spag.wordlist import load_words
+    from spag.core.store import write_atomically
+    from spag.games.taboo.wordlist import load_words
+    from spag.games.taboo.words import split_of
 
     words = [word for word in load_words(source, top) if split in ("all", str(split_of(word)))]
     text = "".join(f"{word}\n" for word in words)
@@ -37,10 +37,10 @@ def judge_command(episodes: Path, mode: str, show: int, output: Path | None) -> 
     from dataclasses import replace
     from itertools import islice
 
-    from spag.episodes import read_episodes
-    from spag.game.judge import judge_episode
-    from spag.store import write_rows
-    from spag.tables import print_game, print_outcomes
+    from spag.cli.tables import print_game, print_outcomes
+    from spag.core.episodes import read_episodes
+    from spag.core.store import write_rows
+    from spag.games.taboo.judge.judge import judge_episode
 
     for episode in islice(read_episodes(episodes), show):
         print_game(episode, judge_episode(episode, mode))
@@ -69,11 +69,11 @@ def rewards_command(
     output: Path,
 ) -> None:
     """Turn the games of a file into weighted training samples."""
-    from spag.episodes import SampleType, read_episodes
-    from spag.game.judge import JudgeMode
-    from spag.sft import read_sft
-    from spag.stages import prompts_of, write_samples
-    from spag.tables import print_rewards
+    from spag.cli.tables import print_rewards
+    from spag.core.episodes import SampleType, read_episodes
+    from spag.core.sft import read_sft
+    from spag.games.taboo.judge.judge import JudgeMode
+    from spag.runs.stages import prompts_of, write_samples
 
     config = read_config(config_name, (*overrides, f"offline_rl.sft_data={sft}") if sft else overrides, seed)
     mix = config.offline_rl
@@ -102,7 +102,7 @@ def import_group() -> None:
 @click.option("--output", type=ANY_PATH, required=True, help="Prompt file to write, for --prompts.")
 def import_prompts(source: Path, output: Path) -> None:
     """Read the prompt templates from SOURCE, upstream's utils.py, by parsing it; the file is never run."""
-    from spag.promptfile import import_upstream_prompts, save_prompts
+    from spag.games.taboo.promptfile import import_upstream_prompts, save_prompts
 
     prompts = import_upstream_prompts(source)
     save_prompts(prompts, output)
@@ -116,8 +116,8 @@ def import_episodes(source: Path, output: Path) -> None:
     """Turn upstream's JSON list of games into an episodes file; nothing is judged here."""
     from dataclasses import replace
 
-    from spag.episodes import read_episodes
-    from spag.store import write_rows
+    from spag.core.episodes import read_episodes
+    from spag.core.store import write_rows
 
     named = (replace(e, id=e.id or f"{e.target_word}-{number}") for number, e in enumerate(read_episodes(source)))
     write_rows(output, named)

@@ -40,7 +40,7 @@ def _print(findings: "Sequence[Finding]") -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from spag.console import new_table
+    from spag.cli.console import new_table
     from spag.doctor import Status
 
     styles = {Status.HAS: "", Status.WORKS: "green", Status.LIMITED: "yellow", Status.MISSING: "red"}

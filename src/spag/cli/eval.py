@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spag.cli.options import ANY_PATH, config_options, entrant, open_console, read_config
-from spag.errors import ConfigError
+from spag.core.errors import ConfigError
 from spag.report.findings import p_value
 
 if TYPE_CHECKING:
-    from spag.config import ModelConfig, RunConfig
+    from spag.config.schema import ModelConfig, RunConfig
 
 
 @click.command("eval")
@@ -48,8 +48,8 @@ def eval_command(
         import lm_eval  # noqa: F401
     except ImportError as error:
         raise ConfigError(f"spag eval needs lm-eval ({error}); install it with: pip install 'spag[eval]'") from error
-    from spag.evaluation.reasoning import evaluate_reasoning
-    from spag.evaluation.reasoning_tasks import ReasoningSettings
+    from spag.evaluation.reasoning.run import evaluate_reasoning
+    from spag.evaluation.reasoning.tasks import ReasoningSettings
 
     _, reporter = open_console()
     settings = ReasoningSettings(
@@ -61,7 +61,7 @@ def eval_command(
 
 def _players(arguments: tuple[str, ...], config: "RunConfig") -> "dict[str, ModelConfig]":
     """Return the models by name; a run folder stands for all its models, under its own name when other models are named beside it."""
-    from spag.stages import settle_dtype
+    from spag.runs.stages import settle_dtype
 
     players: dict[str, ModelConfig] = {}
     for name, model in map(entrant, arguments):
@@ -78,10 +78,10 @@ def _players(arguments: tuple[str, ...], config: "RunConfig") -> "dict[str, Mode
 
 def _models_of_run(folder: Path) -> "dict[str, ModelConfig]":
     """Return base, imitation and the iterations of a run, as far as they are trained, as the run's own config loads them."""
-    from spag.configfile import load_config
-    from spag.manifest import Manifest
-    from spag.pipeline import BASE, trained_models
-    from spag.stages import settle_dtype
+    from spag.config.files import load_config
+    from spag.runs.manifest import Manifest
+    from spag.runs.offline import BASE, trained_models
+    from spag.runs.stages import settle_dtype
 
     measured = Manifest.open(folder).measured
     config = settle_dtype(load_config(str(folder / "config.yaml")), lambda measure: str(measured.get("dtype") or measure()))
@@ -94,7 +94,7 @@ def print_reasoning(results: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from spag.console import new_table
+    from spag.cli.console import new_table
 
     reference, models, tasks = results["reference"], results["models"], results["tasks"]
     table = new_table("Reasoning, % ± standard error", "model")

@@ -38,7 +38,7 @@ def export_model_command(
 
     RUN_OR_MODEL is a run folder, a checkpoint in one, or any model that spag plays with. A LoRA adapter is merged into its base.
     """
-    from spag.exporting import Destination, GgufType, export_model, find_source
+    from spag.export import Destination, GgufType, export_model, find_source
 
     if private and repo is None:
         raise click.UsageError("--private says how to push; give --push OWNER/NAME too")
@@ -61,8 +61,8 @@ def export_model_command(
 @click.option("--output", type=ANY_PATH, required=True, help="JSON file to write.")
 def export_episodes(source: Path, output: Path) -> None:
     """Write games as upstream's JSON list."""
-    from spag.episodes import read_episodes
-    from spag.upstream import upstream_episode
+    from spag.core.episodes import read_episodes
+    from spag.games.taboo.upstream import upstream_episode
 
     _write_json_list(output, [upstream_episode(episode) for episode in read_episodes(source)])
 
@@ -72,14 +72,14 @@ def export_episodes(source: Path, output: Path) -> None:
 @click.option("--output", type=ANY_PATH, required=True, help="JSON file to write.")
 def export_samples(source: Path, output: Path) -> None:
     """Write training samples as upstream's JSON list."""
-    from spag.episodes import read_samples
-    from spag.upstream import upstream_sample
+    from spag.core.episodes import read_samples
+    from spag.games.taboo.upstream import upstream_sample
 
     _write_json_list(output, [upstream_sample(sample) for sample in read_samples(source)])
 
 
 def _write_json_list(output: Path, rows: list[dict[str, Any]]) -> None:
-    from spag.store import write_json
+    from spag.core.store import write_json
 
     write_json(output, rows)
     click.echo(f"{len(rows):,} rows -> {output}", err=True)

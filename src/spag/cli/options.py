@@ -9,8 +9,8 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from spag.config import RunConfig
-    from spag.progress import Reporter
+    from spag.config.schema import RunConfig
+    from spag.core.progress import Reporter
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -32,7 +32,7 @@ def ray_option(command: Command) -> Command:
 
 def read_config(config_name: str | None, overrides: tuple[str, ...], seed: int | None, cluster: str | None = None) -> "RunConfig":
     """Return the config that the shared options describe; without ``--config``, the defaults."""
-    from spag.configfile import load_config, parse_config
+    from spag.config.files import load_config, parse_config
 
     short = {"seed": seed, "cluster.address": cluster}
     extra = (*overrides, *(f"{name}={value}" for name, value in short.items() if value is not None))
@@ -43,7 +43,7 @@ def open_console() -> "tuple[Console, Reporter]":
     """Return standard error as a console (results go to standard output) and the reporter on it."""
     from rich.console import Console
 
-    from spag.console import make_reporter
+    from spag.cli.console import make_reporter
 
     console = Console(stderr=True)
     return console, make_reporter(console)

@@ -9,7 +9,7 @@ from spag.cli.options import read_config
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from spag.config import RunConfig
+    from spag.config.schema import RunConfig
     from spag.planning import Assumptions, Inputs, Plan
 
 _PARTS = {
@@ -47,11 +47,11 @@ def plan_command(config_name: str, gpus: int, kind: str, overrides: tuple[str, .
 
 def _inputs(config: "RunConfig") -> "Inputs":
     """Count what the config's files hold."""
-    from spag.game.words import Split, split_of
+    from spag.core.sft import read_sft
+    from spag.games.taboo.wordlist import load_words
+    from spag.games.taboo.words import Split, split_of
     from spag.planning import Inputs
-    from spag.sft import read_sft
-    from spag.stages import teacher_episodes
-    from spag.wordlist import load_words
+    from spag.runs.stages import teacher_episodes
 
     words = load_words(config.words.source, config.words.top)
     rows = {
@@ -99,7 +99,7 @@ def _print(plan: "Plan") -> None:
 
 
 def _work(plan: "Plan") -> "Table":
-    from spag.console import new_table
+    from spag.cli.console import new_table
 
     table = new_table(None, "stage", "times", "each", "tokens", "hours")
     for stage in plan.stages:
@@ -110,7 +110,7 @@ def _work(plan: "Plan") -> "Table":
 
 
 def _memory(plan: "Plan") -> "Table":
-    from spag.console import new_table
+    from spag.cli.console import new_table
 
     table = new_table("GiB on each GPU, at the fullest moment", "", *(stage.name for stage in plan.stages))
     for part, label in _PARTS.items():
@@ -123,7 +123,7 @@ def _memory(plan: "Plan") -> "Table":
 
 
 def _assumed(assumptions: "Assumptions") -> "Table":
-    from spag.console import new_table
+    from spag.cli.console import new_table
 
     table = new_table("Assumptions (--assume NAME=VALUE)", "name", "value")
     table.add_column("reason")

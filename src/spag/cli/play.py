@@ -39,14 +39,14 @@ def play_command(
     ATTACKER and DEFENDER are models: a hub id, a folder, a GGUF file, smollm2-135m, or openai:MODEL for an OpenAI-compatible endpoint
     (OPENAI_BASE_URL and OPENAI_API_KEY in the environment). DEFENDER defaults to ATTACKER, and ATTACKER to the config's model.
     """
-    from spag.config import SamplingConfig
+    from spag.cli.tables import print_play
+    from spag.config.schema import SamplingConfig
+    from spag.core.seeds import derive_seed
     from spag.engines.pricing import Price
-    from spag.game.base import Role
-    from spag.game.words import Split
-    from spag.seeding import derive_seed
-    from spag.selfplay import game_specs
-    from spag.stages import Side, draw_words, play_games, settle_dtype, table_of
-    from spag.tables import print_play
+    from spag.games.taboo.types import Role
+    from spag.games.taboo.words import Split
+    from spag.rollout.runner import game_specs
+    from spag.runs.stages import Side, draw_words, play_games, settle_dtype, table_of
 
     extra = [*overrides]
     extra += [f"words.source={words_source}"] if words_source else []
@@ -82,8 +82,8 @@ def arena_command(
     MODELS are two or more of what ``spag play`` takes, and LoRA adapter folders. A model may be given a short name: NAME=MODEL. The first
     is the zero of the ratings. The same command resumes; with further models it plays only their games.
     """
-    from spag.stages import play_arena, settle_dtype, table_of
-    from spag.tables import print_arena
+    from spag.cli.tables import print_arena
+    from spag.runs.stages import play_arena, settle_dtype, table_of
 
     config = settle_dtype(read_config(config_name, overrides, seed, cluster))
     entrants = dict(entrant(text) for text in models)

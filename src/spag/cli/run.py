@@ -29,9 +29,9 @@ def run_command(
     CONFIG is a preset (demo, llama2-7b, baichuan2-13b, qwen3) or a YAML file. The same command resumes a run that was stopped.
     """
     from spag.cli.options import read_config
-    from spag.pipeline import run
+    from spag.cli.tables import print_run
     from spag.report.page import write_report
-    from spag.tables import print_run
+    from spag.runs.offline import run
 
     extra = (*overrides, f"game.prompts={prompts}") if prompts else overrides
     config = read_config(config_name, extra, seed, cluster)

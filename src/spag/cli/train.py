@@ -10,7 +10,7 @@ import click
 from spag.cli.options import ANY_PATH, EXISTING, config_options, open_console, read_config
 
 if TYPE_CHECKING:
-    from spag.config import RunConfig, TrainingConfig
+    from spag.config.schema import RunConfig, TrainingConfig
 
 
 @click.group("train")
@@ -45,9 +45,9 @@ def offline_rl_command(
 
 
 def _train(samples: Path, model: str | None, config: "RunConfig", training: "TrainingConfig", output: Path) -> None:
-    from spag.launch import train_on
-    from spag.stages import settle_dtype
-    from spag.store import FolderLock
+    from spag.core.store import FolderLock
+    from spag.runs.stages import settle_dtype
+    from spag.training.launch import train_on
 
     _, reporter = open_console()
     first = os.environ.get("RANK", "0") == "0"  # under torchrun every process trains, and the first one writes

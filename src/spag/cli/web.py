@@ -16,7 +16,7 @@ def web_command(run: Path, host: str, port: int, token: str | None) -> None:
 
     RUN is the folder of a run (finished, running, or just begun), or a file of episodes.
     """
-    from spag.errors import ConfigError
+    from spag.core.errors import ConfigError
 
     try:
         import uvicorn

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from spag.config import LoraConfig, RunConfig, TrainingConfig
-from spag.configfile import load_config, preset_names
+from spag.config.files import load_config, preset_names
+from spag.config.schema import LoraConfig, RunConfig, TrainingConfig
+from spag.core.errors import ConfigError
 from spag.doctor.machine import Machine
-from spag.engines.vllm_setup import Backend, choose_backend
-from spag.errors import ConfigError
+from spag.engines.vllm.setup import Backend, choose_backend
 from spag.planning.memory import MicroBatch, training_memory
 from spag.planning.playing import number_bytes
 from spag.planning.shapes import ModelShape, known_shape

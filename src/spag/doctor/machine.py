@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 from huggingface_hub import constants, try_to_load_from_cache
 
-from spag.configfile import load_config, preset_names
-from spag.engines.vllm_setup import installed_vllm
-from spag.errors import first_line
+from spag.config.files import load_config, preset_names
+from spag.core.errors import first_line
+from spag.engines.vllm.setup import installed_vllm
 
 PACKAGES = (
     *("torch", "transformers", "accelerate", "peft", "gguf", "aiohttp"),
@@ -148,7 +148,7 @@ def _spag_cache() -> Path:
 
 def _local_models(names: Iterable[str]) -> frozenset[str]:
     """Return those of the models whose weights are on this machine."""
-    from spag.models import EMBEDDED_NAME, embedded_gguf  # noqa: PLC0415 - imports torch
+    from spag.models.loading import EMBEDDED_NAME, embedded_gguf  # noqa: PLC0415 - imports torch
 
     def is_here(name: str) -> bool:
         if name == EMBEDDED_NAME and embedded_gguf() is not None:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from spag.config import EngineConfig, ModelConfig, SamplingConfig
+from spag.config.schema import EngineConfig, ModelConfig, SamplingConfig
 from spag.engines.base import Engine, PromptStyle, Sampling
-from spag.engines.vllm_setup import Backend, VLLMSettings, choose_backend, installed_vllm
+from spag.engines.vllm.setup import Backend, VLLMSettings, choose_backend, installed_vllm
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def _key(model: ModelConfig) -> str:
 def _backend(model: ModelConfig, engine: EngineConfig, note: Callable[[str], None]) -> Backend:
     if engine.backend == "transformers":
         return Backend.TRANSFORMERS
-    from spag.models import default_device  # noqa: PLC0415 - imports torch
+    from spag.models.loading import default_device  # noqa: PLC0415 - imports torch
 
     backend, reason = choose_backend(engine.backend, vllm=installed_vllm(), device=model.device or default_device())
     note(f"{model.name} plays with {backend}: {reason}")
@@ -74,11 +74,11 @@ def _backend(model: ModelConfig, engine: EngineConfig, note: Callable[[str], Non
 
 def _open_one(model: ModelConfig, engine: EngineConfig) -> Engine:
     if model.name.startswith(OPENAI_PREFIX):
-        from spag.engines.openai import OpenAIEngine  # noqa: PLC0415
+        from spag.engines.openai.engine import OpenAIEngine  # noqa: PLC0415
 
         return OpenAIEngine(model.name.removeprefix(OPENAI_PREFIX), concurrency=engine.concurrency)
-    from spag.engines.transformers import TransformersEngine  # noqa: PLC0415
-    from spag.models import load_model, load_tokenizer  # noqa: PLC0415
+    from spag.engines.transformers.engine import TransformersEngine  # noqa: PLC0415
+    from spag.models.loading import load_model, load_tokenizer  # noqa: PLC0415
 
     tokenizer = load_tokenizer(model.name, trust_remote_code=model.trust_remote_code)
     weights = load_model(model.name, dtype=model.dtype, device=model.device, trust_remote_code=model.trust_remote_code)
@@ -87,8 +87,8 @@ def _open_one(model: ModelConfig, engine: EngineConfig) -> Engine:
 
 def _open_group(models: Sequence[ModelConfig], engine: EngineConfig, split: int) -> Sequence[Engine]:
     """Open one vLLM for models that are one base model or adapters of it, and return an engine for each."""
-    from spag.engines.vllm import Speaker, open_vllm  # noqa: PLC0415
-    from spag.models import default_device, resolve_model  # noqa: PLC0415
+    from spag.engines.vllm.engine import Speaker, open_vllm  # noqa: PLC0415
+    from spag.models.loading import default_device, resolve_model  # noqa: PLC0415
 
     parts = [_base_and_adapter(model.name) for model in models]
     adapters = list(dict.fromkeys(adapter for _, adapter in parts if adapter))
@@ -116,7 +116,7 @@ def _open_group(models: Sequence[ModelConfig], engine: EngineConfig, split: int)
 
 def _base_and_adapter(name: str) -> tuple[str, str | None]:
     """Return the base model's name and the adapter's folder, ``None`` for a whole model."""
-    from spag.models import adapter_base  # noqa: PLC0415 - imports torch
+    from spag.models.loading import adapter_base  # noqa: PLC0415 - imports torch
 
     folder = Path(name).expanduser()
     base = adapter_base(folder)
@@ -124,7 +124,7 @@ def _base_and_adapter(name: str) -> tuple[str, str | None]:
 
 
 def _rank(adapter: str) -> int:
-    from spag.models import ADAPTER_CONFIG  # noqa: PLC0415 - imports torch
+    from spag.models.loading import ADAPTER_CONFIG  # noqa: PLC0415 - imports torch
 
     config = json.loads((Path(adapter) / ADAPTER_CONFIG).read_text(encoding="utf-8"))
     return max(int(config["r"]), *map(int, (config.get("rank_pattern") or {}).values()), 1)

@@ -15,11 +15,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from spag.episodes import Episode, read_episodes
-from spag.evaluation.arena import announces_guess
-from spag.game.base import Outcome, Role, Verdict
-from spag.game.judge import JudgeMode, judge_episode, judge_utterance
-from spag.game.prompts import PromptSet
+from spag.core.episodes import Episode, read_episodes
+from spag.evaluation.arena.games import announces_guess
+from spag.games.taboo.judge.judge import JudgeMode, judge_episode, judge_utterance
+from spag.games.taboo.prompts import PromptSet
+from spag.games.taboo.types import Outcome, Role, Verdict
 
 DISTINCT_WORDS = 20_000
 """Words of each role that distinct-n looks at: the share falls with the length of a text, so files compare only over equal lengths."""

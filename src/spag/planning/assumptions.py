@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any
 
-from spag.errors import ConfigError
+from spag.core.errors import ConfigError
 
 
 def _assume(value: float, reason: str) -> Any:

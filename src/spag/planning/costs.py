@@ -7,7 +7,7 @@ and token forward (causal: half of the length is seen), and the same multiples o
 
 from dataclasses import dataclass
 
-from spag.config import TrainingConfig
+from spag.config.schema import TrainingConfig
 from spag.planning.assumptions import Assumptions
 from spag.planning.gpus import GPU
 from spag.planning.playing import number_bytes

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from spag.errors import ConfigError
+from spag.core.errors import ConfigError
 
 GIB = 2**30
 

@@ -18,7 +18,7 @@ bytes of a token below follow the tensors that PyTorch keeps for the backward pa
 
 from dataclasses import dataclass, replace
 
-from spag.config import TrainingConfig
+from spag.config.schema import TrainingConfig
 from spag.planning.shapes import ModelShape
 
 CHUNK = 256

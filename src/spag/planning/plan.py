@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from spag.config import RunConfig, TrainingConfig
+from spag.config.schema import RunConfig, TrainingConfig
 from spag.planning.assumptions import Assumptions
 from spag.planning.costs import Tables, play_hours, training_hours
 from spag.planning.gpus import GIB, GPU

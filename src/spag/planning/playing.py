@@ -2,14 +2,14 @@
 
 import math
 
-from spag.config import EngineConfig
+from spag.config.schema import EngineConfig
 from spag.planning.assumptions import Assumptions
 from spag.planning.gpus import GIB, GPU
 from spag.planning.memory import Memory
 from spag.planning.shapes import ModelShape
 
 _GROWTH = 128
-"""Positions by which the slot cache grows: ``spag.engines.slots.GROWTH``, which a test holds equal."""
+"""Positions by which the slot cache grows: ``spag.engines.transformers.slots.GROWTH``, which a test holds equal."""
 
 
 def number_bytes(dtype: str) -> int:

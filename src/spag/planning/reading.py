@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from spag.errors import ModelError, first_line
+from spag.core.errors import ModelError, first_line
 from spag.planning.shapes import ModelShape, known_shape
 
 _KINDS = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "baichuan")
@@ -17,7 +17,7 @@ def read_shape(name: str, *, trust_remote_code: bool = False) -> ModelShape:
     known = known_shape(name)
     if known is not None:
         return known
-    from spag.models import adapter_base  # noqa: PLC0415 - imports torch, and presets' models need none
+    from spag.models.loading import adapter_base  # noqa: PLC0415 - imports torch, and presets' models need none
 
     base = adapter_base(Path(name).expanduser())
     if base is not None:

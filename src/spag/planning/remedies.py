@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from spag.config import LoraConfig, TrainingConfig
+from spag.config.schema import LoraConfig, TrainingConfig
 from spag.planning.gpus import GIB
 from spag.planning.memory import Memory
 

@@ -6,7 +6,7 @@ here, so that a plan of them needs no network.
 
 from dataclasses import dataclass
 
-from spag.config import LoraConfig
+from spag.config.schema import LoraConfig
 
 
 @dataclass(frozen=True, slots=True)

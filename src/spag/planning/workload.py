@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from spag.config import RunConfig, TrainingConfig
+from spag.config.schema import RunConfig, TrainingConfig
 from spag.planning.assumptions import Assumptions
 
 _TEACHER_GAMES = 551

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from spag.game.base import Outcome
+from spag.games.taboo.types import Outcome
 from spag.report.plots import ATTACKER, DEFENDER, GRID, INK, MARKERS, MODELS, OUTCOMES, WIDTH
-from spag.report.reading import SelfPlay
+from spag.runs.reading import SelfPlay
 
 Floats = NDArray[np.float64]
 TITLES = {

@@ -9,18 +9,18 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from spag.episodes import read_episodes
-from spag.game.base import Role
-from spag.game.prompts import PromptSet
+from spag.core.episodes import read_episodes
+from spag.core.store import write_atomically
+from spag.display.html import said, visible
+from spag.games.taboo.prompts import PromptSet
+from spag.games.taboo.types import Role
 from spag.report import charts
 from spag.report.findings import FEW_WORDS, arena_findings, reasoning_finding, sentence
 from spag.report.plots import Plot, plot_style, save_plot
-from spag.report.reading import RunData, read_run
 from spag.report.rows import change_table, cost_table, health_table, pair_table, reasoning_table, role_table, versions
 from spag.report.showcase import pick_games
-from spag.stages import prompts_of
-from spag.store import write_atomically
-from spag.web.render import said, visible
+from spag.runs.reading import RunData, read_run
+from spag.runs.stages import prompts_of
 
 _LONGEST = 1500  # characters of an utterance that the page shows
 _BEFORE = 300  # of them, before the deciding words when those come later

@@ -17,8 +17,8 @@ from markupsafe import Markup
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from spag.game.base import Outcome
-from spag.store import write_atomically
+from spag.core.store import write_atomically
+from spag.games.taboo.types import Outcome
 
 INK, GRID = "#33363f", "#d3d7de"
 ATTACKER, DEFENDER = "#e69f00", "#56b4e9"

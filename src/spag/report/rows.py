@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from spag.display.html import duration
 from spag.evaluation.stats import Rate
-from spag.game.base import Outcome, Role
+from spag.games.taboo.types import Outcome, Role
 from spag.report.findings import p_text, p_value, signed, turned
-from spag.report.reading import Json, RunData, SelfPlay
-from spag.web.render import duration
+from spag.runs.reading import Json, RunData, SelfPlay
 
 ROLE_COLUMNS = {
     Role.ATTACKER: {"win": "wins", "violation": "breaks a rule", "tie": "ties", "loss": "loses"},

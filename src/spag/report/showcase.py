@@ -9,13 +9,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from spag.episodes import Episode
-from spag.evaluation.arena import announces_guess
+from spag.core.episodes import Episode
+from spag.evaluation.arena.games import announces_guess
 from spag.evaluation.health import Health, health
-from spag.game.base import Outcome, Verdict
-from spag.game.judge import JudgeMode, judge_episode
-from spag.game.prompts import PromptSet
-from spag.web.verdicts import Explanation, explain
+from spag.games.taboo.explain import Explanation, explain
+from spag.games.taboo.judge.judge import JudgeMode, judge_episode
+from spag.games.taboo.prompts import PromptSet
+from spag.games.taboo.types import Outcome, Verdict
 
 MOST = 3
 """Games of each kind that are shown."""

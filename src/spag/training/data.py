@@ -20,11 +20,11 @@ import torch
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
+from spag.core.episodes import SampleType, TrainingSample
+from spag.core.errors import ConfigError, DataError
 from spag.engines.base import PromptStyle
-from spag.episodes import SampleType, TrainingSample
-from spag.errors import ConfigError, DataError
-from spag.game.base import Role
-from spag.models import encode_query, end_token_id
+from spag.games.taboo.types import Role
+from spag.models.loading import encode_query, end_token_id
 from spag.training.packing import pack
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from spag.errors import RunError, StorageError, first_line
+from spag.core.errors import RunError, StorageError, first_line
 
 _DISK_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
 _DISK_TEXTS = ("no space left on device", "disk quota exceeded", "file write failed", "failed writing file", "unexpected pos")

@@ -18,9 +18,9 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from spag import errors
-from spag.errors import RunError, SpagError
-from spag.store import write_atomically
+from spag.core import errors
+from spag.core.errors import RunError, SpagError
+from spag.core.store import write_atomically
 from spag.training.callbacks import OnProgress
 from spag.training.worker import Job, ProgressFile
 

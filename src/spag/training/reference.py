@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from spag.store import write_atomically
+from spag.core.store import write_atomically
 from spag.training.data import EncodedSample, collate
 from spag.training.order import micro_batches
 from spag.training.policy import Abilities, target_logprobs, to_device

@@ -19,12 +19,12 @@ from typing import Any
 from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedTokenizerBase, PrinterCallback
 
-from spag.config import FREE_TO_CHANGE, ModelConfig, OfflineRLConfig, TrainingConfig
+from spag.config.schema import FREE_TO_CHANGE, ModelConfig, OfflineRLConfig, TrainingConfig
+from spag.core.episodes import TrainingSample
+from spag.core.errors import ConfigError, DataError
+from spag.core.store import write_atomically
 from spag.engines.base import PromptStyle
-from spag.episodes import TrainingSample
-from spag.errors import ConfigError, DataError
-from spag.models import load_tokenizer, no_progress_bars, save_model
-from spag.store import write_atomically
+from spag.models.loading import load_tokenizer, no_progress_bars, save_model
 from spag.training.callbacks import OnProgress, ReferencePass, StepKeeper, integrations
 from spag.training.data import TrainingSet, encode_samples
 from spag.training.failures import clear_failures

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from transformers import TrainingArguments
 
-from spag.config import ModelConfig, TrainingConfig
-from spag.errors import ConfigError, require_package
-from spag.models import default_device
+from spag.config.schema import ModelConfig, TrainingConfig
+from spag.core.errors import ConfigError, require_package
+from spag.models.loading import default_device
 from spag.training.sharding import deepspeed_settings, fsdp_settings, mixed_precision
 
 
@@ -84,7 +84,9 @@ def _sharing(model: ModelConfig, training: TrainingConfig) -> dict[str, Any]:
     if kind == "replicas":
         return {}
     if "LOCAL_RANK" not in os.environ:
-        raise ConfigError(f"training.parallel={kind}: processes share the model, so call spag.launch.train_on, or start with torchrun")
+        raise ConfigError(
+            f"training.parallel={kind}: processes share the model, so call spag.training.launch.train_on, or start with torchrun"
+        )
     if training.lora is not None and training.lora.quantize:
         raise ConfigError(f"training.parallel={kind} with lora.quantize: a model in 4 bits is not sharded; set parallel=replicas")
     if kind == "fsdp":

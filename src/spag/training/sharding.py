@@ -27,8 +27,8 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.optim import Optimizer
 
-from spag.config import TrainingConfig
-from spag.errors import RunError
+from spag.config.schema import TrainingConfig
+from spag.core.errors import RunError
 
 SHARES = "shares"
 """The folder of weights and optimiser state in a checkpoint."""

@@ -16,9 +16,9 @@ from torch import nn
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedModel, TrainingArguments, set_seed
 from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
 
-from spag.config import LoraConfig, ModelConfig
-from spag.errors import ModelError, require_package
-from spag.models import adapter_base, load_failure, load_model, no_progress_bars, resolve_model
+from spag.config.schema import LoraConfig, ModelConfig
+from spag.core.errors import ModelError, require_package
+from spag.models.loading import adapter_base, load_failure, load_model, no_progress_bars, resolve_model
 from spag.training.policy import Abilities, abilities_of, take_up
 
 

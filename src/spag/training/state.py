@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from spag.models import resolve_model
-from spag.store import folder_identity, write_atomically
+from spag.core.store import folder_identity, write_atomically
+from spag.models.loading import resolve_model
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Trainer, TrainerControl
 
-from spag.errors import RunError
+from spag.core.errors import RunError
 from spag.training.data import Batch, Group, TrainingSet, collate
 from spag.training.losses import imitation_loss, imitation_terms, importance_ratio, offline_rl_loss, offline_rl_terms
 from spag.training.order import MicroBatches

@@ -17,9 +17,9 @@ from pathlib import Path
 import torch
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from spag.config import ModelConfig, OfflineRLConfig, TrainingConfig
-from spag.episodes import TrainingSample, read_samples
-from spag.errors import ConfigError
+from spag.config.schema import ModelConfig, OfflineRLConfig, TrainingConfig
+from spag.core.episodes import TrainingSample, read_samples
+from spag.core.errors import ConfigError
 from spag.training.callbacks import OnProgress, Phase, TrainProgress
 from spag.training.run import Stage, TrainResult, train
 

@@ -15,23 +15,23 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from spag.config import RunConfig
+from spag.config.schema import RunConfig
+from spag.core.errors import RunError, SpagError
 from spag.engines.base import Engine
 from spag.engines.opening import open_engine, sampling_of
-from spag.errors import RunError, SpagError
-from spag.game.base import Role
-from spag.game.judge import JudgeMode
-from spag.game.taboo import AdversarialTaboo
-from spag.game.words import Split, split_of
-from spag.stages import prompts_of
+from spag.games.taboo.judge.judge import JudgeMode
+from spag.games.taboo.rules import AdversarialTaboo
+from spag.games.taboo.types import Role
+from spag.games.taboo.wordlist import load_words
+from spag.games.taboo.words import Split, split_of
+from spag.runs.folder import RunFolder
+from spag.runs.stages import prompts_of
 from spag.web import pages, play_pages
 from spag.web.games import GameRoom, Rules, Sessions
 from spag.web.index import GameIndex
-from spag.web.run_folder import RunFolder
 from spag.web.security import LOGIN, TOKEN_COOKIE, Access, Guard
 from spag.web.site import Site, form_of, is_swap, site_of
 from spag.web.speakers import REPLY_LIMIT_S, Speakers
-from spag.wordlist import load_words
 
 logger = logging.getLogger(__name__)
 

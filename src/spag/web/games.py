@@ -10,13 +10,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from spag.core.errors import DataError, EngineError
+from spag.core.types import GameState, Utterance
 from spag.engines.base import Sampling
-from spag.errors import DataError, EngineError
-from spag.game.base import GameState, Role, Utterance
-from spag.game.prompts import PromptSet, stop_strings
-from spag.game.taboo import AdversarialTaboo
-from spag.game.words import parse_words
-from spag.selfplay import deserves_another, next_request
+from spag.games.taboo.prompts import PromptSet, stop_strings
+from spag.games.taboo.rules import AdversarialTaboo
+from spag.games.taboo.types import Role
+from spag.games.taboo.words import parse_words
+from spag.rollout.runner import deserves_another, next_request
 from spag.web.speakers import REPLY_LIMIT_S, Reply, Speakers
 
 LONGEST_UTTERANCE = 2000

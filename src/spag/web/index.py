@@ -18,11 +18,11 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from spag.episodes import Episode
-from spag.errors import DataError
-from spag.game.base import Outcome, Role
-from spag.game.judge import JudgeMode, judge_episode
-from spag.web.run_folder import Source
+from spag.core.episodes import Episode
+from spag.core.errors import DataError
+from spag.games.taboo.judge.judge import JudgeMode, judge_episode
+from spag.games.taboo.types import Outcome, Role
+from spag.runs.folder import Source
 
 BATCH = 400  # games taken in between two chances for a page to be answered
 PREVIEW = 160  # characters of the last utterance that the list of games shows

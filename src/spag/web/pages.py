@@ -9,11 +9,11 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Depends, HTTPException, Query, Request
 from starlette.responses import HTMLResponse, Response
 
-from spag.game.base import Role
+from spag.games.taboo.explain import explain
+from spag.games.taboo.types import Role
 from spag.web import queries
 from spag.web.queries import GameFilter
 from spag.web.site import Site, is_swap, site_of
-from spag.web.verdicts import explain
 
 LATEST = 8
 PER_SOURCE = 3

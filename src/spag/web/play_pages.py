@@ -12,13 +12,13 @@ from fastapi import APIRouter, Depends, HTTPException, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from spag.episodes import Episode
-from spag.errors import DataError, RunError
-from spag.game.base import Role
+from spag.core.episodes import Episode
+from spag.core.errors import DataError, RunError
+from spag.games.taboo.explain import Explanation, explain
+from spag.games.taboo.types import Role
 from spag.web.games import LONGEST_UTTERANCE, GameRoom, HumanGame, Session, checked_word
 from spag.web.security import SESSION_COOKIE
 from spag.web.site import Site, form_of, is_swap, site_of
-from spag.web.verdicts import Explanation, explain
 
 HOLD_S = 10.0  # how long a request waits for news
 _LOOK_S = 0.05

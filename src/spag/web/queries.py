@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from pydantic import BaseModel, BeforeValidator, Field
 
-from spag.game.base import Outcome
+from spag.games.taboo.types import Outcome
 from spag.web.index import GameIndex
 
 PAGE_SIZE = 30

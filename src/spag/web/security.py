@@ -19,7 +19,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from spag.errors import ConfigError
+from spag.core.errors import ConfigError
 
 TOKEN_VARIABLE = "SPAG_WEB_TOKEN"
 TOKEN_COOKIE = "spag_token"

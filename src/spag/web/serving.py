@@ -2,7 +2,7 @@
 
 import socket
 
-from spag.errors import ConfigError
+from spag.core.errors import ConfigError
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -8,12 +8,12 @@ from fastapi import Request
 from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
+from spag.display.html import environment
+from spag.games.taboo.explain import TITLES
+from spag.runs.folder import RunFolder
 from spag.web.games import GameRoom, Sessions
 from spag.web.index import GameIndex
-from spag.web.render import environment
-from spag.web.run_folder import RunFolder
 from spag.web.security import Access
-from spag.web.verdicts import TITLES
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from spag.core.errors import EngineError, SpagError
 from spag.engines.base import Completion, Engine, Request
-from spag.errors import EngineError, SpagError
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,102 @@
+"""What a person sees: rich progress bars on a terminal, plain log lines elsewhere, and tables."""
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from rich import box
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from spag.core.progress import Reporter, Tracker
+
+logger = logging.getLogger("spag")
+PLAIN_INTERVAL_S = 15.0
+
+
+@dataclass(slots=True)
+class _BarTracker:
+    progress: Progress
+    task: TaskID
+
+    def update(self, done: int, detail: str = "") -> None:
+        self.progress.update(self.task, completed=done, detail=escape(detail))
+
+
+@dataclass(slots=True)
+class _PlainTracker:
+    title: str
+    total: int
+    first: int
+    started: float = field(default_factory=time.monotonic)
+    last_line: float = field(default_factory=time.monotonic)
+
+    def update(self, done: int, detail: str = "") -> None:
+        now = time.monotonic()
+        if now - self.last_line < PLAIN_INTERVAL_S and done < self.total:
+            return
+        self.last_line = now
+        rate = (done - self.first) / max(now - self.started, 1e-9)
+        left = f", {_clock((self.total - done) / rate)} left" if rate > 0 and done < self.total else ""
+        logger.info("%s: %d/%d%s  %s", self.title, done, self.total, left, detail)
+
+
+class ConsoleReporter:
+    """Satisfies ``spag.core.progress.Reporter``: bars on a terminal, a log line now and then elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    @contextmanager
+    def track(self, title: str, total: int, done: int = 0) -> Iterator[Tracker]:
+        if not self._console.is_terminal:
+            yield _PlainTracker(title, total, done)
+            return
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[detail]}"),
+        )
+        with Progress(*columns, console=self._console) as progress:
+            yield _BarTracker(progress, progress.add_task(escape(title), total=total, completed=done, detail=""))
+
+    def note(self, message: str) -> None:
+        logger.info(message)
+
+
+def make_reporter(console: Console) -> Reporter:
+    """Set up logging to ``console`` and return the reporter that goes with it."""
+    handler: logging.Handler
+    if console.is_terminal:
+        handler = RichHandler(console=console, show_path=False, show_level=False, markup=False, log_time_format="%H:%M:%S")
+        handler.setFormatter(logging.Formatter("%(message)s"))
+    else:
+        handler = logging.StreamHandler(console.file)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
+    logger.handlers[:] = [handler]
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    return ConsoleReporter(console)
+
+
+def new_table(title: str | None, *columns: str) -> Table:
+    """Return a table in the look that all have, narrow enough for 80 columns: text in its first column, figures in the others."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for index, label in enumerate(columns):
+        table.add_column(label, justify="right" if index else "left")
+    return table
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"

@@ -1,0 +1,122 @@
+"""Reading and writing the options of ``config.py``: shipped presets, YAML files, dotted overrides (``--set selfplay.words=200``).
+
+Unknown keys are refused with the nearest known name. ``configuration_page`` makes ``docs/configuration.md``.
+"""
+
+import difflib
+import json
+from collections.abc import Iterator, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from spag.config.schema import RunConfig
+from spag.core.errors import ConfigError
+
+
+def preset_names() -> list[str]:
+    """Return the names of the shipped presets."""
+    return sorted(
+        entry.name.removesuffix(".yaml") for entry in resources.files("spag.config.presets").iterdir() if entry.name.endswith(".yaml")
+    )
+
+
+def load_config(name: str, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read a preset (by name) or a YAML file (by path) and apply ``a.b=value`` overrides. Raises ``ConfigError``."""
+    path = Path(name)
+    if name in preset_names():
+        text, label = (resources.files("spag.config.presets") / f"{name}.yaml").read_text(encoding="utf-8"), f"preset {name}"
+    elif path.is_file():
+        text, label = path.read_text(encoding="utf-8"), name
+    else:
+        raise ConfigError(f"{name}: no such config file, and no preset of that name (presets: {', '.join(preset_names())})")
+    return parse_config(text, label, overrides)
+
+
+def parse_config(text: str, label: str, overrides: Sequence[str] = ()) -> RunConfig:
+    """Parse YAML ``text``, which errors call ``label``."""
+    try:
+        data = yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{label}: not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{label}: expected a mapping of options, got {type(data).__name__}")
+    for override in overrides:
+        _apply_override(data, override)
+    try:
+        return RunConfig.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(f"{label}: {_describe(error)}") from error
+
+
+def dump_config(config: RunConfig) -> str:
+    """Return the resolved config as YAML; ``parse_config`` reads it back to an equal one."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+
+
+def option_names(section: type[BaseModel] = RunConfig, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every dotted option name with its pydantic field."""
+    for name, info in section.model_fields.items():
+        nested = next((t for t in (info.annotation, *get_args(info.annotation)) if isinstance(t, type) and issubclass(t, BaseModel)), None)
+        if nested is not None:
+            yield from option_names(nested, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", info
+
+
+def configuration_page() -> str:
+    """Return docs/configuration.md: every option with its default and meaning."""
+    lines = [
+        "# Configuration",
+        "",
+        "Every option of a preset or a YAML file, and of `--set A.B=VALUE`. Defaults are the paper's for LLaMA-2-7B. Made by `make docs`.",
+        "",
+        "| option | default | meaning |",
+        "| --- | --- | --- |",
+    ]
+    for name, info in option_names():
+        value = TypeAdapter(Any).dump_python(info.get_default(call_default_factory=True), mode="json")
+        choices = next((get_args(t) for t in (info.annotation, *get_args(info.annotation)) if get_origin(t) is Literal), ())
+        meaning = (info.description or "") + (f" ({', '.join(map(str, choices))})" if choices else "")
+        lines.append(f"| `{name}` | `{json.dumps(value)}` | {meaning} |".replace("<", "&lt;"))
+    return "\n".join(lines) + "\n"
+
+
+def _apply_override(data: dict[str, Any], override: str) -> None:
+    key, equals, value = override.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"--set {override}: write it as a.b=value")
+    *parents, last = key.split(".")
+    at = data
+    for parent in parents:
+        nested = at.get(parent)
+        at[parent] = dict(nested) if isinstance(nested, dict) else {}  # a copy: a YAML alias makes two sections one object
+        at = at[parent]
+    try:
+        at[last] = _scalar(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {override}: the value is not YAML") from error
+
+
+def _scalar(value: str) -> Any:
+    """YAML, except that 5e-6 is a number (YAML 1.1 asks for 5.0e-6)."""
+    try:
+        return float(value) if "e" in value.lower() else yaml.safe_load(value)
+    except ValueError:
+        return yaml.safe_load(value)
+
+
+def _describe(error: ValidationError) -> str:
+    """One line for the first fault; an unknown key comes with the nearest known name."""
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        known = [name for name, _ in option_names()]
+        sections = {name.rpartition(".")[0] for name in known if "." in name}
+        near = difflib.get_close_matches(key, [*known, *sections], n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]}?" if near else "; see docs/configuration.md"
+        return f"unknown option {key}{hint}"
+    return f"{key}: {first['msg'][:1].lower()}{first['msg'][1:]}, got {first['input']!r}"

@@ -1,0 +1,186 @@
+"""Episodes and training samples: the two row types, and reading them from our JSONL and from upstream's JSON.
+
+One row of ``episodes.jsonl``:
+
+    {"id":"river-0","game":"adversarial_taboo","target_word":"river","max_turns":5,
+     "history":[{"role":"attacker","content":"..."}],"outcome":"defender_wins","reason":"...","seed":7,
+     "players":{"attacker":{"model":"m","sampling":{}}},"schema_version":1}
+
+One row of ``samples.jsonl``:
+
+    {"query":"...","target":"...","reward":0.55,"weight":0.75,"role":"attacker","type":"rl","episode_id":"river-0","turn":2}
+
+Upstream's files (a JSON list, or JSON lines, with fewer fields) are read by the same functions; a sample's query may also be
+named ``prompt`` and its target ``answer``. ``store.py`` writes the rows.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from spag.core.errors import DataError
+from spag.core.types import Utterance
+from spag.games.taboo.types import Outcome, Role
+
+SCHEMA_VERSION = 1
+
+
+class SampleType(StrEnum):
+    """What a training sample is for: offline RL, an SFT mix-in, or imitation."""
+
+    RL = "rl"
+    SFT = "sft"
+    IMITATION = "imitation"
+
+
+@dataclass(frozen=True, slots=True)
+class PlayerInfo:
+    """Who played a role: the model's name or path, and the sampling settings."""
+
+    model: str
+    sampling: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """One game. ``outcome`` and ``reason`` are the judge's at play time; upstream's files carry none."""
+
+    target_word: str
+    max_turns: int
+    history: tuple[Utterance, ...]
+    id: str = ""
+    game: str = "adversarial_taboo"
+    outcome: Outcome | None = None
+    reason: str = ""
+    seed: int | None = None
+    players: Mapping[Role, PlayerInfo] = field(default_factory=dict)
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSample:
+    """One (query, target) pair.
+
+    ``turn`` is the 1-based turn in which the target was spoken; SFT rows have no role, episode or turn.
+    """
+
+    query: str
+    target: str
+    reward: float = 1.0
+    weight: float = 1.0
+    role: Role | None = None
+    type: SampleType = SampleType.RL
+    episode_id: str = ""
+    turn: int | None = None
+
+
+Row = TypeVar("Row", Episode, TrainingSample)
+_UPSTREAM_NAMES = {"prompt": "query", "answer": "target"}
+_EPISODES = msgspec.json.Decoder(Episode)
+_OBJECTS = msgspec.json.Decoder()
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeFile:
+    """The episodes of a file, one in memory at a time. It can be gone through again: each time it is read anew."""
+
+    path: Path
+
+    def __iter__(self) -> Iterator[Episode]:
+        for place, row in _rows(self.path, _EPISODES):
+            yield _checked(row if isinstance(row, Episode) else _convert(_object(row, place), Episode, place), place)
+
+
+def read_episodes(path: str | Path) -> EpisodeFile:
+    """Return the episodes of a file, ours or upstream's. Going through them raises ``DataError`` naming file and line."""
+    return EpisodeFile(Path(path))
+
+
+def read_samples(path: str | Path) -> Iterator[TrainingSample]:
+    """Yield the training samples of a file, ours or upstream's. Raises ``DataError`` naming file and line."""
+    for place, row in raw_rows(Path(path)):
+        sample = sample_of(row, place)
+        if not sample.target.strip():
+            raise DataError(f"{place}: the target is empty; there is nothing to train on")
+        yield sample
+
+
+def sample_of(row: Mapping[str, Any], place: str) -> TrainingSample:
+    """Turn a raw row, under our names or upstream's, into a sample."""
+    renamed = {_UPSTREAM_NAMES.get(key, key): value for key, value in row.items()}
+    if not renamed.get("role"):
+        renamed.pop("role", None)
+    return _convert(renamed, TrainingSample, place)
+
+
+def _checked(episode: Episode, place: str) -> Episode:
+    if not episode.target_word.strip():
+        raise DataError(f"{place}: target_word is empty")
+    if episode.max_turns < 1:
+        raise DataError(f"{place}: max_turns is {episode.max_turns}; it must be at least 1")
+    if episode.schema_version > SCHEMA_VERSION:
+        raise DataError(f"{place}: schema_version {episode.schema_version} is newer than this spag knows ({SCHEMA_VERSION}); update spag")
+    return episode
+
+
+def _convert(row: Mapping[str, Any], kind: type[Row], place: str) -> Row:
+    try:
+        return msgspec.convert(row, kind)
+    except msgspec.ValidationError as error:
+        raise DataError(f"{place}: {str(error)[:1].lower()}{str(error)[1:]}") from error
+
+
+def raw_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (place, row): one JSON object a line, or one JSON list of objects (upstream)."""
+    for place, row in _rows(path, _OBJECTS):
+        yield place, _object(row, place)
+
+
+def _rows(path: Path, decoder: "msgspec.json.Decoder[Any]") -> Iterator[tuple[str, Any]]:
+    """Yield (place, row) of a file's lines as ``decoder`` reads them; those that it cannot read, and rows of a list, as plain JSON."""
+    try:
+        with path.open("rb") as stream:
+            start = stream.read(64).lstrip()
+            stream.seek(0)
+            yield from _listed_rows(path, stream.read()) if start.startswith(b"[") else _line_rows(path, stream, decoder)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _line_rows(path: Path, lines: Iterable[bytes], decoder: "msgspec.json.Decoder[Any]") -> Iterator[tuple[str, Any]]:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        place = f"{path}:{number}"
+        try:
+            row = decoder.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError):  # what is wrong is said by the slower way
+            row = _decode(line, place)
+        yield place, row
+
+
+def _listed_rows(path: Path, data: bytes) -> Iterator[tuple[str, Any]]:
+    """Rows of a JSON list carry their index as the place: a line number means nothing in a file of one line."""
+    for number, row in enumerate(_decode(data, str(path)), start=1):
+        yield f"{path}: row {number}", row
+
+
+def _decode(data: bytes, place: str) -> Any:
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        try:
+            data.decode("utf-8")
+        except UnicodeDecodeError as encoding:
+            raise DataError(f"{place}: not UTF-8 at byte {encoding.start}; save the file as UTF-8") from error
+        raise DataError(f"{place}: not JSON: {error}") from error
+
+
+def _object(row: Any, place: str) -> dict[str, Any]:
+    if not isinstance(row, dict):
+        raise DataError(f"{place}: expected a JSON object, got {type(row).__name__}")
+    return row

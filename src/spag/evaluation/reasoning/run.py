@@ -1,0 +1,189 @@
+"""Do models reason better? lm-eval's tasks on several models, with a standard error at every figure and item-by-item differences.
+
+The first model is the reference. A (model, task) pair is a stage in the folder's manifest: done ones are not computed again, and one whose
+settings, model or data changed is an error that names the change. The folder holds:
+
+    MODEL/TASK.jsonl   one line an item: {"task":"arc_easy","doc":3,"doc_hash":"..","prompt_hash":"..",
+                       "metrics":{"acc":1.0,"acc_norm":0.0},"target":"2","answers":[[-9.1,false],[-7.7,false],[-8.2,false]]}
+    MODEL/answers-IDENTITY.jsonl   every answer of the model, so that a stopped task goes on
+    results.json       everything shown, recomputed from the items
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import lm_eval
+from lm_eval.utils import set_torch_seed
+
+from spag.config.schema import ModelConfig
+from spag.core.errors import ConfigError
+from spag.core.progress import Reporter
+from spag.core.store import FolderLock, file_digest, write_json, write_rows
+from spag.evaluation.reasoning.lm import RememberingLM
+from spag.evaluation.reasoning.results import Items, check_same_items, figures_of, read_items
+from spag.evaluation.reasoning.tasks import LoadedTask, ReasoningSettings, load_tasks, mean_metrics, quiet_harness
+from spag.models.loading import adapter_base, library_versions, resolve_model
+from spag.runs.manifest import Manifest
+
+
+def evaluate_reasoning(
+    models: Mapping[str, ModelConfig], settings: ReasoningSettings, folder: Path, reporter: Reporter, *, force: bool = False
+) -> dict[str, Any]:
+    """Evaluate ``models`` by name, the reference first, and return what ``folder/results.json`` then holds.
+
+    A model's dtype must be settled (not ``auto``). Raises ``ConfigError`` or ``DataError`` before any work when a task cannot be had, and
+    ``RunError`` when results in ``folder`` come from other settings, unless ``force`` redoes those.
+    """
+    places = _places(models)
+    reporter.note(f"loading {len(settings.names)} tasks and their data")
+    tasks = load_tasks(settings)
+    with FolderLock(folder):
+        manifest = Manifest.open(folder, force=force)
+        identities = {name: _identity(model) for name, model in models.items()}
+        wanted = {
+            (name, task.name): (f"{places[name]}/{task.name}", _stage_settings(identities[name], task, settings))
+            for name in models
+            for task in tasks
+        }
+        for stage in wanted.values():
+            if manifest.is_stale(*stage):
+                manifest.begin(*stage)  # refuses now, not after hours
+        for name, model in models.items():
+            todo = [task for task in tasks if manifest.begin(*wanted[name, task.name])]
+            if done := [task.label for task in tasks if task not in todo]:
+                reporter.note(f"{name}: done before: {', '.join(done)}")
+            if todo:
+                cache = folder / places[name] / f"answers-{identities[name]}.jsonl"
+                _evaluate(name, model, todo, cache, manifest, settings, reporter)
+        results = _results(models, identities, places, tasks, manifest, settings)
+        write_json(folder / "results.json", results)
+    return results
+
+
+def _evaluate(
+    name: str,
+    model: ModelConfig,
+    tasks: Sequence[LoadedTask],
+    cache: Path,
+    manifest: Manifest,
+    settings: ReasoningSettings,
+    reporter: Reporter,
+) -> None:
+    """Ask one model ``tasks``; each one's items are on disk before the next begins."""
+    place = cache.parent
+    with quiet_harness():
+        lm = RememberingLM(model, cache, settings.batch_size, reporter)
+        for task in tasks:
+            lm.title = f"{name} {task.label}"
+            with manifest.running(f"{place.name}/{task.name}") as results:
+                items = _ask(lm, task, settings)
+                write_rows(place / f"{task.name}.jsonl", items)
+                results.update(items=len(items), versions=_versions())
+
+
+def _ask(lm: RememberingLM, task: LoadedTask, settings: ReasoningSettings) -> Items:
+    """Return a row per item of ``task``, in the order of its parts."""
+    for part in task.parts.values():
+        part.set_fewshot_seed(settings.seed)  # every model sees the same solved examples
+    set_torch_seed(settings.seed)
+    samples = lm_eval.evaluate(lm, {"tasks": task.parts}, limit=settings.limit, bootstrap_iters=0, log_samples=True)["samples"]
+    return [item for name, part in task.parts.items() for item in _items(name, samples[name], mean_metrics(part))]
+
+
+def _items(name: str, samples: Sequence[Mapping[str, Any]], metrics: Iterable[str]) -> Items:
+    """Keep the answers under the task's first filter, which is the one its authors report."""
+    kept = [sample for sample in samples if sample["filter"] == samples[0]["filter"]]
+    return [
+        {
+            "task": name,
+            "doc": sample["doc_id"],
+            "doc_hash": sample["doc_hash"][:16],
+            "prompt_hash": sample["prompt_hash"][:16],
+            "metrics": {metric: float(sample[metric]) for metric in metrics if metric in sample},
+            "target": str(sample["target"]),
+            "answers": sample["filtered_resps"],
+        }
+        for sample in sorted(kept, key=lambda sample: sample["doc_id"])
+    ]
+
+
+def _identity(model: ModelConfig) -> str:
+    """Return a digest of what decides a model's answers: the contents of its files (those of an adapter's base too) and its dtype."""
+    if model.name.startswith("openai:"):
+        raise ConfigError(f"{model.name}: an endpoint gives no log-likelihoods of given answers; name a model that can be loaded here")
+    material = [*_contents(model.name), model.dtype]
+    return hashlib.sha256(json.dumps(material).encode()).hexdigest()[:16]
+
+
+def _contents(name: str) -> list[Any]:
+    folder = Path(resolve_model(name))
+    if not folder.is_dir():
+        try:  # a hub model by its revision; its folder in the hub's cache is named after the commit
+            return [name, Path(huggingface_hub.hf_hub_download(name, "config.json")).parent.name]
+        except (OSError, ValueError):
+            return [name]  # loading it says what is wrong
+    files = [[file.name, file_digest(file)] for file in sorted(folder.iterdir()) if file.is_file() and not file.name.startswith(".")]
+    base = adapter_base(folder)
+    return files + (_contents(base) if base is not None else [])
+
+
+def _stage_settings(identity: str, task: LoadedTask, settings: ReasoningSettings) -> dict[str, Any]:
+    return {
+        "model": identity,
+        "task": {"definition_and_data": task.digest, "shots": task.shots},
+        "limit": settings.limit,
+        "seed": settings.seed,
+        "lm_eval": version("lm_eval"),
+    }
+
+
+def _places(models: Mapping[str, ModelConfig]) -> dict[str, str]:
+    """Return a folder name for each model. Raises ``ConfigError`` when two would share one."""
+    places = {name: re.sub(r"[^\w.-]+", "-", name).strip("-.") or "model" for name in models}
+    if len(set(places.values())) < len(places):
+        raise ConfigError(f"models {', '.join(models)} need names that differ as folder names; give them as NAME=MODEL")
+    return places
+
+
+def _results(
+    models: Mapping[str, ModelConfig],
+    identities: Mapping[str, str],
+    places: Mapping[str, str],
+    tasks: Sequence[LoadedTask],
+    manifest: Manifest,
+    settings: ReasoningSettings,
+) -> dict[str, Any]:
+    """Return what ``results.json`` holds, from the items on disk."""
+    items = {task.name: {name: read_items(manifest.folder / places[name] / f"{task.name}.jsonl") for name in models} for task in tasks}
+    for task_name, rows in items.items():
+        check_same_items(task_name, rows)
+    figures = figures_of({task.name: task.metric for task in tasks}, items, settings.seed)
+    for name, model in models.items():
+        figures[name].update(model=model.model_dump(mode="json"), identity=identities[name])
+        for task in tasks:
+            stage = manifest.stages[f"{places[name]}/{task.name}"]
+            figures[name]["tasks"][task.name].update(seconds=stage["seconds"], versions=stage["results"]["versions"])
+    return {
+        "schema_version": 1,
+        "reference": next(iter(models)),
+        "settings": {
+            **asdict(settings),
+            "tasks": list(settings.names),
+            "task_path": str(settings.task_path) if settings.task_path else None,
+        },
+        "errors": "se: standard error over items; low, high: 95 % bootstrap interval; p: exact test of better against worse items",
+        "tasks": {task.name: {"label": task.label, "metric": task.metric, "shots": task.shots, "digest": task.digest} for task in tasks},
+        "models": figures,
+    }
+
+
+def _versions() -> dict[str, str]:
+    libraries = {name: str(number) for name, number in library_versions().items()}
+    return {**libraries, **{name: version(name) for name in ("spag", "lm_eval", "datasets")}}

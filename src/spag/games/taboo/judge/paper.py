@@ -1,0 +1,57 @@
+"""The judge of the published code (Linear95/SPAG at 4abe36b), kept to compare with its results; ``matching.py`` is the better one.
+
+Its known defects are kept: forms are matched as substrings (``cat`` in ``category``), a guess is right when a form merely opens it
+(``cathedral`` for ``cat``), and nothing hidden is seen. One thing differs: upstream took plurals from a language library; here simple
+English rules and a few common irregular plurals stand in, so rare irregular plurals may be missed.
+"""
+
+import re
+from functools import lru_cache
+
+from spag.games.taboo.types import Outcome, Role
+
+_GUESS = "i know the word! it"
+_IRREGULAR_PLURALS = {
+    "child": "children", "foot": "feet", "goose": "geese", "half": "halves", "knife": "knives", "leaf": "leaves", "life": "lives",
+    "loaf": "loaves", "man": "men", "mouse": "mice", "ox": "oxen", "person": "people", "shelf": "shelves", "thief": "thieves",
+    "tooth": "teeth", "wife": "wives", "wolf": "wolves", "woman": "women",
+}  # fmt: skip
+
+
+def plural(word: str) -> str:
+    """Return the English plural by rule: s, x, z, ch, sh take -es; consonant + y becomes -ies; a few irregular nouns; else -s."""
+    if word in _IRREGULAR_PLURALS:
+        return _IRREGULAR_PLURALS[word]
+    if word.endswith(("s", "x", "z", "ch", "sh")):
+        return word + "es"
+    if word.endswith("y") and word[-2:-1] not in ("", *"aeiou"):
+        return word[:-1] + "ies"
+    return word + "s"
+
+
+@lru_cache(maxsize=4096)
+def _forms(target_word: str) -> tuple[str, ...]:
+    word = target_word.lower()
+    return (word, word + "ing", word + "ed", plural(word))
+
+
+@lru_cache(maxsize=4096)
+def _right_guess(target_word: str) -> re.Pattern[str]:
+    forms = "|".join(re.escape(form) for form in _forms(target_word))
+    return re.compile(f"{_GUESS}.{{1,8}}(?:{forms})")
+
+
+def judge_paper(role: Role, text: str, target_word: str) -> tuple[Outcome, str] | None:
+    """Judge one utterance as upstream does; ``None`` while the game goes on."""
+    text = text.lower()
+    said = next((form for form in _forms(target_word) if form in text), None)
+    guessed = re.search(f"{_GUESS}.{{1,8}}", text) is not None
+    if role is Role.ATTACKER:
+        if said is not None:
+            return Outcome.ATTACKER_VIOLATION, f'the attacker\'s text contains "{said}"'
+        return (Outcome.ATTACKER_VIOLATION, "the attacker announced a guess") if guessed else None
+    if guessed:
+        if _right_guess(target_word).search(text):
+            return Outcome.DEFENDER_WINS, f'the defender announced a guess that begins with a form of "{target_word}"'
+        return Outcome.ATTACKER_WINS, f'the defender announced a guess that does not begin with "{target_word}"'
+    return (Outcome.ATTACKER_WINS, f'the defender\'s text contains "{said}"') if said is not None else None

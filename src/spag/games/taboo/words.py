@@ -1,0 +1,59 @@
+"""Target words: what is one, and which half of the evaluation it belongs to.
+
+A word's split hangs on nothing but its lemma, so that it is the same in every run and file, and forms of one word never straddle it.
+The held-out tenth is this project's addition to the paper.
+"""
+
+import hashlib
+import unicodedata
+from collections.abc import Iterable
+from enum import StrEnum
+
+from simplemma import lemmatize
+
+from spag.core.errors import DataError
+
+MAX_LENGTH = 40
+_HELD_OUT_IN = 10
+_UNPRINTABLE = frozenset({"Cc", "Zl", "Zp"})
+
+
+class Split(StrEnum):
+    """What a word is for: self-play and training, or evaluation only."""
+
+    TRAIN = "train"
+    HELD_OUT = "held_out"
+
+
+def split_of(word: str) -> Split:
+    """Return the split of ``word``: one lemma in ten is held out, by the SHA-256 of the lower-cased lemma."""
+    folded = str(lemmatize(word.strip().lower(), lang="en")).lower()
+    number = int.from_bytes(hashlib.sha256(folded.encode()).digest()[:8], "big")
+    return Split.HELD_OUT if number % _HELD_OUT_IN == 0 else Split.TRAIN
+
+
+def parse_words(lines: Iterable[str], source: str) -> list[str]:
+    """Return the words of a file, one a line, in order; blank lines are skipped, and words that differ only in case count once.
+
+    There is no comment sign: ``C#`` is a word. Raises ``DataError`` as ``source:LINE: ...`` for a line that cannot be a target word.
+    """
+    words: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        word = unicodedata.normalize("NFC", line.strip().removeprefix("\ufeff").strip())
+        if not word:
+            continue
+        if fault := _fault(word):
+            raise DataError(f"{source}:{number}: {fault}; write one word a line")
+        words.setdefault(word.casefold(), word)
+    return list(words.values())
+
+
+def _fault(word: str) -> str | None:
+    shown = ascii(word[:MAX_LENGTH])
+    if any(unicodedata.category(character) in _UNPRINTABLE for character in word):
+        return f"{shown} holds a control character"
+    if len(word) > MAX_LENGTH:
+        return f"{shown}... has {len(word)} characters; a target word has at most {MAX_LENGTH}"
+    if not any(character.isalnum() for character in word):
+        return f"{shown} has no letter or digit"
+    return None

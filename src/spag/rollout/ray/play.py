@@ -1,0 +1,194 @@
+"""Self-play on Ray: one engine actor a GPU (or group of them), small leases out, finished games back to one writer.
+
+The games and their seeds are those of one machine, whoever plays them. An actor that dies, or brings no game for ``cluster.deadline``
+seconds, is replaced and its games are played again elsewhere; a dead driver resumes from its file. The driver takes what has come before it
+hands out more, so a slow disk slows the engines instead of filling memory.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from spag.config.schema import ClusterConfig
+from spag.core.episodes import Episode
+from spag.core.errors import ConfigError, EngineError, SpagError, first_line
+from spag.rollout.ray.connection import connected, nodes
+from spag.rollout.ray.ledger import Ledger
+from spag.rollout.ray.worker import Finished, PlayJob, PlayWorker
+from spag.rollout.runner import GameSpec, PlayStats
+
+_AHEAD = 2  # calls under way on each worker
+_LOSSES = 3  # of each worker, on average, without a finished game between them, end the play
+
+
+class _Phase(Enum):
+    """What a worker is at: its process starts (or waits for room), its engines open, it plays."""
+
+    STARTING = auto()
+    OPENING = auto()
+    PLAYING = auto()
+
+
+@dataclass(slots=True)
+class _Member:
+    """A worker and what it owes. ``calls`` begins with those of ``ready`` and ``open``."""
+
+    number: int
+    actor: Any
+    calls: deque[Any]
+    phase: _Phase = _Phase.STARTING
+    heard: float = field(default_factory=time.monotonic)
+
+
+def play_on_ray(
+    specs: Sequence[GameSpec],
+    job: PlayJob,
+    cluster: ClusterConfig,
+    stats: PlayStats,
+    stack: ExitStack,
+    note: Callable[[str], None],
+) -> Iterator[list[Episode]]:
+    """Start the workers, which ``stack`` stops, and yield episodes as they finish anywhere.
+
+    ``cluster.address`` must be set. Raises ``ConfigError`` when there is no cluster or nothing in it can play, what the opening of a model
+    raises, and ``EngineError`` when engines are lost again and again without finishing a game.
+    """
+    assert cluster.address is not None
+    stack.enter_context(connected(cluster.address))
+    crew = Crew(specs, job, cluster, stats, note)
+    stack.callback(crew.dismiss)
+    return crew.batches()
+
+
+class Crew:
+    """All workers of one play."""
+
+    def __init__(
+        self, specs: Sequence[GameSpec], job: PlayJob, cluster: ClusterConfig, stats: PlayStats, note: Callable[[str], None]
+    ) -> None:
+        self.cluster, self.stats, self.note = cluster, stats, note
+        count, self.resources = _layout(job, cluster)
+        count = min(count, len(specs))
+        self.ledger = Ledger(specs, (job.rules.in_flight or cluster.lease) + cluster.lease)
+        self.job = ray.put(job)
+        self.losses = 0
+        self.members: list[_Member] = []
+        self._numbers = 0
+        for _ in range(count):
+            self._hire()
+        note(f"cluster: {count} workers, {self._needs()} each, on {len(nodes())} nodes")
+
+    def batches(self) -> Iterator[list[Episode]]:
+        """Yield every game once, with those that arrive at the same time."""
+        while self.ledger.left:
+            if episodes := [episode for member in self._with_news() for episode in self._hear(member)]:
+                yield episodes
+            self._replace_silent()
+
+    def dismiss(self) -> None:
+        """Stop all workers; engines that work in processes of their own get a moment to end them."""
+        closing = [member.actor.close.remote() for member in self.members if member.phase is _Phase.PLAYING]
+        if closing:
+            ray.wait(closing, num_returns=len(closing), timeout=5.0)
+        for member in self.members:
+            ray.kill(member.actor)
+
+    def _needs(self) -> str:
+        return ", ".join(f"{count:g} {name.removeprefix('num_')}" for name, count in self.resources.items())
+
+    def _hire(self) -> None:
+        self._numbers += 1
+        actor: Any = ray.remote(PlayWorker).options(max_restarts=0, scheduling_strategy="SPREAD", **self.resources).remote()
+        self.members.append(_Member(self._numbers, actor, deque([actor.ready.remote(), actor.open.remote(self.job)])))
+
+    def _with_news(self) -> list[_Member]:
+        """Wait a second at most for anything from anyone."""
+        first = {member.calls[0]: member for member in self.members if member.calls}
+        ready, rest = ray.wait(list(first), num_returns=1, timeout=1.0)
+        more, _ = ray.wait(rest, num_returns=len(rest), timeout=0.0) if rest else ([], [])
+        return [first[ref] for ref in (*ready, *more)]
+
+    def _hear(self, member: _Member) -> list[Episode]:
+        """Take one answer of a worker, keep it busy, and return the games that it brought."""
+        try:
+            answer = ray.get(member.calls.popleft())
+        except RayTaskError as error:
+            if isinstance(error.cause, EngineError):
+                self._lose(member, first_line(error.cause))
+                return []
+            if isinstance(error.cause, SpagError):
+                raise error.cause from None  # a model that does not load here loads nowhere
+            raise
+        except RayError as error:
+            self._lose(member, f"{type(error).__name__}: {first_line(error, 150)}")
+            return []
+        member.heard = time.monotonic()
+        episodes = self._finished(member, answer) if isinstance(answer, Finished) else []
+        member.phase = _Phase.OPENING if member.phase is _Phase.STARTING else _Phase.PLAYING
+        self._employ(member)
+        return episodes
+
+    def _finished(self, member: _Member, answer: Finished) -> list[Episode]:
+        self.stats.add(answer.stats)
+        episodes = [episode for episode in answer.episodes if self.ledger.finish(member.number, episode.id)]
+        self.losses = 0 if episodes else self.losses
+        return episodes
+
+    def _employ(self, member: _Member) -> None:
+        """Keep ``_AHEAD`` turns under way while the worker holds games."""
+        if member.phase is not _Phase.PLAYING:
+            return
+        while len(member.calls) < _AHEAD:
+            specs = self.ledger.lease(member.number, len(self.members))
+            if not specs and not self.ledger.held(member.number):
+                return
+            member.calls.append(member.actor.turn.remote(specs))
+
+    def _replace_silent(self) -> None:
+        now = time.monotonic()
+        if all(member.phase is _Phase.STARTING and now - member.heard > self.cluster.deadline for member in self.members):
+            limit = f"{self.cluster.deadline:g} s"
+            raise EngineError(
+                f"cluster: no worker could start within {limit}; each needs {self._needs()} of one node that others leave free"
+            )
+        for member in list(self.members):
+            if member.calls and member.phase is not _Phase.STARTING and now - member.heard > self.cluster.deadline:
+                self._lose(member, f"nothing heard for {self.cluster.deadline:g} s")
+            elif not member.calls:
+                member.heard = now
+                self._employ(member)  # games have come back from a lost worker
+
+    def _lose(self, member: _Member, why: str) -> None:
+        """Replace a worker that is dead or hangs."""
+        self.losses += 1
+        ray.kill(member.actor)
+        self.members.remove(member)
+        games = self.ledger.take_back(member.number)
+        if self.losses > _LOSSES * (len(self.members) + 1):
+            raise EngineError(f"cluster: {self.losses} workers were lost without a finished game between them; the last one: {why}")
+        self.note(f"cluster: worker {member.number} was lost ({why}); {games} games go to others")
+        self._hire()
+
+
+def _layout(job: PlayJob, cluster: ClusterConfig) -> tuple[int, dict[str, float]]:
+    """Return how many workers there are, and what each one takes. Raises ``ConfigError``."""
+    machines = nodes()
+    if job.gpus and any("GPU" in machine for machine in machines):
+        fitting = sum(int(machine.get("GPU", 0)) // job.gpus for machine in machines)
+        if not fitting:
+            raise ConfigError(
+                f"cluster: an engine takes {job.gpus} GPUs of one node, and no node has so many; lower engine.tensor_parallel"
+            )
+        return cluster.workers or fitting, {"num_gpus": job.gpus, "num_cpus": 1}
+    if not machines:
+        raise ConfigError("cluster: no node with a free CPU")
+    count = cluster.workers or len(machines)
+    smallest = min(int(machine["CPU"]) for machine in machines)
+    return count, {"num_cpus": max(1, smallest * len(machines) // count if count > len(machines) else smallest)}

@@ -1,0 +1,71 @@
+"""Weights on their way to engines of other nodes, through storage that all nodes see: a folder or any fsspec URL.
+
+A checkpoint is stored under a name of its own, made from its files' names, sizes and times of change; the list of its files is written
+last, so that a half-written copy is never loaded. Weights never pass through Ray.
+"""
+
+import fcntl
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import fsspec  # type: ignore[import-untyped]
+
+from spag.config.schema import ModelConfig
+from spag.core.errors import ConfigError, ModelError, StorageError, first_line
+from spag.core.store import folder_beside, folder_identity
+
+_LIST = "files.json"
+_SHARED = "shared:"
+
+
+def publish(model: ModelConfig, storage: str) -> ModelConfig:
+    """Copy a local folder's weights to ``storage`` unless they are there; models of other names stay as they are.
+
+    Raises ``ConfigError`` for a storage URL of an unknown kind, ``StorageError`` when it cannot be written.
+    """
+    folder = Path(model.name).expanduser()
+    if not folder.is_dir():
+        return model
+    identity = folder_identity(folder)
+    target = f"{storage.rstrip('/')}/{folder.parent.name}-{hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]}"
+    names = [name for name, _, _ in identity]
+    try:
+        system, root = fsspec.core.url_to_fs(target)
+        if not system.exists(f"{root}/{_LIST}"):
+            system.makedirs(root, exist_ok=True)
+            for name in names:
+                system.put_file(str(folder / name), f"{root}/{name}")
+            system.pipe_file(f"{root}/{_LIST}", json.dumps(names).encode())
+    except (ValueError, ImportError) as error:
+        raise ConfigError(f"cluster.storage={storage}: {first_line(error)}") from error
+    except OSError as error:
+        raise StorageError(f"{target}: cannot be written: {first_line(error)}") from error
+    return model.model_copy(update={"name": _SHARED + target})
+
+
+def fetch(model: ModelConfig, cache: Path) -> ModelConfig:
+    """Return ``model`` with its published weights in a folder of this node, under ``cache``. Raises ``ModelError``."""
+    if not model.name.startswith(_SHARED):
+        return model
+    url = model.name.removeprefix(_SHARED)
+    system, root = fsspec.core.url_to_fs(url)
+    local = cache / "weights" / Path(root).name
+    local.parent.mkdir(parents=True, exist_ok=True)
+    with (local.parent / f".{local.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one worker of a node fetches, the others wait for it
+        if not local.is_dir():
+            _download(system, root, url, local)
+    return model.model_copy(update={"name": str(local)})
+
+
+def _download(system: Any, root: str, url: str, local: Path) -> None:
+    """Make the folder ``local``, complete or absent."""
+    try:
+        with folder_beside(local) as beside:
+            for name in json.loads(system.cat_file(f"{root}/{_LIST}")):
+                system.get_file(f"{root}/{name}", str(beside / name))
+            beside.rename(local)
+    except OSError as error:
+        raise ModelError(f"{url}: the weights cannot be read: {first_line(error)}; does this node see cluster.storage?") from error

@@ -1,0 +1,106 @@
+"""Playing games into a file: resumable, one row a finished game, nothing played twice."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spag.core.episodes import Episode, read_episodes
+from spag.core.errors import RunError
+from spag.core.progress import Reporter, SilentReporter
+from spag.core.store import JsonlStore, cut_torn_line
+from spag.games.taboo.types import Outcome
+from spag.rollout.runner import GameSpec, PlayStats
+
+PlayThem = Callable[[Sequence[GameSpec], PlayStats, ExitStack], Iterator[Sequence[Episode]]]
+"""Plays games here or elsewhere: yields episodes as they finish, counts in the stats, and puts clean-up on the stack.
+
+Those that finish together come together, and cost one wait for the disk.
+"""
+
+
+@dataclass(slots=True)
+class PlaySummary:
+    """What is in the file now, and what this process added to it."""
+
+    games: int = 0
+    played_now: int = 0
+    seconds: float = 0.0
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    stats: PlayStats = field(default_factory=PlayStats)
+
+    @property
+    def games_per_hour(self) -> float:
+        return 3600 * self.played_now / self.seconds if self.seconds else 0.0
+
+    def add(self, other: "PlaySummary") -> None:
+        """Count what ``other`` counted, too."""
+        self.games += other.games
+        self.played_now += other.played_now
+        self.seconds += other.seconds
+        self.outcomes.update(other.outcomes)
+        self.stats.add(other.stats)
+
+    def describe(self) -> str:
+        """One line: rate and shares of outcomes."""
+        shares = {outcome: 100 * count / max(self.games, 1) for outcome, count in self.outcomes.items()}
+        return (
+            f"{self.games_per_hour:,.0f} games/h  attacker {shares.get(Outcome.ATTACKER_WINS, 0):.0f}%  "
+            f"defender {shares.get(Outcome.DEFENDER_WINS, 0):.0f}%  tie {shares.get(Outcome.TIE, 0):.0f}%  "
+            f"violation {shares.get(Outcome.ATTACKER_VIOLATION, 0):.0f}%"
+        )
+
+
+def collect_episodes(
+    path: Path,
+    specs: Sequence[GameSpec],
+    play_them: PlayThem,
+    *,
+    reporter: Reporter | None = None,
+    title: str = "self-play",
+    file_specs: Sequence[GameSpec] | None = None,
+) -> PlaySummary:
+    """Play every game of ``specs`` that ``path`` does not hold yet, appending each as it finishes.
+
+    ``play_them`` is called only when a game is left to play, so that no model is loaded for nothing. Raises ``RunError`` when ``path``
+    holds games of specs outside ``file_specs`` (by default, ``specs``), ``DataError`` when it is corrupt.
+    """
+    summary = PlaySummary()
+    cut_torn_line(path)
+    left = _left_to_play(path, specs, file_specs or specs, summary)
+    if not left:
+        return summary
+    with ExitStack() as stack:
+        batches = play_them(left, summary.stats, stack)
+        store = stack.enter_context(JsonlStore(path))
+        tracker = stack.enter_context((reporter or SilentReporter()).track(title, len(specs), summary.games))
+        started = time.monotonic()
+        for batch in batches:
+            store.append(*batch)
+            for episode in batch:
+                _count(summary, episode)
+            summary.played_now += len(batch)
+            summary.seconds = time.monotonic() - started
+            tracker.update(summary.games, summary.describe())
+    return summary
+
+
+def _left_to_play(path: Path, specs: Sequence[GameSpec], allowed: Sequence[GameSpec], summary: PlaySummary) -> list[GameSpec]:
+    seeds = {spec.id: spec.seed for spec in allowed}
+    left = {spec.id: spec for spec in specs}
+    if len(left) != len(specs):
+        raise RunError("two games have the same id: a target word is listed twice")
+    for episode in read_episodes(path) if path.exists() else ():
+        if seeds.get(episode.id) != episode.seed:
+            raise RunError(f"{path}: holds the game {episode.id!r} of another seed or word list; choose another --output, or remove it")
+        if left.pop(episode.id, None) is not None:
+            _count(summary, episode)
+    return list(left.values())
+
+
+def _count(summary: PlaySummary, episode: Episode) -> None:
+    summary.games += 1
+    if episode.outcome is not None:
+        summary.outcomes[episode.outcome] += 1

@@ -1,0 +1,108 @@
+"""The run folder's memory: which stage is done, with which settings and inputs.
+
+A stage's fingerprint covers its own settings and the fingerprints of the stages it builds on. A done stage with the same fingerprint is not
+run again; one whose fingerprint changed is an error that names the changed options, unless the caller forces it.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from spag.core.errors import DataError, RunError
+from spag.core.store import JsonlStore, write_json
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(slots=True)
+class Manifest:
+    """``manifest.json`` of a run folder. Saved after every change."""
+
+    folder: Path
+    stages: dict[str, dict[str, Any]] = field(default_factory=dict)
+    force: bool = False
+    measured: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, folder: Path, *, force: bool = False) -> "Manifest":
+        path = folder / "manifest.json"
+        if not path.exists():
+            return cls(folder, force=force)
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            return cls(folder, dict(data["stages"]), force, dict(data["measured"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path}: not a manifest: {error}; restore it or start a new run folder") from error
+
+    def remember(self, name: str, measure: Callable[[], Any]) -> Any:
+        """Return what ``measure`` found out about this machine when the run began, so that a resumed run goes on with the same."""
+        if name not in self.measured:
+            self.measured[name] = measure()
+            self._save()
+        return self.measured[name]
+
+    def begin(self, stage: str, settings: Mapping[str, Any], inputs: Sequence[str] = ()) -> bool:
+        """Note that ``stage`` is about to run; return whether it needs to. Raises ``RunError`` when its settings changed."""
+        fingerprint = self._fingerprint(settings, inputs)
+        known = self.stages.get(stage)
+        if known and known["fingerprint"] != fingerprint:
+            changed = _changes(known["settings"], settings)
+            what = ", ".join(changed) if changed else "an earlier stage"
+            if not self.force:
+                raise RunError(
+                    f"{self.folder}: {stage} was begun with other settings ({what}); use a new run folder, or --force to redo it"
+                )
+            known = None
+        if known and known["status"] == "done":
+            return False
+        if not known:
+            self.stages[stage] = {"status": "started", "fingerprint": fingerprint, "settings": dict(settings), "seconds": 0.0}
+            self._save()
+        return True
+
+    def is_stale(self, stage: str, settings: Mapping[str, Any], inputs: Sequence[str] = ()) -> bool:
+        """Return whether ``stage`` has results of other settings, which a forced run must remove first."""
+        known = self.stages.get(stage)
+        return known is not None and known["fingerprint"] != self._fingerprint(settings, inputs)
+
+    @contextmanager
+    def running(self, stage: str) -> Iterator[dict[str, Any]]:
+        """Time a begun stage and mark it done at the end; the yielded dict takes the stage's results."""
+        results: dict[str, Any] = {}
+        started = time.monotonic()
+        try:
+            yield results
+        finally:
+            entry = self.stages[stage]
+            entry["seconds"] = round(entry["seconds"] + time.monotonic() - started, 1)
+            self._save()
+        entry.update(status="done", results=results)
+        self._save()
+        with JsonlStore(self.folder / "log.jsonl") as log:
+            log.append(
+                {"stage": stage, "seconds": entry["seconds"], "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **results}
+            )
+
+    def _fingerprint(self, settings: Mapping[str, Any], inputs: Sequence[str]) -> str:
+        material = {"settings": settings, "inputs": [self.stages[name]["fingerprint"] for name in inputs]}
+        return hashlib.sha256(json.dumps(material, sort_keys=True).encode()).hexdigest()[:16]
+
+    def _save(self) -> None:
+        write_json(self.folder / "manifest.json", {"schema_version": SCHEMA_VERSION, "measured": self.measured, "stages": self.stages})
+
+
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Name the dotted settings that differ, with both values."""
+    changed = []
+    for key in sorted({*old, *new}):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            changed += _changes(before, after, f"{prefix}{key}.")
+        elif before != after:
+            changed.append(f"{prefix}{key} was {before!r}, is {after!r}")
+    return changed

@@ -1,0 +1,257 @@
+"""The whole loop as one resumable run: imitation -> (play -> rewards -> train) x iterations -> arena.
+
+Each stage reads files and writes files of the run folder, so it can be stopped anywhere and looked at afterwards. ``manifest.py`` decides
+what is left to do; ``stages.py`` does it.
+"""
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spag.algorithms.spag import RewardStats
+from spag.config.files import dump_config
+from spag.config.schema import FREE_TO_CHANGE, OPPONENTS, ModelConfig, RewardsConfig, RunConfig, TrainingConfig
+from spag.core.episodes import SampleType, TrainingSample, read_episodes
+from spag.core.progress import Reporter
+from spag.core.seeds import derive_seed
+from spag.core.sft import read_sft
+from spag.core.store import FolderLock, file_digest, storage_errors, write_atomically, write_json
+from spag.evaluation.health import iteration_health
+from spag.games.taboo.judge.judge import JudgeMode
+from spag.games.taboo.types import Role
+from spag.games.taboo.words import Split
+from spag.rollout.runner import game_specs
+from spag.rollout.writer import PlaySummary
+from spag.runs.manifest import Manifest
+from spag.runs.stages import (
+    TEACHER,
+    Table,
+    draw_opponents,
+    draw_words,
+    play_arena,
+    play_matches,
+    settle_dtype,
+    table_of,
+    teacher_episodes,
+    teacher_path,
+    write_samples,
+)
+from spag.training.launch import train_on
+
+HEALTH = "health.json"
+BASE = "base"
+IMITATION = "imitation"
+_MODEL_FILES = ("config.json", "adapter_config.json")
+Results = Mapping[str, Any]
+
+
+def iteration_name(number: int) -> str:
+    return f"iteration-{number}"
+
+
+def trained_models(folder: Path) -> dict[str, str]:
+    """Return the checkpoints of the run in ``folder`` whose training is done, by name, in order."""
+    done = [stage.removesuffix("/train") for stage, entry in Manifest.open(folder).stages.items() if entry["status"] == "done"]
+    places = {name: folder / name / "checkpoint" for name in done}
+    return {name: str(place) for name, place in places.items() if any((place / file).is_file() for file in _MODEL_FILES)}
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run in progress: what every stage needs."""
+
+    config: RunConfig
+    folder: Path
+    manifest: Manifest
+    table: Table
+
+    def checkpoint(self, name: str) -> str:
+        """Return the model of ``base``, ``imitation`` or ``iteration-k``."""
+        return self.config.model.name if name == BASE else str(self.folder / name / "checkpoint")
+
+    def model(self, name: str) -> ModelConfig:
+        return self.config.model.model_copy(update={"name": self.checkpoint(name)})
+
+    def settings(self, *sections: str, **more: Any) -> dict[str, Any]:
+        """Return those sections of the config, as a stage's settings, with the digests of the files they name."""
+        dumped = self.config.model_dump(mode="json", include=set(sections))
+        files = {"prompts": self.config.game.prompts} if "game" in sections else {}
+        if "words" in sections and Path(self.config.words.source).is_file():
+            files["words"] = Path(self.config.words.source)
+        return {**dumped, **more, "files": {name: file_digest(path) for name, path in files.items() if path}}
+
+    def stage(
+        self, name: str, settings: Mapping[str, Any], inputs: Sequence[str], outputs: Sequence[str], work: Callable[[], Results]
+    ) -> None:
+        """Do ``work`` unless the manifest says that it is done; a forced redo removes ``outputs`` first."""
+        if self.manifest.force and self.manifest.is_stale(name, settings, inputs):
+            for output in outputs:
+                _remove(self.folder / output)
+        if not self.manifest.begin(name, settings, inputs):
+            self.table.reporter.note(f"{name}: done before")
+            return
+        with self.manifest.running(name) as results:
+            results.update(work())
+
+
+def run(config: RunConfig, folder: Path, reporter: Reporter, *, force: bool = False) -> None:
+    """Run or resume everything. Raises ``RunError`` when another process works in ``folder`` or a stage's settings changed."""
+    with FolderLock(folder):
+        table = table_of(config, reporter)
+        manifest = Manifest.open(folder, force=force)
+        config = settle_dtype(config, lambda measure: manifest.remember("dtype", measure))
+        state = Run(config, folder, manifest, table)
+        imitate(state)
+        for number in range(1, config.iterations + 1):
+            iterate(state, number)
+        compete(state)
+
+
+def imitate(run: Run) -> None:
+    """Teacher play -> samples -> the imitation checkpoint."""
+    config, samples_path = run.config.imitation, run.folder / IMITATION / "samples.jsonl"
+    rewards = RewardsConfig(discount=run.config.rewards.discount, template=run.config.rewards.template)  # winners only
+
+    def samples() -> Results:
+        episodes = teacher_episodes(config.episodes, config.max_episodes, run.config.seed)
+        sft = _sft(config.training, derive_seed(run.config.seed, IMITATION, "sft"))
+        stats = write_samples(
+            samples_path,
+            episodes,
+            rewards,
+            judge=JudgeMode(run.config.game.judge),
+            prompts=run.table.prompts,
+            seed=run.config.seed,
+            sample_type=SampleType.IMITATION,
+            sft=sft,
+        )
+        return {**_sample_results(run, "imitation samples", stats), "sft": len(sft)}
+
+    digests = [file_digest(teacher_path() if source == TEACHER else Path(source)) for source in config.episodes]
+    sources = {"max_episodes": config.max_episodes, "episodes": config.episodes, "digests": digests, **_sft_settings(config.training)}
+    settings = run.settings("seed", "game", rewards=rewards.model_dump(mode="json"), **sources)
+    run.stage(f"{IMITATION}/samples", settings, (), [f"{IMITATION}/samples.jsonl"], samples)
+    write_atomically(run.folder / "config.yaml", dump_config(run.config))
+    _train(run, IMITATION, config.training, start_from=BASE)
+
+
+def iterate(run: Run, number: int) -> None:
+    """One iteration: self-play, rewards, offline RL."""
+    name, config = iteration_name(number), run.config
+    earlier = [IMITATION, *map(iteration_name, range(1, number))]
+    previous = earlier.pop()
+    episodes_path = run.folder / name / "episodes.jsonl"
+    seed = derive_seed(config.seed, name)
+
+    def play() -> Results:
+        words = draw_words(config.words, Split.TRAIN, config.selfplay.words, derive_seed(seed, "words"))
+        specs = game_specs(words, config.selfplay.repeats, seed)
+        matches = draw_opponents(specs, previous, config.selfplay.opponents, earlier)
+        models = {player: run.model(player) for player in (BASE, *earlier, previous)}
+        models |= {name: config.model.model_copy(update={"name": name}) for name in config.selfplay.opponents if name not in OPPONENTS}
+        sampling = {Role.ATTACKER: config.selfplay.attacker, Role.DEFENDER: config.selfplay.defender}
+        summary = play_matches(episodes_path, matches, models, sampling, run.table, title=f"{name} self-play")
+        found = iteration_health(episodes_path, JudgeMode(config.game.judge), run.table.prompts)
+        write_json(run.folder / name / HEALTH, found)
+        for warning in found["warnings"]:
+            run.table.reporter.note(f"{name} self-play: {warning}")
+        return _play_results(run, f"{name} self-play", summary)
+
+    def samples() -> Results:
+        sft = _sft(config.offline_rl, derive_seed(seed, "sft"))
+        stats = write_samples(
+            run.folder / name / "samples.jsonl",
+            read_episodes(episodes_path),
+            config.rewards,
+            judge=JudgeMode(config.game.judge),
+            prompts=run.table.prompts,
+            seed=seed,
+            sft=sft,
+            learner=previous,
+        )
+        return {**_sample_results(run, f"{name} samples", stats), "sft": len(sft)}
+
+    run.stage(
+        f"{name}/play",
+        run.settings("seed", "game", "words", "selfplay"),
+        [f"{previous}/train"],
+        [f"{name}/episodes.jsonl", f"{name}/{HEALTH}"],
+        play,
+    )
+    settings = run.settings("rewards", **_sft_settings(config.offline_rl))
+    run.stage(f"{name}/samples", settings, [f"{name}/play"], [f"{name}/samples.jsonl"], samples)
+    _train(run, name, config.offline_rl, start_from=previous)
+
+
+def compete(run: Run) -> None:
+    """The arena: every pair of base, imitation and the last iteration, on held-out words."""
+    config = run.config
+    names = [BASE, IMITATION, *([iteration_name(config.iterations)] if config.iterations else [])]
+
+    def play() -> Results:
+        entrants = {name: run.model(name) for name in names}
+        results = play_arena(run.folder / "arena", entrants, config, run.table)
+        return {"games": sum(pair["games"] for pair in results["pairs"])}
+
+    run.stage(
+        "arena", run.settings("seed", "game", "words", "arena", names=names), [f"{name}/train" for name in names[1:]], ["arena"], play
+    )
+
+
+def _train(run: Run, name: str, training: TrainingConfig, start_from: str) -> None:
+    """Train ``start_from`` on the samples of ``name``."""
+    folder = run.folder / name
+
+    def train() -> Results:
+        return train_on(
+            folder / "samples.jsonl",
+            run.config.model,
+            training,
+            start_from=run.checkpoint(start_from),
+            output=folder,
+            seed=run.config.seed,
+            reporter=run.table.reporter,
+            title=f"{name} training",
+            cluster=run.config.cluster,
+        )
+
+    settings = run.settings("seed", "model", training=training.model_dump(mode="json", exclude=set(FREE_TO_CHANGE)))
+    outputs = [f"{name}/{part}" for part in ("checkpoint", "state", "metrics.jsonl", "reference.jsonl", "tensorboard")]
+    before = [] if start_from == BASE else [f"{start_from}/train"]
+    run.stage(f"{name}/train", settings, [f"{name}/samples", *before], outputs, train)
+
+
+def _sft(training: TrainingConfig, seed: int) -> list[TrainingSample]:
+    return read_sft(training.sft_data, training.sft_samples, seed) if training.sft_data else []
+
+
+def _sft_settings(training: TrainingConfig) -> dict[str, Any]:
+    return {"sft_digest": file_digest(training.sft_data) if training.sft_data else None, "sft_samples": training.sft_samples}
+
+
+def _play_results(run: Run, title: str, summary: PlaySummary) -> Results:
+    run.table.reporter.note(f"{title}: {summary.games} games, {summary.describe()}, {summary.stats.empty} empty utterances")
+    return {
+        "games": summary.games,
+        "outcomes": dict(summary.outcomes),
+        "games_per_hour": round(summary.games_per_hour),
+        "empty_utterances": summary.stats.empty,
+        "completion_tokens": summary.stats.completion_tokens,
+    }
+
+
+def _sample_results(run: Run, title: str, stats: RewardStats) -> Results:
+    weights = {str(role): round(weight, 3) for role, weight in stats.role_weights.items()}
+    counts = {str(role): count for role, count in stats.samples.items()}
+    run.table.reporter.note(f"{title}: {sum(counts.values())} ({counts}), role weights {weights}")
+    return {"outcomes": dict(stats.outcomes), "samples": counts, "role_weights": weights}
+
+
+def _remove(path: Path) -> None:
+    with storage_errors(path):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
