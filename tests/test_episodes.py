@@ -36,7 +36,7 @@ def test_upstreams_list_and_json_lines_read_alike(tmp_path: Path) -> None:
         (b'{"target_word":"a","max_turns":"5","history":[]}', r"bad\.jsonl:2: expected `int`, got `str` - at `\$\.max_turns`"),
         (
             b'{"target_word":"a","max_turns":5,"history":[{"role":"referee","content":""}]}',
-            r"bad\.jsonl:2: invalid enum value 'referee' - at `\$\.history\[0\]\.role`",
+            r"bad\.jsonl:2: utterance 1 has the role 'referee'; the roles are attacker and defender",
         ),
         (b'{"target_word":"a","max_turns":5,"history":[],"schema_version":99}', r"bad\.jsonl:2: schema_version 99 is newer"),
     ],

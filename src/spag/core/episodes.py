@@ -1,17 +1,19 @@
-"""Episodes and training samples: the two row types, and reading them from our JSONL and from upstream's JSON.
+"""Episodes and training samples: the two row types, and reading them from our JSON lines and from upstream's JSON.
 
 One row of ``episodes.jsonl``:
 
-    {"id":"river-0","game":"adversarial_taboo","target_word":"river","max_turns":5,
-     "history":[{"role":"attacker","content":"..."}],"outcome":"defender_wins","reason":"...","seed":7,
-     "players":{"attacker":{"model":"m","sampling":{}}},"schema_version":1}
+    {"id":"river-0","game":"adversarial_taboo","task":{"id":"river","data":{"target_word":"river","max_turns":5}},
+     "history":[{"role":"attacker","content":"...","finish_reason":"eos","token_ids":[...],"logprobs":[...],"prompt_digest":"..."}],
+     "outcome":"defender_wins","rewards":{"attacker":-1.0,"defender":1.0},"reason":"...","seed":7,
+     "players":{"attacker":{"model":"m","sampling":{}}},"schema_version":2}
 
 One row of ``samples.jsonl``:
 
-    {"query":"...","target":"...","reward":0.55,"weight":0.75,"role":"attacker","type":"rl","episode_id":"river-0","turn":2}
+    {"prompt":"...","completion":"...","reward":0.55,"weight":0.75,"role":"attacker","type":"rl","episode_id":"river-0","turn":2,
+     "completion_ids":[...]}
 
-Upstream's files (a JSON list, or JSON lines, with fewer fields) are read by the same functions; a sample's query may also be
-named ``prompt`` and its target ``answer``. ``store.py`` writes the rows.
+Rows of schema 1 and of upstream's files (a JSON list, or JSON lines, with fewer fields) know one game, Adversarial Taboo, and are read by
+the same functions; a sample's prompt may also be named ``query`` and its completion ``target`` or ``answer``. ``store.py`` writes the rows.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,10 +25,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from spag.core.errors import DataError
-from spag.core.types import Utterance
-from spag.games.taboo.types import Outcome, Role
+from spag.core.types import Task, Utterance
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+TABOO = "adversarial_taboo"
+TABOO_ROLES = ("attacker", "defender")
 
 
 class SampleType(StrEnum):
@@ -47,56 +50,66 @@ class PlayerInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """One game. ``outcome`` and ``reason`` are the judge's at play time; upstream's files carry none."""
+    """One game. ``outcome``, ``rewards`` and ``reason`` are the judge's at play time; upstream's files carry none."""
 
-    target_word: str
-    max_turns: int
+    task: Task
     history: tuple[Utterance, ...]
     id: str = ""
-    game: str = "adversarial_taboo"
-    outcome: Outcome | None = None
+    game: str = TABOO
+    outcome: str | None = None
+    rewards: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
     seed: int | None = None
-    players: Mapping[Role, PlayerInfo] = field(default_factory=dict)
+    players: Mapping[str, PlayerInfo] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSample:
-    """One (query, target) pair.
+    """One (prompt, completion) pair.
 
-    ``turn`` is the 1-based turn in which the target was spoken; SFT rows have no role, episode or turn.
+    ``turn`` is the 1-based turn in which the completion was spoken; SFT rows have no role, episode or turn. ``completion_ids`` are the
+    tokens as they were sampled, an end token included when one was, and ``prompt_ids`` the prompt's; ``None`` where only text is known.
     """
 
-    query: str
-    target: str
+    prompt: str
+    completion: str
     reward: float = 1.0
     weight: float = 1.0
-    role: Role | None = None
+    role: str | None = None
     type: SampleType = SampleType.RL
     episode_id: str = ""
     turn: int | None = None
+    prompt_ids: tuple[int, ...] | None = None
+    completion_ids: tuple[int, ...] | None = None
 
 
-Row = TypeVar("Row", Episode, TrainingSample)
-_UPSTREAM_NAMES = {"prompt": "query", "answer": "target"}
+class _TabooTask(msgspec.Struct):
+    """The task of Adversarial Taboo, which rows of schema 1 and of upstream have at their top level."""
+
+    target_word: str
+    max_turns: int
+
+
+Row = TypeVar("Row", Episode, TrainingSample, _TabooTask)
+_OTHER_NAMES = {"query": "prompt", "target": "completion", "answer": "completion"}
 _EPISODES = msgspec.json.Decoder(Episode)
 _OBJECTS = msgspec.json.Decoder()
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeFile:
-    """The episodes of a file, one in memory at a time. It can be gone through again: each time it is read anew."""
+    """The episodes of a file, one in memory at a time. Every iteration reads the file anew."""
 
     path: Path
 
     def __iter__(self) -> Iterator[Episode]:
         for place, row in _rows(self.path, _EPISODES):
-            yield _checked(row if isinstance(row, Episode) else _convert(_object(row, place), Episode, place), place)
+            yield _checked(row if isinstance(row, Episode) else _convert(_upgraded(_object(row, place), place), Episode, place), place)
 
 
 def read_episodes(path: str | Path) -> EpisodeFile:
-    """Return the episodes of a file, ours or upstream's. Going through them raises ``DataError`` naming file and line."""
+    """Return the episodes of a file, ours or upstream's. Iterating raises ``DataError`` naming file and line."""
     return EpisodeFile(Path(path))
 
 
@@ -104,27 +117,51 @@ def read_samples(path: str | Path) -> Iterator[TrainingSample]:
     """Yield the training samples of a file, ours or upstream's. Raises ``DataError`` naming file and line."""
     for place, row in raw_rows(Path(path)):
         sample = sample_of(row, place)
-        if not sample.target.strip():
-            raise DataError(f"{place}: the target is empty; there is nothing to train on")
+        if not sample.completion.strip():
+            raise DataError(f"{place}: the completion is empty; there is nothing to train on")
         yield sample
 
 
 def sample_of(row: Mapping[str, Any], place: str) -> TrainingSample:
     """Turn a raw row, under our names or upstream's, into a sample."""
-    renamed = {_UPSTREAM_NAMES.get(key, key): value for key, value in row.items()}
+    renamed = {_OTHER_NAMES.get(key, key): value for key, value in row.items()}
     if not renamed.get("role"):
         renamed.pop("role", None)
     return _convert(renamed, TrainingSample, place)
 
 
 def _checked(episode: Episode, place: str) -> Episode:
-    if not episode.target_word.strip():
-        raise DataError(f"{place}: target_word is empty")
-    if episode.max_turns < 1:
-        raise DataError(f"{place}: max_turns is {episode.max_turns}; it must be at least 1")
+    if episode.game == TABOO:
+        _check_taboo(episode, place)
     if episode.schema_version > SCHEMA_VERSION:
         raise DataError(f"{place}: schema_version {episode.schema_version} is newer than this spag knows ({SCHEMA_VERSION}); update spag")
     return episode
+
+
+def _check_taboo(episode: Episode, place: str) -> None:
+    """Check what the one game of old and foreign files needs; other games check their tasks when they start."""
+    task = _convert(episode.task.data, _TabooTask, place)
+    if not task.target_word.strip():
+        raise DataError(f"{place}: target_word is empty")
+    if task.max_turns < 1:
+        raise DataError(f"{place}: max_turns is {task.max_turns}; it must be at least 1")
+    for number, said in enumerate(episode.history, start=1):
+        if said.role not in TABOO_ROLES:
+            raise DataError(f"{place}: utterance {number} has the role {said.role!r}; the roles are {' and '.join(TABOO_ROLES)}")
+
+
+def episode_of(row: Mapping[str, Any], place: str) -> Episode:
+    """Turn a raw row of any schema into an episode. Raises ``DataError``."""
+    return _checked(_convert(_upgraded(row, place), Episode, place), place)
+
+
+def _upgraded(row: Mapping[str, Any], place: str) -> Mapping[str, Any]:
+    """Return a row of schema 1, or of upstream, as one of today's schema."""
+    if "task" in row:
+        return row
+    task = _convert(row, _TabooTask, place)
+    fields = {name: value for name, value in row.items() if name not in ("target_word", "max_turns")}
+    return {**fields, "task": {"id": task.target_word, "data": msgspec.to_builtins(task)}}
 
 
 def _convert(row: Mapping[str, Any], kind: type[Row], place: str) -> Row:

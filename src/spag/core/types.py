@@ -1,13 +1,28 @@
-"""The vocabulary of a two-player language game: roles, utterances, states, verdicts, and the protocol a game implements.
+"""The vocabulary of a turn-based language game: tasks, utterances, states, observations, results and outcomes.
 
-Everything here is immutable and pure: no I/O, no clock, no global randomness, no torch. A *turn* is one attacker utterance plus one
-defender utterance (arXiv 2404.10642, section 3), so an episode of ``max_turns`` turns holds at most ``2 * max_turns`` utterances.
+Everything here is immutable and pure: no I/O, no clock, no global randomness, no torch. A role is a plain string that the game names
+(``attacker``, ``player_0``). A *turn* is one utterance of each role (arXiv 2404.10642, section 3).
 """
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
 
-from spag.games.taboo.types import Role, Verdict
+
+class Split(StrEnum):
+    """What a task is for: self-play and training, or evaluation only."""
+
+    TRAIN = "train"
+    HELD_OUT = "held_out"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What one game is about: a word, a deal, a city. ``id`` is unique among a game's tasks; ``data`` is plain JSON."""
+
+    id: str
+    data: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,53 +30,62 @@ class Utterance:
     """One message of one player.
 
     ``token_ids`` and ``logprobs`` (same length; natural log under the sampling policy's raw, temperature-1 distribution) are present
-    where the engine reports them.
+    where the engine reports them. ``prompt_digest`` identifies the prompt that the utterance answered.
     """
 
-    role: Role
+    role: str
     content: str
     finish_reason: str | None = None
     token_ids: tuple[int, ...] | None = None
     logprobs: tuple[float, ...] | None = None
+    prompt_digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class GameState:
-    """A position of the game. ``verdict`` is ``None`` while the game goes on."""
+class Outcome:
+    """One way in which a game can end, and how tables, plots, report and page show it.
 
-    target_word: str
-    max_turns: int
-    history: tuple[Utterance, ...] = ()
-    verdict: Verdict | None = None
+    ``winners``: the roles that win; none in a draw, all of them where players cooperate. ``fault``: the role that broke a rule.
+    ``color`` is ``#rrggbb``; ``rule`` is one sentence for people who ask why.
+    """
+
+    name: str
+    label: str
+    color: str
+    winners: tuple[str, ...] = ()
+    fault: str | None = None
+    rule: str = ""
 
     @property
-    def role_to_move(self) -> Role:
-        """The attacker speaks first; roles alternate."""
-        return Role.ATTACKER if len(self.history) % 2 == 0 else Role.DEFENDER
+    def is_draw(self) -> bool:
+        """Nobody won and nobody broke a rule."""
+        return not self.winners and self.fault is None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a game ended. ``rewards`` are by role and need not sum to zero; ``length`` counts the utterances up to the end."""
+
+    outcome: str
+    rewards: Mapping[str, float]
+    length: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A position: everything follows from the task, the seed and what was said. ``result`` is ``None`` while the game goes on."""
+
+    task: Task
+    seed: int = 0
+    history: tuple[Utterance, ...] = ()
+    result: Result | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one role may see of a state: the defender's ``target_word`` is ``None``."""
+    """What one role may know: the utterances it heard, as it heard them, and facts of its own (a secret word, a card)."""
 
-    role: Role
+    role: str
     history: tuple[Utterance, ...]
-    max_turns: int
-    target_word: str | None
-
-
-class Game(Protocol):
-    """A two-player, turn-based language game with hidden information."""
-
-    @property
-    def name(self) -> str:
-        """What episodes of this game call it."""
-
-    def initial_state(self, target_word: str, max_turns: int) -> GameState:
-        """Return the position before the first utterance."""
-
-    def observe(self, state: GameState, role: Role) -> Observation:
-        """Return what ``role`` may see of ``state``."""
-
-    def apply(self, state: GameState, utterance: Utterance) -> GameState:
-        """Return the position after ``utterance``; raises ``ValueError`` when it is not that role's move or the game is over."""
+    facts: Mapping[str, Any] = field(default_factory=dict)

@@ -102,14 +102,14 @@ class Layout(Enum):
 def play_prompt(observation: Observation, prompts: PromptSet | None = None) -> str:
     """Return the canonical prompt of ``observation``: rules, history, instruction, cue."""
     prompts = prompts or PromptSet.default()
-    rules = prompts.rules[0].format(max_turns=observation.max_turns)
+    rules = prompts.rules[0].format(max_turns=observation.facts["max_turns"])
     return _lay_out(Layout.RULES_FIRST, rules, {role: str(role) for role in Role}, observation, prompts)
 
 
 def training_prompt(observation: Observation, rng: random.Random, prompts: PromptSet | None = None) -> str:
     """Return a prompt of ``observation`` with paraphrase, layout and player names drawn from ``rng``."""
     prompts = prompts or PromptSet.default()
-    rules = rng.choice(prompts.rules).format(max_turns=observation.max_turns)
+    rules = rng.choice(prompts.rules).format(max_turns=observation.facts["max_turns"])
     layout = rng.choice(tuple(Layout))
     attacker, defender = rng.choice(texts.PLAYER_NAMES)
     if (attacker, defender) != texts.PLAYER_NAMES[0]:
@@ -133,7 +133,7 @@ def stop_strings(prompts: PromptSet | None = None) -> tuple[str, ...]:
 def _lay_out(layout: Layout, rules: str, names: Mapping[Role, str], observation: Observation, prompts: PromptSet) -> str:
     history = _history(prompts.line, names, observation)
     instruction = _instruction(observation, prompts)
-    speaker = names[observation.role]
+    speaker = names[Role(observation.role)]
     cue = prompts.cue.format(role=speaker)
     match layout:
         case Layout.RULES_FIRST:
@@ -150,13 +150,14 @@ def _lay_out(layout: Layout, rules: str, names: Mapping[Role, str], observation:
 
 
 def _history(line: str, names: Mapping[Role, str], observation: Observation) -> str:
-    return "".join(line.format(role=names[said.role], content=_one_line(said)) for said in observation.history)
+    return "".join(line.format(role=names[Role(said.role)], content=_one_line(said)) for said in observation.history)
 
 
 def _instruction(observation: Observation, prompts: PromptSet) -> str:
-    if observation.role is Role.ATTACKER and observation.target_word is None:
+    role = Role(observation.role)
+    if role is Role.ATTACKER and "target_word" not in observation.facts:
         raise ValueError("the attacker's observation has no target word")
-    return prompts.instructions[observation.role].format(max_turns=observation.max_turns, target_word=observation.target_word)
+    return prompts.instructions[role].format(**observation.facts)
 
 
 def _one_line(said: Utterance) -> str:

@@ -1,43 +1,143 @@
-"""Adversarial Taboo as a state machine (arXiv 2404.10642, section 3.1).
+"""Adversarial Taboo (arXiv 2404.10642, section 3.1) as a game: who speaks, what each side sees, and when it ends.
 
-The rules of winning live in ``judge.py``; this file only keeps order: who speaks, what each side sees, when the game is over. Upstream's
-loop stops a game only on the defender's guess phrase; here it stops at the judged end, so no utterance is ever spoken after the decision.
+The rules of winning live in ``judge/``. Upstream's loop stops a game only on the defender's guess phrase; here it stops at the judged
+end, so no utterance is ever spoken after the decision.
 """
 
-from dataclasses import dataclass, replace
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, ClassVar
 
-from spag.core.types import GameState, Observation, Utterance
-from spag.games.taboo.judge.judge import JudgeMode, final_verdict, judge_utterance
-from spag.games.taboo.types import Role, Verdict
+from pydantic import Field
+
+from spag.core.episodes import Episode
+from spag.core.errors import ConfigError, DataError
+from spag.core.types import Observation, Result, Split, State, Task, Utterance
+from spag.games.base import TextGame
+from spag.games.taboo import view
+from spag.games.taboo.explain import deciding_span
+from spag.games.taboo.judge.judge import JudgeMode, announces_guess, final_verdict, judge_episode, judge_utterance
+from spag.games.taboo.promptfile import load_prompts
+from spag.games.taboo.prompts import PromptSet, play_prompt, stop_strings, training_prompt
+from spag.games.taboo.types import Outcome, Role, Verdict
+from spag.games.taboo.wordlist import load_words
+from spag.games.taboo.words import parse_words, split_of
+
+_REWARDS = {
+    Outcome.ATTACKER_WINS: {"attacker": 1.0, "defender": -1.0},
+    Outcome.DEFENDER_WINS: {"attacker": -1.0, "defender": 1.0},
+    Outcome.ATTACKER_VIOLATION: {"attacker": -1.0, "defender": 0.0},
+    Outcome.TIE: {"attacker": 0.0, "defender": 0.0},
+}
 
 
-@dataclass(frozen=True, slots=True)
-class AdversarialTaboo:
-    """The game under one judge. Satisfies ``spag.core.types.Game``."""
+@dataclass(frozen=True)
+class AdversarialTaboo(TextGame):
+    """The game under one judge, with one set of prompts and one list of words."""
 
-    judge: JudgeMode = JudgeMode.STRICT
-    name: str = "adversarial_taboo"
+    name: ClassVar[str] = "adversarial_taboo"
+    title: ClassVar[str] = "Adversarial Taboo"
+    summary: ClassVar[str] = "the attacker makes the defender say a secret word; the defender may guess it once"
+    roles: ClassVar[tuple[str, ...]] = tuple(Role)
+    role_help: ClassVar[Mapping[str, str]] = view.ROLE_HELP
+    outcomes = view.OUTCOMES
+    figures = view.FIGURES
 
-    def initial_state(self, target_word: str, max_turns: int) -> GameState:
-        if not target_word.strip():
-            raise ValueError("the target word is empty")
-        if max_turns < 1:
-            raise ValueError(f"max_turns is {max_turns}; it must be at least 1")
-        return GameState(target_word, max_turns)
+    max_turns: Annotated[int, Field(ge=1, description="turns a game; a turn is one utterance of each player")] = 5
+    judge: Annotated[JudgeMode, Field(description="strict: words in any inflection; paper: upstream's substring rules")] = JudgeMode.STRICT
+    prompts: Annotated[str | None, Field(description="prompt file (spag import prompts makes one); null takes the project's own")] = None
+    words: Annotated[
+        str, Field(description="shipped (2,000 everyday words), frequency (a frequency list), or a file with one word a line")
+    ] = "frequency"
+    top_words: Annotated[int, Field(ge=1, description="how many of the most frequent words to take from the source")] = 50_000
 
-    def observe(self, state: GameState, role: Role) -> Observation:
-        secret = state.target_word if role is Role.ATTACKER else None
-        return Observation(role, state.history, state.max_turns, secret)
+    @cached_property
+    def prompt_set(self) -> PromptSet:
+        """The prompts that the settings name. Raises ``DataError`` for a faulty prompt file."""
+        return load_prompts(self.prompts) if self.prompts else PromptSet.default()
 
-    def apply(self, state: GameState, utterance: Utterance) -> GameState:
-        if state.verdict is not None:
-            raise ValueError("the game is over")
-        if utterance.role is not state.role_to_move:
-            raise ValueError(f"it is the {state.role_to_move}'s move, not the {utterance.role}'s")
-        history = (*state.history, utterance)
-        ruling = judge_utterance(utterance.role, utterance.content, state.target_word, self.judge)
+    def tasks(self, split: Split, count: int | None, seed: int) -> Sequence[Task]:
+        words = [word for word in load_words(self.words, self.top_words) if split_of(word) is split]
+        if count is not None:
+            if count > len(words):
+                raise ConfigError(
+                    f"{count} words asked for, but {self.words} has {len(words)} in its {split} split; ask for fewer or raise game.top_words"
+                )
+            words = random.Random(seed).sample(words, count)
+        return [self._task(word) for word in words]
+
+    def custom_task(self, text: str) -> Task:
+        return self._task(parse_words([text], "your word")[0])
+
+    def _task(self, word: str) -> Task:
+        return Task(word, {"target_word": word, "max_turns": self.max_turns})
+
+    def start(self, task: Task, seed: int) -> State:
+        word, turns = task.data.get("target_word"), task.data.get("max_turns")
+        if not isinstance(word, str) or not word.strip():
+            raise DataError(f"task {task.id!r}: the target word is empty")
+        if not isinstance(turns, int) or turns < 1:
+            raise DataError(f"task {task.id!r}: max_turns is {turns}; it must be at least 1")
+        return State(task, seed)
+
+    def observe(self, state: State, role: str) -> Observation:
+        facts = {"max_turns": state.task.data["max_turns"]}
+        if role == Role.ATTACKER:
+            facts["target_word"] = state.task.data["target_word"]
+        return Observation(role, state.history, facts)
+
+    def prompt(self, observation: Observation) -> str:
+        return play_prompt(observation, self.prompt_set)
+
+    def training_prompt(self, observation: Observation, rng: random.Random) -> str:
+        return training_prompt(observation, rng, self.prompt_set)
+
+    def stop_strings(self) -> tuple[str, ...]:
+        return stop_strings(self.prompt_set)
+
+    def template_texts(self) -> tuple[str, ...]:
+        return (*self.prompt_set.rules, *self.prompt_set.instructions.values())
+
+    def rule(self, state: State) -> Result | None:
+        said, data = state.history[-1], state.task.data
+        ruling = judge_utterance(Role(said.role), said.content, data["target_word"], self.judge)
         if ruling is not None:
-            outcome, reason = ruling
-            return replace(state, history=history, verdict=Verdict(outcome, len(history), reason))
-        over = len(history) == 2 * state.max_turns
-        return replace(state, history=history, verdict=final_verdict(len(history)) if over else None)
+            return _result(Verdict(ruling[0], len(state.history), ruling[1]))
+        return self.draw(state) if len(state.history) == 2 * data["max_turns"] else None
+
+    def draw(self, state: State) -> Result:
+        return _result(final_verdict(len(state.history)))
+
+    def replay(self, task: Task, history: Sequence[Utterance], seed: int = 0) -> Result:
+        """Judge each utterance by the role recorded with it, as upstream's files ask for."""
+        return _result(judge_episode(Episode(task=task, history=tuple(history)), self.judge))
+
+    def measure(self, task: Task, history: Sequence[Utterance], result: Result) -> Mapping[str, int]:
+        word = task.data["target_word"]
+        found: dict[str, int] = {}
+        spoken = [said for said in history[: result.length] if said.role == Role.DEFENDER]
+        guessed = bool(spoken) and announces_guess(spoken[-1].content, word, self.judge)
+        if guessed:
+            found = {"guess": 1, "guessed_right": int(result.outcome == Outcome.DEFENDER_WINS)}
+        if result.outcome == Outcome.ATTACKER_WINS:
+            found["wrong_guess" if guessed else "induced"] = 1
+            found["first_wrong_guess"] = int(guessed and result.length <= 2)
+        strict = result if self.judge is JudgeMode.STRICT else AdversarialTaboo().replay(task, history)
+        if strict.outcome == Outcome.ATTACKER_VIOLATION:
+            leak = history[strict.length - 1]
+            found["hidden_leaks"] = int(judge_utterance(Role(leak.role), leak.content, word, JudgeMode.PAPER) is None)
+        return found
+
+    def explain(self, task: Task, history: Sequence[Utterance], result: Result) -> tuple[int, int] | None:
+        said = history[result.length - 1]
+        return deciding_span(Role(said.role), said.content, task.data["target_word"])
+
+    def describe_view(self, observation: Observation) -> str:
+        word = observation.facts.get("target_word")
+        return f"The word is {word}." if word else "The word is hidden from you."
+
+
+def _result(verdict: Verdict) -> Result:
+    return Result(str(verdict.outcome), _REWARDS[verdict.outcome], verdict.length, verdict.reason)

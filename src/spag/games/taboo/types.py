@@ -1,4 +1,4 @@
-"""The words of Adversarial Taboo: its two roles, how a game can end, and what a judge rules."""
+"""The vocabulary of Adversarial Taboo: its two roles, the ways in which a game can end, and the judge's verdict."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,20 +16,12 @@ class Role(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How a finished episode ended."""
+    """How a finished game ended. Ties and rule violations have no winner (a violation earns the defender nothing)."""
 
     ATTACKER_WINS = "attacker_wins"
     DEFENDER_WINS = "defender_wins"
     ATTACKER_VIOLATION = "attacker_violation"
     TIE = "tie"
-
-    @property
-    def winner(self) -> Role | None:
-        """The role that won; ties and rule violations have no winner (a violation earns the defender nothing)."""
-        return _WINNERS.get(self)
-
-
-_WINNERS = {Outcome.ATTACKER_WINS: Role.ATTACKER, Outcome.DEFENDER_WINS: Role.DEFENDER}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,22 +7,15 @@ The held-out tenth is this project's addition to the paper.
 import hashlib
 import unicodedata
 from collections.abc import Iterable
-from enum import StrEnum
 
 from simplemma import lemmatize
 
 from spag.core.errors import DataError
+from spag.core.types import Split
 
 MAX_LENGTH = 40
 _HELD_OUT_IN = 10
 _UNPRINTABLE = frozenset({"Cc", "Zl", "Zp"})
-
-
-class Split(StrEnum):
-    """What a word is for: self-play and training, or evaluation only."""
-
-    TRAIN = "train"
-    HELD_OUT = "held_out"
 
 
 def split_of(word: str) -> Split:

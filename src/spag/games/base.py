@@ -1,0 +1,212 @@
+"""The protocol of a two-player, turn-based language game, and ``TextGame``, which implements all of it that is not a rule.
+
+A game is a frozen dataclass. Its fields are its settings (the ``game`` section of a config, validated by their annotations); its
+methods are pure functions of a ``State``. ``spag.games.conformance`` tests any game, ``spag.games.registry`` finds it by name.
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
+
+from spag.core.errors import DataError
+from spag.core.types import Observation, Outcome, Result, Split, State, Task, Utterance
+
+Bot = Callable[[Observation, random.Random], str]
+"""A player made of code: returns what to say. Deterministic given the random generator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure that a game measures in each finished game (1 or 0, or a count), and how it is shown.
+
+    ``role``: whose figure it is; the arena shows it in that role's table. ``of``: the figure that it is a share of, ``None``: of games.
+    Above ``limit``, a share of self-play games gives the warning "N % <warning>".
+    """
+
+    name: str
+    label: str
+    role: str | None = None
+    of: str | None = None
+    limit: float | None = None
+    warning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A result for people. ``decisive`` is the 0-based position of the utterance that decided, ``span`` its deciding characters.
+
+    ``disputed`` says what the judge would rule today, where that is not the recorded outcome.
+    """
+
+    outcome: Outcome
+    reason: str
+    decisive: int | None = None
+    span: tuple[int, int] | None = None
+    disputed: str | None = None
+
+
+class Game(Protocol):
+    """A two-player game in which players speak in turn. Pure: no clock, no torch, no global randomness.
+
+    ``roles`` are in the order of the first turn. ``outcomes`` are in the order in which they are shown. An illegal move is an outcome,
+    never an exception; ``apply`` raises ``ValueError`` only for a caller's mistake (wrong role, finished game).
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    summary: ClassVar[str]
+    roles: ClassVar[tuple[str, ...]]
+    role_help: ClassVar[Mapping[str, str]]
+    outcomes: ClassVar[Mapping[str, Outcome]]
+    figures: ClassVar[tuple[Figure, ...]]
+    bots: ClassVar[Mapping[str, Bot]]
+
+    def tasks(self, split: Split, count: int | None, seed: int) -> Sequence[Task]:
+        """Return ``count`` tasks of a split, drawn by ``seed`` (all of them when ``None``). Raises ``ConfigError`` for too many."""
+
+    def start(self, task: Task, seed: int) -> State:
+        """Return the position before the first utterance. Raises ``DataError`` for a task that this game cannot play."""
+
+    def to_move(self, state: State) -> str | None:
+        """Return the role that speaks next, ``None`` when the game is over."""
+
+    def observe(self, state: State, role: str) -> Observation:
+        """Return what ``role`` may know of ``state``, and nothing else."""
+
+    def prompt(self, observation: Observation) -> str:
+        """Return the prompt of play; the prompts of a game's turns share a growing prefix."""
+
+    def training_prompt(self, observation: Observation, rng: random.Random) -> str:
+        """Return a prompt for training; games with paraphrases of their rules draw one."""
+
+    def stop_strings(self) -> tuple[str, ...]:
+        """Return the strings that end an utterance, the likeliest first."""
+
+    def template_texts(self) -> tuple[str, ...]:
+        """Return the texts that every prompt repeats, for finding copies of them in play."""
+
+    def apply(self, state: State, utterance: Utterance) -> State:
+        """Return the position after ``utterance``."""
+
+    def result(self, state: State) -> Result:
+        """Return how ``state`` ended. Raises ``ValueError`` while the game goes on."""
+
+    def replay(self, task: Task, history: Sequence[Utterance], seed: int = 0) -> Result:
+        """Judge a whole game anew, whatever was recorded of it; a game cut short is a draw."""
+
+    def measure(self, task: Task, history: Sequence[Utterance], result: Result) -> Mapping[str, int]:
+        """Return ``figures`` of one finished game, those that are not 0."""
+
+    def explain(self, task: Task, history: Sequence[Utterance], result: Result) -> tuple[int, int] | None:
+        """Return the characters of the last utterance that decided, where there are such."""
+
+    def describe_task(self, task: Task) -> str:
+        """Return the task in a few words, hidden information included: ``river``, ``K against Q``."""
+
+    def describe_view(self, observation: Observation) -> str:
+        """Return what a role knows beside the history, as one or more lines of text: its card, the board, the secret word."""
+
+    def custom_task(self, text: str) -> Task:
+        """Return the task that a person typed. Raises ``DataError`` for one that cannot be played."""
+
+
+@dataclass(frozen=True)
+class TextGame:
+    """Everything of ``Game`` but the rules. A game gives the class attributes, ``tasks``, ``observe``, ``prompt`` and ``rule``."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    summary: ClassVar[str]
+    roles: ClassVar[tuple[str, ...]]
+    role_help: ClassVar[Mapping[str, str]]
+    outcomes: ClassVar[Mapping[str, Outcome]]
+    figures: ClassVar[tuple[Figure, ...]] = ()
+    bots: ClassVar[Mapping[str, Bot]] = {}
+
+    def rule(self, state: State) -> Result | None:
+        """Return the result that the last utterance of ``state.history`` brought, ``None`` while the game goes on."""
+        raise NotImplementedError
+
+    def draw(self, state: State) -> Result:
+        """Return the result of a game that ends, or is cut short, without a decision."""
+        raise NotImplementedError
+
+    def prompt(self, observation: Observation) -> str:
+        raise NotImplementedError
+
+    def start(self, task: Task, seed: int) -> State:
+        return State(task, seed)
+
+    def to_move(self, state: State) -> str | None:
+        return self.roles[len(state.history) % len(self.roles)] if state.result is None else None
+
+    def apply(self, state: State, utterance: Utterance) -> State:
+        role = self.to_move(state)
+        if role is None:
+            raise ValueError("the game is over")
+        if utterance.role != role:
+            raise ValueError(f"it is the {role}'s move, not the {utterance.role}'s")
+        state = replace(state, history=(*state.history, utterance))
+        return replace(state, result=self.rule(state))
+
+    def result(self, state: State) -> Result:
+        if state.result is None:
+            raise ValueError("the game is not over")
+        return state.result
+
+    def replay(self, task: Task, history: Sequence[Utterance], seed: int = 0) -> Result:
+        state = self.start(task, seed)
+        for utterance in history:
+            if state.result is not None:
+                break
+            if utterance.role != self.to_move(state):
+                raise DataError(f"utterance {len(state.history) + 1} is the {utterance.role}'s; it is the {self.to_move(state)}'s move")
+            state = self.apply(state, utterance)
+        return state.result or self.draw(state)
+
+    def training_prompt(self, observation: Observation, rng: random.Random) -> str:
+        return self.prompt(observation)
+
+    def stop_strings(self) -> tuple[str, ...]:
+        return ()
+
+    def template_texts(self) -> tuple[str, ...]:
+        return ()
+
+    def measure(self, task: Task, history: Sequence[Utterance], result: Result) -> Mapping[str, int]:
+        return {}
+
+    def explain(self, task: Task, history: Sequence[Utterance], result: Result) -> tuple[int, int] | None:
+        return None
+
+    def describe_task(self, task: Task) -> str:
+        return task.id
+
+    def describe_view(self, observation: Observation) -> str:
+        return "\n".join(f"{name.replace('_', ' ')}: {value}" for name, value in observation.facts.items())
+
+    def custom_task(self, text: str) -> Task:
+        raise DataError(f"{self.title} draws its own tasks; leave this empty")
+
+    def end(self, state: State, outcome: str, rewards: Mapping[str, float], reason: str) -> Result:
+        """Return the result of a game that ends with the last utterance of ``state``."""
+        return Result(outcome, rewards, len(state.history), reason)
+
+
+def outcome_map(*outcomes: Outcome) -> Mapping[str, Outcome]:
+    """Return outcomes by name, in order."""
+    return {outcome.name: outcome for outcome in outcomes}
+
+
+def explain(game: Game, episode: Any) -> Explanation:
+    """Explain how ``episode`` ended: its recorded outcome, else the judge's."""
+    found = game.replay(episode.task, episode.history, episode.seed or 0)
+    recorded = episode.outcome or found.outcome
+    outcome = game.outcomes[recorded]
+    if recorded != found.outcome:
+        says = f"the judge would say: {game.outcomes[found.outcome].label}, because {found.reason}"
+        return Explanation(outcome, episode.reason or found.reason, disputed=says)
+    decisive = None if outcome.is_draw or not found.length else found.length - 1
+    span = game.explain(episode.task, episode.history[: found.length], found) if decisive is not None else None
+    return Explanation(outcome, episode.reason or found.reason, decisive, span)
