@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from spag.report.findings import Finding, Tone, arena_findings, p_text, reasoning_finding, sentence, signed
+from spag.display.figures import p_text, signed
+from spag.report.findings import Finding, Tone, arena_findings, reasoning_finding, sentence
 
 
 def arena(mean: float, p: float, players: tuple[str, str] = ("base", "mine")) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import click
 
 from spag.cli.options import ANY_PATH, config_options, entrant, open_console, read_config
 from spag.core.errors import ConfigError
-from spag.report.findings import p_value
+from spag.display.figures import p_value
 
 if TYPE_CHECKING:
     from spag.config.schema import ModelConfig, RunConfig

@@ -12,9 +12,9 @@ from rich.text import Text
 from spag.algorithms.spag import RewardStats
 from spag.cli.console import new_table
 from spag.core.episodes import Episode
+from spag.display.figures import p_value
 from spag.engines.pricing import Price
 from spag.games.taboo.types import Outcome, Role, Verdict
-from spag.report.findings import p_value
 from spag.rollout.writer import PlaySummary
 from spag.runs.manifest import Manifest
 

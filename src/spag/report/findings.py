@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from spag.display.figures import p_text, signed, turned
+
 LEVEL = 0.05
 """The p-value below which a difference is called one."""
 FEW_WORDS = 50
@@ -79,26 +81,3 @@ def reasoning_finding(reasoning: Mapping[str, Any]) -> tuple[str, Finding] | Non
 def _finding(other: str, difference: float, sure: bool, figures: str) -> Finding:
     tone = Tone.UNCLEAR if not sure else Tone.BETTER if difference > 0 else Tone.WORSE
     return Finding(tone, other, figures)
-
-
-def turned(difference: Mapping[str, float], as_is: bool) -> Mapping[str, float]:
-    """Return a difference seen from the other player, unless ``as_is``."""
-    if as_is:
-        return difference
-    return {**difference, "mean": -difference["mean"], "low": -difference["high"], "high": -difference["low"]}
-
-
-def signed(value: float, digits: int = 0) -> str:
-    """Return a number with its sign; 0 has none."""
-    text = f"{value:+.{digits}f}"
-    return text[1:] if float(text) == 0 else text.replace("-", "\N{MINUS SIGN}")
-
-
-def p_text(p: float) -> str:
-    """Return a p-value with its sign of equality."""
-    return f"p < {p_value(p)[1:]}" if p < 0.001 else f"p = {p_value(p)}"
-
-
-def p_value(p: float) -> str:
-    """Return a p-value as a table shows it."""
-    return "<0.001" if p < 0.001 else f"{p:.2g}" if p < 0.1 else f"{p:.2f}"

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from spag.display.figures import p_text, p_value, signed, turned
 from spag.display.html import duration
 from spag.evaluation.stats import Rate
 from spag.games.taboo.types import Outcome, Role
-from spag.report.findings import p_text, p_value, signed, turned
 from spag.runs.reading import Json, RunData, SelfPlay
 
 ROLE_COLUMNS = {
