@@ -93,8 +93,9 @@ class StubServer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join()
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
@@ -106,9 +107,12 @@ class StubServer:
         self._ready.set()
         async with server:
             await self._stop.wait()
+            server.close()
+            await asyncio.sleep(0.01)  # connections that were just accepted become tasks
             for connection in self._connections:
                 connection.cancel()
             await asyncio.gather(*self._connections)
+            await asyncio.sleep(0)  # transports close their sockets
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

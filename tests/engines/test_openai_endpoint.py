@@ -8,7 +8,7 @@ from openai_stub import Answer, Call, StubServer, completion
 
 from spag.core.errors import ConfigError
 from spag.engines.base import Request, Sampling
-from spag.engines.openai.endpoint import Endpoint
+from spag.engines.openai.client import open_client
 from spag.engines.openai.engine import OpenAIEngine
 
 KEY = "sk-secret-0123456789"
@@ -47,22 +47,26 @@ def test_a_missing_key_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         OpenAIEngine("tiny")
 
 
+def address(base_url: str | None = None) -> str:
+    return str(open_client(base_url, concurrency=1, max_retries=0, timeout_s=1).base_url)
+
+
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.0.1", "[::1]"])
 def test_an_endpoint_on_this_machine_needs_no_key(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     monkeypatch.delenv("OPENAI_API_KEY")
     monkeypatch.setenv("OPENAI_BASE_URL", f"http://{host}:8000/v1")
-    endpoint = Endpoint.from_environment()
-    assert (endpoint.url, endpoint.key, endpoint.is_local) == (f"http://{host}:8000/v1", "none", True)
+    assert address() == f"http://{host}:8000/v1/"
 
 
 def test_where_the_address_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Endpoint.from_environment().url == "https://api.openai.com/v1"
+    assert address() == "https://api.openai.com/v1/"
     monkeypatch.setenv("OPENAI_BASE_URL", "https://one.example/v1")
-    assert Endpoint.from_environment().url == "https://one.example/v1"
-    assert Endpoint.from_environment("https://two.example/v1").url == "https://two.example/v1"
-    for wrong in ("one.example/v1", "ftp://one.example", "http://", "http://one.example:x", "http://one..example"):
-        with pytest.raises(ConfigError, match="OPENAI_BASE_URL"):
-            Endpoint.from_environment(wrong)
+    assert address() == "https://one.example/v1/"
+    assert address("https://two.example/v1") == "https://two.example/v1/"
+    for wrong in ("one.example/v1", "ftp://one.example", "http://", "http://one.example:x", "http://me:word@one.example:0"):
+        with pytest.raises(ConfigError, match="OPENAI_BASE_URL") as caught:
+            open_client(wrong, concurrency=1, max_retries=0, timeout_s=1)
+        assert "word" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +97,7 @@ def test_netrc_does_not_replace_the_key(monkeypatch: pytest.MonkeyPatch, tmp_pat
         assert call_at(server, "http://far.invalid/v1").headers["authorization"] == f"Bearer {KEY}"
 
 
+@pytest.mark.filterwarnings("ignore:.*(BasicAuth|proxy_auth).* is deprecated:DeprecationWarning")  # the openai package's own use of aiohttp
 @pytest.mark.parametrize(("name", "scheme"), [("HTTP_PROXY", "http://"), ("http_proxy", ""), ("ALL_PROXY", "http://")])
 def test_a_proxy_is_for_endpoints_elsewhere(monkeypatch: pytest.MonkeyPatch, name: str, scheme: str) -> None:
     with stub() as proxy, stub() as server:
@@ -105,19 +110,10 @@ def test_a_proxy_is_for_endpoints_elsewhere(monkeypatch: pytest.MonkeyPatch, nam
         assert (len(proxy.calls), len(server.calls)) == (1, 1)
 
 
-def test_which_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example:3128")
-    monkeypatch.setenv("NO_PROXY", "inside.example")
-    for url, proxy in (
-        ("https://api.openai.com/v1", "http://proxy.example:3128"),
-        ("http://api.openai.com/v1", None),
-        ("https://inside.example:8443/v1", None),
-        ("https://127.0.0.1/v1", None),
-    ):
-        assert Endpoint.from_environment(url).proxy == proxy
+def test_a_proxy_that_does_not_speak_http_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "socks5://me:word@proxy.example:1080")
-    with pytest.raises(
-        ConfigError, match=r"the proxy for https://api\.openai\.com/v1 in the environment is not an address like http://"
-    ) as caught:
+    with pytest.raises(ConfigError, match=r"the proxy for https://api\.openai\.com/v1 in the environment.*set HTTPS_PROXY") as caught:
         OpenAIEngine("tiny")
     assert "word" not in str(caught.value)
+    monkeypatch.setenv("NO_PROXY", "api.openai.com")
+    assert address() == "https://api.openai.com/v1/"

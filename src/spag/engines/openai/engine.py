@@ -1,35 +1,28 @@
-"""Generates with any endpoint that speaks OpenAI's chat-completions protocol: OpenAI itself, vLLM, llama.cpp's server, a gateway.
+"""Generation with any endpoint that speaks OpenAI's chat-completions protocol: OpenAI itself, vLLM, llama.cpp's server, a gateway.
 
-Address and key come from ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY``. Requests run on an asyncio loop in one background thread, over
-aiohttp: the ``openai`` package takes several times the CPU time, reads no ``x-ratelimit-*`` headers, lets every request find out about a
-rate limit for itself, and counts nothing.
-
-Differs from the paper: the prompt is one user message, never bare text. The protocol has no ``min_new_tokens`` (an empty reply is passed on
-as it is) and no ``top_k`` (refused). Replies carry no token ids and no log-probabilities.
+The ``openai`` package sends, retries and parses, on an event loop in a background thread. Differs from the paper: the prompt is one
+user message, never bare text. The protocol has no ``min_new_tokens`` (an empty reply is passed on as it is) and no ``top_k`` (refused).
+Replies carry no token ids and no log-probabilities.
 """
 
 import asyncio
-import contextlib
-import random
-import threading
+from concurrent.futures import Future
+from contextlib import ExitStack
+from queue import SimpleQueue
+from typing import Any
 
-import aiohttp
+import openai
+from anyio.from_thread import start_blocking_portal
 
 from spag.core.errors import ConfigError, EngineError
-from spag.engines.base import Completion, Request
-from spag.engines.openai.endpoint import Endpoint
-from spag.engines.openai.protocol import (
-    Backoff,
-    StatusError,
-    advise,
-    explain,
-    is_temporary,
-    read_reply,
-    refuses_max_tokens,
-    request_body,
-    wait_asked,
-)
+from spag.engines.base import Completion, FinishReason, Request
+from spag.engines.openai.client import open_client
 from spag.engines.pricing import Price, Usage
+
+MAX_STOPS = 4  # of the protocol; the rest is cut here
+MAX_CHARS_PER_TOKEN = 64  # the tail of a longer reply is dropped
+MAX_MESSAGE_CHARS = 300  # of a server's own words in an error
+FIXES = {401: "; check OPENAI_API_KEY", 403: "; check what OPENAI_API_KEY may use", 404: "; check the model's name and OPENAI_BASE_URL"}
 
 
 class OpenAIEngine:
@@ -48,166 +41,160 @@ class OpenAIEngine:
         max_retries: int = 6,
         timeout_s: float = 120.0,
         price: Price | None = None,
-        backoff: Backoff | None = None,
     ) -> None:
         if concurrency < 1:
             raise ConfigError(f"concurrency is {concurrency}; give 1 or more")
         self.concurrency = concurrency
-        self._model = model
-        self._endpoint = Endpoint.from_environment(base_url)
-        self._max_retries = max_retries
-        self._timeout_s = timeout_s
-        self._price = price
-        self._backoff = backoff or Backoff()
-        # Shared by the caller's thread and the loop's, under _changed.
-        self._changed = threading.Condition()
-        self._finished: list[Completion] = []
-        self._in_flight = 0
-        self._failure: str | None = None
-        self._closed = False
-        self._usage = Usage(cost_usd=None if price is None else 0.0)
-        # Touched by the loop's thread alone.
-        self._limit_name = "max_tokens"
-        self._resume_at = 0.0  # on the loop's clock: the server asked for silence until then
-        self._queue: asyncio.Queue[Request] = asyncio.Queue()
-        self._stop = asyncio.Event()
-        self._url, self._proxy = self._endpoint.completions_url, self._endpoint.proxy
-        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-        self._loop = self._runner.get_loop()
-        self._thread = threading.Thread(target=self._run, name="spag-openai", daemon=True)
-        self._thread.start()
-
-    @property
-    def usage(self) -> Usage:
+        self.usage = Usage(cost_usd=None if price is None else 0.0)
         """Requests, retries, tokens and cost so far."""
-        return self._usage
+        self._model, self._price = model, price
+        self._client = open_client(base_url, concurrency=concurrency, max_retries=max_retries, timeout_s=timeout_s)
+        self._done: SimpleQueue[Future[Completion]] = SimpleQueue()
+        self._in_flight = 0
+        self._error: BaseException | None = None
+        self._closed = False
+        # Touched by the event loop's thread alone, as is ``usage``.
+        self._gate = asyncio.Semaphore(concurrency)
+        self._failed = False
+        self._limit_name = "max_tokens"
+        self._stack = ExitStack()
+        self._portal = self._stack.enter_context(start_blocking_portal(name="spag-openai"))
 
     def submit(self, request: Request) -> None:
         if request.sampling.top_k:
             raise ConfigError(f"top_k is {request.sampling.top_k}, which the chat-completions protocol does not have; set top_k to 0")
-        with self._changed:
-            if self._closed:
-                raise EngineError("the engine is closed; open a new one")
-            self._in_flight += 1
-            if self._failure is None:
-                self._loop.call_soon_threadsafe(self._queue.put_nowait, request)
+        self._check_open()
+        self._in_flight += 1
+        self._portal.start_task_soon(self._complete, request).add_done_callback(self._done.put)
 
     def poll(self) -> list[Completion]:
-        with self._changed:
-            while self._in_flight and not self._finished and self._failure is None and not self._closed:
-                self._changed.wait()
-            if self._closed:
-                raise EngineError("the engine is closed; open a new one")
-            if self._failure is not None and not self._finished:
-                raise EngineError(self._failure)
-            finished, self._finished = self._finished, []
-            self._in_flight -= len(finished)
-            return finished
+        self._check_open()
+        finished: list[Completion] = []
+        while self._error is None and self._in_flight and not (finished and self._done.empty()):
+            future = self._done.get()
+            self._check_open()  # close ends what is in flight, which wakes us
+            self._error = future.exception()
+            if self._error is None:
+                self._in_flight -= 1
+                finished.append(future.result())
+        if self._error is not None and not finished:
+            raise self._error
+        return finished
 
     def close(self) -> None:
-        with self._changed:
+        if not self._closed:
             self._closed = True
-        with contextlib.suppress(RuntimeError):  # the loop has ended already; its end wakes a waiting poll
-            self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
+            self._portal.call(self._client.close)
+            self._portal.call(self._portal.stop, True)
+            self._stack.close()
 
-    def _run(self) -> None:
-        with self._runner:
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EngineError("the engine is closed; open a new one")
+
+    async def _complete(self, request: Request) -> Completion:
+        async with self._gate:
+            if self._failed:
+                raise EngineError("not sent: an earlier request failed")
             try:
-                self._runner.run(self._serve())
-            finally:  # whatever ended it, poll must not wait for ever
-                self._fail("the engine's thread has ended; its traceback is on standard error")
+                reply = await self._ask(request)
+                completion = _read_reply(reply, request, needs_usage=self._price is not None)
+            except (openai.OpenAIError, ValueError) as error:
+                self._failed = True
+                raise EngineError(self._describe(error)) from None
+        self._count(1, reply.retries_taken, completion.prompt_tokens, completion.completion_tokens)
+        return completion
 
-    async def _serve(self) -> None:
-        async with self._open_session() as session, asyncio.TaskGroup() as group:
-            workers = [group.create_task(self._work(session)) for _ in range(self.concurrency)]
-            await self._stop.wait()
-            for worker in workers:
-                worker.cancel()
-
-    def _open_session(self) -> aiohttp.ClientSession:
-        return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self.concurrency),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            headers=self._endpoint.headers,
-            timeout=aiohttp.ClientTimeout(total=self._timeout_s),
-            proxy=self._proxy,  # not trust_env: that reads the environment and ~/.netrc again for each request
-        )
-
-    async def _work(self, session: aiohttp.ClientSession) -> None:
+    async def _ask(self, request: Request) -> Any:
+        """Return the raw response, a success. The package retries what may pass."""
         while True:
-            request = await self._queue.get()
-            if self._failure is not None:
-                continue
+            answered, limit_name = self.usage.requests, self._limit_name
             try:
-                self._finish(self._read(request, await self._ask(session, request)))
-            except EngineError as error:
-                self._fail(str(error))
-
-    async def _ask(self, session: aiohttp.ClientSession, request: Request) -> bytes:
-        """The body of a successful reply. Raises ``EngineError`` on a final error, and on a temporary one after ``max_retries`` retries."""
-        failures = retries = 0
-        answered = self._usage.requests
-        while True:
-            while (pause_s := self._resume_at - self._loop.time()) > 0:
-                await asyncio.sleep(pause_s * random.uniform(1.0, 1.1))
-            limit_name = self._limit_name
-            try:
-                return await self._attempt(session, request_body(self._model, request, limit_name))
-            except (StatusError, TimeoutError, aiohttp.ClientError) as error:
-                if limit_name == "max_tokens" and refuses_max_tokens(error):
-                    self._limit_name = "max_completion_tokens"
-                    continue
+                return await self._client.chat.completions.with_raw_response.create(**_arguments(self._model, request, limit_name))
+            except openai.BadRequestError as error:
+                refused = "max_completion_tokens" in error.message or (error.param == "max_tokens" and "support" in error.message)
+                if limit_name == "max_completion_tokens" or not refused:
+                    raise
+                self._limit_name = "max_completion_tokens"
+            except openai.RateLimitError as error:
                 # A rate limit under which others get through is slow, not dead: start counting again.
-                if isinstance(error, StatusError) and error.status == 429 and self._usage.requests > answered:
-                    failures, answered = 0, self._usage.requests
-                failures += 1
-                asked_s = wait_asked(error.headers) if isinstance(error, StatusError) else 0.0
-                if failures > self._max_retries or asked_s > self._backoff.longest_asked_s or not is_temporary(error):
-                    details = f" (after {retries} retries)" * (retries > 0) + f" (it asks to wait {asked_s:.0f} s)" * (asked_s > 0)
-                    raise EngineError(self._describe(explain(error)) + details + advise(error)) from None
-            retries += 1
-            self._count(retries=1)
-            self._hold(asked_s)
-            await asyncio.sleep(self._backoff.wait_s(retries))
+                if _retries_taken(error) < self._client.max_retries or self.usage.requests == answered:
+                    raise
+                self._count(retries=_retries_taken(error) + 1)
 
-    async def _attempt(self, session: aiohttp.ClientSession, body: bytes) -> bytes:
-        """The body of a successful reply."""
-        async with session.post(self._url, data=body) as response:
-            reply = await response.read()
-        if response.status >= 300:
-            raise StatusError(response.status, response.headers, reply)
-        self._hold(wait_asked(response.headers))
-        return reply
-
-    def _read(self, request: Request, body: bytes) -> Completion:
-        try:
-            return read_reply(body, request, needs_usage=self._price is not None)
-        except ValueError as error:
-            raise EngineError(self._describe(str(error))) from None
-
-    def _hold(self, seconds: float) -> None:
-        """Let no request go out for that long: a rate limit concerns them all."""
-        if 0 < seconds <= self._backoff.longest_asked_s:
-            self._resume_at = max(self._resume_at, self._loop.time() + seconds)
-
-    def _finish(self, completion: Completion) -> None:
-        self._count(requests=1, prompt_tokens=completion.prompt_tokens, completion_tokens=completion.completion_tokens)
-        with self._changed:
-            self._finished.append(completion)
-            self._changed.notify()
-
-    def _fail(self, message: str) -> None:
-        with self._changed:
-            self._failure = self._failure or message
-            self._changed.notify_all()
-
-    def _count(self, *, requests: int = 0, retries: int = 0, prompt_tokens: int = 0, completion_tokens: int = 0) -> None:
-        usage = self._usage
+    def _count(self, requests: int = 0, retries: int = 0, prompt_tokens: int = 0, completion_tokens: int = 0) -> None:
+        usage = self.usage
         prompt_tokens += usage.prompt_tokens
         completion_tokens += usage.completion_tokens
         cost_usd = self._price.cost_usd(prompt_tokens, completion_tokens) if self._price else None
-        self._usage = Usage(usage.requests + requests, usage.retries + retries, prompt_tokens, completion_tokens, cost_usd)
+        self.usage = Usage(usage.requests + requests, usage.retries + retries, prompt_tokens, completion_tokens, cost_usd)
 
-    def _describe(self, what: str) -> str:
-        return self._endpoint.redact(f"{self._endpoint.shown}, model {self._model}: {what}")
+    def _describe(self, error: openai.OpenAIError | ValueError) -> str:
+        """Return what went wrong and the fix on one line, without the key."""
+        what, fix = str(error), ""
+        if isinstance(error, openai.APIStatusError):
+            what, fix = f"HTTP {error.status_code}: {_words(error)}", FIXES.get(error.status_code, "")
+            if asked := error.response.headers.get("retry-after"):
+                fix += f" (it asks to wait {asked} s)"
+        elif isinstance(error, openai.APIConnectionError):
+            what, fix = str(error.__cause__ or error), "; check OPENAI_BASE_URL and that the server runs"
+        if self._client.api_key != "none":
+            what = what.replace(self._client.api_key, "***")
+        line = " ".join(f"{str(self._client.base_url).rstrip('/')}, model {self._model}: {what}".split())
+        line = line if len(line) <= MAX_MESSAGE_CHARS else line[:MAX_MESSAGE_CHARS] + "..."
+        retries = _retries_taken(error) if isinstance(error, openai.APIError) else 0
+        return line + f" (after {retries} retries)" * (retries > 0) + fix
+
+
+def _arguments(model: str, request: Request, limit_name: str) -> dict[str, Any]:
+    """Return what to send. ``limit_name`` is ``max_tokens`` or ``max_completion_tokens``: endpoints differ."""
+    arguments: dict[str, Any] = {
+        "model": model,
+        "messages": [{"role": "user", "content": request.prompt}],
+        "temperature": request.sampling.temperature,
+        "top_p": request.sampling.top_p,
+        limit_name: request.sampling.max_new_tokens,
+        "seed": request.seed & 0x7FFF_FFFF,  # some servers keep 32 bits, and read -1 as "any"
+        "n": 1,
+    }
+    return arguments | ({"stop": request.stop[:MAX_STOPS]} if request.stop else {})
+
+
+def _read_reply(response: Any, request: Request, *, needs_usage: bool) -> Completion:
+    """Return the completion in a raw response, with token counts of 0 where the server tells none.
+
+    Raises ``ValueError`` for anything but a chat completion, and for one without token counts when ``needs_usage``.
+    """
+    try:
+        reply = response.parse()
+        choice, usage = reply.choices[0], reply.usage
+        text = choice.message.content or ""
+        tokens = (usage.prompt_tokens, usage.completion_tokens) if usage else (0, 0)
+        is_valid = isinstance(text, str) and min(tokens) >= 0
+    except (AttributeError, IndexError, TypeError, ValueError, RecursionError):  # the package checks nothing
+        is_valid = False
+    if not is_valid:
+        raise ValueError(f"the reply is not a chat completion: {response.text}")
+    if needs_usage and not usage:
+        raise ValueError("the reply has no usage, so that its cost cannot be counted: set no price")
+    kept = text[: MAX_CHARS_PER_TOKEN * request.sampling.max_new_tokens]
+    cuts = [at for stop in request.stop if (at := kept.find(stop)) >= 0]
+    if cuts:
+        kept, reason = kept[: min(cuts)], FinishReason.STOP
+    elif choice.finish_reason == "length" or len(text) > len(kept):
+        reason = FinishReason.LENGTH
+    elif choice.finish_reason == "content_filter" or isinstance(getattr(choice, "stop_reason", None), str):  # vLLM's: the stop string
+        reason = FinishReason.STOP
+    else:
+        reason = FinishReason.EOS
+    return Completion(request.id, kept.strip(), reason, *tokens)
+
+
+def _retries_taken(error: openai.APIError) -> int:
+    return int(error.request.headers.get("x-stainless-retry-count", 0))
+
+
+def _words(error: openai.APIStatusError) -> str:
+    """Return the server's own words."""
+    said = error.body.get("message") if isinstance(error.body, dict) else error.body
+    return said if isinstance(said, str) and said else error.response.text.strip() or "no reason given"

@@ -1,0 +1,96 @@
+"""A client of the ``openai`` package for the endpoint that the environment names: address, key, proxy, and limits on time."""
+
+import asyncio
+import ipaddress
+import os
+from base64 import b64encode
+from typing import Any
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+import httpx2
+import openai
+
+from spag.core.errors import ConfigError
+
+DEFAULT_BASE_URL = "https://api.openai.com/v1"
+CONNECT_TIMEOUT_S = 10.0
+
+
+def open_client(base_url: str | None, *, concurrency: int, max_retries: int, timeout_s: float) -> openai.AsyncOpenAI:
+    """Open a client for ``base_url``, or else ``OPENAI_BASE_URL``, with the key in ``OPENAI_API_KEY``. Raises ``ConfigError``.
+
+    An endpoint on this machine needs no key and no proxy. The client's ``base_url`` is safe to show: the password and the query of the
+    address, which may be secret, go into headers and query arguments.
+    """
+    url = _parse_url(base_url or os.environ.get("OPENAI_BASE_URL") or DEFAULT_BASE_URL)
+    shown = url.copy_with(username=None, password=None, query=None, fragment=None)
+    is_local = _is_loopback(url.host)
+    key = os.environ.get("OPENAI_API_KEY", "").strip() or ("none" if is_local else "")
+    if not key:
+        raise ConfigError(f"OPENAI_API_KEY is not set, and {shown} needs a key: export OPENAI_API_KEY=...")
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError("OPENAI_API_KEY contains characters that no key has: copy it again")
+    proxies = getproxies()
+    proxy = None if is_local or proxy_bypass(url.host) else proxies.get(url.scheme) or proxies.get("all")
+    if proxy and not proxy.startswith(("http://", "https://")) and "://" in proxy:
+        raise ConfigError(f"the proxy for {shown} in the environment does not speak HTTP; set {url.scheme.upper()}_PROXY to one that does")
+    login = f"{url.username}:{url.password}".encode()
+    return openai.AsyncOpenAI(
+        api_key=key,
+        base_url=shown,
+        default_headers={"Authorization": f"Basic {b64encode(login).decode()}"} if url.userinfo else None,
+        default_query=dict(url.params),
+        max_retries=max_retries,
+        timeout=httpx2.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
+        http_client=_HTTPClient(timeout_s, trust_env=not is_local, limits=httpx2.Limits(max_connections=concurrency)),
+    )
+
+
+class _HTTPClient(openai.DefaultAioHttpClient):
+    """The package's aiohttp client with stricter limits: ``timeout_s`` holds for a whole attempt, where the package's starts anew with
+    every byte, and an endpoint that was never reached is not tried again. A ``TransportError`` says what happened without the address.
+    """
+
+    def __init__(self, timeout_s: float, **options: Any) -> None:
+        super().__init__(**options)
+        self._timeout_s = timeout_s
+        self._reached = False
+
+    async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                response = await super().send(request, **options)
+        except (TimeoutError, aiohttp.ClientError, httpx2.TransportError) as error:
+            cause = error.__cause__ if isinstance(error, httpx2.TransportError) else error
+            if isinstance(cause, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError) and not self._reached:
+                raise openai.APIConnectionError(message=_explain(cause), request=request) from None  # not retried
+            raise httpx2.TransportError(_explain(cause), request=request) from None
+        self._reached = True
+        if response.status_code == 429 and "insufficient_quota" in response.text:
+            response.headers["x-should-retry"] = "false"
+        return response
+
+
+def _explain(error: BaseException | None) -> str:
+    if isinstance(error, TimeoutError):
+        return "no reply in time"
+    text = error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)  # str would have the whole address in it
+    return f"no connection: {text or type(error).__name__}"
+
+
+def _parse_url(text: str) -> httpx2.URL:
+    try:
+        url = httpx2.URL(text)
+    except httpx2.InvalidURL:
+        url = httpx2.URL()
+    if url.scheme not in ("http", "https") or not url.host or url.port == 0:  # it may contain a password: not shown
+        raise ConfigError("OPENAI_BASE_URL (or base_url) is not an address like http://localhost:8000/v1")
+    return url
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
