@@ -1,0 +1,60 @@
+"""Who meets whom: the pairings of an arena, and the opponents of self-play.
+
+An arena game's id is ``FIRST vs SECOND: TASK``, the players in the order of the game's roles, and its seed comes from (run seed, task)
+alone, so two models that speak the same way play the same game.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from spag.core.seeds import derive_seed
+from spag.core.types import Task
+from spag.rollout.runner import GameSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """The players of a match by name, in the order of the game's roles."""
+
+    players: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        return " vs ".join(self.players)
+
+
+def pairings(names: Sequence[str]) -> list[Pairing]:
+    """Return each pair of different players in both role assignments; any two neighbours in the list share a player."""
+    found = []
+    for index, one in enumerate(names):
+        others = names[index + 1 :]
+        for other in others if index % 2 == 0 else reversed(others):
+            found += [Pairing((one, other)), Pairing((other, one))]
+    return found
+
+
+def match_specs(pairing: Pairing, tasks: Sequence[Task], seed: int) -> list[GameSpec]:
+    """Return the games of one pairing."""
+    return [GameSpec(f"{pairing.title}: {task.id}", task, derive_seed(seed, "arena", task.id)) for task in tasks]
+
+
+def draw_opponents(
+    specs: Sequence[GameSpec], learner: str, weights: Mapping[str, float], earlier: Sequence[str]
+) -> dict[Pairing, list[GameSpec]]:
+    """Divide games by who plays them: ``learner``, in either role, and an opponent, both drawn by the game's own seed.
+
+    ``weights`` are those of ``selfplay.opponents``: ``earlier`` stands for one of the names in ``earlier``, and for ``self`` while there is
+    none.
+    """
+    matches: dict[Pairing, list[GameSpec]] = {}
+    names = sorted(weights)
+    for spec in specs:
+        rng = random.Random(derive_seed(spec.seed, "opponent"))
+        [opponent] = rng.choices(names, [weights[name] for name in names])
+        if opponent == "earlier":
+            opponent = rng.choice(earlier) if earlier else "self"
+        players = [learner, learner if opponent == "self" else opponent]
+        rng.shuffle(players)
+        matches.setdefault(Pairing(tuple(players)), []).append(spec)
+    return matches
