@@ -7,8 +7,9 @@ methods are pure functions of a ``State``. ``spag.games.conformance`` tests any 
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
+from spag.core.episodes import Episode
 from spag.core.errors import DataError
 from spag.core.types import Observation, Outcome, Result, Split, State, Task, Utterance
 
@@ -50,7 +51,8 @@ class Game(Protocol):
     """A two-player game in which players speak in turn. Pure: no clock, no torch, no global randomness.
 
     ``roles`` are in the order of the first turn. ``outcomes`` are in the order in which they are shown. An illegal move is an outcome,
-    never an exception; ``apply`` raises ``ValueError`` only for a caller's mistake (wrong role, finished game).
+    never an exception; ``apply`` raises ``ValueError`` only for a caller's mistake (wrong role, finished game). ``hidden`` names, by
+    role, the keys of ``Task.data`` that this role may not learn; it is empty where both know everything.
     """
 
     name: ClassVar[str]
@@ -58,6 +60,7 @@ class Game(Protocol):
     summary: ClassVar[str]
     roles: ClassVar[tuple[str, ...]]
     role_help: ClassVar[Mapping[str, str]]
+    hidden: ClassVar[Mapping[str, tuple[str, ...]]]
     outcomes: ClassVar[Mapping[str, Outcome]]
     figures: ClassVar[tuple[Figure, ...]]
     bots: ClassVar[Mapping[str, Bot]]
@@ -111,6 +114,26 @@ class Game(Protocol):
         """Return the task that a person typed. Raises ``DataError`` for one that cannot be played."""
 
 
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a role knows where it must choose (an information set), and the texts of its legal moves."""
+
+    key: str
+    observation: Observation
+    moves: tuple[str, ...]
+
+
+@runtime_checkable
+class SolvedGame(Game, Protocol):
+    """A game small enough to score a policy exactly, given the probabilities of its moves at every decision."""
+
+    def decisions(self) -> Sequence[Decision]:
+        """Return every decision of the game once, for both roles."""
+
+    def score_policy(self, policy: Mapping[str, Mapping[str, float]]) -> Mapping[str, float]:
+        """Return named figures of a policy: decision key -> move -> probability."""
+
+
 @dataclass(frozen=True)
 class TextGame:
     """Everything of ``Game`` but the rules. A game gives the class attributes, ``tasks``, ``observe``, ``prompt`` and ``rule``."""
@@ -120,6 +143,7 @@ class TextGame:
     summary: ClassVar[str]
     roles: ClassVar[tuple[str, ...]]
     role_help: ClassVar[Mapping[str, str]]
+    hidden: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     outcomes: ClassVar[Mapping[str, Outcome]]
     figures: ClassVar[tuple[Figure, ...]] = ()
     bots: ClassVar[Mapping[str, Bot]] = {}
@@ -194,19 +218,30 @@ class TextGame:
         return Result(outcome, rewards, len(state.history), reason)
 
 
+def bracketed(text: str, moves: Iterable[str]) -> str | None:
+    """Return the one of ``moves`` (lower case) that ``text`` names in square brackets, ``None`` when it names none or several."""
+    named = {inside.strip().lower() for inside in re.findall(r"\[([^\[\]]{1,20})\]", text)} & set(moves)
+    return named.pop() if len(named) == 1 else None
+
+
 def outcome_map(*outcomes: Outcome) -> Mapping[str, Outcome]:
     """Return outcomes by name, in order."""
     return {outcome.name: outcome for outcome in outcomes}
 
 
-def explain(game: Game, episode: Any) -> Explanation:
-    """Explain how ``episode`` ended: its recorded outcome, else the judge's."""
+def explain(game: Game, episode: Episode) -> Explanation:
+    """Explain how ``episode`` ended: its recorded outcome, else the judge's. Raises ``DataError`` for an outcome the game does not have."""
     found = game.replay(episode.task, episode.history, episode.seed or 0)
     recorded = episode.outcome or found.outcome
-    outcome = game.outcomes[recorded]
+    if recorded not in game.outcomes:
+        raise DataError(f"game {episode.id!r}: {game.name} has no outcome {recorded!r}; it has {', '.join(game.outcomes)}")
+    outcome, reason = game.outcomes[recorded], _sentence(episode.reason or found.reason)
     if recorded != found.outcome:
-        says = f"the judge would say: {game.outcomes[found.outcome].label}, because {found.reason}"
-        return Explanation(outcome, episode.reason or found.reason, disputed=says)
+        return Explanation(outcome, reason, disputed=f"the judge would say: {game.outcomes[found.outcome].label}, because {found.reason}")
     decisive = None if outcome.is_draw or not found.length else found.length - 1
     span = game.explain(episode.task, episode.history[: found.length], found) if decisive is not None else None
-    return Explanation(outcome, episode.reason or found.reason, decisive, span)
+    return Explanation(outcome, reason, decisive, span)
+
+
+def _sentence(reason: str) -> str:
+    return f"{reason[:1].upper()}{reason[1:]}." if reason else ""

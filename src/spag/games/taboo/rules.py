@@ -42,6 +42,7 @@ class AdversarialTaboo(TextGame):
     summary: ClassVar[str] = "the attacker makes the defender say a secret word; the defender may guess it once"
     roles: ClassVar[tuple[str, ...]] = tuple(Role)
     role_help: ClassVar[Mapping[str, str]] = view.ROLE_HELP
+    hidden: ClassVar[Mapping[str, tuple[str, ...]]] = {Role.DEFENDER: ("target_word",)}
     outcomes = view.OUTCOMES
     figures = view.FIGURES
 
