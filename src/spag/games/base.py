@@ -5,9 +5,10 @@ methods are pure functions of a ``State``. ``spag.games.conformance`` tests any 
 """
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 from spag.core.episodes import Episode
 from spag.core.errors import DataError
