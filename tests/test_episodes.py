@@ -76,7 +76,7 @@ def test_upstreams_sample_names_are_understood_and_written(tmp_path: Path) -> No
     path.write_text(json.dumps(rows))
     rl, sft = read_samples(path)
     assert (rl.type, rl.role, rl.reward) == (SampleType.RL, Role.DEFENDER, 0.25)
-    assert (sft.type, sft.role, sft.query, sft.target) == (SampleType.SFT, None, "p", "a")
+    assert (sft.type, sft.role, sft.prompt, sft.completion) == (SampleType.SFT, None, "p", "a")
     assert upstream_sample(rl) == rows[0]
     assert upstream_sample(sft) == {"query": "p", "target": "a", "reward": 1.0, "weight": 1.0, "type": "sft"}
 
@@ -97,7 +97,7 @@ def test_alpaca_rows_become_sft_samples(tmp_path: Path) -> None:
     ]
     path.write_text(json.dumps(rows))
     samples = read_sft(path, None, seed=0)
-    assert [(s.query, s.target, s.type) for s in samples] == [
+    assert [(s.prompt, s.completion, s.type) for s in samples] == [
         ("Add.\n\n1 and 2\n", "3", SampleType.SFT),
         ("Say hi.\n", "hi", SampleType.SFT),
     ]

@@ -37,7 +37,7 @@ def test_golden_samples() -> None:
         episode_of(row["target_word"], row["max_turns"], [(said["role"], said["content"]) for said in row["history"]]) for row in rows
     ]
     samples = assign_rewards(episodes, GOLDEN["discount"], "paper")
-    assert [(s.target, s.role) for s in samples] == [(g["target"], g["role"]) for g in GOLDEN["samples"]]
+    assert [(s.completion, s.role) for s in samples] == [(g["target"], g["role"]) for g in GOLDEN["samples"]]
     for sample, golden in zip(samples, GOLDEN["samples"], strict=True):
         assert sample.reward == pytest.approx(golden["reward"], abs=1e-12)
         assert sample.weight == pytest.approx(golden["weight"], abs=1e-12)
@@ -66,7 +66,7 @@ def test_role_weights_balance_the_roles() -> None:
 def test_only_winners_are_trained_and_stats_tell() -> None:
     stats = RewardStats()
     samples = assign_rewards([INDUCED, GUESSED, TIED, VIOLATED], stats=stats)
-    assert [(s.episode_id, s.role, s.turn, s.target) for s in samples] == [
+    assert [(s.episode_id, s.role, s.turn, s.completion) for s in samples] == [
         ("induced", Role.ATTACKER, 1, "Where do you swim?"),
         ("induced", Role.ATTACKER, 2, "And outdoors?"),
         ("guessed", Role.DEFENDER, 1, GUESS),
@@ -83,7 +83,7 @@ def test_only_winners_are_trained_and_stats_tell() -> None:
 
 def test_what_follows_the_judged_end_is_dropped() -> None:
     long = episode("Where do you swim?", "In the river.", "Ha, got you.", "Oh no.")
-    assert [s.target for s in assign_rewards([long])] == ["Where do you swim?"]
+    assert [s.completion for s in assign_rewards([long])] == ["Where do you swim?"]
 
 
 def test_losers_and_ties_are_paid_when_asked() -> None:
@@ -109,17 +109,17 @@ def test_an_empty_utterance_keeps_its_share_but_is_not_trained() -> None:
 def test_queries_show_what_the_speaker_saw() -> None:
     for sample in assign_rewards([INDUCED, GUESSED]):
         history_seen = {"Where do you swim?", "In a lake."} if sample.turn == 2 else set()
-        assert all(text in sample.query for text in history_seen)
-        assert sample.target not in sample.query
+        assert all(text in sample.prompt for text in history_seen)
+        assert sample.completion not in sample.prompt
         if sample.role is Role.DEFENDER:
-            assert "river" not in sample.query.lower()
+            assert "river" not in sample.prompt.lower()
 
 
 def test_queries_depend_on_seed_episode_and_turn_alone() -> None:
     alone = assign_rewards([GUESSED], settings=RewardSettings(seed=5))
     among = assign_rewards([INDUCED, GUESSED], settings=RewardSettings(seed=5))
-    assert alone[0].query == among[-1].query
-    drawn = {assign_rewards([GUESSED], settings=RewardSettings(seed=seed))[0].query for seed in range(20)}
+    assert alone[0].prompt == among[-1].prompt
+    drawn = {assign_rewards([GUESSED], settings=RewardSettings(seed=seed))[0].prompt for seed in range(20)}
     assert len(drawn) > 5
 
 
@@ -128,7 +128,7 @@ def test_play_template_is_the_prompt_of_play() -> None:
     (sample,) = assign_rewards([GUESSED], settings=game)
     from spag.core.types import Observation
 
-    assert sample.query == play_prompt(Observation(Role.DEFENDER, GUESSED.history[:1], 5, None), PromptSet.default())
+    assert sample.prompt == play_prompt(Observation(Role.DEFENDER, GUESSED.history[:1], 5, None), PromptSet.default())
     assert sample.type is SampleType.IMITATION
 
 
@@ -137,11 +137,11 @@ def test_game_template_words_all_utterances_of_a_game_alike() -> None:
     game = replace(episode(*said, "I know the word! It is `pear`!", word="lamp"), id="a")  # a wrong guess: five attacker utterances
     paraphrases = [rules.format(max_turns=5) for rules in PromptSet.default().rules]
     for seed in range(10):
-        queries = [sample.query for sample in assign_rewards([game], settings=RewardSettings(template=Template.GAME, seed=seed))]
+        queries = [sample.prompt for sample in assign_rewards([game], settings=RewardSettings(template=Template.GAME, seed=seed))]
         assert len(queries) == 5
         assert len({tuple(rules in query for rules in paraphrases) for query in queries}) == 1
         assert len({query.replace("\n".join(said), "").split("\n")[-2:][0] for query in queries}) == 1  # the same cue: layout and names
-    worded = {assign_rewards([game], settings=RewardSettings(template=Template.GAME, seed=seed))[0].query for seed in range(20)}
+    worded = {assign_rewards([game], settings=RewardSettings(template=Template.GAME, seed=seed))[0].prompt for seed in range(20)}
     assert len(worded) > 5
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from spag.core.episodes import SampleType, TrainingSample
 from spag.core.errors import ConfigError, DataError
-from spag.engines.base import PromptStyle
 from spag.games.taboo.types import Role
 from spag.models.loading import load_tokenizer
+from spag.models.tokens import PromptStyle
 from spag.training.data import FILLER, Group, TrainingSet, collate, encode_samples
 
 BOS, EOS = 0, 1
@@ -19,10 +19,10 @@ def encode(folder: Path, *samples: TrainingSample, max_length: int = 100):
 
 
 def test_tokens_are_bos_query_target_eos_and_only_target_and_eos_are_trained(model_folder: Path) -> None:
-    (sample,) = encode(model_folder, TrainingSample(query="ab", target="cd", role=Role.DEFENDER, reward=2.0, weight=3.0))
+    (sample,) = encode(model_folder, TrainingSample(prompt="ab", completion="cd", role=Role.DEFENDER, reward=2.0, weight=3.0))
     tokenizer = load_tokenizer(str(model_folder))
     assert sample.input_ids.tolist() == [BOS, *tokenizer("abcd", add_special_tokens=False).input_ids, EOS]
-    assert (sample.target_start, len(sample.target)) == (3, 3)
+    assert (sample.completion_start, len(sample.completion)) == (3, 3)
     assert sample.fed.tolist() == sample.input_ids.tolist()[:-1]  # the end token predicts nothing
     assert (sample.reward, sample.weight, sample.group) == (2.0, 3.0, Group.DEFENDER)
 
@@ -33,9 +33,9 @@ def test_chat_style_ends_the_target_with_the_template_s_own_end_token(model_fold
     tokenizer.chat_template = (
         "{% for m in messages %}[{{ m.role }}]{{ m.content }}<end>{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
     )
-    (sample,) = encode_samples([TrainingSample(query="q", target="t")], tokenizer, PromptStyle.CHAT, 100)
+    (sample,) = encode_samples([TrainingSample(prompt="q", completion="t")], tokenizer, PromptStyle.CHAT, 100)
     assert tokenizer.decode(sample.input_ids) == "[user]q<end>[assistant]t<end>"
-    assert tokenizer.decode(sample.target) == "t<end>"
+    assert tokenizer.decode(sample.completion) == "t<end>"
 
 
 @pytest.mark.parametrize(
@@ -43,30 +43,32 @@ def test_chat_style_ends_the_target_with_the_template_s_own_end_token(model_fold
     [(100, "<s>qqqqabc</s>", "abc</s>"), (6, "qqabc</s>", "abc</s>"), (4, "abc</s>", "bc</s>"), (2, "c</s>", "</s>")],
 )
 def test_too_long_samples_lose_tokens_on_the_left(model_folder: Path, max_length: int, text: str, trained: str) -> None:
-    (sample,) = encode(model_folder, TrainingSample(query="qqqq", target="abc"), max_length=max_length)
+    (sample,) = encode(model_folder, TrainingSample(prompt="qqqq", completion="abc"), max_length=max_length)
     tokenizer = load_tokenizer(str(model_folder))
     assert tokenizer.decode(sample.input_ids) == text
-    assert tokenizer.decode(sample.target) == trained
+    assert tokenizer.decode(sample.completion) == trained
 
 
 def test_an_empty_target_still_trains_the_end_token(model_folder: Path) -> None:
-    (sample,) = encode(model_folder, TrainingSample(query="q", target=""))
-    assert sample.target.tolist() == [EOS]
+    (sample,) = encode(model_folder, TrainingSample(prompt="q", completion=""))
+    assert sample.completion.tolist() == [EOS]
 
 
 def test_useless_settings_and_numbers_are_refused(model_folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"max_length=1.*at least 2"):
-        encode(model_folder, TrainingSample(query="q", target="t"), max_length=1)
+        encode(model_folder, TrainingSample(prompt="q", completion="t"), max_length=1)
     with pytest.raises(DataError, match=r"sample 1 \(episode 'e-7'\): reward nan"):
         encode(
             model_folder,
-            TrainingSample(query="q", target="t"),
-            TrainingSample(query="q", target="t", reward=float("nan"), episode_id="e-7"),
+            TrainingSample(prompt="q", completion="t"),
+            TrainingSample(prompt="q", completion="t", reward=float("nan"), episode_id="e-7"),
         )
 
 
 def test_an_unpacked_batch_is_padded_on_the_right_and_picks_the_predicting_positions(model_folder: Path) -> None:
-    short, long = encode(model_folder, TrainingSample(query="a", target="b"), TrainingSample(query="abc", target="de", type=SampleType.SFT))
+    short, long = encode(
+        model_folder, TrainingSample(prompt="a", completion="b"), TrainingSample(prompt="abc", completion="de", type=SampleType.SFT)
+    )
     batch = collate([(short, -1.5), (long, 0.0)], packed=False)
     # short: BOS a b EOS (trained: 2, 3); long: BOS a b c d e EOS (trained: 4, 5, 6). So positions 1, 2 and 3, 4, 5 predict.
     assert batch["columns"].tolist() == [1, 2, 3, 4, 5]
@@ -80,7 +82,7 @@ def test_an_unpacked_batch_is_padded_on_the_right_and_picks_the_predicting_posit
 
 
 def test_a_packed_batch_is_one_row_that_shares_beginnings(model_folder: Path) -> None:
-    short, long = encode(model_folder, TrainingSample(query="a", target="bx"), TrainingSample(query="ab", target="de"))
+    short, long = encode(model_folder, TrainingSample(prompt="a", completion="bx"), TrainingSample(prompt="ab", completion="de"))
     batch = collate([(short, 0.0), (long, 0.0)], packed=True)
     a, b, x, d, e = load_tokenizer(str(model_folder))("abxde", add_special_tokens=False).input_ids
     assert batch["input_ids"].tolist() == [[BOS, a, b, x, d, e]]
@@ -90,5 +92,5 @@ def test_a_packed_batch_is_one_row_that_shares_beginnings(model_folder: Path) ->
 
 
 def test_the_filler_weighs_nothing_and_belongs_to_no_group(model_folder: Path) -> None:
-    sample, reference = TrainingSet(encode(model_folder, TrainingSample(query="q", target="t", weight=9.0)))[FILLER]
+    sample, reference = TrainingSet(encode(model_folder, TrainingSample(prompt="q", completion="t", weight=9.0)))[FILLER]
     assert (sample.weight, sample.group, reference) == (0.0, FILLER, 0.0)

@@ -8,8 +8,8 @@ from tiny import make_samples
 from transformers import AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, Qwen3Config
 
 from spag.algorithms.spag import RewardSettings, Template, assign_rewards
-from spag.engines.base import PromptStyle
 from spag.models.loading import load_model, load_tokenizer
+from spag.models.tokens import PromptStyle
 from spag.runs.stages import teacher_episodes
 from spag.training import policy as policy_module
 from spag.training.data import EncodedSample, collate, encode_samples
@@ -32,7 +32,7 @@ SHAPE = {
 def alone(model: torch.nn.Module, sample: EncodedSample) -> float:
     ids = torch.tensor([sample.input_ids.tolist()])
     labels = ids.clone()
-    labels[0, : sample.target_start] = -100
+    labels[0, : sample.completion_start] = -100
     return mean_logprob(model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits, labels).item()
 
 
@@ -98,7 +98,7 @@ def test_a_llama_can_do_everything(model_folder: Path) -> None:
 def test_other_models_are_tried_out_and_stay_exact(config: object, expected: Abilities) -> None:
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config).eval()
-    samples = [EncodedSample.of([2, *range(5, 30 + n), 3], target_start=20 + n) for n in range(4)]
+    samples = [EncodedSample.of([2, *range(5, 30 + n), 3], completion_start=20 + n) for n in range(4)]
     expected_logprobs = [alone(model, sample) for sample in samples]
     abilities = abilities_of(model, 40)
     found = target_logprobs(model, collate([(sample, 0.0) for sample in samples], packed=abilities.packed), abilities)
@@ -131,7 +131,7 @@ def test_memory_for_logits_is_bounded_by_the_chunk(model_folder: Path, monkeypat
     monkeypatch.setattr(policy_module, "CHUNK", 16)
     samples = encoded(model_folder)
     target_logprobs(model, collate([(sample, 0.0) for sample in samples], packed=True), abilities).sum().backward()
-    trained = sum(len(sample.target) for sample in samples)
+    trained = sum(len(sample.completion) for sample in samples)
     assert max(seen) == 16
     assert sum(seen) == 2 * trained  # once forward, once again for the backward pass
 

@@ -17,8 +17,8 @@ from tiny import MODEL, make_samples, settings, train_tiny
 
 from spag.config.schema import LoraConfig, ModelConfig, TrainingConfig
 from spag.core.errors import ConfigError, DataError, RunError, StorageError
-from spag.engines.base import PromptStyle
 from spag.models.loading import load_model, load_tokenizer
+from spag.models.tokens import PromptStyle
 from spag.training import Phase, Stage, TrainProgress, train
 from spag.training.data import Group, collate, encode_samples
 from spag.training.failures import clear_failures

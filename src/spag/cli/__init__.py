@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from spag.cli.data import import_group, judge_command, rewards_command, words_command
+from spag.cli.data import games_command, import_group, judge_command, rewards_command, words_command
 from spag.cli.doctor import doctor_command
 from spag.cli.eval import eval_command
 from spag.cli.export import export_group
@@ -38,13 +38,14 @@ class SpagGroup(click.Group):
 @click.group(cls=SpagGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(package_name="spag")
 def main() -> None:
-    """Train language models by self-play of adversarial language games."""
+    """Train language models by self-play of language games."""
 
 
 for _command in (
     run_command,
     plan_command,
     doctor_command,
+    games_command,
     words_command,
     play_command,
     judge_command,

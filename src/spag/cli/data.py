@@ -1,10 +1,23 @@
-"""Commands on data files: words, judging, rewards, import."""
+"""Commands on data files: games, words, judging, rewards, import."""
 
 from pathlib import Path
 
 import click
 
 from spag.cli.options import ANY_PATH, EXISTING, config_options, open_console, read_config
+
+
+@click.command("games")
+@click.argument("name", required=False)
+def games_command(name: str | None) -> None:
+    """List the games that are installed, or show roles, outcomes, settings and bots of one."""
+    from spag.cli.tables import print_game_details, print_games
+    from spag.games.registry import get, names
+
+    if name is None:
+        print_games([get(known) for known in names()])
+    else:
+        print_game_details(get(name))
 
 
 @click.command("words")
@@ -29,25 +42,35 @@ def words_command(source: str, top: int, split: str, output: Path | None) -> Non
 
 @click.command("judge")
 @click.argument("episodes", type=EXISTING)
-@click.option("--mode", type=click.Choice(["strict", "paper"]), default="strict", show_default=True, help="Rules of judging.")
+@click.option("--mode", type=click.Choice(["strict", "paper"]), help="Rules of judging taboo. [default: strict]")
 @click.option("--show", type=click.IntRange(min=0), default=0, help="Print so many games with the judge's reason.")
 @click.option("--output", type=ANY_PATH, help="Write the episodes with their new outcome and reason, cut at the judged end.")
-def judge_command(episodes: Path, mode: str, show: int, output: Path | None) -> None:
+def judge_command(episodes: Path, mode: str | None, show: int, output: Path | None) -> None:
     """Judge the games of a file, ours or upstream's, and count the outcomes."""
+    from collections.abc import Iterator
     from dataclasses import replace
     from itertools import islice
 
     from spag.cli.tables import print_game, print_outcomes
-    from spag.core.episodes import read_episodes
+    from spag.core.episodes import SCHEMA_VERSION, Episode, read_episodes
     from spag.core.store import write_rows
-    from spag.games.taboo.judge.judge import judge_episode
+    from spag.core.types import Result
+    from spag.games.registry import game_of_file
 
-    for episode in islice(read_episodes(episodes), show):
-        print_game(episode, judge_episode(episode, mode))
-    print_outcomes(judge_episode(episode, mode) for episode in read_episodes(episodes))
+    game = game_of_file(episodes, **({"judge": mode} if mode else {}))
+
+    def judged() -> Iterator[tuple[Episode, Result]]:
+        for episode in read_episodes(episodes):
+            yield episode, game.replay(episode.task, episode.history, episode.seed or 0)
+
+    for episode, result in islice(judged(), show):
+        print_game(game, episode, result)
+    print_outcomes(game, (result for _, result in judged()))
     if output is not None:
-        judged = ((episode, judge_episode(episode, mode)) for episode in read_episodes(episodes))
-        rows = (replace(e, outcome=v.outcome, reason=v.reason, history=e.history[: v.length]) for e, v in judged)
+        rows = (
+            replace(e, outcome=r.outcome, rewards=r.rewards, reason=r.reason, history=e.history[: r.length], schema_version=SCHEMA_VERSION)
+            for e, r in judged()
+        )
         write_rows(output, rows)
 
 
@@ -72,24 +95,26 @@ def rewards_command(
     from spag.cli.tables import print_rewards
     from spag.core.episodes import SampleType, read_episodes
     from spag.core.sft import read_sft
-    from spag.games.taboo.judge.judge import JudgeMode
-    from spag.runs.stages import prompts_of, write_samples
+    from spag.games.registry import game_of_file
+    from spag.runs.stages import write_samples
 
     config = read_config(config_name, (*overrides, f"offline_rl.sft_data={sft}") if sft else overrides, seed)
     mix = config.offline_rl
     rows = read_sft(mix.sft_data, mix.sft_samples, config.seed) if mix.sft_data and not imitation else []
+    game = game_of_file(episodes)
+    if game.name == config.game.name:
+        game = config.game.build()  # with its settings
     stats = write_samples(
         output,
         read_episodes(episodes),
         config.rewards,
-        judge=JudgeMode(config.game.judge),
-        prompts=prompts_of(config.game),
+        game=game,
         seed=config.seed,
         sample_type=SampleType.IMITATION if imitation else SampleType.RL,
         sft=rows,
         learner=learner,
     )
-    print_rewards(stats, len(rows))
+    print_rewards(game, stats, len(rows))
 
 
 @click.group("import")
@@ -119,6 +144,6 @@ def import_episodes(source: Path, output: Path) -> None:
     from spag.core.episodes import read_episodes
     from spag.core.store import write_rows
 
-    named = (replace(e, id=e.id or f"{e.target_word}-{number}") for number, e in enumerate(read_episodes(source)))
+    named = (replace(e, id=e.id or f"{e.task.id}-{number}") for number, e in enumerate(read_episodes(source)))
     write_rows(output, named)
     open_console()[1].note(f"games of {source} -> {output}")

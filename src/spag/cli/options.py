@@ -30,12 +30,22 @@ def ray_option(command: Command) -> Command:
     return click.option("--ray", "cluster", metavar="auto|local|ADDRESS", help=text)(command)
 
 
-def read_config(config_name: str | None, overrides: tuple[str, ...], seed: int | None, cluster: str | None = None) -> "RunConfig":
+def game_option(command: Command) -> Command:
+    """Add ``--game``."""
+    return click.option("--game", "game_name", metavar="NAME", help="The game (short for --set game.name=NAME); spag games lists them.")(
+        command
+    )
+
+
+def read_config(
+    config_name: str | None, overrides: tuple[str, ...], seed: int | None, cluster: str | None = None, game: str | None = None
+) -> "RunConfig":
     """Return the config that the shared options describe; without ``--config``, the defaults."""
     from spag.config.files import load_config, parse_config
 
     short = {"seed": seed, "cluster.address": cluster}
     extra = (*overrides, *(f"{name}={value}" for name, value in short.items() if value is not None))
+    extra = (f"game.name={game}", *extra) if game else extra
     return load_config(config_name, extra) if config_name else parse_config("", "defaults", extra)
 
 

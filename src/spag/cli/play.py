@@ -4,24 +4,26 @@ from pathlib import Path
 
 import click
 
-from spag.cli.options import ANY_PATH, config_options, entrant, open_console, ray_option, read_config
+from spag.cli.options import ANY_PATH, config_options, entrant, game_option, open_console, ray_option, read_config
 
 
 @click.command("play")
-@click.argument("attacker", required=False)
-@click.argument("defender", required=False)
+@click.argument("first", required=False)
+@click.argument("second", required=False)
+@game_option
 @config_options
 @ray_option
-@click.option("--teacher", metavar="openai:MODEL", help="Collect teacher games: this model plays both sides.")
-@click.option("--words", "words_source", metavar="shipped|frequency|FILE", help="Target words (short for --set words.source=...).")
-@click.option("--count", type=click.IntRange(min=1), help="How many words, drawn by seed. [default: selfplay.words of the config]")
+@click.option("--teacher", metavar="openai:MODEL", help="Collect teacher games: this model plays both roles.")
+@click.option("--words", "words_source", metavar="shipped|frequency|FILE", help="Target words of taboo (short for --set game.words=...).")
+@click.option("--count", type=click.IntRange(min=1), help="How many tasks, drawn by seed. [default: selfplay.tasks of the config]")
 @click.option("--testing", is_flag=True, help="Greedy play, the paper's testing mode.")
 @click.option("--prompts", type=ANY_PATH, help="Prompt file (short for --set game.prompts=FILE).")
 @click.option("--price", type=(float, float), metavar="IN OUT", help="USD per million prompt and completion tokens, to show the cost.")
 @click.option("--output", type=ANY_PATH, required=True, help="Episodes file; played games in it are kept.")
 def play_command(
-    attacker: str | None,
-    defender: str | None,
+    first: str | None,
+    second: str | None,
+    game_name: str | None,
     config_name: str | None,
     overrides: tuple[str, ...],
     seed: int | None,
@@ -36,60 +38,69 @@ def play_command(
 ) -> None:
     """Play games and append them to a file. The same command resumes.
 
-    ATTACKER and DEFENDER are models: a hub id, a folder, a GGUF file, smollm2-135m, or openai:MODEL for an OpenAI-compatible endpoint
-    (OPENAI_BASE_URL and OPENAI_API_KEY in the environment). DEFENDER defaults to ATTACKER, and ATTACKER to the config's model.
+    FIRST and SECOND play the game's roles in order (spag games lists them). Each is a model: a hub id, a folder, a GGUF file, smollm2-135m,
+    openai:MODEL for an OpenAI-compatible endpoint (OPENAI_BASE_URL and OPENAI_API_KEY in the environment), or bot:NAME, a player that the
+    game brings. SECOND defaults to FIRST, and FIRST to the config's model.
     """
     from spag.cli.tables import print_play
-    from spag.config.schema import SamplingConfig
     from spag.core.seeds import derive_seed
+    from spag.core.types import Split
     from spag.engines.pricing import Price
-    from spag.games.taboo.types import Role
-    from spag.games.taboo.words import Split
+    from spag.rollout.play import PlayerConfig, PlaySetup, play_games
     from spag.rollout.runner import game_specs
-    from spag.runs.stages import Side, draw_words, play_games, settle_dtype, table_of
+    from spag.runs.stages import resolve_dtype
 
     extra = [*overrides]
-    extra += [f"words.source={words_source}"] if words_source else []
+    extra += [f"game.words={words_source}"] if words_source else []
     extra += [f"game.prompts={prompts}"] if prompts else []
-    config = settle_dtype(read_config(config_name, tuple(extra), seed, cluster))
-    attacker = teacher or attacker or config.model.name
-    defender = teacher or defender or attacker
-    words = draw_words(config.words, Split.TRAIN, count or config.selfplay.words, derive_seed(config.seed, "words"))
-    samplings = {Role.ATTACKER: config.selfplay.attacker, Role.DEFENDER: config.selfplay.defender}
-    if testing:
-        samplings = {role: SamplingConfig(**{**sampling.model_dump(), "temperature": 0.0}) for role, sampling in samplings.items()}
-    sides = {
-        role: Side(name, config.model.model_copy(update={"name": name}), samplings[role])
-        for role, name in ((Role.ATTACKER, attacker), (Role.DEFENDER, defender))
+    config = resolve_dtype(read_config(config_name, tuple(extra), seed, cluster, game_name))
+    first = teacher or first or config.model.name
+    _, reporter = open_console()
+    setup = PlaySetup.of(config, reporter)
+    tasks = setup.game.tasks(Split.TRAIN, count or config.selfplay.tasks, derive_seed(config.seed, "words"))
+    greedy = {"temperature": 0.0} if testing else {}
+    players = {
+        role: PlayerConfig(
+            name,
+            config.model.model_copy(update={"name": name}),
+            config.selfplay.sampling_of(role).model_copy(update=greedy),
+        )
+        for role, name in zip(setup.game.roles, (first, teacher or second or first), strict=True)
     }
     cost = Price(*price) if price else None
-    _, reporter = open_console()
-    table = table_of(config, reporter)
-    summary = play_games(output, game_specs(words, config.selfplay.repeats, config.seed), sides, table, title="play")
-    print_play(summary, cost)
+    summary = play_games(output, game_specs(tasks, config.selfplay.repeats, config.seed), players, setup, title="play")
+    print_play(summary, setup.game, cost)
 
 
 @click.command("arena")
 @click.argument("models", nargs=-1, required=True)
+@game_option
 @config_options
 @ray_option
 @click.option("--output", type=ANY_PATH, required=True, help="Folder for episodes.jsonl and results.json.")
 def arena_command(
-    models: tuple[str, ...], config_name: str | None, overrides: tuple[str, ...], seed: int | None, cluster: str | None, output: Path
+    models: tuple[str, ...],
+    game_name: str | None,
+    config_name: str | None,
+    overrides: tuple[str, ...],
+    seed: int | None,
+    cluster: str | None,
+    output: Path,
 ) -> None:
-    """Let every pair of MODELS play held-out words in both role assignments, and show who wins.
+    """Let every pair of MODELS play held-out tasks in both role assignments, and show who wins.
 
     MODELS are two or more of what ``spag play`` takes, and LoRA adapter folders. A model may be given a short name: NAME=MODEL. The first
     is the zero of the ratings. The same command resumes; with further models it plays only their games.
     """
     from spag.cli.tables import print_arena
-    from spag.runs.stages import play_arena, settle_dtype, table_of
+    from spag.rollout.play import PlaySetup
+    from spag.runs.stages import play_arena, resolve_dtype
 
-    config = settle_dtype(read_config(config_name, overrides, seed, cluster))
+    config = resolve_dtype(read_config(config_name, overrides, seed, cluster, game_name))
     entrants = dict(entrant(text) for text in models)
     if len(entrants) < 2 or len(entrants) < len(models):
         raise click.UsageError("name at least two different models; NAME=MODEL gives one a name")
     _, reporter = open_console()
-    sides = {name: config.model.model_copy(update={"name": model}) for name, model in entrants.items()}
-    play_arena(output, sides, config, table_of(config, reporter))
+    players = {name: config.model.model_copy(update={"name": model}) for name, model in entrants.items()}
+    play_arena(output, players, config, PlaySetup.of(config, reporter))
     print_arena(output / "results.json")

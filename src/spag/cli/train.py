@@ -46,7 +46,7 @@ def offline_rl_command(
 
 def _train(samples: Path, model: str | None, config: "RunConfig", training: "TrainingConfig", output: Path) -> None:
     from spag.core.store import FolderLock
-    from spag.runs.stages import settle_dtype
+    from spag.runs.stages import resolve_dtype
     from spag.training.launch import train_on
 
     _, reporter = open_console()
@@ -54,7 +54,7 @@ def _train(samples: Path, model: str | None, config: "RunConfig", training: "Tra
     with FolderLock(output) if first else nullcontext():
         results = train_on(
             samples,
-            settle_dtype(config).model,
+            resolve_dtype(config).model,
             training,
             start_from=model or config.model.name,
             output=output,

@@ -15,6 +15,18 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from spag.config.schema import RunConfig
 from spag.core.errors import ConfigError
+from spag.games.registry import DEFAULT, names, setting_hints
+
+
+RENAMED = {
+    "words.source": "game.words",
+    "words.top": "game.top_words",
+    "selfplay.words": "selfplay.tasks",
+    "selfplay.attacker": "selfplay.roles.attacker",
+    "selfplay.defender": "selfplay.roles.defender",
+    "arena.words": "arena.tasks",
+}
+"""Options of older files and their names of today; both are read."""
 
 
 def preset_names() -> list[str]:
@@ -44,10 +56,13 @@ def parse_config(text: str, label: str, overrides: Sequence[str] = ()) -> RunCon
         raise ConfigError(f"{label}: not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(data, dict):
         raise ConfigError(f"{label}: expected a mapping of options, got {type(data).__name__}")
+    _rename(data)
     for override in overrides:
         _apply_override(data, override)
     try:
         return RunConfig.model_validate(data)
+    except ConfigError as error:
+        raise ConfigError(f"{label}: {error}") from error
     except ValidationError as error:
         raise ConfigError(f"{label}: {_describe(error)}") from error
 
@@ -58,7 +73,7 @@ def dump_config(config: RunConfig) -> str:
 
 
 def option_names(section: type[BaseModel] = RunConfig, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every dotted option name with its pydantic field."""
+    """Yield every dotted option name with its pydantic field; the settings of games come from ``game_options``."""
     for name, info in section.model_fields.items():
         nested = next((t for t in (info.annotation, *get_args(info.annotation)) if isinstance(t, type) and issubclass(t, BaseModel)), None)
         if nested is not None:
@@ -67,12 +82,21 @@ def option_names(section: type[BaseModel] = RunConfig, prefix: str = "") -> Iter
             yield f"{prefix}{name}", info
 
 
+def game_options() -> Iterator[tuple[str, str, Any, str]]:
+    """Yield (option, game, default, description) for every setting of every game."""
+    for name in names():
+        for setting, hint in setting_hints(name).items():
+            yield f"game.{setting}", name, hint.get("default"), hint.get("description", "")
+
+
 def configuration_page() -> str:
     """Return docs/configuration.md: every option with its default and meaning."""
     lines = [
         "# Configuration",
         "",
-        "Every option of a preset or a YAML file, and of `--set A.B=VALUE`. Defaults are the paper's for LLaMA-2-7B. Made by `make docs`.",
+        "Every option of a preset or a YAML file, and of `--set A.B=VALUE`. Defaults are the paper's for",
+        "LLaMA-2-7B. Made by `make docs`. Options of older files that are still read:",
+        f"{', '.join(f'`{old}` ({new})' for old, new in RENAMED.items())}.",
         "",
         "| option | default | meaning |",
         "| --- | --- | --- |",
@@ -80,23 +104,51 @@ def configuration_page() -> str:
     for name, info in option_names():
         value = TypeAdapter(Any).dump_python(info.get_default(call_default_factory=True), mode="json")
         choices = next((get_args(t) for t in (info.annotation, *get_args(info.annotation)) if get_origin(t) is Literal), ())
-        meaning = (info.description or "") + (f" ({', '.join(map(str, choices))})" if choices else "")
-        lines.append(f"| `{name}` | `{json.dumps(value)}` | {meaning} |".replace("<", "&lt;"))
+        lines.append(_row(name, value, (info.description or "") + (f" ({', '.join(map(str, choices))})" if choices else "")))
+        if name == "game.name":
+            lines += [_row(option, default, f"{game}: {meaning}") for option, game, default, meaning in game_options()]
     return "\n".join(lines) + "\n"
 
 
-def _apply_override(data: dict[str, Any], override: str) -> None:
-    key, equals, value = override.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"--set {override}: write it as a.b=value")
+def _row(name: str, default: Any, meaning: str) -> str:
+    return f"| `{name}` | `{json.dumps(default)}` | {meaning} |".replace("<", "&lt;")
+
+
+def _rename(data: dict[str, Any]) -> None:
+    """Move options of older files to their names of today."""
+    for old, new in RENAMED.items():
+        *parents, last = old.split(".")
+        at: Any = data
+        for parent in parents:
+            at = at.get(parent) if isinstance(at, dict) else None
+        if isinstance(at, dict) and last in at:
+            _put(data, new, at.pop(last), replace=False)
+    if data.get("words") == {}:
+        del data["words"]
+
+
+def _put(data: dict[str, Any], key: str, value: Any, *, replace: bool) -> None:
     *parents, last = key.split(".")
     at = data
     for parent in parents:
         nested = at.get(parent)
         at[parent] = dict(nested) if isinstance(nested, dict) else {}  # a copy: a YAML alias makes two sections one object
         at = at[parent]
+    if replace or last not in at:
+        at[last] = value
+
+
+def _apply_override(data: dict[str, Any], override: str) -> None:
+    key, equals, value = override.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"--set {override}: write it as a.b=value")
+    for old, new in RENAMED.items():
+        if key == old or key.startswith(f"{old}."):
+            key = new + key.removeprefix(old)
+    if key == "game.name" and (data.get("game") or {}).get("name", DEFAULT) != value:
+        data["game"] = {}  # settings of another game
     try:
-        at[last] = _scalar(value)
+        _put(data, key, _scalar(value), replace=True)
     except yaml.YAMLError as error:
         raise ConfigError(f"--set {override}: the value is not YAML") from error
 

@@ -1,14 +1,26 @@
 """Every option, once, as pydantic models; ``configfile.py`` reads them from presets, YAML files and dotted overrides.
 
-Defaults are the paper's hyper-parameters for LLaMA-2-7B (arXiv 2404.10642, section 4 and upstream's scripts). Imports nothing of ours, and
-no torch, so that ``spag --help`` stays fast. ``docs/configuration.md`` is generated from the descriptions here.
+Defaults are the paper's hyper-parameters for LLaMA-2-7B (arXiv 2404.10642, section 4 and upstream's scripts). Imports no torch. ``docs/configuration.md`` is generated from the descriptions here.
 """
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
+
+from spag.games.base import Game
+from spag.games.registry import DEFAULT, get, settings_of
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -34,17 +46,25 @@ class ModelConfig(Section):
     trust_remote_code: bool = Field(False, description="run code that the model's repository brings (Baichuan2 needs it); review it first")
 
 
-class GameConfig(Section):
-    max_turns: PositiveInt = Field(5, description="turns a game; a turn is one utterance of each player")
-    judge: Literal["strict", "paper"] = Field("strict", description="strict: words in any inflection; paper: upstream's substring rules")
-    prompts: Path | None = Field(None, description="prompt file (spag import prompts makes one); null takes the project's own prompts")
+class GameConfig(BaseModel):
+    """The game by name, and its settings: the fields of the game's class, which ``spag.games.registry`` checks."""
 
+    model_config = ConfigDict(extra="allow", frozen=True)
 
-class WordsConfig(Section):
-    source: str = Field(
-        "frequency", description="shipped (2,000 everyday words), frequency (a frequency list), or a file with one word a line"
-    )
-    top: PositiveInt = Field(50_000, description="how many of the most frequent words to take from the source")
+    name: str = Field(DEFAULT, description="the game that is played; spag games lists them")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_settings(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        name = data.get("name", DEFAULT)
+        game = get(str(name), **{key: value for key, value in data.items() if key != "name"})
+        return {"name": name, **settings_of(game)}
+
+    def build(self) -> Game:
+        """Return the game."""
+        return get(self.name, **(self.model_extra or {}))
 
 
 class SamplingConfig(Section):
@@ -90,10 +110,10 @@ class TrainingConfig(Section):
     lr_scheduler: Literal["cosine", "linear", "constant_with_warmup"] = Field("cosine", description="shape after the warm-up")
     weight_decay: NonNegativeFloat = Field(0.0, description="AdamW weight decay")
     max_grad_norm: NonNegativeFloat = Field(1.0, description="clip the gradient's norm; 0 switches clipping off")
-    max_length: PositiveInt = Field(2048, description="tokens of query and target; longer ones lose tokens on the left")
+    max_length: PositiveInt = Field(2048, description="tokens of prompt and completion; longer ones lose tokens on the left")
     kl_coef: NonNegativeFloat = Field(0.1, description="weight of the KL term towards the reference policy")
     sft_coef: NonNegativeFloat = Field(0.5, description="weight of the SFT mix's loss")
-    sft_data: Path | None = Field(None, description="instruction data mixed in (Alpaca JSON or query/target rows); null mixes none")
+    sft_data: Path | None = Field(None, description="instruction data mixed in (Alpaca JSON or prompt/completion rows); null mixes none")
     sft_samples: NonNegativeInt | None = Field(None, description="how many SFT rows to mix in; null takes all")
     gradient_checkpointing: bool = Field(True, description="recompute activations to save memory")
     lora: LoraConfig | None = Field(None, description="train a LoRA adapter instead of all weights")
@@ -135,17 +155,30 @@ OPPONENTS = ("self", "base", "imitation", "earlier")
 
 
 class SelfPlayConfig(Section):
-    words: PositiveInt | None = Field(
-        None, description="target words an iteration, drawn anew each time from the train split; null plays all"
+    tasks: PositiveInt | None = Field(
+        None, description="tasks (target words, deals, cities) an iteration, drawn anew each time from the train split; null plays all"
     )
-    repeats: PositiveInt = Field(1, description="games a word")
-    attacker: SamplingConfig = Field(default_factory=SamplingConfig, description="how the attacker samples")
-    defender: SamplingConfig = Field(default_factory=SamplingConfig, description="how the defender samples")
+    repeats: PositiveInt = Field(1, description="games a task")
+    sampling: SamplingConfig = Field(default_factory=SamplingConfig, description="how both players sample")
+    roles: dict[str, SamplingConfig] = Field({}, description="how the player of a role samples, where it differs, by the role's name")
     opponents: Annotated[dict[str, Annotated[float, Field(gt=0.0, allow_inf_nan=False)]], Field(min_length=1)] = Field(
         {"self": 1.0},
         description="whom the current policy plays, by weight: self, base, imitation, earlier (any earlier checkpoint of the run), or "
         "a model (ORG/NAME, ./FOLDER, openai:MODEL). In games against others it takes either role, and only its own utterances are trained",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete_roles(cls, data: Any) -> Any:
+        """A role's settings extend those of ``sampling``."""
+        if not isinstance(data, dict) or not isinstance(data.get("roles"), dict) or not isinstance(data.get("sampling", {}), dict):
+            return data
+        shared = data.get("sampling", {})
+        return {**data, "roles": {role: {**shared, **own} if isinstance(own, dict) else own for role, own in data["roles"].items()}}
+
+    def sampling_of(self, role: str) -> SamplingConfig:
+        """Return how the player of ``role`` samples."""
+        return self.roles.get(role, self.sampling)
 
     @field_validator("opponents")
     @classmethod
@@ -165,13 +198,18 @@ class RewardsConfig(Section):
         0.0, ge=-1.0, le=0.0, description="0 drops the loser; -1 mirrors the winner's rewards (upstream: did not converge)"
     )
     tie_reward: float = Field(0.0, ge=-1.0, le=1.0, description="total reward of each side in a tie; 0 drops ties")
-    roles: Literal["both", "attacker", "defender"] = Field(
-        "both", description="whose samples are kept; attacker or defender is an ablation, and changes no weight of the samples it keeps"
+    roles: str = Field(
+        "both", description="whose samples are kept: both, or one role (an ablation), which changes no weight of the samples that it keeps"
     )
     template: Literal["random", "game", "play"] = Field(
         "random",
-        description="paraphrase, layout and names of a sample's query. random: drawn per utterance, as the paper; game: drawn once a game, "
+        description="paraphrase, layout and names of a sample's prompt. random: drawn per utterance, as the paper; game: drawn once a game, "
         "which trains faster; play: the prompt of play, fastest",
+    )
+    completions: Literal["sampled", "text"] = Field(
+        "sampled",
+        description="what is trained of an utterance. sampled: the tokens that the engine drew, where they are known; text: its text, tokenised "
+        "again and ended, as the published code",
     )
 
 
@@ -180,7 +218,7 @@ class ArenaSamplingConfig(SamplingConfig):
 
 
 class ArenaConfig(Section):
-    words: PositiveInt = Field(100, description="held-out words; each pair plays every word in both role assignments")
+    tasks: PositiveInt = Field(100, description="held-out tasks (target words); each pair plays every task in both role assignments")
     sampling: ArenaSamplingConfig = Field(default_factory=ArenaSamplingConfig, description="how both sides sample")
 
 
@@ -209,7 +247,6 @@ class RunConfig(Section):
     iterations: NonNegativeInt = Field(3, description="self-play iterations (the paper's SPAG epochs)")
     model: ModelConfig = Field(default_factory=ModelConfig)
     game: GameConfig = Field(default_factory=GameConfig)
-    words: WordsConfig = Field(default_factory=WordsConfig)
     engine: EngineConfig = Field(default_factory=EngineConfig)
     imitation: ImitationConfig = Field(default_factory=ImitationConfig)
     selfplay: SelfPlayConfig = Field(default_factory=SelfPlayConfig)

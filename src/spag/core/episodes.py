@@ -70,6 +70,7 @@ class TrainingSample:
 
     ``turn`` is the 1-based turn in which the completion was spoken; SFT rows have no role, episode or turn. ``completion_ids`` are the
     tokens as they were sampled, an end token included when one was, and ``prompt_ids`` the prompt's; ``None`` where only text is known.
+    ``truncated``: the completion ran into the token limit, so it has no end token.
     """
 
     prompt: str
@@ -82,6 +83,7 @@ class TrainingSample:
     turn: int | None = None
     prompt_ids: tuple[int, ...] | None = None
     completion_ids: tuple[int, ...] | None = None
+    truncated: bool = False
 
 
 class _TabooTask(msgspec.Struct):

@@ -16,7 +16,7 @@ from spag.core.errors import DataError
 def read_sft(path: Path, limit: int | None, seed: int) -> list[TrainingSample]:
     """Return the SFT samples of ``path``, at most ``limit`` drawn by seed. Raises ``DataError`` naming the row."""
     samples = [_sample(row, place) for place, row in raw_rows(path)]
-    samples = [sample for sample in samples if sample.target.strip()]
+    samples = [sample for sample in samples if sample.completion.strip()]
     if limit is not None and limit < len(samples):
         samples = random.Random(seed).sample(samples, limit)
     return samples
@@ -28,5 +28,5 @@ def _sample(row: Mapping[str, Any], place: str) -> TrainingSample:
     instruction, given, output = (row.get(key, "") for key in ("instruction", "input", "output"))
     if not all(isinstance(text, str) for text in (instruction, given, output)):
         raise DataError(f"{place}: instruction, input and output must be text")
-    query = f"{instruction}\n\n{given}" if given.strip() else instruction
-    return TrainingSample(query=query.strip() + "\n", target=output.strip(), type=SampleType.SFT)
+    prompt = f"{instruction}\n\n{given}" if given.strip() else instruction
+    return TrainingSample(prompt=prompt.strip() + "\n", completion=output.strip(), type=SampleType.SFT)

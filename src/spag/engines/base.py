@@ -1,4 +1,4 @@
-"""The engine seam: text in, text out, asynchronous. Every engine passes the same conformance test (tests/engines/test_conformance.py).
+"""The engine protocol: text in, text out, asynchronous. Every engine passes the same conformance test (tests/engines/test_conformance.py).
 
 An engine takes requests one at a time with ``submit`` and hands back whatever has finished with ``poll``, in any order. The caller keeps as
 many requests in flight as ``concurrency`` suggests; an engine must accept more and queue them.
@@ -8,23 +8,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from spag.core.types import Observation
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to draw a completion. ``temperature`` 0 is greedy; ``top_p`` 1 and ``top_k`` 0 switch those filters off."""
+    """Sampling parameters. ``temperature`` 0 is greedy; ``top_p`` 1 and ``top_k`` 0 switch those filters off."""
 
     temperature: float = 1.2
     top_p: float = 1.0
     top_k: int = 0
     max_new_tokens: int = 256
     min_new_tokens: int = 2
-
-
-class PromptStyle(StrEnum):
-    """How a prompt text becomes tokens: BOS and the bare text (the paper), or one user message in the model's own chat template."""
-
-    PLAIN = "plain"
-    CHAT = "chat"
 
 
 class FinishReason(StrEnum):
@@ -37,11 +32,11 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One completion asked for.
+    """A request for one completion.
 
-    ``prompt`` is the user-visible text; the engine wraps it in the model's chat template when it was opened with ``PromptStyle.CHAT``.
-    Generation ends before the first occurrence of any ``stop`` string (never part of the text). ``seed`` alone decides the draw, whatever
-    else is in flight.
+    ``prompt`` is plain text; the engine wraps it in the model's chat template when it was opened with ``PromptStyle.CHAT``. Generation ends
+    before the first occurrence of any ``stop`` string (never part of the text). ``seed`` alone decides what is sampled, whatever else is in
+    flight.
     """
 
     id: str
@@ -49,14 +44,17 @@ class Request:
     sampling: Sampling
     seed: int
     stop: tuple[str, ...] = ()
+    observation: Observation | None = None
+    """What the player knows, for players made of code; models read the prompt alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One finished request. ``text`` is stripped of surrounding whitespace.
+    """A finished request. ``text`` is stripped of surrounding whitespace.
 
-    ``token_ids`` are the sampled tokens (an end-of-sequence token included when one ended it) and ``logprobs`` their log-probabilities
-    under the model's raw distribution (temperature 1, no filter); both are ``None`` where the engine cannot tell.
+    ``prompt_ids`` are the prompt's tokens as the model saw them, BOS and chat template included; ``token_ids`` the sampled tokens (with the
+    end-of-sequence token when one ended it), and ``logprobs`` their log-probabilities under the model's raw distribution (temperature 1, no
+    filter). All three are ``None`` where the engine cannot tell.
     """
 
     id: str
@@ -64,6 +62,7 @@ class Completion:
     finish_reason: FinishReason
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    prompt_ids: tuple[int, ...] | None = None
     token_ids: tuple[int, ...] | None = None
     logprobs: tuple[float, ...] | None = None
 

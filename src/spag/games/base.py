@@ -65,6 +65,7 @@ class Game(Protocol):
     outcomes: ClassVar[Mapping[str, Outcome]]
     figures: ClassVar[tuple[Figure, ...]]
     bots: ClassVar[Mapping[str, Bot]]
+    free_text: ClassVar[bool]
 
     def tasks(self, split: Split, count: int | None, seed: int) -> Sequence[Task]:
         """Return ``count`` tasks of a split, drawn by ``seed`` (all of them when ``None``). Raises ``ConfigError`` for too many."""
@@ -148,6 +149,8 @@ class TextGame:
     outcomes: ClassVar[Mapping[str, Outcome]]
     figures: ClassVar[tuple[Figure, ...]] = ()
     bots: ClassVar[Mapping[str, Bot]] = {}
+    free_text: ClassVar[bool] = True
+    """Whether players speak freely; games of fixed moves (``[bet]``) get no warnings about texts that repeat."""
 
     def rule(self, state: State) -> Result | None:
         """Return the result that the last utterance of ``state.history`` brought, ``None`` while the game goes on."""

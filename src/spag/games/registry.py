@@ -9,11 +9,13 @@ from dataclasses import fields
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from spag.core.errors import ConfigError
+from spag.core.episodes import read_episodes
+from spag.core.errors import ConfigError, DataError
 from spag.games.base import Game
 
 GROUP = "spag.games"
@@ -48,6 +50,14 @@ def get(name: str, **settings: Any) -> Game:
         option = ".".join(str(part) for part in first["loc"])
         raise ConfigError(f"game.{option}: {first['msg'][:1].lower()}{first['msg'][1:]}, got {first['input']!r}") from error
     return game
+
+
+def game_of_file(path: Path, **settings: Any) -> Game:
+    """Return the game whose episodes ``path`` holds, by its first row. Raises ``DataError`` for a file without games."""
+    first = next(iter(read_episodes(path)), None)
+    if first is None:
+        raise DataError(f"{path}: holds no games")
+    return get(first.game, **settings)
 
 
 def setting_names(name: str) -> list[str]:

@@ -11,7 +11,7 @@ from spag.core.episodes import Episode, read_episodes
 from spag.core.errors import RunError
 from spag.core.progress import Reporter, SilentReporter
 from spag.core.store import JsonlStore, cut_torn_line
-from spag.games.taboo.types import Outcome
+from spag.games.base import Game
 from spag.rollout.runner import GameSpec, PlayStats
 
 PlayThem = Callable[[Sequence[GameSpec], PlayStats, ExitStack], Iterator[Sequence[Episode]]]
@@ -28,7 +28,7 @@ class PlaySummary:
     games: int = 0
     played_now: int = 0
     seconds: float = 0.0
-    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
     stats: PlayStats = field(default_factory=PlayStats)
 
     @property
@@ -36,27 +36,25 @@ class PlaySummary:
         return 3600 * self.played_now / self.seconds if self.seconds else 0.0
 
     def add(self, other: "PlaySummary") -> None:
-        """Count what ``other`` counted, too."""
+        """Add the totals of ``other``."""
         self.games += other.games
         self.played_now += other.played_now
         self.seconds += other.seconds
         self.outcomes.update(other.outcomes)
         self.stats.add(other.stats)
 
-    def describe(self) -> str:
-        """One line: rate and shares of outcomes."""
-        shares = {outcome: 100 * count / max(self.games, 1) for outcome, count in self.outcomes.items()}
-        return (
-            f"{self.games_per_hour:,.0f} games/h  attacker {shares.get(Outcome.ATTACKER_WINS, 0):.0f}%  "
-            f"defender {shares.get(Outcome.DEFENDER_WINS, 0):.0f}%  tie {shares.get(Outcome.TIE, 0):.0f}%  "
-            f"violation {shares.get(Outcome.ATTACKER_VIOLATION, 0):.0f}%"
-        )
+    def describe(self, game: Game) -> str:
+        """Return rate and shares of outcomes as one line."""
+        total = max(self.games, 1)
+        shares = "  ".join(f"{outcome.label} {100 * self.outcomes[name] / total:.0f}%" for name, outcome in game.outcomes.items())
+        return f"{self.games_per_hour:,.0f} games/h  {shares}"
 
 
 def collect_episodes(
     path: Path,
     specs: Sequence[GameSpec],
     play_them: PlayThem,
+    game: Game,
     *,
     reporter: Reporter | None = None,
     title: str = "self-play",
@@ -83,7 +81,7 @@ def collect_episodes(
                 _count(summary, episode)
             summary.played_now += len(batch)
             summary.seconds = time.monotonic() - started
-            tracker.update(summary.games, summary.describe())
+            tracker.update(summary.games, summary.describe(game))
     return summary
 
 
@@ -91,10 +89,10 @@ def _left_to_play(path: Path, specs: Sequence[GameSpec], allowed: Sequence[GameS
     seeds = {spec.id: spec.seed for spec in allowed}
     left = {spec.id: spec for spec in specs}
     if len(left) != len(specs):
-        raise RunError("two games have the same id: a target word is listed twice")
+        raise RunError("two games have the same id: a task is listed twice")
     for episode in read_episodes(path) if path.exists() else ():
         if seeds.get(episode.id) != episode.seed:
-            raise RunError(f"{path}: holds the game {episode.id!r} of another seed or word list; choose another --output, or remove it")
+            raise RunError(f"{path}: holds the game {episode.id!r} of another seed or list of tasks; choose another --output, or remove it")
         if left.pop(episode.id, None) is not None:
             _count(summary, episode)
     return list(left.values())

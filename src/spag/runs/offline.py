@@ -18,26 +18,14 @@ from spag.core.progress import Reporter
 from spag.core.seeds import derive_seed
 from spag.core.sft import read_sft
 from spag.core.store import FolderLock, file_digest, storage_errors, write_atomically, write_json
-from spag.evaluation.health import iteration_health
-from spag.games.taboo.judge.judge import JudgeMode
-from spag.games.taboo.types import Role
-from spag.games.taboo.words import Split
+from spag.core.types import Split
+from spag.evaluation.health import health
+from spag.rollout.matchmaking import draw_opponents
+from spag.rollout.play import PlaySetup, play_matches
 from spag.rollout.runner import game_specs
 from spag.rollout.writer import PlaySummary
 from spag.runs.manifest import Manifest
-from spag.runs.stages import (
-    TEACHER,
-    Table,
-    draw_opponents,
-    draw_words,
-    play_arena,
-    play_matches,
-    settle_dtype,
-    table_of,
-    teacher_episodes,
-    teacher_path,
-    write_samples,
-)
+from spag.runs.stages import play_arena, resolve_dtype, teacher_episodes, teacher_file, write_samples
 from spag.training.launch import train_on
 
 HEALTH = "health.json"
@@ -65,7 +53,7 @@ class Run:
     config: RunConfig
     folder: Path
     manifest: Manifest
-    table: Table
+    setup: PlaySetup
 
     def checkpoint(self, name: str) -> str:
         """Return the model of ``base``, ``imitation`` or ``iteration-k``."""
@@ -77,10 +65,9 @@ class Run:
     def settings(self, *sections: str, **more: Any) -> dict[str, Any]:
         """Return those sections of the config, as a stage's settings, with the digests of the files they name."""
         dumped = self.config.model_dump(mode="json", include=set(sections))
-        files = {"prompts": self.config.game.prompts} if "game" in sections else {}
-        if "words" in sections and Path(self.config.words.source).is_file():
-            files["words"] = Path(self.config.words.source)
-        return {**dumped, **more, "files": {name: file_digest(path) for name, path in files.items() if path}}
+        named = (self.config.game.model_extra or {}).items() if "game" in sections else ()
+        files = {name: Path(value) for name, value in named if isinstance(value, str) and Path(value).is_file()}
+        return {**dumped, **more, "files": {name: file_digest(path) for name, path in files.items()}}
 
     def stage(
         self, name: str, settings: Mapping[str, Any], inputs: Sequence[str], outputs: Sequence[str], work: Callable[[], Results]
@@ -90,7 +77,7 @@ class Run:
             for output in outputs:
                 _remove(self.folder / output)
         if not self.manifest.begin(name, settings, inputs):
-            self.table.reporter.note(f"{name}: done before")
+            self.setup.reporter.note(f"{name}: done before")
             return
         with self.manifest.running(name) as results:
             results.update(work())
@@ -99,10 +86,10 @@ class Run:
 def run(config: RunConfig, folder: Path, reporter: Reporter, *, force: bool = False) -> None:
     """Run or resume everything. Raises ``RunError`` when another process works in ``folder`` or a stage's settings changed."""
     with FolderLock(folder):
-        table = table_of(config, reporter)
+        setup = PlaySetup.of(config, reporter)
         manifest = Manifest.open(folder, force=force)
-        config = settle_dtype(config, lambda measure: manifest.remember("dtype", measure))
-        state = Run(config, folder, manifest, table)
+        config = resolve_dtype(config, lambda measure: manifest.remember("dtype", measure))
+        state = Run(config, folder, manifest, setup)
         imitate(state)
         for number in range(1, config.iterations + 1):
             iterate(state, number)
@@ -112,24 +99,24 @@ def run(config: RunConfig, folder: Path, reporter: Reporter, *, force: bool = Fa
 def imitate(run: Run) -> None:
     """Teacher play -> samples -> the imitation checkpoint."""
     config, samples_path = run.config.imitation, run.folder / IMITATION / "samples.jsonl"
-    rewards = RewardsConfig(discount=run.config.rewards.discount, template=run.config.rewards.template)  # winners only
+    shared = run.config.rewards
+    rewards = RewardsConfig(discount=shared.discount, template=shared.template, completions=shared.completions)  # winners only
 
     def samples() -> Results:
-        episodes = teacher_episodes(config.episodes, config.max_episodes, run.config.seed)
+        episodes = teacher_episodes(config.episodes, config.max_episodes, run.config.seed, run.setup.game)
         sft = _sft(config.training, derive_seed(run.config.seed, IMITATION, "sft"))
         stats = write_samples(
             samples_path,
             episodes,
             rewards,
-            judge=JudgeMode(run.config.game.judge),
-            prompts=run.table.prompts,
+            game=run.setup.game,
             seed=run.config.seed,
             sample_type=SampleType.IMITATION,
             sft=sft,
         )
         return {**_sample_results(run, "imitation samples", stats), "sft": len(sft)}
 
-    digests = [file_digest(teacher_path() if source == TEACHER else Path(source)) for source in config.episodes]
+    digests = [file_digest(path) if (path := teacher_file(source, run.setup.game)) else source for source in config.episodes]
     sources = {"max_episodes": config.max_episodes, "episodes": config.episodes, "digests": digests, **_sft_settings(config.training)}
     settings = run.settings("seed", "game", rewards=rewards.model_dump(mode="json"), **sources)
     run.stage(f"{IMITATION}/samples", settings, (), [f"{IMITATION}/samples.jsonl"], samples)
@@ -146,17 +133,16 @@ def iterate(run: Run, number: int) -> None:
     seed = derive_seed(config.seed, name)
 
     def play() -> Results:
-        words = draw_words(config.words, Split.TRAIN, config.selfplay.words, derive_seed(seed, "words"))
-        specs = game_specs(words, config.selfplay.repeats, seed)
+        tasks = run.setup.game.tasks(Split.TRAIN, config.selfplay.tasks, derive_seed(seed, "words"))
+        specs = game_specs(tasks, config.selfplay.repeats, seed)
         matches = draw_opponents(specs, previous, config.selfplay.opponents, earlier)
         models = {player: run.model(player) for player in (BASE, *earlier, previous)}
         models |= {name: config.model.model_copy(update={"name": name}) for name in config.selfplay.opponents if name not in OPPONENTS}
-        sampling = {Role.ATTACKER: config.selfplay.attacker, Role.DEFENDER: config.selfplay.defender}
-        summary = play_matches(episodes_path, matches, models, sampling, run.table, title=f"{name} self-play")
-        found = iteration_health(episodes_path, JudgeMode(config.game.judge), run.table.prompts)
+        summary = play_matches(episodes_path, matches, models, config.selfplay.sampling_of, run.setup, title=f"{name} self-play")
+        found = health(read_episodes(episodes_path), run.setup.game)
         write_json(run.folder / name / HEALTH, found)
         for warning in found["warnings"]:
-            run.table.reporter.note(f"{name} self-play: {warning}")
+            run.setup.reporter.note(f"{name} self-play: {warning}")
         return _play_results(run, f"{name} self-play", summary)
 
     def samples() -> Results:
@@ -165,8 +151,7 @@ def iterate(run: Run, number: int) -> None:
             run.folder / name / "samples.jsonl",
             read_episodes(episodes_path),
             config.rewards,
-            judge=JudgeMode(config.game.judge),
-            prompts=run.table.prompts,
+            game=run.setup.game,
             seed=seed,
             sft=sft,
             learner=previous,
@@ -175,7 +160,7 @@ def iterate(run: Run, number: int) -> None:
 
     run.stage(
         f"{name}/play",
-        run.settings("seed", "game", "words", "selfplay"),
+        run.settings("seed", "game", "selfplay"),
         [f"{previous}/train"],
         [f"{name}/episodes.jsonl", f"{name}/{HEALTH}"],
         play,
@@ -192,12 +177,10 @@ def compete(run: Run) -> None:
 
     def play() -> Results:
         entrants = {name: run.model(name) for name in names}
-        results = play_arena(run.folder / "arena", entrants, config, run.table)
+        results = play_arena(run.folder / "arena", entrants, config, run.setup)
         return {"games": sum(pair["games"] for pair in results["pairs"])}
 
-    run.stage(
-        "arena", run.settings("seed", "game", "words", "arena", names=names), [f"{name}/train" for name in names[1:]], ["arena"], play
-    )
+    run.stage("arena", run.settings("seed", "game", "arena", names=names), [f"{name}/train" for name in names[1:]], ["arena"], play)
 
 
 def _train(run: Run, name: str, training: TrainingConfig, start_from: str) -> None:
@@ -212,7 +195,7 @@ def _train(run: Run, name: str, training: TrainingConfig, start_from: str) -> No
             start_from=run.checkpoint(start_from),
             output=folder,
             seed=run.config.seed,
-            reporter=run.table.reporter,
+            reporter=run.setup.reporter,
             title=f"{name} training",
             cluster=run.config.cluster,
         )
@@ -232,7 +215,7 @@ def _sft_settings(training: TrainingConfig) -> dict[str, Any]:
 
 
 def _play_results(run: Run, title: str, summary: PlaySummary) -> Results:
-    run.table.reporter.note(f"{title}: {summary.games} games, {summary.describe()}, {summary.stats.empty} empty utterances")
+    run.setup.reporter.note(f"{title}: {summary.games} games, {summary.describe(run.setup.game)}, {summary.stats.empty} empty utterances")
     return {
         "games": summary.games,
         "outcomes": dict(summary.outcomes),
@@ -245,7 +228,7 @@ def _play_results(run: Run, title: str, summary: PlaySummary) -> Results:
 def _sample_results(run: Run, title: str, stats: RewardStats) -> Results:
     weights = {str(role): round(weight, 3) for role, weight in stats.role_weights.items()}
     counts = {str(role): count for role, count in stats.samples.items()}
-    run.table.reporter.note(f"{title}: {sum(counts.values())} ({counts}), role weights {weights}")
+    run.setup.reporter.note(f"{title}: {sum(counts.values())} ({counts}), role weights {weights}")
     return {"outcomes": dict(stats.outcomes), "samples": counts, "role_weights": weights}
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.integrations import TensorBoardCallback, TrackioCallback, WandbCallback
 
-from spag.training.data import TrainingSet
+from spag.training.data import SFT, TrainingSet
 from spag.training.reference import compute_reference, read_reference, write_reference
 from spag.training.state import finish_checkpoint
 from spag.training.trainers import PolicyTrainer
@@ -62,7 +62,7 @@ class ReferencePass(TrainerCallback):  # type: ignore[misc]
 
     def _compute(self, args: TrainingArguments, model: nn.Module) -> dict[int, float]:
         samples = self.train_set.samples
-        indices = [index for index, sample in enumerate(samples) if self.trainer.has_reference(sample.group)]
+        indices = [index for index, sample in enumerate(samples) if sample.group != SFT]
         started, done = time.perf_counter(), 0
 
         def report(count: int) -> None:

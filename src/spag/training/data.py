@@ -1,7 +1,8 @@
 """Training samples as tokens, and batches of them.
 
-Tokens are those of upstream: the encoded query, the target's tokens (tokenised on their own), and the token that ends a reply; too long
-ones lose tokens on the left. Only target and end token are trained. Masks have one polarity: ``loss_mask`` True = trained.
+A completion's tokens are those that were sampled, where they are known and the tokenizer reads them as the same text; else the text is
+tokenised on its own and the token that ends a reply is appended, unless the completion was truncated. Samples that are too long lose tokens
+on the left. Only completions are trained.
 
 A batch holds its samples as one packed row without padding (``packing.py``) where the model can attend to such rows, else as one row a
 sample, padded on the RIGHT without an attention mask: attention is causal, so no real token ever sees the padding. ``columns`` are the
@@ -13,7 +14,6 @@ import math
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from typing import Any
 
 import torch
@@ -22,9 +22,7 @@ from transformers import PreTrainedTokenizerBase
 
 from spag.core.episodes import SampleType, TrainingSample
 from spag.core.errors import ConfigError, DataError
-from spag.engines.base import PromptStyle
-from spag.games.taboo.types import Role
-from spag.models.loading import encode_query, end_token_id
+from spag.models.tokens import PromptStyle, encode_prompt, end_token_id
 from spag.training.packing import pack
 
 logger = logging.getLogger(__name__)
@@ -36,28 +34,23 @@ Batch = dict[str, Any]
 """Tensors by name, and the ``Span``s of a packed row: see ``collate``."""
 
 
-class Group(IntEnum):
-    """What metrics are told apart by, and whether a row belongs to the SFT mix."""
-
-    ATTACKER = 0
-    DEFENDER = 1
-    SFT = 2
-    OTHER = 3
+SFT, OTHER = 0, 1
+"""Groups of the SFT mix, and of samples without a role; the groups from 2 on are the roles."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedSample:
-    """One sample as tokens: ``input_ids`` (T,), of which those from ``target_start`` (at least 1) on are trained."""
+    """One sample as tokens: ``input_ids`` (T,), of which those from ``completion_start`` (at least 1) on are trained."""
 
     input_ids: "array[int]"
-    target_start: int
+    completion_start: int
     reward: float = 0.0
     weight: float = 1.0
-    group: int = Group.OTHER
+    group: int = OTHER
 
     @staticmethod
-    def of(ids: Sequence[int], target_start: int, **values: Any) -> "EncodedSample":
-        return EncodedSample(array("i", ids), target_start, **values)
+    def of(ids: Sequence[int], completion_start: int, **values: Any) -> "EncodedSample":
+        return EncodedSample(array("i", ids), completion_start, **values)
 
     @property
     def fed(self) -> "array[int]":
@@ -65,9 +58,14 @@ class EncodedSample:
         return self.input_ids[:-1]
 
     @property
-    def target(self) -> "array[int]":
+    def completion(self) -> "array[int]":
         """The trained tokens."""
-        return self.input_ids[self.target_start :]
+        return self.input_ids[self.completion_start :]
+
+
+def group_names(samples: Sequence[TrainingSample]) -> tuple[str, ...]:
+    """Return what metrics are told apart by: the SFT mix, samples without a role, and each role."""
+    return ("sft", "other", *sorted({sample.role for sample in samples if sample.role is not None}))
 
 
 def encode_samples(
@@ -79,30 +77,47 @@ def encode_samples(
     """
     if max_length < 2:
         raise ConfigError(f"training.max_length={max_length}: at least 2 tokens are needed, one to predict and one to predict it from")
-    end = end_token_id(tokenizer, style)
-    encoded = []
+    end, groups = end_token_id(tokenizer, style), group_names(samples)
+    encoded, retokenised = [], 0
     for index, sample in enumerate(samples):
         place = f"sample {index} (episode {sample.episode_id!r})"
         if not (math.isfinite(sample.reward) and math.isfinite(sample.weight)):
             raise DataError(f"{place}: reward {sample.reward} and weight {sample.weight} must be finite")
-        query = encode_query(tokenizer, sample.query, style)
-        target = [*tokenizer(sample.target, add_special_tokens=False).input_ids, end]
-        ids = (query + target)[-max_length:]
+        as_sampled = _are_of(sample, tokenizer)
+        retokenised += sample.completion_ids is not None and not as_sampled
+        prompt = list(sample.prompt_ids or ()) if as_sampled else []
+        prompt = prompt or encode_prompt(tokenizer, sample.prompt, style)
+        completion = list(sample.completion_ids or ()) if as_sampled else _completion_ids(sample, tokenizer, end)
+        ids = (prompt + completion)[-max_length:]
         if len(ids) < 2:
-            raise DataError(f"{place}: query and target hold no token, so there is nothing to train on")
-        # A first token has no context to be predicted from: of a target that fills max_length, the last max_length - 1 tokens are trained.
-        start = max(len(ids) - len(target), 1)
-        encoded.append(EncodedSample.of(ids, start, reward=sample.reward, weight=sample.weight, group=_group(sample)))
-    cut = sum(len(sample.input_ids) == max_length for sample in encoded)
-    if cut:
-        logger.info("%d of %d samples fill max_length=%d; longer ones lost tokens on the left", cut, len(encoded), max_length)
+            raise DataError(f"{place}: prompt and completion hold no token, so there is nothing to train on")
+        # A first token has no context to be predicted from: of a completion that fills max_length, the last max_length - 1 are trained.
+        start = max(len(ids) - len(completion), 1)
+        group = SFT if sample.type is SampleType.SFT else OTHER if sample.role is None else groups.index(sample.role)
+        encoded.append(EncodedSample.of(ids, start, reward=sample.reward, weight=sample.weight, group=group))
+    _log_changes(encoded, max_length, retokenised)
     return encoded
 
 
-def _group(sample: TrainingSample) -> Group:
-    if sample.type is SampleType.SFT:
-        return Group.SFT
-    return {Role.ATTACKER: Group.ATTACKER, Role.DEFENDER: Group.DEFENDER, None: Group.OTHER}[sample.role]
+def _are_of(sample: TrainingSample, tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether the sample has sampled tokens, and ``tokenizer`` reads them as its completion; another model's tokens are not trained."""
+    ids = sample.completion_ids
+    if not ids or min(ids) < 0 or max(ids) >= len(tokenizer):
+        return False
+    return str(tokenizer.decode(ids, skip_special_tokens=True)).strip().startswith(sample.completion.strip())
+
+
+def _completion_ids(sample: TrainingSample, tokenizer: PreTrainedTokenizerBase, end: int) -> list[int]:
+    ids: list[int] = tokenizer(sample.completion, add_special_tokens=False).input_ids
+    return ids if sample.truncated else [*ids, end]
+
+
+def _log_changes(encoded: Sequence[EncodedSample], max_length: int, retokenised: int) -> None:
+    cut = sum(len(sample.input_ids) == max_length for sample in encoded)
+    if cut:
+        logger.info("%d of %d samples fill max_length=%d; longer ones lost tokens on the left", cut, len(encoded), max_length)
+    if retokenised:
+        logger.info("%d of %d samples have tokens of another tokenizer; their text is tokenised again", retokenised, len(encoded))
 
 
 class TrainingSet(Dataset[tuple[EncodedSample, float]]):
@@ -129,14 +144,14 @@ def collate(rows: Sequence[tuple[EncodedSample, float]], *, packed: bool) -> Bat
     ``input_ids`` and ``position_ids`` (R, T) int64, unpacked rows right-padded with 0. ``columns`` (C,): positions where logits are needed.
     ``picks`` (K,): where in the flattened (R, C) each trained token is predicted; ``labels`` (K,): that token; ``sample`` (K,): whose it
     is. ``spans``: which tokens of a packed row see each other. ``ref_logprob``, ``reward``, ``weight`` (B,) float32. ``group`` (B,) int64,
-    a ``Group`` or ``FILLER``.
+    a group's number or ``FILLER``.
     """
     samples = [sample for sample, _ in rows]
     sources = _packed_rows(samples) if packed else _padded_rows(samples)
     return {
         **sources,
-        "labels": torch.tensor([token for sample in samples for token in sample.target]),
-        "sample": torch.tensor([index for index, sample in enumerate(samples) for _ in sample.target]),
+        "labels": torch.tensor([token for sample in samples for token in sample.completion]),
+        "sample": torch.tensor([index for index, sample in enumerate(samples) for _ in sample.completion]),
         "ref_logprob": torch.tensor([ref for _, ref in rows], dtype=torch.float32),
         "reward": torch.tensor([sample.reward for sample in samples], dtype=torch.float32),
         "weight": torch.tensor([sample.weight for sample in samples], dtype=torch.float32),
@@ -146,7 +161,7 @@ def collate(rows: Sequence[tuple[EncodedSample, float]], *, packed: bool) -> Bat
 
 def _packed_rows(samples: Sequence[EncodedSample]) -> Batch:
     packing = pack([sample.fed for sample in samples])
-    sources = torch.cat([row[sample.target_start - 1 :] for sample, row in zip(samples, packing.rows, strict=True)])
+    sources = torch.cat([row[sample.completion_start - 1 :] for sample, row in zip(samples, packing.rows, strict=True)])
     columns, picks = torch.unique(sources, return_inverse=True)
     row = {"input_ids": packing.input_ids[None], "position_ids": packing.position_ids[None], "spans": packing.spans}
     return {**row, "columns": columns, "picks": picks}
@@ -158,7 +173,7 @@ def _padded_rows(samples: Sequence[EncodedSample]) -> Batch:
     width = input_ids.shape[1]
     wanted = torch.zeros(len(samples), width, dtype=torch.bool)
     for index, (sample, row) in enumerate(zip(samples, rows, strict=True)):
-        wanted[index, sample.target_start - 1 : len(row)] = True
+        wanted[index, sample.completion_start - 1 : len(row)] = True
     columns = wanted.any(dim=0).nonzero().squeeze(1)
     picks = wanted[:, columns].flatten().nonzero().squeeze(1)
     return {"input_ids": input_ids, "position_ids": torch.arange(width).expand_as(input_ids), "columns": columns, "picks": picks}

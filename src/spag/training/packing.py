@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from spag.models.loading import shared_length
+from spag.models.tokens import shared_length
 
 _WHOLE = 96
 """A subtree of at most so many tokens attends in one piece: many small calls cost more than some masked-out scores."""

@@ -19,14 +19,17 @@ from typing import Any
 from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedTokenizerBase, PrinterCallback
 
+from spag.algorithms.base import Objective
+from spag.algorithms.imitation import Imitation
+from spag.algorithms.spag import OfflineRL
 from spag.config.schema import FREE_TO_CHANGE, ModelConfig, OfflineRLConfig, TrainingConfig
 from spag.core.episodes import TrainingSample
 from spag.core.errors import ConfigError, DataError
 from spag.core.store import write_atomically
-from spag.engines.base import PromptStyle
 from spag.models.loading import load_tokenizer, no_progress_bars, save_model
+from spag.models.tokens import PromptStyle
 from spag.training.callbacks import OnProgress, ReferencePass, StepKeeper, integrations
-from spag.training.data import TrainingSet, encode_samples
+from spag.training.data import TrainingSet, encode_samples, group_names
 from spag.training.failures import clear_failures
 from spag.training.order import MicroBatches, total_steps
 from spag.training.reference import read_reference
@@ -34,7 +37,7 @@ from spag.training.setup import training_arguments
 from spag.training.sharding import check_resumable
 from spag.training.start import Start, trainable
 from spag.training.state import MetricsLog, checkpoint_step, discard_state, fingerprint, model_identity, open_state
-from spag.training.trainers import ImitationTrainer, OfflineRLTrainer, PolicyTrainer
+from spag.training.trainers import PolicyTrainer
 
 
 class Stage(StrEnum):
@@ -117,7 +120,9 @@ class _Training:
         if not self.is_first:
             self.progress = None
         origin = [self.stage, model_identity(self.start_from), self.model.prompt_style, self.model.dtype, self.training.max_length]
-        self.reference_fingerprint = fingerprint([*origin, *([s.query, s.target, s.type] for s in self.samples)])
+        self.reference_fingerprint = fingerprint(
+            [*origin, *([s.prompt, s.completion, s.type, s.completion_ids, s.truncated] for s in self.samples)]
+        )
         settings = self.training.model_dump(mode="json", exclude=set(FREE_TO_CHANGE))
         rows = ([s.reward, s.weight, s.role] for s in self.samples)
         self.fingerprint = fingerprint([self.reference_fingerprint, settings, self.seed, *rows])
@@ -175,19 +180,27 @@ class _Training:
             rank=self.arguments.process_index,
         )
         on_row = metrics.append if metrics else None
-        trainer = self._of_stage(model=policy, args=self.arguments, train_set=train_set, order=order, abilities=abilities, on_row=on_row)
+        trainer = PolicyTrainer(
+            model=policy,
+            args=self.arguments,
+            objective=self._objective(),
+            groups=group_names(self.samples),
+            train_set=train_set,
+            order=order,
+            abilities=abilities,
+            on_row=on_row,
+        )
         trainer.remove_callback(PrinterCallback)
         trainer.add_callback(ReferencePass(trainer, train_set, self.output / "reference.jsonl", self.reference_fingerprint, self.progress))
         trainer.add_callback(StepKeeper(trainer, self.state, self.training.global_batch_size, self.samples_seen, self.progress))
         return trainer
 
-    def _of_stage(self, **shared: Any) -> PolicyTrainer:
-        shared["sft_coef"] = self.training.sft_coef
-        if isinstance(self.training, OfflineRLConfig) and self.stage is Stage.OFFLINE_RL:
-            if self.training.objective == "sft":
-                return ImitationTrainer(kl_coef=0.0, **shared)
-            return OfflineRLTrainer(kl_coef=self.training.kl_coef, clip_range=self.training.clip_range, **shared)
-        return ImitationTrainer(kl_coef=self.training.kl_coef, **shared)
+    def _objective(self) -> Objective:
+        training = self.training
+        if isinstance(training, OfflineRLConfig) and self.stage is Stage.OFFLINE_RL and training.objective == "offline_rl":
+            return OfflineRL(training.kl_coef, training.sft_coef, training.clip_range)
+        is_sft = isinstance(training, OfflineRLConfig) and self.stage is Stage.OFFLINE_RL  # the ablation objective=sft
+        return Imitation(0.0 if is_sft else training.kl_coef, training.sft_coef)
 
     def _finish(self, trainer: PolicyTrainer, tokenizer: PreTrainedTokenizerBase, result: TrainResult) -> None:
         """Gather the model and save it, then the record that it is finished; only then may the state go."""

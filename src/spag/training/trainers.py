@@ -1,4 +1,4 @@
-"""The two stages as transformers Trainers: ``compute_loss`` only calls ``losses.py``.
+"""A transformers Trainer for any algorithm of ``spag.algorithms``: ``compute_loss`` only calls its ``loss``.
 
 Trainer's own normalisation averages micro-batches, so a sample's share in the gradient would depend on how samples were split. Here every
 loss is a sum divided by counts of the whole global batch (all micro-batches of an optimiser step, all processes), so that any split gives
@@ -6,7 +6,7 @@ the same step. Upstream averages per process and micro-batch.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Trainer, TrainerControl
 
+from spag.algorithms.base import Objective, PolicyBatch
+from spag.algorithms.spag import importance_ratio
 from spag.core.errors import RunError
-from spag.training.data import Batch, Group, TrainingSet, collate
-from spag.training.losses import imitation_loss, imitation_terms, importance_ratio, offline_rl_loss, offline_rl_terms
+from spag.training.data import OTHER, SFT, Batch, TrainingSet, collate
 from spag.training.order import MicroBatches
 from spag.training.policy import Abilities, target_logprobs
 from spag.training.sharding import load_shares, save_shares, shard_on_cpu, whole_weights, whole_zero3_weights
@@ -30,17 +31,19 @@ Row = dict[str, float | None]
 
 
 class PolicyTrainer(Trainer):  # type: ignore[misc]
-    """What both stages share: batches, global normalisation, metrics.
+    """Batches, global normalisation and metrics for an ``objective``.
 
-    ``on_row`` is called with each logged step's metrics (on the first process)
+    ``groups``: what metrics are told apart by (``data.group_names``). ``on_row`` is called with each logged step's metrics, on the first
+    process.
     """
 
-    clip_range: float | None = None
     control: TrainerControl
 
     def __init__(
         self,
         *,
+        objective: Objective,
+        groups: Sequence[str],
         train_set: TrainingSet,
         order: MicroBatches,
         abilities: Abilities,
@@ -48,9 +51,10 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
         **trainer_arguments: Any,
     ) -> None:
         super().__init__(train_dataset=train_set, **trainer_arguments)
+        self.objective, self.groups = objective, groups
         self.order, self.abilities, self.on_row = order, abilities, on_row
         self.model_accepts_loss_kwargs = True  # with counts given, Trainer then leaves the loss as compute_loss scales it
-        self.sums = torch.zeros(1 + len(Group) * 5, device=self.args.device)
+        self.sums = torch.zeros(1 + len(groups) * 5, device=self.args.device)
         self.step_metrics: Row = {}
         self.samples_per_second = 0.0
 
@@ -66,10 +70,10 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
         return DataLoader(self.train_dataset, batch_sampler=self.order, collate_fn=rows, pin_memory=self.args.device.type == "cuda")
 
     def get_batch_samples(self, epoch_iterator: Iterator[Batch], num_batches: int, device: torch.device) -> tuple[list[Batch], Tensor]:
-        """Return the micro-batches of one optimiser step, and the samples of each ``Group`` in the global batch: (G,)."""
+        """Return the micro-batches of one optimiser step, and the samples of each group in the global batch: (G,)."""
         batches = list(islice(epoch_iterator, num_batches))
         groups = torch.cat([batch["group"] for batch in batches])
-        counts = torch.bincount(groups[groups >= 0], minlength=len(Group)).to(device)
+        counts = torch.bincount(groups[groups >= 0], minlength=len(self.groups)).to(device)
         return batches, self._sum_over_processes(counts)
 
     def compute_loss(
@@ -78,30 +82,24 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
         assert num_items_in_batch is not None
         with self.accelerator.autocast():  # masks are made outside the model, in the precision of its products
             logprob = target_logprobs(model, inputs, self.abilities)
-        loss = self.objective(logprob, inputs, num_items_in_batch)
+        policy_batch = self._policy_batch(logprob, inputs, num_items_in_batch)
+        loss = self.objective.loss(policy_batch)
         with torch.no_grad():
-            self._add_up(loss, logprob, inputs)
+            self._add_up(loss, policy_batch, inputs["group"])
         loss = loss * self.accelerator.num_processes  # gradients are averaged over the processes
         return (loss, None) if return_outputs else loss
 
-    def objective(self, logprob: Tensor, batch: Batch, counts: Tensor) -> Tensor:
-        """Return the batch's share in the global loss. ``logprob`` (B,), ``counts`` (G,)."""
-        raise NotImplementedError
+    def _policy_batch(self, logprob: Tensor, batch: Batch, counts: Tensor) -> PolicyBatch:
+        """Return what the objective takes. ``logprob`` (B,); ``counts`` (G,): samples of each group in the global batch."""
+        columns = (batch[name] for name in ("ref_logprob", "reward", "weight"))
+        return PolicyBatch(logprob, *columns, batch["group"] == SFT, n=counts.sum() - counts[SFT], n_sft=counts[SFT])
 
-    def terms(self, logprob: Tensor, batch: Batch) -> Tensor:
-        """Return each sample's loss, for metrics: (B,)."""
-        raise NotImplementedError
-
-    def has_reference(self, group: int) -> bool:
-        """Whether the loss of a group's samples looks at the reference policy."""
-        raise NotImplementedError
-
-    def _add_up(self, loss: Tensor, logprob: Tensor, batch: Batch) -> None:
-        ratio = importance_ratio(logprob, batch["ref_logprob"])
-        clipped = (ratio - 1.0).abs() > (self.clip_range or math.inf)
-        log_ratio = logprob - batch["ref_logprob"]
-        features = torch.stack([torch.ones_like(logprob), self.terms(logprob, batch), log_ratio, ratio, clipped.float()], dim=1)
-        member = batch["group"].unsqueeze(0) == torch.arange(len(Group), device=logprob.device).unsqueeze(1)
+    def _add_up(self, loss: Tensor, batch: PolicyBatch, group: Tensor) -> None:
+        ratio = importance_ratio(batch.logprob, batch.ref_logprob)
+        clipped = (ratio - 1.0).abs() > (self.objective.clip_range or math.inf)
+        log_ratio = batch.logprob - batch.ref_logprob
+        features = torch.stack([torch.ones_like(log_ratio), self.objective.terms(batch), log_ratio, ratio, clipped.float()], dim=1)
+        member = group.unsqueeze(0) == torch.arange(len(self.groups), device=group.device).unsqueeze(1)
         self.sums[0] += loss
         self.sums[1:] += (member.float() @ features).flatten()
 
@@ -117,17 +115,15 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
             raise RunError(
                 f"training step {step}: the loss is {loss}; lower the learning rate, or look for broken weights in the start model"
             )
-        by_group = {group: rest[group * 5 : group * 5 + 5] for group in Group}
+        by_group = [rest[start : start + 5] for start in range(0, len(rest), 5)]
         self.step_metrics = {"step": step, "loss": loss, **self._means(by_group)}
 
-    def _means(self, by_group: dict[Group, list[float]]) -> Row:
-        row: Row = {
-            f"loss_{group.name.lower()}": _ratio(by_group[group][1], by_group[group][0]) for group in Group if group is not Group.OTHER
-        }
-        compared = [by_group[group] for group in Group if self.has_reference(group)]
-        n, _, kl, ratio, clipped = (sum(column) for column in zip(*compared, strict=True))
+    def _means(self, by_group: list[list[float]]) -> Row:
+        shown = [*range(OTHER + 1, len(self.groups)), SFT]
+        row: Row = {f"loss_{self.groups[group]}": _ratio(by_group[group][1], by_group[group][0]) for group in shown}
+        n, _, kl, ratio, clipped = (sum(column) for column in zip(*by_group[OTHER:], strict=True))  # the SFT mix has no reference
         row["kl"] = _ratio(kl, n)
-        if self.clip_range is not None:
+        if self.objective.clip_range is not None:
             row["importance_ratio"], row["clip_fraction"] = _ratio(ratio, n), _ratio(clipped, n)
         return row
 
@@ -179,60 +175,6 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
     def _sum_over_processes(self, tensor: Tensor) -> Tensor:
         reduced: Tensor = self.accelerator.reduce(tensor, reduction="sum")
         return reduced
-
-
-class ImitationTrainer(PolicyTrainer):
-    """Behaviour cloning with a KL term, mixed with instruction data, which has none. Without the KL term it is weighted SFT."""
-
-    def __init__(self, *, kl_coef: float, sft_coef: float, **arguments: Any) -> None:
-        super().__init__(**arguments)
-        self.kl_coef, self.sft_coef = kl_coef, sft_coef
-
-    def objective(self, logprob: Tensor, batch: Batch, counts: Tensor) -> Tensor:
-        is_sft, n_sft = batch["group"] == Group.SFT, counts[Group.SFT]
-        columns = (logprob, batch["ref_logprob"], batch["weight"])
-        imitation = imitation_loss(*(column[~is_sft] for column in columns), kl_coef=self.kl_coef, n=counts.sum() - n_sft)
-        sft = imitation_loss(*(column[is_sft] for column in columns), kl_coef=0.0, n=n_sft)
-        return imitation + self.sft_coef * sft
-
-    def terms(self, logprob: Tensor, batch: Batch) -> Tensor:
-        columns = (logprob, batch["ref_logprob"], batch["weight"])
-        imitation, sft = (imitation_terms(*columns, kl_coef=coefficient) for coefficient in (self.kl_coef, 0.0))
-        return torch.where(batch["group"] == Group.SFT, sft, imitation)
-
-    def has_reference(self, group: int) -> bool:
-        return group != Group.SFT
-
-
-class OfflineRLTrainer(PolicyTrainer):
-    """Clipped policy gradient on self-play, mixed with instruction data."""
-
-    def __init__(self, *, kl_coef: float, sft_coef: float, clip_range: float, **arguments: Any) -> None:
-        super().__init__(**arguments)
-        self.kl_coef, self.sft_coef, self.clip_range = kl_coef, sft_coef, clip_range
-
-    def objective(self, logprob: Tensor, batch: Batch, counts: Tensor) -> Tensor:
-        n_sft = counts[Group.SFT]
-        return offline_rl_loss(
-            logprob,
-            batch["ref_logprob"],
-            batch["reward"],
-            batch["weight"],
-            batch["group"] == Group.SFT,
-            kl_coef=self.kl_coef,
-            sft_coef=self.sft_coef,
-            clip_range=self.clip_range or 0.0,
-            n_rl=counts.sum() - n_sft,
-            n_sft=n_sft,
-        )
-
-    def terms(self, logprob: Tensor, batch: Batch) -> Tensor:
-        is_sft = batch["group"] == Group.SFT
-        arguments = (logprob, batch["ref_logprob"], batch["reward"], batch["weight"], is_sft)
-        return offline_rl_terms(*arguments, kl_coef=self.kl_coef, clip_range=self.clip_range or 0.0)
-
-    def has_reference(self, group: int) -> bool:
-        return group != Group.SFT
 
 
 def _ratio(total: float, n: float) -> float | None:

@@ -63,9 +63,8 @@ class AdversarialTaboo(TextGame):
         words = [word for word in load_words(self.words, self.top_words) if split_of(word) is split]
         if count is not None:
             if count > len(words):
-                raise ConfigError(
-                    f"{count} words asked for, but {self.words} has {len(words)} in its {split} split; ask for fewer or raise game.top_words"
-                )
+                has = f"{self.words} has {len(words)} in its {split} split"
+                raise ConfigError(f"{count} words asked for, but {has}; ask for fewer or raise game.top_words")
             words = random.Random(seed).sample(words, count)
         return [self._task(word) for word in words]
 

@@ -8,10 +8,10 @@ from spag.core.episodes import Episode, SampleType, TrainingSample
 def upstream_episode(episode: Episode) -> dict[str, Any]:
     """Return an episode as upstream's ``{"history", "target_word", "max_turns"}``."""
     history = [{"role": str(said.role), "content": said.content} for said in episode.history]
-    return {"history": history, "target_word": episode.target_word, "max_turns": episode.max_turns}
+    return {"history": history, **{name: episode.task.data[name] for name in ("target_word", "max_turns")}}
 
 
 def upstream_sample(sample: TrainingSample) -> dict[str, Any]:
     """Return a sample as upstream's ``{"query", "target", "reward", "weight", "role"}``; SFT rows carry a type instead of a role."""
-    fields = {"query": sample.query, "target": sample.target, "reward": sample.reward, "weight": sample.weight}
+    fields = {"query": sample.prompt, "target": sample.completion, "reward": sample.reward, "weight": sample.weight}
     return {**fields, "type": "sft"} if sample.type is SampleType.SFT else {**fields, "role": str(sample.role)}

@@ -1,5 +1,7 @@
 """What tables, plots, report and page show of Adversarial Taboo: outcomes with labels and colors, figures of play with their warnings."""
 
+from collections.abc import Mapping
+
 from spag.core.types import Outcome as ShownOutcome
 from spag.games.base import Figure, outcome_map
 from spag.games.taboo.types import Outcome, Role
@@ -50,7 +52,7 @@ FIGURES = (
     Figure("guessed_right", "of these right", role=Role.DEFENDER, of="guess"),
 )
 
-ROLE_HELP = {
+ROLE_HELP: Mapping[str, str] = {
     Role.ATTACKER: "You know a word. Talk so that the other player says it without noticing. Never say it yourself.",
     Role.DEFENDER: "The other player knows a word and tries to make you say it. Find it out and announce: I know the word! It is …",
 }

@@ -5,4 +5,4 @@ from spag.core.errors import require_package
 
 def require_ray(address: str) -> None:
     """Raise ``ConfigError`` when Ray is not installed."""
-    require_package("ray", f"cluster.address={address}", "pip install 'spag[cluster]'")
+    require_package("ray", f"cluster.address={address}", "pip install '.[cluster]'")

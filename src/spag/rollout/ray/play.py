@@ -37,14 +37,14 @@ class _Phase(Enum):
 
 
 @dataclass(slots=True)
-class _Member:
-    """A worker and what it owes. ``calls`` begins with those of ``ready`` and ``open``."""
+class _Worker:
+    """A Ray actor and its pending calls. ``calls`` begins with those of ``ready`` and ``open``."""
 
     number: int
     actor: Any
     calls: deque[Any]
     phase: _Phase = _Phase.STARTING
-    heard: float = field(default_factory=time.monotonic)
+    last_seen: float = field(default_factory=time.monotonic)
 
 
 def play_on_ray(
@@ -62,13 +62,13 @@ def play_on_ray(
     """
     assert cluster.address is not None
     stack.enter_context(connected(cluster.address))
-    crew = Crew(specs, job, cluster, stats, note)
-    stack.callback(crew.dismiss)
-    return crew.batches()
+    pool = WorkerPool(specs, job, cluster, stats, note)
+    stack.callback(pool.close)
+    return pool.batches()
 
 
-class Crew:
-    """All workers of one play."""
+class WorkerPool:
+    """The workers that play one file's games."""
 
     def __init__(
         self, specs: Sequence[GameSpec], job: PlayJob, cluster: ClusterConfig, stats: PlayStats, note: Callable[[str], None]
@@ -76,105 +76,105 @@ class Crew:
         self.cluster, self.stats, self.note = cluster, stats, note
         count, self.resources = _layout(job, cluster)
         count = min(count, len(specs))
-        self.ledger = Ledger(specs, (job.rules.in_flight or cluster.lease) + cluster.lease)
+        self.ledger = Ledger(specs, (job.in_flight or cluster.lease) + cluster.lease)
         self.job = ray.put(job)
         self.losses = 0
-        self.members: list[_Member] = []
+        self.workers: list[_Worker] = []
         self._numbers = 0
         for _ in range(count):
-            self._hire()
+            self._start_worker()
         note(f"cluster: {count} workers, {self._needs()} each, on {len(nodes())} nodes")
 
     def batches(self) -> Iterator[list[Episode]]:
         """Yield every game once, with those that arrive at the same time."""
         while self.ledger.left:
-            if episodes := [episode for member in self._with_news() for episode in self._hear(member)]:
+            if episodes := [episode for worker in self._ready_workers() for episode in self._receive(worker)]:
                 yield episodes
-            self._replace_silent()
+            self._replace_hung()
 
-    def dismiss(self) -> None:
+    def close(self) -> None:
         """Stop all workers; engines that work in processes of their own get a moment to end them."""
-        closing = [member.actor.close.remote() for member in self.members if member.phase is _Phase.PLAYING]
+        closing = [worker.actor.close.remote() for worker in self.workers if worker.phase is _Phase.PLAYING]
         if closing:
             ray.wait(closing, num_returns=len(closing), timeout=5.0)
-        for member in self.members:
-            ray.kill(member.actor)
+        for worker in self.workers:
+            ray.kill(worker.actor)
 
     def _needs(self) -> str:
         return ", ".join(f"{count:g} {name.removeprefix('num_')}" for name, count in self.resources.items())
 
-    def _hire(self) -> None:
+    def _start_worker(self) -> None:
         self._numbers += 1
         actor: Any = ray.remote(PlayWorker).options(max_restarts=0, scheduling_strategy="SPREAD", **self.resources).remote()
-        self.members.append(_Member(self._numbers, actor, deque([actor.ready.remote(), actor.open.remote(self.job)])))
+        self.workers.append(_Worker(self._numbers, actor, deque([actor.ready.remote(), actor.open.remote(self.job)])))
 
-    def _with_news(self) -> list[_Member]:
+    def _ready_workers(self) -> list[_Worker]:
         """Wait a second at most for anything from anyone."""
-        first = {member.calls[0]: member for member in self.members if member.calls}
+        first = {worker.calls[0]: worker for worker in self.workers if worker.calls}
         ready, rest = ray.wait(list(first), num_returns=1, timeout=1.0)
         more, _ = ray.wait(rest, num_returns=len(rest), timeout=0.0) if rest else ([], [])
         return [first[ref] for ref in (*ready, *more)]
 
-    def _hear(self, member: _Member) -> list[Episode]:
+    def _receive(self, worker: _Worker) -> list[Episode]:
         """Take one answer of a worker, keep it busy, and return the games that it brought."""
         try:
-            answer = ray.get(member.calls.popleft())
+            answer = ray.get(worker.calls.popleft())
         except RayTaskError as error:
             if isinstance(error.cause, EngineError):
-                self._lose(member, first_line(error.cause))
+                self._replace(worker, first_line(error.cause))
                 return []
             if isinstance(error.cause, SpagError):
                 raise error.cause from None  # a model that does not load here loads nowhere
             raise
         except RayError as error:
-            self._lose(member, f"{type(error).__name__}: {first_line(error, 150)}")
+            self._replace(worker, f"{type(error).__name__}: {first_line(error, 150)}")
             return []
-        member.heard = time.monotonic()
-        episodes = self._finished(member, answer) if isinstance(answer, Finished) else []
-        member.phase = _Phase.OPENING if member.phase is _Phase.STARTING else _Phase.PLAYING
-        self._employ(member)
+        worker.last_seen = time.monotonic()
+        episodes = self._finished(worker, answer) if isinstance(answer, Finished) else []
+        worker.phase = _Phase.OPENING if worker.phase is _Phase.STARTING else _Phase.PLAYING
+        self._submit(worker)
         return episodes
 
-    def _finished(self, member: _Member, answer: Finished) -> list[Episode]:
+    def _finished(self, worker: _Worker, answer: Finished) -> list[Episode]:
         self.stats.add(answer.stats)
-        episodes = [episode for episode in answer.episodes if self.ledger.finish(member.number, episode.id)]
+        episodes = [episode for episode in answer.episodes if self.ledger.finish(worker.number, episode.id)]
         self.losses = 0 if episodes else self.losses
         return episodes
 
-    def _employ(self, member: _Member) -> None:
+    def _submit(self, worker: _Worker) -> None:
         """Keep ``_AHEAD`` turns under way while the worker holds games."""
-        if member.phase is not _Phase.PLAYING:
+        if worker.phase is not _Phase.PLAYING:
             return
-        while len(member.calls) < _AHEAD:
-            specs = self.ledger.lease(member.number, len(self.members))
-            if not specs and not self.ledger.held(member.number):
+        while len(worker.calls) < _AHEAD:
+            specs = self.ledger.lease(worker.number, len(self.workers))
+            if not specs and not self.ledger.held(worker.number):
                 return
-            member.calls.append(member.actor.turn.remote(specs))
+            worker.calls.append(worker.actor.turn.remote(specs))
 
-    def _replace_silent(self) -> None:
+    def _replace_hung(self) -> None:
         now = time.monotonic()
-        if all(member.phase is _Phase.STARTING and now - member.heard > self.cluster.deadline for member in self.members):
+        if all(worker.phase is _Phase.STARTING and now - worker.last_seen > self.cluster.deadline for worker in self.workers):
             limit = f"{self.cluster.deadline:g} s"
             raise EngineError(
                 f"cluster: no worker could start within {limit}; each needs {self._needs()} of one node that others leave free"
             )
-        for member in list(self.members):
-            if member.calls and member.phase is not _Phase.STARTING and now - member.heard > self.cluster.deadline:
-                self._lose(member, f"nothing heard for {self.cluster.deadline:g} s")
-            elif not member.calls:
-                member.heard = now
-                self._employ(member)  # games have come back from a lost worker
+        for worker in list(self.workers):
+            if worker.calls and worker.phase is not _Phase.STARTING and now - worker.last_seen > self.cluster.deadline:
+                self._replace(worker, f"nothing heard for {self.cluster.deadline:g} s")
+            elif not worker.calls:
+                worker.last_seen = now
+                self._submit(worker)  # games have come back from a lost worker
 
-    def _lose(self, member: _Member, why: str) -> None:
+    def _replace(self, worker: _Worker, why: str) -> None:
         """Replace a worker that is dead or hangs."""
         self.losses += 1
-        ray.kill(member.actor)
-        self.members.remove(member)
-        games = self.ledger.take_back(member.number)
-        if self.losses > _LOSSES * (len(self.members) + 1):
+        ray.kill(worker.actor)
+        self.workers.remove(worker)
+        games = self.ledger.take_back(worker.number)
+        if self.losses > _LOSSES * (len(self.workers) + 1):
             raise EngineError(f"cluster: {self.losses} workers were lost without a finished game between them; the last one: {why}")
-        self.note(f"cluster: worker {member.number} was lost ({why}); {games} games go to others")
-        self._hire()
+        self.note(f"cluster: worker {worker.number} was lost ({why}); {games} games go to others")
+        self._start_worker()
 
 
 def _layout(job: PlayJob, cluster: ClusterConfig) -> tuple[int, dict[str, float]]:

@@ -11,8 +11,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from spag.core.episodes import Episode
-from spag.games.taboo.types import Role
-from spag.rollout.runner import GameSpec, Hall, Player, PlayRules, PlayStats
+from spag.games.base import Game
+from spag.rollout.runner import GameSpec, Player, PlayStats, Runner
 
 BEAT_S = 0.2
 """A turn takes at least so long while games are in flight, so that fast engines send many games in one message."""
@@ -22,8 +22,9 @@ BEAT_S = 0.2
 class PlayJob:
     """What every worker is told. ``gpus`` are those that one worker needs where the cluster has any."""
 
-    open_players: Callable[[ExitStack], Mapping[Role, Player]]
-    rules: PlayRules
+    open_players: Callable[[ExitStack], Mapping[str, Player]]
+    game: Game
+    in_flight: int | None = None
     gpus: int = 0
 
 
@@ -41,27 +42,27 @@ class PlayWorker:
     def __init__(self) -> None:
         self._waiting: deque[GameSpec] = deque()
         self._stack = ExitStack()
-        self._hall: Hall | None = None
+        self._runner: Runner | None = None
 
     def ready(self) -> None:
         """Return as soon as the process runs, which tells a node that is full from an engine that is slow to open."""
 
     def open(self, job: PlayJob) -> None:
         """Open the engines. Raises ``SpagError``."""
-        self._hall = Hall(job.open_players(self._stack), job.rules, PlayStats())
+        self._runner = Runner(job.game, job.open_players(self._stack), PlayStats(), job.in_flight)
 
     def turn(self, specs: Sequence[GameSpec]) -> Finished:
         """Take on ``specs`` and play until a game is finished, or nothing is left. Raises ``EngineError``."""
-        assert self._hall is not None
-        hall, began, episodes = self._hall, time.monotonic(), list[Episode]()
+        assert self._runner is not None
+        runner, began, episodes = self._runner, time.monotonic(), list[Episode]()
         self._waiting.extend(specs)
         while not episodes or time.monotonic() - began < BEAT_S:
-            while self._waiting and hall.free > 0:
-                hall.open(self._waiting.popleft())
-            if not hall.tables:
+            while self._waiting and runner.capacity > 0:
+                runner.start(self._waiting.popleft())
+            if not runner.running:
                 break
-            episodes.extend(hall.poll())
-        stats, hall.stats = hall.stats, PlayStats()
+            episodes.extend(runner.poll())
+        stats, runner.stats = runner.stats, PlayStats()
         return Finished(episodes, stats)
 
     def close(self) -> None:

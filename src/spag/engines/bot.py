@@ -1,0 +1,40 @@
+"""An engine over a bot, a player made of code that a game brings: it reads the observation, not the prompt."""
+
+import random
+
+from spag.core.errors import ConfigError
+from spag.engines.base import Completion, FinishReason, Request
+from spag.games.base import Bot, Game
+
+BOT_PREFIX = "bot:"
+
+
+def bot_of(game: Game, name: str) -> Bot:
+    """Return the bot that ``bot:NAME`` names. Raises ``ConfigError`` for a game without it."""
+    bot = game.bots.get(name.removeprefix(BOT_PREFIX))
+    if bot is None:
+        known = ", ".join(f"{BOT_PREFIX}{known}" for known in game.bots) or "none"
+        raise ConfigError(f"{name}: {game.name} has no such bot (bots: {known})")
+    return bot
+
+
+class BotEngine:
+    """Satisfies ``spag.engines.base.Engine``. The request's seed decides the draw."""
+
+    def __init__(self, bot: Bot, *, concurrency: int = 32) -> None:
+        self.concurrency = concurrency
+        self._bot = bot
+        self._done: list[Completion] = []
+
+    def submit(self, request: Request) -> None:
+        if request.observation is None:
+            raise ValueError("a bot needs the request's observation")
+        text = self._bot(request.observation, random.Random(request.seed)).strip()
+        self._done.append(Completion(request.id, text, FinishReason.EOS))
+
+    def poll(self) -> list[Completion]:
+        done, self._done = self._done, []
+        return done
+
+    def close(self) -> None:
+        self._done.clear()

@@ -1,0 +1,137 @@
+"""Playing games into a file: engines are opened for the players' models, here or on a Ray cluster, and finished games are appended."""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from spag.config.schema import ClusterConfig, EngineConfig, ModelConfig, RunConfig, SamplingConfig
+from spag.core.episodes import Episode
+from spag.core.progress import Reporter
+from spag.engines.base import Engine
+from spag.engines.bot import BOT_PREFIX, BotEngine, bot_of
+from spag.engines.opening import gpus_of, open_engines, sampling_of
+from spag.games.base import Game
+from spag.rollout.matchmaking import Pairing
+from spag.rollout.ray import require_ray
+from spag.rollout.runner import GameSpec, Player, PlayStats, play_batches
+from spag.rollout.writer import PlaySummary, collect_episodes
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PlayerConfig:
+    """Who plays a role: the name for the record, the model, and how it samples."""
+
+    name: str
+    model: ModelConfig
+    sampling: SamplingConfig
+
+
+@dataclass(frozen=True, slots=True)
+class PlaySetup:
+    """What games are played with besides players: the game, the engines' settings, and where progress is reported."""
+
+    game: Game
+    engine: EngineConfig
+    reporter: Reporter
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+
+    @staticmethod
+    def of(config: RunConfig, reporter: Reporter) -> "PlaySetup":
+        """Return the setup that the settings describe. Raises ``DataError`` for a faulty prompt file."""
+        game = config.game.build()
+        game.stop_strings()  # reads the prompts
+        return PlaySetup(game, config.engine, reporter, config.cluster)
+
+
+def play_games(
+    path: Path,
+    specs: Sequence[GameSpec],
+    players: Mapping[str, PlayerConfig],
+    setup: PlaySetup,
+    *,
+    title: str,
+    file_specs: Sequence[GameSpec] | None = None,
+) -> PlaySummary:
+    """Play ``specs`` into ``path``; ``players`` are by role. Equal models share one engine, adapters of one base model one vLLM."""
+
+    def play_them(left: Sequence[GameSpec], stats: PlayStats, stack: ExitStack) -> Iterator[Sequence[Episode]]:
+        if setup.cluster.address is None:
+            opened = open_players(players, setup.game, setup.engine, stack, setup.reporter.note)
+            return play_batches(setup.game, left, opened, stats, setup.engine.concurrency)
+        return _play_on_cluster(left, players, setup, stats, stack)
+
+    return collect_episodes(path, specs, play_them, setup.game, reporter=setup.reporter, title=title, file_specs=file_specs)
+
+
+def play_matches(
+    path: Path,
+    matches: Mapping[Pairing, Sequence[GameSpec]],
+    models: Mapping[str, ModelConfig],
+    sampling: Callable[[str], SamplingConfig],
+    setup: PlaySetup,
+    *,
+    title: str,
+) -> PlaySummary:
+    """Play the games of every pairing into one file; ``models`` are by the names in the pairings, ``sampling`` is asked by role."""
+    everything = [spec for specs in matches.values() for spec in specs]
+    summary = PlaySummary()
+    for pairing, specs in matches.items():
+        players = {
+            role: PlayerConfig(name, models[name], sampling(role)) for role, name in zip(setup.game.roles, pairing.players, strict=True)
+        }
+        named = f"{title} {pairing.title}" if len(matches) > 1 else title
+        summary.add(play_games(path, specs, players, setup, title=named, file_specs=everything))
+    return summary
+
+
+def open_players(
+    players: Mapping[str, PlayerConfig],
+    game: Game,
+    engine: EngineConfig,
+    stack: ExitStack,
+    note: Callable[[str], None] = logger.info,
+) -> dict[str, Player]:
+    """Open the engines of all players; ``stack`` closes them. Raises what the opening of a model raises."""
+    bots = {role: player.model.name for role, player in players.items() if player.model.name.startswith(BOT_PREFIX)}
+    engines: dict[str, Engine] = {role: BotEngine(bot_of(game, name), concurrency=engine.concurrency) for role, name in bots.items()}
+    models = {role: player.model for role, player in players.items() if role not in bots}
+    engines |= zip(models, open_engines(list(models.values()), engine, stack, note), strict=True)
+    return {role: Player(engines[role], player.name, sampling_of(player.sampling)) for role, player in players.items()}
+
+
+def _play_on_cluster(
+    left: Sequence[GameSpec], players: Mapping[str, PlayerConfig], setup: PlaySetup, stats: PlayStats, stack: ExitStack
+) -> Iterator[Sequence[Episode]]:
+    """Play on the cluster; with ``cluster.storage``, weights in local folders are copied there first."""
+    cluster = setup.cluster
+    require_ray(str(cluster.address))
+    from spag.rollout.ray.play import play_on_ray  # noqa: PLC0415 - ray is optional
+    from spag.rollout.ray.weights import publish  # noqa: PLC0415
+    from spag.rollout.ray.worker import PlayJob  # noqa: PLC0415
+
+    players = {role: replace(player, model=_with_full_path(player.model)) for role, player in players.items()}
+    gpus = gpus_of([player.model for player in players.values()], setup.engine)
+    if cluster.storage is not None:
+        players = {role: replace(player, model=publish(player.model, cluster.storage)) for role, player in players.items()}
+    job = PlayJob(partial(_open_on_node, players, setup.game, setup.engine), setup.game, setup.engine.concurrency, gpus)
+    return play_on_ray(left, job, cluster, stats, stack, setup.reporter.note)
+
+
+def _with_full_path(model: ModelConfig) -> ModelConfig:
+    """Processes of other nodes work in other folders."""
+    path = Path(model.name).expanduser()
+    return model.model_copy(update={"name": str(path.resolve())}) if path.exists() else model
+
+
+def _open_on_node(players: Mapping[str, PlayerConfig], game: Game, engine: EngineConfig, stack: ExitStack) -> dict[str, Player]:
+    """``open_players`` on a node of the cluster."""
+    from spag.models.loading import cache_folder  # noqa: PLC0415 - imports torch
+    from spag.rollout.ray.weights import fetch  # noqa: PLC0415
+
+    fetched = {role: replace(player, model=fetch(player.model, cache_folder())) for role, player in players.items()}
+    return open_players(fetched, game, engine, stack)
