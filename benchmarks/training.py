@@ -25,7 +25,7 @@ from benchmarks.harness import Contest, Reading, peak_mib
 from benchmarks.machine import datasheet
 from benchmarks.steps import GLOBAL_BATCH, Ours, PaperStyle, Setting, Work
 from spag.models.loading import fastest_dtype
-from spag.planning.gpus import GIB
+from spag.planning import GIB
 
 CONTESTANTS = {"paper": PaperStyle, "ours": Ours}
 KINDS = {"a template per utterance": Work(template="random", micro_batch=8), "a template per game": Work(template="play", micro_batch=16)}

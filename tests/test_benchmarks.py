@@ -14,8 +14,7 @@ from benchmarks.training import run
 from spag.games.taboo.judge.judge import judge_episode
 from spag.games.taboo.types import Outcome
 from spag.models.loading import load_model, load_tokenizer
-from spag.planning import read_shape
-from spag.planning.gpus import GIB
+from spag.planning import GIB, read_shape
 from tiny_model import make_model
 
 

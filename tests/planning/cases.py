@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 MODELS = {
-    # 50M parameters in wide layers; 31M of which most are embedding and head; 5M in many narrow layers
-    "wide": {"vocab_size": 8000, "hidden_size": 640, "intermediate_size": 1728, "num_hidden_layers": 8, "num_attention_heads": 10,
+    # 30M parameters in wide layers; 15M, most of them embedding and head; 3M in many narrow layers
+    "wide": {"vocab_size": 8000, "hidden_size": 640, "intermediate_size": 1728, "num_hidden_layers": 4, "num_attention_heads": 10,
              "num_key_value_heads": 10},
-    "wordy": {"vocab_size": 48_000, "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 8, "num_attention_heads": 4,
+    "wordy": {"vocab_size": 24_000, "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4, "num_attention_heads": 4,
               "num_key_value_heads": 2},
-    "deep": {"vocab_size": 4000, "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 24, "num_attention_heads": 2,
+    "deep": {"vocab_size": 4000, "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 12, "num_attention_heads": 2,
              "num_key_value_heads": 2, "tie_word_embeddings": True},
 }  # fmt: skip
 

@@ -8,10 +8,8 @@ from measured import TRAINED, play_peak, train_peak
 from transformers import AutoConfig
 
 from spag.config.schema import OfflineRLConfig
-from spag.planning.memory import Memory, MicroBatch, training_memory
-from spag.planning.playing import slot_memory
-from spag.planning.reading import shape_of
-from spag.planning.shapes import ModelShape
+from spag.planning.memory import Memory, MicroBatch, slot_memory, training_memory
+from spag.planning.specs import ModelShape, shape_of
 from tiny_model import make_model
 
 TOLERANCE = 0.15

@@ -11,16 +11,14 @@ from spag.cli.plan import plan_command
 from spag.config.files import load_config
 from spag.config.schema import OfflineRLConfig, RunConfig
 from spag.core.errors import ConfigError
-from spag.engines import slots
-from spag.planning import GPUS, Assumptions, Inputs, Plan, find_gpu, memory, plan_run, playing
-from spag.planning.costs import Tables, play_hours, step_seconds, training_flops, training_hours
+from spag.engines.transformers import slots
+from spag.planning import GIB, GPUS, Assumptions, Inputs, Plan, find_gpu, memory, plan_run
+from spag.planning.hours import EngineLayout, PlayLoad, TrainingLoad, play_hours, step_seconds, training_flops, training_hours
 from spag.planning.memory import MicroBatch, training_memory
-from spag.planning.shapes import KNOWN, known_shape
-from spag.planning.workload import PlayLoad, TrainingLoad
+from spag.planning.specs import KNOWN_SHAPES
 from spag.training import policy
 
-LLAMA = KNOWN[0]
-GIB = 2**30
+LLAMA = KNOWN_SHAPES["meta-llama/Llama-2-7b-hf"]
 ZERO_3 = ("imitation.training.parallel=deepspeed", "offline_rl.parallel=deepspeed")
 REPLICAS = ("imitation.training.parallel=replicas", "offline_rl.parallel=replicas")
 ADAPTER = (*REPLICAS, "imitation.training.lora.quantize=true", "offline_rl.lora.quantize=true")
@@ -28,9 +26,7 @@ ADAPTER = (*REPLICAS, "imitation.training.lora.quantize=true", "offline_rl.lora.
 
 def planned(kind: str, gpus: int, *changes: str, preset: str = "llama2-7b") -> Plan:
     config = load_config(preset, changes)
-    shape = known_shape(config.model.name)
-    assert shape is not None
-    return plan_run(config, shape, gpus, find_gpu(kind))
+    return plan_run(config, KNOWN_SHAPES[config.model.name], gpus, find_gpu(kind))
 
 
 @pytest.mark.parametrize("gpus", [8, 32])
@@ -49,26 +45,26 @@ def test_one_small_gpu_cannot_train_all_weights_and_qlora_is_named() -> None:
     assert not plan.fits
     imitation = plan.stages[0]
     assert imitation.memory.total > 16 * 6.7e9 > imitation.room
-    assert imitation.remedies[0].startswith("lora={quantize: true} (QLoRA)")
-    assert imitation.remedies[1].startswith("8 GPUs and parallel=fsdp")
+    assert imitation.advice[0].startswith("lora={quantize: true} (QLoRA)")
+    assert imitation.advice[1].startswith("8 GPUs, parallel=fsdp")
     with_adapter = planned("RTX-4090", 1, *ADAPTER)
     assert all(one.fits for one in with_adapter.stages)  # and in the arena adapters share one copy of the weights
 
 
-def test_on_several_gpus_sharding_is_the_nearest_remedy_and_it_does_fit() -> None:
+def test_on_several_gpus_sharding_is_the_nearest_change_and_it_does_fit() -> None:
     assert planned("A100-80", 8, *REPLICAS).stages[0].memory.total > 20 * LLAMA.parameters  # with DDP's buckets
-    [remedy] = planned("A100-80", 8, *REPLICAS).stages[0].remedies
-    assert remedy.startswith("parallel=fsdp:")
+    [advice] = planned("A100-80", 8, *REPLICAS).stages[0].advice
+    assert advice.startswith("parallel=fsdp:")
     assert planned("A100-80", 8, *REPLICAS, "imitation.training.parallel=fsdp").stages[0].fits
 
 
-@pytest.mark.parametrize(("changes", "fault"), [
+@pytest.mark.parametrize(("changes", "problem"), [
     (("imitation.training.parallel=fsdp",), "global_batch_size=128 is not a multiple of 24"),
     (("imitation.training.processes=64",), "processes=64, but there are 12 GPUs"),
     ((*ADAPTER, "imitation.training.parallel=fsdp"), "a model in 4 bits is not sharded"),
 ])  # fmt: skip
-def test_what_training_would_refuse_does_not_fit(changes: tuple[str, ...], fault: str) -> None:
-    assert any(fault in found for found in planned("A100-80", 12, *changes).stages[0].faults)
+def test_what_training_would_refuse_does_not_fit(changes: tuple[str, ...], problem: str) -> None:
+    assert any(problem in found for found in planned("A100-80", 12, *changes).stages[0].problems)
 
 
 def test_offload_leaves_nothing_but_gathered_weights_on_the_gpu() -> None:
@@ -86,12 +82,12 @@ def test_replicas_hold_everything_and_buckets_of_gradients() -> None:
     assert two.total - alone.total == 4 * LLAMA.parameters
 
 
-def test_two_models_at_one_table_need_room_for_both() -> None:
+def test_two_models_on_one_gpu_need_room_for_both() -> None:
     plan = planned("A10G", 1)  # 24 GiB: 21.6 for vLLM, and bfloat16 weights of 12.6 GiB
     selfplay, arena = plan.stages[1], plan.stages[3]
     assert selfplay.fits and not arena.fits
-    assert "2 models share a GPU" in arena.faults[0]
-    assert any(remedy.startswith("engine.tensor_parallel=2") for remedy in arena.remedies)
+    assert "2 models share a GPU" in arena.problems[0]
+    assert any(advice.startswith("engine.tensor_parallel=2") for advice in arena.advice)
     assert planned("A10G", 2, "engine.tensor_parallel=2").stages[3].fits
     # what vLLM leaves for the cache: 0.9 x 24 - 2 GiB less the weights, in tokens of half a MiB
     tokens = int((0.9 * 24 * GIB - 2 * GIB - 2 * LLAMA.parameters) / LLAMA.kv_bytes(2))
@@ -108,7 +104,7 @@ def test_idle_gpus_are_named_and_copies_use_them() -> None:
 
 
 def test_operations_by_hand() -> None:
-    load = TrainingLoad(samples=100, unique=100, tokens=1000.0, target_tokens=50.0, mean_length=10.0)
+    load = TrainingLoad(samples=100, unique=100, tokens=1000.0, trained_tokens=50.0, mean_length=10.0)
     forward = 2 * LLAMA.matrices + 2 * 32 * 4096 * 10  # a token, with its attention to half of 10 others
     head = 2 * 32_000 * 4096
     full = training_flops(LLAMA, OfflineRLConfig(gradient_checkpointing=False), load)
@@ -117,14 +113,14 @@ def test_operations_by_hand() -> None:
     adapter = OfflineRLConfig.model_validate({"gradient_checkpointing": False, "lora": {}})
     assert training_flops(LLAMA, adapter, load) == 1000 * forward * 3 + 50 * head * 4
     # 6.5e9 parameters x 8 (and 2) x 1e6 tokens at 35 % of 312 TFLOP/s: 592 s, and a little attention
-    big = replace(load, samples=2000, unique=2000, tokens=1e6, target_tokens=0.0)
+    big = replace(load, samples=2000, unique=2000, tokens=1e6, trained_tokens=0.0)
     hours = training_hours(LLAMA, OfflineRLConfig(), big, find_gpu("A100-80"), 1, Assumptions())
     assert 3600 * hours == pytest.approx(10 * 6.476e9 * 1e6 / (0.35 * 312e12), rel=1e-3)
 
 
 def test_sharded_training_of_short_samples_waits_for_weights() -> None:
     """A micro-batch of 700 tokens moves 8 bytes a parameter: on 32 GPUs of machines with 50 GB/s between them that takes longer."""
-    load = TrainingLoad(samples=6400, unique=6400, tokens=6400 * 350.0, target_tokens=0.0, mean_length=350.0)
+    load = TrainingLoad(samples=6400, unique=6400, tokens=6400 * 350.0, trained_tokens=0.0, mean_length=350.0)
     hours = training_hours(LLAMA, OfflineRLConfig(parallel="fsdp"), load, find_gpu("A100-80"), 32, Assumptions())
     moved = 100 * 8 * LLAMA.parameters * 31 / 32  # 100 rounds of 2 x 32 samples
     assert hours == pytest.approx(moved / (50e9 * 0.6) / 3600)
@@ -133,11 +129,11 @@ def test_sharded_training_of_short_samples_waits_for_weights() -> None:
 def test_a_decoding_step_reads_weights_and_cache() -> None:
     taken = Assumptions(bandwidth_share=1.0, step_overhead_ms=1.0)
     gpu = find_gpu("H100")
-    table = Tables(copies=1, gpus_each=1, batch=32)
+    layout = EngineLayout(copies=1, tensor_parallel=1, games=32)
     read = 2 * (LLAMA.matrices + LLAMA.embedding) + 32 * 300 * 524_288
-    assert step_seconds(LLAMA, gpu, table, 300, "bfloat16", taken) == pytest.approx(read / 3.35e12 + 0.001)
+    assert step_seconds(LLAMA, gpu, layout, 300, "bfloat16", taken) == pytest.approx(read / 3.35e12 + 0.001)
     load = PlayLoad(games=10, prompt_tokens=0.0, new_tokens=3200.0, context=300)
-    assert play_hours(LLAMA, load, gpu, table, "bfloat16", taken) == pytest.approx(100 * (read / 3.35e12 + 0.001) / 3600)
+    assert play_hours(LLAMA, load, gpu, layout, "bfloat16", taken) == pytest.approx(100 * (read / 3.35e12 + 0.001) / 3600)
 
 
 def test_counts_follow_config_files_and_assumptions() -> None:
@@ -153,7 +149,7 @@ def test_counts_follow_config_files_and_assumptions() -> None:
 
 def test_numbers_taken_from_other_rooms_are_still_theirs() -> None:
     assert policy.CHUNK == memory.CHUNK
-    assert slots.GROWTH == playing._GROWTH
+    assert slots.GROWTH == memory.SLOT_GROWTH
 
 
 def command(*arguments: str) -> Result:
@@ -183,8 +179,10 @@ def test_json_holds_the_same_figures_and_assumptions_can_be_changed() -> None:
     (("demo", "--gpu", "V100"), "error: --gpu V100: no such kind of GPU is known (known: A100-40, A100-80, H100, H200, L40S, A10G"),
     (("demo", "--set", "model.name=org/unknown"), "error: org/unknown: its config cannot be read"),
     (("demo", "--assume", "mfu=1"), "error: --assume mfu=1: there is no assumption mfu"),
-    (("demo", "--assume", "training_mfu=2"), "error: --assume training_mfu=2: a share is at most 1"),
-    (("demo", "--assume", "turns=nan"), "error: --assume turns=nan: the number must be positive"),
+    (("demo", "--assume", "training_mfu=2"), "error: --assume training_mfu=2: input should be less than or equal to 1"),
+    (("demo", "--assume", "turns=-1"), "error: --assume turns=-1: input should be greater than 0"),
+    (("demo", "--assume", "turns"), "error: --assume turns=: input should be a valid number"),
+    (("demo", "--assume", "turns=nan"), "error: --assume turns=nan: input should be a finite number"),
 ])  # fmt: skip
 def test_errors_are_one_line_and_exit_status_2(arguments: tuple[str, ...], message: str) -> None:
     result = command(*arguments)

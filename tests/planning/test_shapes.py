@@ -10,8 +10,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Pretr
 from spag.config.files import load_config, preset_names
 from spag.config.schema import LoraConfig
 from spag.core.errors import ModelError
-from spag.planning.reading import read_shape, shape_of
-from spag.planning.shapes import KNOWN, known_shape
+from spag.planning.specs import KNOWN_SHAPES, read_shape, shape_of
 
 SMALL = {"vocab_size": 1000, "hidden_size": 96, "intermediate_size": 200, "num_hidden_layers": 3, "num_attention_heads": 6}
 CONFIGS = [
@@ -37,7 +36,7 @@ def test_parameters_are_those_of_the_model(config: PretrainedConfig) -> None:
 
 
 def test_the_presets_models_have_their_published_counts() -> None:
-    counts = {shape.name: shape.parameters for shape in KNOWN}
+    counts = {shape.name: shape.parameters for shape in KNOWN_SHAPES.values()}
     assert counts["meta-llama/Llama-2-7b-hf"] == 6_738_415_616
     # embedding and head 2 x 125,696 x 5120; a layer 4 x 5120^2 + 3 x 5120 x 13,696 + 2 x 5120; the last norm 5120
     assert counts["baichuan-inc/Baichuan2-13B-Base"] == 13_896_668_160 == pytest.approx(13.9e9, rel=1e-3)
@@ -47,7 +46,7 @@ def test_the_presets_models_have_their_published_counts() -> None:
 
 def test_every_preset_can_be_planned_offline() -> None:
     for name in preset_names():
-        assert known_shape(load_config(name).model.name) is not None
+        assert load_config(name).model.name in KNOWN_SHAPES
 
 
 def test_known_shapes_are_those_that_transformers_configs_give() -> None:
@@ -56,8 +55,8 @@ def test_known_shapes_are_those_that_transformers_configs_give() -> None:
     qwen = Qwen3Config(vocab_size=151_936, hidden_size=2048, intermediate_size=6144, num_hidden_layers=28, num_attention_heads=16,
                        num_key_value_heads=8, head_dim=128, tie_word_embeddings=True, max_position_embeddings=40_960)  # fmt: skip
     for config, name in ((llama, "meta-llama/Llama-2-7b-hf"), (qwen, "Qwen/Qwen3-1.7B")):
-        assert shape_of(config, name) == known_shape(name)
-        assert sum(parameter.numel() for parameter in on_meta(config).parameters()) == known_shape(name).parameters
+        assert shape_of(config, name) == KNOWN_SHAPES[name]
+        assert sum(parameter.numel() for parameter in on_meta(config).parameters()) == KNOWN_SHAPES[name].parameters
 
 
 @pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "v_proj"]])
@@ -69,7 +68,7 @@ def test_an_adapter_has_the_parameters_that_peft_gives_it(targets: str | list[st
 
 
 def test_cache_bytes_are_layers_times_keys_and_values() -> None:
-    assert known_shape("meta-llama/Llama-2-7b-hf").kv_bytes(2) == 2 * 32 * 4096 * 2 == 524_288  # half a MiB a token
+    assert KNOWN_SHAPES["meta-llama/Llama-2-7b-hf"].kv_bytes(2) == 2 * 32 * 4096 * 2 == 524_288  # half a MiB a token
 
 
 def test_a_folder_with_a_config_alone_is_enough(tmp_path: Path) -> None:

@@ -14,14 +14,13 @@ if TYPE_CHECKING:
 @click.command("doctor")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def doctor_command(as_json: bool) -> None:
-    """Look at this machine: what it has, which engines, kinds of training and presets work, and the command for what is missing.
+    """Check this machine: what it has, which engines, kinds of training and presets work, and the command for what is missing.
 
-    Exits with status 1 only where no model can be played at all, because torch or transformers are missing or broken.
+    Exit status 1: no model can be played at all, because torch or transformers is missing or broken.
     """
     from dataclasses import asdict
 
-    from spag.doctor import examine, look_around
-    from spag.doctor.findings import can_play
+    from spag.doctor import can_play, examine, look_around
 
     machine = look_around()
     findings = examine(machine)
@@ -47,12 +46,10 @@ def _print(findings: "Sequence[Finding]") -> None:
     console = Console(highlight=False)
     for group in dict.fromkeys(one.group for one in findings):
         table = new_table(group, "")
-        table.add_column("")
-        table.add_column("")
         table.show_header = False
         for one in (one for one in findings if one.group == group):
-            says = Text(one.detail)
+            detail = Text(one.detail)
             if one.fix:
-                says.append(f"\n{one.fix}", style="bold")
-            table.add_row(Text(one.name), Text("" if one.status is Status.HAS else one.status, style=styles[one.status]), says)
+                detail.append(f"\n{one.fix}", style="bold")
+            table.add_row(Text(one.name), Text("" if one.status is Status.HAS else one.status, style=styles[one.status]), detail)
         console.print(table)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _PARTS = {
     "weights": "weights", "gradients": "gradients", "optimizer": "optimiser", "copies": "working copies of weights",
-    "activations": "activations", "logits": "logits and the head's gradient", "cache": "KV cache",
+    "activations": "activations", "logits": "logits and the head's gradient", "cache": "KV cache", "total": "together",
 }  # fmt: skip
 
 
@@ -26,10 +26,10 @@ _PARTS = {
 @click.option("--assume", "changes", multiple=True, metavar="NAME=VALUE", help="Change one assumption; may be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 def plan_command(config_name: str, gpus: int, kind: str, overrides: tuple[str, ...], changes: tuple[str, ...], as_json: bool) -> None:
-    """Tell what a run takes, by stage: samples, tokens, hours, and the memory of each GPU.
+    """Print what a run takes, by stage: samples or games, tokens, hours, and memory of each GPU.
 
-    CONFIG is a preset or a YAML file. Only the model's config is read, no weights. Exit status 1: it does not fit, and the nearest settings
-    that do are named.
+    CONFIG is a preset or a YAML file. Only the model's config is read, no weights. Exit status 1: the run does not fit; the nearest
+    settings that would are named.
     """
     from spag.planning import Assumptions, find_gpu, plan_run, read_shape
 
@@ -71,7 +71,7 @@ def _json(plan: "Plan") -> str:
     import json
     from dataclasses import asdict
 
-    values = asdict(plan)
+    values = asdict(plan) | {"assumptions": plan.assumptions.model_dump()}
     for stage, row in zip(plan.stages, values["stages"], strict=True):
         row["fits"], row["memory"]["total"] = stage.fits, stage.memory.total
     values["shape"]["parameters"] = plan.shape.parameters
@@ -84,17 +84,21 @@ def _print(plan: "Plan") -> None:
     from rich.text import Text
 
     console = Console(highlight=False)
-    title = f"{plan.shape.name} ({plan.shape.parameters:,} parameters) on {plan.gpus} x {plan.gpu.name}"
-    console.print(Text(title, style="italic"), soft_wrap=True)
+
+    def line(text: str, style: str = "") -> None:
+        console.print(Text(text, style=style), soft_wrap=True)
+
+    line(f"{plan.shape.name} ({plan.shape.parameters:,} parameters) on {plan.gpus} x {plan.gpu.name}", "italic")
     console.print(_work(plan), _memory(plan))
     for stage in plan.stages:
-        lines = [(f"{stage.name} does not fit: {fault}", "red") for fault in stage.faults]
-        lines += [(f"  would fit: {remedy}", "green") for remedy in stage.remedies]
         if stage.fits:
-            lines = [(f"{stage.name} fits: {_gib(stage.memory.total)} of {_gib(stage.room)} GiB", "green")]
-        lines += [(f"  {note}", "") for note in stage.notes]
-        for line, style in lines:
-            console.print(Text(line, style=style), soft_wrap=True)
+            line(f"{stage.name} fits: {_gib(stage.memory.total)} of {_gib(stage.room)} GiB", "green")
+        for problem in stage.problems:
+            line(f"{stage.name} does not fit: {problem}", "red")
+        for advice in stage.advice:
+            line(f"  would fit: {advice}", "green")
+        for note in stage.notes:
+            line(f"  {note}")
     console.print(_assumed(plan.assumptions))
 
 
@@ -115,8 +119,6 @@ def _memory(plan: "Plan") -> "Table":
     table = new_table("GiB on each GPU, at the fullest moment", "", *(stage.name for stage in plan.stages))
     for part, label in _PARTS.items():
         table.add_row(label, *(_gib(getattr(stage.memory, part)) for stage in plan.stages))
-    table.add_section()
-    table.add_row("together", *(_gib(stage.memory.total) for stage in plan.stages))
     table.add_row("may be filled", *(_gib(stage.room) for stage in plan.stages))
     table.add_row("fits", *("yes" if stage.fits else "no" for stage in plan.stages))
     return table
@@ -127,13 +129,13 @@ def _assumed(assumptions: "Assumptions") -> "Table":
 
     table = new_table("Assumptions (--assume NAME=VALUE)", "name", "value")
     table.add_column("reason")
-    for name, value, reason in assumptions.rows():
-        table.add_row(name, f"{value:g}", reason)
+    for name, field in type(assumptions).model_fields.items():
+        table.add_row(name, f"{getattr(assumptions, name):g}", field.description)
     return table
 
 
 def _gib(size: float) -> str:
-    from spag.planning.gpus import GIB
+    from spag.planning import GIB
 
     return f"{size / GIB:.1f}" if size else "-"
 

