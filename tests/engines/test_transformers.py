@@ -8,20 +8,16 @@ import pytest
 import torch
 
 from spag.core.errors import ModelError
-from spag.engines.base import Completion, FinishReason, PromptStyle, Request, Sampling
+from spag.engines.base import Completion, FinishReason, Request, Sampling
 from spag.engines.transformers.engine import TransformersEngine
-from spag.engines.transformers.sampler import draw_tokens, random_bits
+from spag.engines.transformers.sampler import random_bits, sample_tokens
 from spag.engines.transformers.slots import attention_mask, grouped_attention
-from spag.models.loading import encode_query, load_model, load_tokenizer, shared_length
+from spag.models.loading import load_tokenizer
+from spag.models.tokens import PromptStyle, encode_prompt, shared_length
 from tiny_model import make_model
 
 GREEDY = Sampling(temperature=0, max_new_tokens=12)
 PROMPTS = ["rules of the game: " + tail for tail in ("a", "one two", "one two three", "x" * 50, "", "one two four")]
-
-
-@pytest.fixture(scope="module")
-def loaded(model_folder: Path) -> tuple[object, object]:
-    return load_model(str(model_folder), dtype="float32", device="cpu"), load_tokenizer(str(model_folder))
 
 
 def finish(engine: TransformersEngine, requests: list[Request]) -> dict[str, Completion]:
@@ -44,7 +40,7 @@ def test_greedy_tokens_are_those_of_generate(loaded: tuple, concurrency: int, re
     model, tokenizer = loaded
     done = finish(TransformersEngine(model, tokenizer, concurrency=concurrency, reuse=reuse), ask(PROMPTS))
     for index, prompt in enumerate(PROMPTS):
-        ids = torch.tensor([encode_query(tokenizer, prompt, PromptStyle.PLAIN)])
+        ids = torch.tensor([encode_prompt(tokenizer, prompt, PromptStyle.PLAIN)])
         expected = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, min_new_tokens=2, do_sample=False)
         assert list(done[str(index)].token_ids or ()) == expected[0, ids.shape[1] :].tolist()
 
@@ -63,7 +59,7 @@ def test_a_request_that_leaves_moves_one_neighbour_at_most(loaded: tuple, monkey
 def test_logprobs_are_the_models_own(loaded: tuple) -> None:
     model, tokenizer = loaded
     for completion in finish(TransformersEngine(model, tokenizer, concurrency=3), ask(PROMPTS, Sampling(1.2, max_new_tokens=9))).values():
-        prompt = encode_query(tokenizer, PROMPTS[int(completion.id)], PromptStyle.PLAIN)
+        prompt = encode_prompt(tokenizer, PROMPTS[int(completion.id)], PromptStyle.PLAIN)
         tokens = list(completion.token_ids or ())
         with torch.inference_mode():
             logits = model(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
@@ -119,7 +115,7 @@ def test_sliding_window_models_are_exact_too(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(str(folder))
     done = finish(TransformersEngine(model, tokenizer, concurrency=3), ask(PROMPTS))
     for index, prompt in enumerate(PROMPTS):
-        ids = torch.tensor([encode_query(tokenizer, prompt, PromptStyle.PLAIN)])
+        ids = torch.tensor([encode_prompt(tokenizer, prompt, PromptStyle.PLAIN)])
         expected = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, min_new_tokens=2, do_sample=False)
         assert list(done[str(index)].token_ids or ()) == expected[0, ids.shape[1] :].tolist()
 
@@ -158,7 +154,7 @@ def test_draws_follow_the_distribution_and_the_filters() -> None:
     bits = noise(1, 4 * draws).view(draws, 4)
 
     def shares(sampling: Sampling, banned: tuple[int, ...] = ()) -> list[float]:
-        tokens, _ = draw_tokens(logits.expand(draws, 4), [sampling] * draws, bits, dict.fromkeys(range(draws if banned else 0), banned))
+        tokens, _ = sample_tokens(logits.expand(draws, 4), [sampling] * draws, bits, dict.fromkeys(range(draws if banned else 0), banned))
         return (torch.bincount(tokens, minlength=4) / draws).tolist()
 
     # softmax([2, 1, 0, -1]) = .644 .237 .087 .032; at temperature 2 softmax([1, .5, 0, -.5]) = .455 .276 .167 .102
@@ -169,7 +165,7 @@ def test_draws_follow_the_distribution_and_the_filters() -> None:
     assert shares(Sampling(1.0, top_p=0.5)) == [1, 0, 0, 0]
     assert shares(Sampling(0.0)) == [1, 0, 0, 0]
     assert shares(Sampling(1.0), (0, 3)) == pytest.approx([0, 0.731, 0.269, 0], abs=0.005)
-    _, logprobs = draw_tokens(logits, [Sampling(2.0)], torch.tensor([[0, 0, 2**30, 0]], dtype=torch.int32), {0: (0, 3)})
+    _, logprobs = sample_tokens(logits, [Sampling(2.0)], torch.tensor([[0, 0, 2**30, 0]], dtype=torch.int32), {0: (0, 3)})
     assert logprobs.item() == pytest.approx(-1.4402, abs=1e-4)  # log .237: raw, whatever the temperature or the ban
 
 
@@ -177,7 +173,7 @@ def test_rounding_changes_hardly_a_draw() -> None:
     logits = torch.randn(500, 5_000, generator=torch.Generator().manual_seed(1))
     wrong = logits + 1e-5 * torch.randn(500, 5_000, generator=torch.Generator().manual_seed(2))
     bits, sampling = noise(500, 5_000), [Sampling(1.2)] * 500
-    assert torch.equal(draw_tokens(logits, sampling, bits, {})[0], draw_tokens(wrong, sampling, bits, {})[0])
+    assert torch.equal(sample_tokens(logits, sampling, bits, {})[0], sample_tokens(wrong, sampling, bits, {})[0])
 
 
 @pytest.mark.parametrize("size", [1, 5, 8])

@@ -10,14 +10,15 @@ import torch
 from tiny_vllm import TinyVLLM
 
 from spag.core.errors import EngineError
-from spag.engines import vllm_pool
-from spag.engines.base import Completion, Engine, FinishReason, PromptStyle, Request, Sampling
+from spag.engines.base import Completion, Engine, FinishReason, Request, Sampling
 from spag.engines.transformers.engine import TransformersEngine
-from spag.engines.vllm.engine import Speaker, VLLMEngine, open_vllm
+from spag.engines.vllm import pool as vllm_pool
+from spag.engines.vllm.engine import ServedModel, VLLMEngine, open_vllm
 from spag.engines.vllm.pool import VLLMPool
 from spag.engines.vllm.setup import VLLMSettings
-from spag.engines.vllm.worker import Reply
-from spag.models.loading import encode_query, load_model, load_tokenizer
+from spag.engines.vllm.worker import WorkerOutput
+from spag.models.loading import load_model, load_tokenizer
+from spag.models.tokens import PromptStyle, encode_prompt
 
 GREEDY = Sampling(temperature=0.0, max_new_tokens=24)
 PROMPTS = ["Describe an apple.", "Describe an apple. It is", "a", "The attacker spoke first. " * 8, "Ünïcode ☃ and\nlines"]
@@ -44,79 +45,75 @@ def assert_same(ours: Sequence[Completion], theirs: Sequence[Completion]) -> Non
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-3)
 
 
-def test_greedy_play_is_that_of_the_transformers_engine(vllm_views: list[VLLMEngine], tiny_vllm: TinyVLLM) -> None:
+def test_greedy_play_is_that_of_the_transformers_engine(vllm_engines: list[VLLMEngine], tiny_vllm: TinyVLLM) -> None:
     other = reference(tiny_vllm.base)
     free = ask(other, PROMPTS, GREEDY)
-    assert_same(ask(vllm_views[0], PROMPTS, GREEDY), free)
+    assert_same(ask(vllm_engines[0], PROMPTS, GREEDY), free)
     assert all(len(completion.token_ids or ()) > 2 for completion in free)
     letters = [char for char in free[0].text if char.isascii() and char.isprintable()]
     for stop in ((letters[0],), ("never said", letters[-1])):
-        assert_same(ask(vllm_views[0], PROMPTS, GREEDY, stop), ask(other, PROMPTS, GREEDY, stop))
+        assert_same(ask(vllm_engines[0], PROMPTS, GREEDY, stop), ask(other, PROMPTS, GREEDY, stop))
 
 
-def test_log_probabilities_are_those_of_the_raw_distribution(vllm_views: list[VLLMEngine], tiny_vllm: TinyVLLM) -> None:
-    drawn = ask(vllm_views[0], PROMPTS, Sampling(temperature=1.5, top_p=0.8, top_k=50, max_new_tokens=24))
+def test_log_probabilities_are_those_of_the_raw_distribution(vllm_engines: list[VLLMEngine], tiny_vllm: TinyVLLM) -> None:
+    drawn = ask(vllm_engines[0], PROMPTS, Sampling(temperature=1.5, top_p=0.8, top_k=50, max_new_tokens=24))
     model, tokenizer = load_model(str(tiny_vllm.base), dtype="float32", device="cpu"), load_tokenizer(str(tiny_vllm.base))
     for prompt, completion in zip(PROMPTS, drawn, strict=True):
         assert completion.token_ids is not None
-        query, target = encode_query(tokenizer, prompt, vllm_views[0].style), list(completion.token_ids)
+        ids, sampled = encode_prompt(tokenizer, prompt, vllm_engines[0].style), list(completion.token_ids)
         with torch.inference_mode():
-            logits = model(torch.tensor([query + target])).logits[0, len(query) - 1 : -1]
-        expected = logits.log_softmax(-1).gather(-1, torch.tensor(target)[:, None]).squeeze(-1)
+            logits = model(torch.tensor([ids + sampled])).logits[0, len(ids) - 1 : -1]
+        expected = logits.log_softmax(-1).gather(-1, torch.tensor(sampled)[:, None]).squeeze(-1)
         assert completion.logprobs == pytest.approx(expected.tolist(), abs=1e-3)
 
 
-def test_adapters_and_their_base_speak_at_once_over_one_vllm(vllm_views: list[VLLMEngine], tiny_vllm: TinyVLLM) -> None:
-    """Each speaks as it does alone, also while all adapters are loaded and answer in the same step."""
-    assert len({id(view.pool) for view in vllm_views}) == 1
+def test_adapters_and_their_base_are_served_at_once_by_one_vllm(vllm_engines: list[VLLMEngine], tiny_vllm: TinyVLLM) -> None:
+    """Each generates what it does alone, also while all adapters are loaded and answer in the same step."""
+    assert len({id(engine.pool) for engine in vllm_engines}) == 1
     expected = [ask(reference(folder), PROMPTS, GREEDY) for folder in (tiny_vllm.base, *tiny_vllm.adapters)]
     assert len({completions[0].text for completions in expected}) == 3
-    for first in (vllm_views, vllm_views[::-1]):
-        for view in first:
+    for first in (vllm_engines, vllm_engines[::-1]):
+        for engine in first:
             for index, prompt in enumerate(PROMPTS):
-                view.submit(Request(str(index), prompt, GREEDY, 0))
+                engine.submit(Request(str(index), prompt, GREEDY, 0))
         done: list[dict[str, Completion]] = [{}, {}, {}]
         while any(len(part) < len(PROMPTS) for part in done):
-            for part, view in zip(done, vllm_views, strict=True):
-                part |= {completion.id: completion for completion in view.poll()}
+            for part, engine in zip(done, vllm_engines, strict=True):
+                part |= {completion.id: completion for completion in engine.poll()}
         for part, alone in zip(done, expected, strict=True):
             assert_same([part[str(index)] for index in range(len(PROMPTS))], alone)
 
 
-def test_more_text_than_one_step_takes_is_drawn_by_seed_all_the_same(vllm_views: list[VLLMEngine]) -> None:
+def test_more_text_than_one_step_takes_is_drawn_by_seed_all_the_same(vllm_engines: list[VLLMEngine]) -> None:
     """16 prompts of 450 tokens are more than the 2,048 of a step on a CPU, where no prompt may be prefilled in parts."""
     prompts = [f"{number} " + "some long story " * 28 for number in range(16)]
     sampling = Sampling(1.2, max_new_tokens=4)
-    first, again = ask(vllm_views[0], prompts, sampling), ask(vllm_views[0], prompts, sampling)
+    first, again = ask(vllm_engines[0], prompts, sampling), ask(vllm_engines[0], prompts, sampling)
     assert sum(done.prompt_tokens for done in first) > 2 * 2048
     assert [done.token_ids for done in first] == [done.token_ids for done in again]
 
 
-def test_a_prompt_that_leaves_no_room_is_refused(vllm_views: list[VLLMEngine]) -> None:
+def test_a_prompt_that_leaves_no_room_is_refused(vllm_engines: list[VLLMEngine]) -> None:
     with pytest.raises(EngineError, match=r"game: a prompt of 501 tokens and max_new_tokens=24 exceed 512 tokens; raise engine.max_length"):
-        vllm_views[0].submit(Request("game", "x" * 500, GREEDY, 0))
-    assert vllm_views[0].poll() == []
+        vllm_engines[0].submit(Request("game", "x" * 500, GREEDY, 0))
+    assert vllm_engines[0].poll() == []
 
 
-def test_opening_again_leaves_nothing_behind(vllm_views: list[VLLMEngine], tiny_vllm: TinyVLLM) -> None:
-    """Three iterations, one of them over two copies of the model: the same play, no process and no memory left over."""
-    expected = ask(vllm_views[0], PROMPTS, GREEDY)
+def test_opening_again_leaves_nothing_behind(vllm_engines: list[VLLMEngine], tiny_vllm: TinyVLLM) -> None:
+    """Two replicas, opened after another vLLM: the same play, no process and no memory left over."""
+    expected = ask(vllm_engines[0], PROMPTS, GREEDY)
     environment, affinity, threads = dict(os.environ), os.sched_getaffinity(0), torch.get_num_threads()
     me = psutil.Process()
     before = {child.pid for child in me.children(recursive=True)}
-    resident = []
-    for copies in (1, 2, 1):
-        [engine] = open_vllm(
-            VLLMSettings(str(tiny_vllm.base), "float32", "cpu", concurrency=8, max_length=512, data_parallel=copies),
-            [Speaker(str(tiny_vllm.base))],
-        )
-        assert len({child.pid for child in me.children()} - before) == copies
-        assert_same(ask(engine, PROMPTS, GREEDY), expected)
-        engine.close()
-        engine.close()
-        assert {child.pid for child in me.children(recursive=True)} == before
-        resident.append(me.memory_info().rss)
-    assert resident[-1] - resident[0] < 20e6
+    resident = me.memory_info().rss
+    settings = VLLMSettings(str(tiny_vllm.base), "float32", "cpu", concurrency=8, max_length=512, data_parallel=2)
+    [engine] = open_vllm(settings, [ServedModel(str(tiny_vllm.base))])
+    assert len({child.pid for child in me.children()} - before) == 2
+    assert_same(ask(engine, PROMPTS, GREEDY), expected)
+    engine.close()
+    engine.close()
+    assert {child.pid for child in me.children(recursive=True)} == before
+    assert me.memory_info().rss - resident < 20e6
     assert (dict(os.environ), os.sched_getaffinity(0), torch.get_num_threads()) == (environment, affinity, threads)
     assert not torch.distributed.is_initialized()
 
@@ -159,22 +156,22 @@ def test_a_process_that_will_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) 
     assert time.monotonic() - started < 5
 
 
-def settle(reply: Reply, stop: tuple[str, ...], min_new_tokens: int, folder: object) -> tuple[object, ...]:
+def trimmed(output: WorkerOutput, stop: tuple[str, ...], min_new_tokens: int, folder: object) -> tuple[object, ...]:
     class Pool:
         users = 0
 
     engine = VLLMEngine(Pool(), load_tokenizer(str(folder)), frozenset({1}))  # type: ignore[arg-type]
     engine._waiting = 1
-    engine._take(Request("game", "", Sampling(min_new_tokens=min_new_tokens), 0, stop), 1, reply)
+    engine._finish(Request("game", "", Sampling(min_new_tokens=min_new_tokens), 0, stop), (0,), output)
     [done] = engine.poll()
     return done.text, done.finish_reason, done.token_ids
 
 
 def test_where_a_completion_ends(model_folder: object) -> None:
     tokenizer = load_tokenizer(str(model_folder))
-    ids = tuple(encode_query(tokenizer, "abcd", PromptStyle.PLAIN)[1:])
+    ids = tuple(encode_prompt(tokenizer, "abcd", PromptStyle.PLAIN)[1:])
     logprobs = (-1.0,) * 5
-    assert settle(Reply("1", ids, logprobs, True), (), 2, model_folder) == ("abcd", FinishReason.LENGTH, ids)
-    assert settle(Reply("1", (*ids, 1), logprobs, True), (), 2, model_folder) == ("abcd", FinishReason.EOS, (*ids, 1))
-    assert settle(Reply("1", ids, logprobs, False), ("d",), 2, model_folder) == ("abc", FinishReason.STOP, ids)
-    assert settle(Reply("1", ids, logprobs, True), ("b",), 3, model_folder) == ("a", FinishReason.STOP, ids[:2])
+    assert trimmed(WorkerOutput("1", ids, logprobs, True), (), 2, model_folder) == ("abcd", FinishReason.LENGTH, ids)
+    assert trimmed(WorkerOutput("1", (*ids, 1), logprobs, True), (), 2, model_folder) == ("abcd", FinishReason.EOS, (*ids, 1))
+    assert trimmed(WorkerOutput("1", ids, logprobs, False), ("d",), 2, model_folder) == ("abc", FinishReason.STOP, ids)
+    assert trimmed(WorkerOutput("1", ids, logprobs, True), ("b",), 3, model_folder) == ("a", FinishReason.STOP, ids[:2])

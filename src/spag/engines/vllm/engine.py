@@ -1,8 +1,8 @@
 """Generation with vLLM: continuous batching over paged key-value blocks with automatic prefix caching and chunked prefill.
 
-Both roles on one model share one engine and one cache, and so do LoRA adapters of one base model: ``open_vllm`` returns one engine a
-speaker, each satisfying the engine seam, over one shared pool of vLLM processes (``vllm_pool.py``). Prompts are tokenized and texts decoded
-here, as for the transformers engine, so both see the same tokens.
+Both roles on one model share one engine and one cache, and so do LoRA adapters of one base model: ``open_vllm`` returns an engine for each
+served model over one pool of vLLM processes (``pool.py``). Prompts are tokenized and texts decoded here, as in the transformers engine, so
+both see the same tokens.
 """
 
 import os
@@ -17,18 +17,20 @@ import torch
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
 from spag.core.errors import EngineError, ModelError
-from spag.engines.base import Completion, FinishReason, PromptStyle, Request
+from spag.engines.base import Completion, FinishReason, Request
 from spag.engines.vllm.pool import VLLMPool
 from spag.engines.vllm.setup import VLLMSettings, engine_arguments, worker_environments
-from spag.engines.vllm.worker import Reply
-from spag.models.loading import encode_query, load_failure, load_tokenizer, stop_token_ids
+from spag.engines.vllm.worker import WorkerOutput
+from spag.models.loading import load_failure, load_tokenizer
+from spag.models.tokens import PromptStyle, encode_prompt, stop_token_ids
 
 
 @dataclass(frozen=True, slots=True)
-class Speaker:
-    """A model over a pool: whose tokenizer it uses (the adapter's folder or the base model), and its prompt style.
+class ServedModel:
+    """A model that a pool serves.
 
-    ``adapter`` counts from 1 into the settings' adapters; 0 is the base model.
+    ``name`` is the folder of its tokenizer (the adapter's or the base model's); ``adapter`` counts from 1 into the settings' adapters, 0 is
+    the base model.
     """
 
     name: str
@@ -36,14 +38,14 @@ class Speaker:
     adapter: int = 0
 
 
-def open_vllm(settings: VLLMSettings, speakers: Sequence[Speaker]) -> list["VLLMEngine"]:
-    """Start vLLM and return an engine for each speaker; they share everything, and the last one closed ends it.
+def open_vllm(settings: VLLMSettings, models: Sequence[ServedModel]) -> list["VLLMEngine"]:
+    """Start vLLM and return an engine for each of ``models``; the last one closed ends it.
 
     Raises ``ModelError`` for a model without a readable config, ``ConfigError`` for too few GPUs, ``EngineError`` when vLLM does not start.
     """
     config = _load_config(settings)
-    tokenizers = [load_tokenizer(speaker.name, trust_remote_code=settings.trust_remote_code) for speaker in speakers]
-    stops = [_stop_ids(settings, tokenizer, speaker.style) for tokenizer, speaker in zip(tokenizers, speakers, strict=True)]
+    tokenizers = [load_tokenizer(model.name, trust_remote_code=settings.trust_remote_code) for model in models]
+    stops = [_stop_ids(settings, tokenizer, model.style) for tokenizer, model in zip(tokenizers, models, strict=True)]
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
     environments = worker_environments(settings, cores=cores, visible_gpus=_visible_gpus())
     arguments = engine_arguments(
@@ -54,14 +56,14 @@ def open_vllm(settings: VLLMSettings, speakers: Sequence[Speaker]) -> list["VLLM
     )
     pool = VLLMPool(arguments, environments, settings.adapters)
     return [
-        VLLMEngine(pool, tokenizer, stop_ids, speaker.style, settings.concurrency, speaker.adapter)
-        for tokenizer, stop_ids, speaker in zip(tokenizers, stops, speakers, strict=True)
+        VLLMEngine(pool, tokenizer, stop_ids, model.style, settings.concurrency, model.adapter)
+        for tokenizer, stop_ids, model in zip(tokenizers, stops, models, strict=True)
     ]
 
 
 @dataclass(slots=True)
 class VLLMEngine:
-    """One speaker's view of a pool. Satisfies ``spag.engines.base.Engine``. ``stop_ids`` are the tokens that end a reply."""
+    """One model served by a pool. Satisfies ``spag.engines.base.Engine``. ``stop_ids`` are the tokens that end a reply."""
 
     pool: VLLMPool
     tokenizer: PreTrainedTokenizerBase
@@ -78,7 +80,7 @@ class VLLMEngine:
 
     def submit(self, request: Request) -> None:
         """Queue a request. Raises ``EngineError`` for an empty prompt or one that leaves no room for the utterance."""
-        prompt = encode_query(self.tokenizer, request.prompt, self.style)
+        prompt = encode_prompt(self.tokenizer, request.prompt, self.style)
         if not prompt:
             raise EngineError(f"{request.id}: the prompt is empty, and the tokenizer has no BOS to start from")
         if len(prompt) + request.sampling.max_new_tokens > self.pool.max_length:
@@ -87,43 +89,44 @@ class VLLMEngine:
             raise EngineError(
                 f"{request.id}: {what} exceed {limit}; raise engine.max_length if the model takes more, or shorten utterances"
             )
-        take = partial(self._take, request, len(prompt))
-        self.pool.submit(request.id, prompt, _sampling_arguments(request, self.stop_ids), self.adapter, take)
+        callback = partial(self._finish, request, tuple(prompt))
+        self.pool.submit(request.id, prompt, _sampling_arguments(request, self.stop_ids), self.adapter, callback)
         self._waiting += 1
 
     def poll(self) -> list[Completion]:
         if self._waiting and not self._done:
-            self.pool.pump()  # what has finished may be another speaker's; then we return nothing for now
+            self.pool.wait()  # what has finished may be another engine's; then we return nothing for now
         finished = list(self._done)
         self._done.clear()
         self._waiting -= len(finished)
         return finished
 
     def close(self) -> None:
-        """Leave the pool, which ends with its last engine. What we still have in flight there is generated and dropped."""
+        """Release the pool, which ends with its last engine. What is still in flight there is generated and dropped."""
         if not self._closed:
             self._closed = True
-            self.pool.leave()
+            self.pool.release()
 
-    def _take(self, request: Request, prompt_tokens: int, reply: Reply) -> None:
-        ids, reason, text = self._settle(request, reply)
+    def _finish(self, request: Request, prompt: tuple[int, ...], output: WorkerOutput) -> None:
+        ids, reason, text = self._trim(request, output)
         completion = Completion(
             id=request.id,
             text=text.strip(),
             finish_reason=reason,
-            prompt_tokens=prompt_tokens,
+            prompt_tokens=len(prompt),
             completion_tokens=len(ids),
+            prompt_ids=prompt,
             token_ids=ids,
-            logprobs=reply.logprobs[: len(ids)],
+            logprobs=output.logprobs[: len(ids)],
         )
         self._done.append(completion)
 
-    def _settle(self, request: Request, reply: Reply) -> tuple[tuple[int, ...], FinishReason, str]:
-        """Return the tokens, the reason and the text up to where the seam says that a completion ends.
+    def _trim(self, request: Request, output: WorkerOutput) -> tuple[tuple[int, ...], FinishReason, str]:
+        """Return the tokens, the finish reason and the text.
 
         vLLM looks for stop strings only after ``min_new_tokens``, so it may have run past one: then the tokens behind it go.
         """
-        ids = reply.token_ids
+        ids = output.token_ids
         cut = self._before_stop(ids, request.stop)
         while cut is not None and (earlier := self._before_stop(ids[:-1], request.stop)) is not None:
             ids, cut = ids[:-1], earlier
@@ -131,7 +134,7 @@ class VLLMEngine:
             return ids, FinishReason.STOP, cut
         if ids and ids[-1] in self.stop_ids:
             return ids, FinishReason.EOS, self._decode(ids[:-1])
-        return ids, FinishReason.LENGTH if reply.hit_limit else FinishReason.STOP, self._decode(ids)
+        return ids, FinishReason.LENGTH if output.hit_limit else FinishReason.STOP, self._decode(ids)
 
     def _before_stop(self, ids: tuple[int, ...], stop: tuple[str, ...]) -> str | None:
         text = self._decode(ids)
@@ -154,7 +157,7 @@ def _sampling_arguments(request: Request, stop_ids: frozenset[int]) -> dict[str,
         "seed": request.seed & (2**63 - 1),
         "stop": list(request.stop),
         "stop_token_ids": sorted(stop_ids),
-        "ignore_eos": True,  # stop_token_ids say it all
+        "ignore_eos": True,  # stop_token_ids has it
         "logprobs": 0,  # the sampled token's
     }
 

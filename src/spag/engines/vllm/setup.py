@@ -1,7 +1,7 @@
-"""What vLLM is started with: whether to take it at all, its arguments, and the environment of its processes. Imports no vLLM.
+"""The choice between vLLM and transformers, vLLM's arguments, and the environment of its processes. Imports no vLLM.
 
-One copy of vLLM runs in one process of its own (``vllm_worker.py``); data parallelism is several copies, each with its own share of the
-GPUs or CPU cores.
+Each replica of vLLM runs in a process of its own (``worker.py``); data parallelism is several replicas, each with its own share of the GPUs
+or CPU cores.
 """
 
 import importlib.metadata
@@ -31,7 +31,7 @@ class Backend(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VLLMSettings:
-    """One engine: a base model and the adapters that may speak over it.
+    """One engine: a base model and the adapters served with it.
 
     ``memory`` is the share of a GPU's memory, or of the free memory on a CPU; ``None`` takes ``GPU_MEMORY``, or what games need on a CPU.
     ``split`` is how many engines are opened together and share that memory.
@@ -134,7 +134,7 @@ def engine_arguments(settings: VLLMSettings, *, model_positions: int | None, tok
 
 
 def _cpu_cache_bytes(settings: VLLMSettings, length: int, token_bytes: int, free_bytes: int) -> int:
-    """Return the size of one copy's cache: what its games need, at most half the free memory, and at least one full text."""
+    """Return the size of one replica's cache: what its games need, at most half the free memory, and at least one full text."""
     share = free_bytes // (settings.split * settings.data_parallel)
     one = 2 * length * token_bytes  # twice: room for a block that is only begun, and for the one that vLLM keeps empty
     if settings.memory is not None:
@@ -148,30 +148,30 @@ def _rank_step(rank: int) -> int:
 
 
 def worker_environments(settings: VLLMSettings, *, cores: list[int], visible_gpus: list[str]) -> list[dict[str, str]]:
-    """Return what each copy's process sees beside our own environment. Raises ``ConfigError`` when there are too few GPUs.
+    """Return the environment variables of each replica's process, beside our own. Raises ``ConfigError`` when there are too few GPUs.
 
     ``cores`` are the CPU cores we may use; ``visible_gpus`` the GPUs, as ``CUDA_VISIBLE_DEVICES`` names them.
     """
     common = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1"}
     common |= {"VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "WARNING")}
-    copies = settings.data_parallel
+    replicas = settings.data_parallel
     if settings.on_cpu:
         # without torch.compile vLLM starts in a third of the time and needs no C++ compiler
         common |= {"TORCH_COMPILE_DISABLE": "1"}
-        return [common | _cores_environment(share, settings.tensor_parallel) for share in _shares(cores, copies)]
+        return [common | _cores_environment(share, settings.tensor_parallel) for share in _shares(cores, replicas)]
     first = int(settings.device.partition(":")[2] or 0)
     each = settings.tensor_parallel
-    if first + copies * each > len(visible_gpus):
+    if first + replicas * each > len(visible_gpus):
         raise ConfigError(
-            f"engine.data_parallel={copies} x engine.tensor_parallel={each} GPUs from {settings.device} on, but {len(visible_gpus)} are "
+            f"engine.data_parallel={replicas} x engine.tensor_parallel={each} GPUs from {settings.device} on, but {len(visible_gpus)} are "
             "visible; lower one of them"
         )
-    starts = range(first, first + copies * each, each)
+    starts = range(first, first + replicas * each, each)
     return [common | {"CUDA_VISIBLE_DEVICES": ",".join(visible_gpus[start : start + each])} for start in starts]
 
 
 def _cores_environment(cores: list[int], workers: int) -> dict[str, str]:
-    """Return what binds a copy to ``cores``, split over its ``workers``."""
+    """Return what binds a replica to ``cores``, split over its ``workers``."""
     lists = [",".join(map(str, share)) for share in _shares(cores, workers)]
     environment = {"SPAG_VLLM_CORES": ",".join(map(str, cores)), "OMP_NUM_THREADS": str(len(cores))}
     return environment | ({"VLLM_CPU_OMP_THREADS_BIND": "|".join(lists)} if workers > 1 else {})

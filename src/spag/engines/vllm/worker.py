@@ -1,7 +1,7 @@
-"""One copy of vLLM in a process of its own: reads requests from a pipe, steps the engine, writes back what has finished.
+"""The process of one vLLM replica: reads requests from a pipe, steps the engine, writes back what has finished.
 
-Started by ``vllm.py``. It lives as long as the other end of its pipe does; a fault ends it with
-a traceback on its standard error, which the other side reads.
+``pool.py`` starts it. It lives as long as the other end of its pipe; a fault ends it with a traceback on its standard error, which the pool
+reads.
 """
 
 import os
@@ -16,8 +16,8 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """A request on its way to vLLM.
+class WorkerRequest:
+    """A request to vLLM.
 
     ``sampling`` are arguments of ``vllm.SamplingParams``; ``adapter`` counts from 1, 0 is the base model.
     """
@@ -29,8 +29,8 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """What vLLM sampled: tokens, their raw log-probabilities, and whether the token limit ended it."""
+class WorkerOutput:
+    """The sampled tokens, their raw log-probabilities, and whether the token limit ended them."""
 
     key: str
     token_ids: tuple[int, ...]
@@ -39,8 +39,8 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
-    """The first message: arguments of ``vllm.EngineArgs`` and the adapters' folders. It is answered with ``None`` once vLLM is ready."""
+class WorkerSetup:
+    """The first message: arguments of ``vllm.EngineArgs`` and the adapters' folders. The answer is ``None`` once vLLM is ready."""
 
     arguments: dict[str, Any]
     adapters: tuple[str, ...]
@@ -48,51 +48,51 @@ class Opening:
 
 def serve(pipe: Connection) -> None:
     """Open the engine that the first message describes and answer requests until the pipe closes."""
-    opening: Opening = pipe.recv()
+    setup: WorkerSetup = pipe.recv()
     from vllm import EngineArgs, LLMEngine  # noqa: PLC0415 - only here, in vLLM's own process
     from vllm.lora.request import LoRARequest  # noqa: PLC0415
 
-    engine = LLMEngine.from_engine_args(EngineArgs(**opening.arguments))
-    adapters = [LoRARequest(f"adapter-{index}", index, path) for index, path in enumerate(opening.adapters, 1)]
-    asks: queue.SimpleQueue[Ask | None] = queue.SimpleQueue()
+    engine = LLMEngine.from_engine_args(EngineArgs(**setup.arguments))
+    adapters = [LoRARequest(f"adapter-{index}", index, path) for index, path in enumerate(setup.adapters, 1)]
+    requests: queue.SimpleQueue[WorkerRequest | None] = queue.SimpleQueue()
     # a thread, so that neither side ever waits for the other to make room in the pipe
-    threading.Thread(target=_read, args=(pipe, asks), daemon=True).start()
+    threading.Thread(target=_read, args=(pipe, requests), daemon=True).start()
     pipe.send(None)
     cold = True
     while True:
-        while not asks.empty() or not engine.has_unfinished_requests():
-            ask = asks.get()
-            if ask is None:
+        while not requests.empty() or not engine.has_unfinished_requests():
+            request = requests.get()
+            if request is None:
                 engine.engine_core.shutdown()
                 return
-            _submit(engine, ask, adapters[ask.adapter - 1] if ask.adapter else None)
+            _submit(engine, request, adapters[request.adapter - 1] if request.adapter else None)
             if cold:
                 cold = False
                 break  # one prefill fills the cache with the rules that all games share
-        replies = [_reply(output) for output in engine.step() if output.finished]
-        if replies:
-            pipe.send(replies)
+        outputs = [_output(output) for output in engine.step() if output.finished]
+        if outputs:
+            pipe.send(outputs)
 
 
-def _read(pipe: Connection, asks: "queue.SimpleQueue[Ask | None]") -> None:
+def _read(pipe: Connection, requests: "queue.SimpleQueue[WorkerRequest | None]") -> None:
     try:
         while True:
-            asks.put(pipe.recv())
+            requests.put(pipe.recv())
     except (EOFError, OSError):
-        asks.put(None)
+        requests.put(None)
 
 
-def _submit(engine: Any, ask: Ask, adapter: Any) -> None:
+def _submit(engine: Any, request: WorkerRequest, adapter: Any) -> None:
     from vllm import SamplingParams  # noqa: PLC0415
 
-    engine.add_request(ask.key, {"prompt_token_ids": ask.prompt}, SamplingParams(**ask.sampling), lora_request=adapter)
+    engine.add_request(request.key, {"prompt_token_ids": request.prompt}, SamplingParams(**request.sampling), lora_request=adapter)
 
 
-def _reply(output: Any) -> Reply:
+def _output(output: Any) -> WorkerOutput:
     done = output.outputs[0]
     token_ids = tuple(int(token) for token in done.token_ids)
     logprobs = tuple(float(step[token].logprob) for token, step in zip(token_ids, done.logprobs, strict=True))
-    return Reply(output.request_id, token_ids, logprobs, done.finish_reason == "length")
+    return WorkerOutput(output.request_id, token_ids, logprobs, done.finish_reason == "length")
 
 
 def main() -> None:
@@ -101,7 +101,7 @@ def main() -> None:
         os.sched_setaffinity(0, {int(core) for core in cores.split(",")})  # before torch counts its threads
     status = 1
     try:
-        with suppress(BrokenPipeError):  # the other side is gone, and so is all need for us
+        with suppress(BrokenPipeError):  # the pool is gone
             serve(Connection(int(sys.argv[1])))
         status = 0
     finally:
@@ -109,4 +109,4 @@ def main() -> None:
             traceback.print_exc()
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(status)  # nothing is left to save, tearing down torch takes seconds, and a thread of vLLM's could hold us up for ever
+        os._exit(status)  # tearing down torch takes seconds, and a thread of vLLM's could block for ever

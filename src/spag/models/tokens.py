@@ -1,0 +1,71 @@
+"""Prompts as tokens: the two prompt styles, and the tokens that end a reply. Imports no torch."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from spag.core.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig, PreTrainedTokenizerBase
+
+
+class PromptStyle(StrEnum):
+    """The way from a prompt's text to tokens.
+
+    Plain: BOS (where the tokenizer has one) and the bare text, as upstream. Chat: one user message in the model's own chat template,
+    thinking switched off where the template knows such a switch.
+    """
+
+    PLAIN = "plain"
+    CHAT = "chat"
+
+
+def encode_prompt(tokenizer: "PreTrainedTokenizerBase", prompt: str, style: PromptStyle) -> list[int]:
+    """Return the token ids that a reply to ``prompt`` continues."""
+    if style is PromptStyle.PLAIN:
+        bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+        return bos + _token_ids(tokenizer, prompt)
+    return _token_ids(tokenizer, _chat_text(tokenizer, [{"role": "user", "content": prompt}], reply_follows=True))
+
+
+def end_token_id(tokenizer: "PreTrainedTokenizerBase", style: PromptStyle) -> int:
+    """Return the token that ends a reply: EOS, or in chat style the special token that the template puts behind an assistant message."""
+    if style is PromptStyle.CHAT:
+        mark = "END-OF-REPLY"
+        messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": mark}]
+        suffix = _chat_text(tokenizer, messages, reply_follows=False).rpartition(mark)[2]
+        ids = _token_ids(tokenizer, suffix)
+        special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
+        if ids and ids[0] in special:
+            return int(ids[0])
+    if tokenizer.eos_token_id is None:
+        raise ModelError(f"{tokenizer.name_or_path}: the tokenizer has no end-of-sequence token, so replies could never end")
+    return int(tokenizer.eos_token_id)
+
+
+def stop_token_ids(generation: "GenerationConfig | None", tokenizer: "PreTrainedTokenizerBase", style: PromptStyle) -> frozenset[int]:
+    """Return every token that ends generation: the reply's end token, EOS, and those of the model's generation config, if it has one."""
+    configured = getattr(generation, "eos_token_id", None)
+    extra = configured if isinstance(configured, list) else [configured]
+    return frozenset(int(i) for i in (end_token_id(tokenizer, style), tokenizer.eos_token_id, *extra) if i is not None)
+
+
+def shared_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return the length of the longest common prefix."""
+    for index, (a, b) in enumerate(zip(one, other, strict=False)):
+        if a != b:
+            return index
+    return min(len(one), len(other))
+
+
+def _token_ids(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
+    ids: list[int] = tokenizer(text, add_special_tokens=False).input_ids
+    return ids
+
+
+def _chat_text(tokenizer: "PreTrainedTokenizerBase", messages: list[dict[str, str]], *, reply_follows: bool) -> str:
+    if tokenizer.chat_template is None:
+        raise ModelError(f"{tokenizer.name_or_path}: the tokenizer has no chat template; use prompt_style plain")
+    text: Any = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=reply_follows, enable_thinking=False)
+    return str(text)
