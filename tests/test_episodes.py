@@ -20,7 +20,7 @@ def test_upstreams_list_and_json_lines_read_alike(tmp_path: Path) -> None:
     lines.write_text(f"{GOOD}\n\n{GOOD}\n")
     assert list(read_episodes(listed)) == list(read_episodes(lines))
     (first, _) = read_episodes(listed)
-    assert (first.target_word, first.history[0].role, first.outcome) == ("river", Role.ATTACKER, None)
+    assert (first.task.data["target_word"], first.history[0].role, first.outcome) == ("river", "attacker", None)
     assert upstream_episode(first) == json.loads(GOOD)
 
 
@@ -81,10 +81,10 @@ def test_upstreams_sample_names_are_understood_and_written(tmp_path: Path) -> No
     assert upstream_sample(sft) == {"query": "p", "target": "a", "reward": 1.0, "weight": 1.0, "type": "sft"}
 
 
-def test_an_empty_target_is_refused(tmp_path: Path) -> None:
+def test_an_empty_completion_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "samples.jsonl"
     path.write_text('{"query":"q","target":" "}\n')
-    with pytest.raises(DataError, match=r"samples\.jsonl:1: the target is empty"):
+    with pytest.raises(DataError, match=r"samples\.jsonl:1: the completion is empty"):
         list(read_samples(path))
 
 

@@ -11,40 +11,31 @@ from spag.algorithms.spag import RewardSettings, RewardStats, Template, assign_r
 from spag.core.episodes import Episode, PlayerInfo, SampleType, read_episodes, read_samples
 from spag.core.errors import DataError
 from spag.core.store import write_rows
-from spag.core.types import Utterance
-from spag.games.taboo.judge.judge import JudgeMode
 from spag.games.taboo.prompts import PromptSet, play_prompt
-from spag.games.taboo.types import Outcome, Role
+from spag.games.taboo.types import Outcome
+from taboo_games import ROLES, TABOO, episode_of
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "rewards.json").read_text())
 GUESS = "I know the word! It is `river`!"
 
 
 def episode(*texts: str, word: str = "river", name: str = "") -> Episode:
-    history = tuple(Utterance((Role.ATTACKER, Role.DEFENDER)[i % 2], text) for i, text in enumerate(texts))
-    return Episode(id=name, target_word=word, max_turns=5, history=history)
+    return episode_of(word, *texts, id=name)
 
 
 INDUCED = episode("Where do you swim?", "In a lake.", "And outdoors?", "In the river.", name="induced")
 GUESSED = episode("It flows to the sea.", GUESS, name="guessed")
-TIED = Episode(id="tied", target_word="river", max_turns=1, history=episode("Hi", "Hello").history)
+TIED = episode_of("river", "Hi", "Hello", max_turns=1, id="tied")
 VIOLATED = episode("A river!", name="violated")
 
 
-def test_golden_samples() -> None:
-    rows = [row["episode"] for row in GOLDEN["episodes"]]
-    episodes = [
-        episode_of(row["target_word"], row["max_turns"], [(said["role"], said["content"]) for said in row["history"]]) for row in rows
-    ]
-    samples = assign_rewards(episodes, GOLDEN["discount"], "paper")
+def test_golden_samples(tmp_path: Path) -> None:
+    (tmp_path / "upstream.json").write_text(json.dumps([row["episode"] for row in GOLDEN["episodes"]]))
+    samples = assign_rewards(read_episodes(tmp_path / "upstream.json"), GOLDEN["discount"], "paper")
     assert [(s.completion, s.role) for s in samples] == [(g["target"], g["role"]) for g in GOLDEN["samples"]]
     for sample, golden in zip(samples, GOLDEN["samples"], strict=True):
         assert sample.reward == pytest.approx(golden["reward"], abs=1e-12)
         assert sample.weight == pytest.approx(golden["weight"], abs=1e-12)
-
-
-def episode_of(word: str, max_turns: int, history: list[tuple[str, str]]) -> Episode:
-    return Episode(target_word=word, max_turns=max_turns, history=tuple(Utterance(Role(role), text) for role, text in history))
 
 
 def test_coefficients_grow_by_one_over_discount_and_sum_to_one() -> None:
@@ -55,21 +46,21 @@ def test_coefficients_grow_by_one_over_discount_and_sum_to_one() -> None:
 
 def test_role_weights_balance_the_roles() -> None:
     # 3 decided games, 2 attacker wins: 3/(2*2) and 3/(2*1); each role then counts 1.5 in sum
-    weights = role_weights({Outcome.ATTACKER_WINS: 2, Outcome.DEFENDER_WINS: 1, Outcome.TIE: 9})
-    assert weights == {Role.ATTACKER: 0.75, Role.DEFENDER: 1.5}
-    assert role_weights({Outcome.ATTACKER_WINS: 4}) == {Role.ATTACKER: 0.5}
+    weights = role_weights({"attacker": 2, "defender": 1})
+    assert weights == {"attacker": 0.75, "defender": 1.5}
+    assert role_weights({"attacker": 4, "defender": 0}) == {"attacker": 0.5}
     # the paper's imitation data: 31,273 attacker and 2,700 defender wins -> 0.543 and 6.291
-    paper = role_weights({Outcome.ATTACKER_WINS: 31_273, Outcome.DEFENDER_WINS: 2_700})
-    assert (round(paper[Role.ATTACKER], 3), round(paper[Role.DEFENDER], 3)) == (0.543, 6.291)
+    paper = role_weights({"attacker": 31_273, "defender": 2_700})
+    assert (round(paper["attacker"], 3), round(paper["defender"], 3)) == (0.543, 6.291)
 
 
 def test_only_winners_are_trained_and_stats_tell() -> None:
     stats = RewardStats()
     samples = assign_rewards([INDUCED, GUESSED, TIED, VIOLATED], stats=stats)
     assert [(s.episode_id, s.role, s.turn, s.completion) for s in samples] == [
-        ("induced", Role.ATTACKER, 1, "Where do you swim?"),
-        ("induced", Role.ATTACKER, 2, "And outdoors?"),
-        ("guessed", Role.DEFENDER, 1, GUESS),
+        ("induced", "attacker", 1, "Where do you swim?"),
+        ("induced", "attacker", 2, "And outdoors?"),
+        ("guessed", "defender", 1, GUESS),
     ]
     assert stats.outcomes == {
         Outcome.ATTACKER_WINS: 1,
@@ -77,8 +68,8 @@ def test_only_winners_are_trained_and_stats_tell() -> None:
         Outcome.TIE: 1,
         Outcome.ATTACKER_VIOLATION: 1,
     }
-    assert stats.samples == {Role.ATTACKER: 2, Role.DEFENDER: 1}
-    assert stats.role_weights == {Role.ATTACKER: 1.0, Role.DEFENDER: 1.0}
+    assert stats.samples == {"attacker": 2, "defender": 1}
+    assert stats.role_weights == {"attacker": 1.0, "defender": 1.0}
 
 
 def test_what_follows_the_judged_end_is_dropped() -> None:
@@ -90,12 +81,12 @@ def test_losers_and_ties_are_paid_when_asked() -> None:
     samples = assign_rewards([INDUCED, TIED], settings=RewardSettings(loser_reward=-1.0, tie_reward=-0.5))
     rewards = [(s.episode_id, s.role, round(s.reward, 6)) for s in samples]
     assert rewards == [
-        ("induced", Role.ATTACKER, 0.444444),
-        ("induced", Role.ATTACKER, 0.555556),
-        ("induced", Role.DEFENDER, -0.444444),
-        ("induced", Role.DEFENDER, -0.555556),
-        ("tied", Role.ATTACKER, -0.5),
-        ("tied", Role.DEFENDER, -0.5),
+        ("induced", "attacker", 0.444444),
+        ("induced", "attacker", 0.555556),
+        ("induced", "defender", -0.444444),
+        ("induced", "defender", -0.555556),
+        ("tied", "attacker", -0.5),
+        ("tied", "defender", -0.5),
     ]
 
 
@@ -103,19 +94,20 @@ def test_an_empty_utterance_keeps_its_share_but_is_not_trained() -> None:
     stats = RewardStats()
     (sample,) = assign_rewards([episode("", "What?", "Where do you swim?", "In the river.")], stats=stats)
     assert sample.reward == pytest.approx(0.5555555)
-    assert stats.empty_targets == 1
+    assert stats.empty_completions == 1
 
 
-def test_queries_show_what_the_speaker_saw() -> None:
-    for sample in assign_rewards([INDUCED, GUESSED]):
-        history_seen = {"Where do you swim?", "In a lake."} if sample.turn == 2 else set()
-        assert all(text in sample.prompt for text in history_seen)
-        assert sample.completion not in sample.prompt
-        if sample.role is Role.DEFENDER:
-            assert "river" not in sample.prompt.lower()
+def test_prompts_show_what_the_speaker_saw() -> None:
+    first, second, guess = assign_rewards([INDUCED, GUESSED])
+    said = [utterance.content for utterance in INDUCED.history]
+    assert [text in first.prompt for text in said] == [False] * 4
+    assert [text in second.prompt for text in said] == [True, True, False, False]
+    assert "It flows to the sea." in guess.prompt
+    assert "river" in first.prompt
+    assert "river" not in guess.prompt.lower()
 
 
-def test_queries_depend_on_seed_episode_and_turn_alone() -> None:
+def test_prompts_depend_on_seed_episode_and_turn_alone() -> None:
     alone = assign_rewards([GUESSED], settings=RewardSettings(seed=5))
     among = assign_rewards([INDUCED, GUESSED], settings=RewardSettings(seed=5))
     assert alone[0].prompt == among[-1].prompt
@@ -128,7 +120,7 @@ def test_play_template_is_the_prompt_of_play() -> None:
     (sample,) = assign_rewards([GUESSED], settings=game)
     from spag.core.types import Observation
 
-    assert sample.prompt == play_prompt(Observation(Role.DEFENDER, GUESSED.history[:1], 5, None), PromptSet.default())
+    assert sample.prompt == play_prompt(Observation("defender", GUESSED.history[:1], {"max_turns": 5}), PromptSet.default())
     assert sample.type is SampleType.IMITATION
 
 
@@ -137,16 +129,16 @@ def test_game_template_words_all_utterances_of_a_game_alike() -> None:
     game = replace(episode(*said, "I know the word! It is `pear`!", word="lamp"), id="a")  # a wrong guess: five attacker utterances
     paraphrases = [rules.format(max_turns=5) for rules in PromptSet.default().rules]
     for seed in range(10):
-        queries = [sample.prompt for sample in assign_rewards([game], settings=RewardSettings(template=Template.GAME, seed=seed))]
-        assert len(queries) == 5
-        assert len({tuple(rules in query for rules in paraphrases) for query in queries}) == 1
-        assert len({query.replace("\n".join(said), "").split("\n")[-2:][0] for query in queries}) == 1  # the same cue: layout and names
+        prompts = [sample.prompt for sample in assign_rewards([game], settings=RewardSettings(template=Template.GAME, seed=seed))]
+        assert len(prompts) == 5
+        assert len({tuple(rules in query for rules in paraphrases) for query in prompts}) == 1
+        assert len({query.replace("\n".join(said), "").split("\n")[-2:][0] for query in prompts}) == 1  # the same cue: layout and names
     worded = {assign_rewards([game], settings=RewardSettings(template=Template.GAME, seed=seed))[0].prompt for seed in range(20)}
     assert len(worded) > 5
 
 
 def played_by(game: Episode, attacker: str, defender: str) -> Episode:
-    return replace(game, players={Role.ATTACKER: PlayerInfo(attacker), Role.DEFENDER: PlayerInfo(defender)})
+    return replace(game, players={"attacker": PlayerInfo(attacker), "defender": PlayerInfo(defender)})
 
 
 OPPOSED = [
@@ -163,11 +155,11 @@ def test_a_frozen_opponents_wins_are_neither_trained_nor_counted() -> None:
     stats = RewardStats()
     samples = assign_rewards(OPPOSED, settings=RewardSettings(learner="now"), stats=stats)
     # 3 games give samples: the learner attacks and wins 2, defends and wins 1: weights 3/(2*2) and 3/(2*1)
-    assert stats.role_weights == {Role.ATTACKER: 0.75, Role.DEFENDER: 1.5}
+    assert stats.role_weights == {"attacker": 0.75, "defender": 1.5}
     assert [(s.episode_id, s.role, s.weight) for s in samples] == [
-        *[("induced", Role.ATTACKER, 0.75)] * 2,
-        ("guessed", Role.DEFENDER, 1.5),
-        *[("induced", Role.ATTACKER, 0.75)] * 2,
+        *[("induced", "attacker", 0.75)] * 2,
+        ("guessed", "defender", 1.5),
+        *[("induced", "attacker", 0.75)] * 2,
     ]
     assert (stats.outcomes[Outcome.ATTACKER_WINS], stats.outcomes[Outcome.DEFENDER_WINS]) == (3, 2)
     assert assign_rewards(OPPOSED[3:], settings=RewardSettings(learner="now")) == []
@@ -178,31 +170,31 @@ def test_the_learner_is_paid_for_losing_and_for_ties_when_asked() -> None:
     samples = assign_rewards(OPPOSED[3:], settings=RewardSettings(learner="now", loser_reward=-1.0, tie_reward=-0.5))
     # one game lost to an attacker, one lost to a defender: both give samples, so both weights are 2/(2*1)
     assert [(s.episode_id, s.role, round(s.reward, 6), s.weight) for s in samples] == [
-        ("induced", Role.DEFENDER, -0.444444, 1.0),
-        ("induced", Role.DEFENDER, -0.555556, 1.0),
-        ("guessed", Role.ATTACKER, -1.0, 1.0),
-        ("tied", Role.DEFENDER, -0.5, 1.0),
+        ("induced", "defender", -0.444444, 1.0),
+        ("induced", "defender", -0.555556, 1.0),
+        ("guessed", "attacker", -1.0, 1.0),
+        ("tied", "defender", -0.5, 1.0),
     ]
 
 
-@pytest.mark.parametrize("role", Role)
-def test_one_roles_samples_are_the_same_as_among_both(role: Role) -> None:
+@pytest.mark.parametrize("role", ROLES)
+def test_one_roles_samples_are_the_same_as_among_both(role: str) -> None:
     games = [INDUCED, INDUCED, GUESSED, TIED]
     both = assign_rewards(games, settings=RewardSettings(tie_reward=-0.5, loser_reward=-1.0))
     alone = assign_rewards(games, settings=RewardSettings(tie_reward=-0.5, loser_reward=-1.0, roles=frozenset({role})))
-    assert alone == [sample for sample in both if sample.role is role]
+    assert alone == [sample for sample in both if sample.role == role]
     assert {sample.weight for sample in alone} == {0.75, 1.5, 1.0}  # 3 decided games, 2 and 1; ties 1
 
 
 def test_paper_mode_differs_where_upstream_does() -> None:
     inside = episode("Which pets do you like?", "Any of that category.", word="cat")
     assert len(assign_rewards([inside], judge="paper")) == 1
-    assert assign_rewards([inside], judge=JudgeMode.STRICT) == []
+    assert assign_rewards([inside], judge="strict") == []
 
 
 def test_an_iterator_is_paid_like_a_list() -> None:
     games = [INDUCED, GUESSED, TIED, VIOLATED]
-    assert list(iterate_rewards(iter(games), RewardSettings())) == assign_rewards(games)
+    assert list(iterate_rewards(iter(games), TABOO, RewardSettings())) == assign_rewards(games)
 
 
 def test_memory_does_not_grow_with_the_number_of_games(tmp_path: Path) -> None:
@@ -210,7 +202,7 @@ def test_memory_does_not_grow_with_the_number_of_games(tmp_path: Path) -> None:
         path = tmp_path / f"{games}.jsonl"
         write_rows(path, (replace(INDUCED, id=f"game-{number}") for number in range(games)))
         tracemalloc.start()
-        write_rows(tmp_path / "samples.jsonl", iterate_rewards(read_episodes(path), RewardSettings()))
+        write_rows(tmp_path / "samples.jsonl", iterate_rewards(read_episodes(path), TABOO, RewardSettings()))
         peak = tracemalloc.get_traced_memory()[1] / 1024
         tracemalloc.stop()
         assert len(list(read_samples(tmp_path / "samples.jsonl"))) == 2 * games
@@ -223,9 +215,19 @@ def test_memory_does_not_grow_with_the_number_of_games(tmp_path: Path) -> None:
 def test_games_that_change_between_the_passes_are_an_error(tmp_path: Path) -> None:
     path = tmp_path / "games.jsonl"
     write_rows(path, [INDUCED, GUESSED])
-    samples = iterate_rewards(read_episodes(path), RewardSettings())
+    samples = iterate_rewards(read_episodes(path), TABOO, RewardSettings())
     next(samples)
     with path.open("a") as stream:
         stream.write(path.read_text())
     with pytest.raises(DataError, match="changed while it was read"):
         list(samples)
+
+
+def test_sampled_tokens_travel_with_the_sample_unless_text_is_asked_for() -> None:
+    cut = replace(INDUCED.history[0], token_ids=(5, 6), logprobs=(-1.0, -2.0), finish_reason="length")
+    game = replace(INDUCED, history=(cut, *INDUCED.history[1:]))
+    first, second = assign_rewards([game])
+    assert (first.completion_ids, first.truncated) == ((5, 6), True)
+    assert (second.completion_ids, second.truncated) == (None, False)
+    first, _ = assign_rewards([game], settings=RewardSettings(sampled_tokens=False))
+    assert (first.completion_ids, first.truncated) == (None, False)

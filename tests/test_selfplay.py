@@ -12,9 +12,11 @@ from spag.core.errors import DataError, RunError
 from spag.core.seeds import derive_seed
 from spag.engines.base import Request, Sampling
 from spag.engines.scripted import ScriptedEngine
-from spag.games.taboo.types import Outcome, Role
-from spag.rollout.runner import GameSpec, Player, PlayRules, PlayStats, game_specs, play, play_by
+from spag.games.taboo.types import Outcome
+from spag.rollout.runner import GameSpec, Player, PlayStats, play, play_batches
+from spag.rollout.runner import game_specs as specs_of
 from spag.rollout.writer import collect_episodes
+from taboo_games import ROLES, TABOO, task_of
 
 WORDS = ["river", "bread", "piano", "ice cream", "window"]
 LINES = [
@@ -27,13 +29,17 @@ LINES = [
 ]
 
 
+def game_specs(words: Sequence[str], repeats: int, seed: int) -> list[GameSpec]:
+    return specs_of(map(task_of, words), repeats, seed)
+
+
 def chatter(request: Request) -> str:
     return random.Random(request.seed).choice(LINES)
 
 
-def players(concurrency: int = 4, order: int = 0, sampling: Sampling = Sampling()) -> Mapping[Role, Player]:  # noqa: B008
+def players(concurrency: int = 4, order: int = 0, sampling: Sampling = Sampling()) -> Mapping[str, Player]:  # noqa: B008
     engine = ScriptedEngine(chatter, concurrency=concurrency, shuffle_seed=order)
-    return {role: Player(engine, "chatter", sampling) for role in Role}
+    return {role: Player(engine, "chatter", sampling) for role in ROLES}
 
 
 def by_id(episodes: object) -> dict[str, Episode]:
@@ -54,8 +60,8 @@ def test_a_game_ends_at_its_judged_end_and_says_why() -> None:
         assert episode.outcome is not None
         assert episode.reason
         assert len(episode.history) <= 10
-        assert [said.role for said in episode.history] == [(Role.ATTACKER, Role.DEFENDER)[i % 2] for i in range(len(episode.history))]
-        if episode.outcome is Outcome.TIE:
+        assert [said.role for said in episode.history] == [ROLES[i % 2] for i in range(len(episode.history))]
+        if episode.outcome == Outcome.TIE:
             assert len(episode.history) == 10
 
 
@@ -68,12 +74,12 @@ def test_seeds_come_from_run_word_and_repeat() -> None:
 
 def test_two_engines_each_speak_for_their_role() -> None:
     attacker, defender = ScriptedEngine(lambda r: "Guess it."), ScriptedEngine(lambda r: "I know the word! It is `river`!")
-    sides = {Role.ATTACKER: Player(attacker, "a", Sampling()), Role.DEFENDER: Player(defender, "d", Sampling(temperature=0))}
-    (episode,) = play([GameSpec("g", "river", 0)], sides)
+    sides = {"attacker": Player(attacker, "a", Sampling()), "defender": Player(defender, "d", Sampling(temperature=0))}
+    (episode,) = play([GameSpec("g", task_of("river"), 0)], sides)
     assert [said.content for said in episode.history] == ["Guess it.", "I know the word! It is `river`!"]
-    assert episode.outcome is Outcome.DEFENDER_WINS
-    assert episode.players[Role.DEFENDER].model == "d"
-    assert episode.players[Role.DEFENDER].sampling["temperature"] == 0
+    assert episode.outcome == Outcome.DEFENDER_WINS
+    assert episode.players["defender"].model == "d"
+    assert episode.players["defender"].sampling["temperature"] == 0
 
 
 def test_empty_utterances_are_drawn_again_then_stand_and_are_counted() -> None:
@@ -85,7 +91,7 @@ def test_empty_utterances_are_drawn_again_then_stand_and_are_counted() -> None:
 
     engine = ScriptedEngine(mute)
     stats = PlayStats()
-    (episode,) = play([GameSpec("g", "river", 0)], {role: Player(engine, "m", Sampling()) for role in Role}, max_turns=2, stats=stats)
+    (episode,) = play([GameSpec("g", task_of("river", 2), 0)], dict.fromkeys(ROLES, Player(engine, "m", Sampling())), stats=stats)
     assert (episode.outcome, [said.content for said in episode.history]) == (Outcome.TIE, [""] * 4)
     assert (stats.utterances, stats.empty, stats.retries) == (4, 4, 8)
     assert len(set(asked)) == 12  # each attempt has a seed of its own
@@ -93,15 +99,15 @@ def test_empty_utterances_are_drawn_again_then_stand_and_are_counted() -> None:
 
 def test_a_game_in_flight_twice_is_refused() -> None:
     with pytest.raises(ValueError, match="two games with the id 'g'"):
-        list(play([GameSpec("g", "river", 0), GameSpec("g", "bread", 1)], players()))
+        list(play([GameSpec("g", task_of("river"), 0), GameSpec("g", task_of("bread"), 1)], players()))
 
 
 def collect(path: Path, specs: list[GameSpec], reply: object = chatter, **options: object) -> object:
     def play_them(left: Sequence[GameSpec], stats: PlayStats, stack: ExitStack) -> Iterator[list[Episode]]:
         engine = ScriptedEngine(reply, concurrency=4)  # type: ignore[arg-type]
-        return play_by(PlayRules(), left, {role: Player(engine, "chatter", Sampling()) for role in Role}, stats)
+        return play_batches(TABOO, left, {role: Player(engine, "chatter", Sampling()) for role in ROLES}, stats)
 
-    return collect_episodes(path, specs, play_them, **options)  # type: ignore[arg-type]
+    return collect_episodes(path, specs, play_them, TABOO, **options)  # type: ignore[arg-type]
 
 
 def test_resuming_plays_only_what_is_missing(tmp_path: Path) -> None:
@@ -130,14 +136,14 @@ def test_a_complete_file_loads_no_model(tmp_path: Path) -> None:
     def fail(*_: object) -> Iterator[list[Episode]]:
         raise AssertionError("a model was loaded")
 
-    summary = collect_episodes(path, specs, fail)
+    summary = collect_episodes(path, specs, fail, TABOO)
     assert (summary.games, summary.played_now) == (5, 0)
 
 
 def test_games_of_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
     path = tmp_path / "e.jsonl"
     collect(path, game_specs(["river"], 1, seed=1))
-    with pytest.raises(RunError, match="holds the game 'river-0' of another seed or word list"):
+    with pytest.raises(RunError, match="holds the game 'river-0' of another seed or list of tasks"):
         collect(path, game_specs(["river"], 1, seed=2))
 
 
@@ -151,5 +157,5 @@ def test_corruption_in_the_middle_is_named_not_skipped(tmp_path: Path) -> None:
 
 
 def test_a_word_listed_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="a target word is listed twice"):
+    with pytest.raises(RunError, match="a task is listed twice"):
         collect(tmp_path / "e.jsonl", game_specs(["river", "river"], 1, seed=1))

@@ -1,15 +1,15 @@
 """Tokens, masks and batches."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spag.core.episodes import SampleType, TrainingSample
 from spag.core.errors import ConfigError, DataError
-from spag.games.taboo.types import Role
 from spag.models.loading import load_tokenizer
 from spag.models.tokens import PromptStyle
-from spag.training.data import FILLER, Group, TrainingSet, collate, encode_samples
+from spag.training.data import FILLER, OTHER, SFT, TrainingSet, collate, encode_samples
 
 BOS, EOS = 0, 1
 
@@ -18,16 +18,16 @@ def encode(folder: Path, *samples: TrainingSample, max_length: int = 100):
     return encode_samples(samples, load_tokenizer(str(folder)), PromptStyle.PLAIN, max_length)
 
 
-def test_tokens_are_bos_query_target_eos_and_only_target_and_eos_are_trained(model_folder: Path) -> None:
-    (sample,) = encode(model_folder, TrainingSample(prompt="ab", completion="cd", role=Role.DEFENDER, reward=2.0, weight=3.0))
+def test_tokens_are_bos_prompt_completion_eos_and_only_completion_and_eos_are_trained(model_folder: Path) -> None:
+    (sample,) = encode(model_folder, TrainingSample(prompt="ab", completion="cd", role="defender", reward=2.0, weight=3.0))
     tokenizer = load_tokenizer(str(model_folder))
     assert sample.input_ids.tolist() == [BOS, *tokenizer("abcd", add_special_tokens=False).input_ids, EOS]
     assert (sample.completion_start, len(sample.completion)) == (3, 3)
     assert sample.fed.tolist() == sample.input_ids.tolist()[:-1]  # the end token predicts nothing
-    assert (sample.reward, sample.weight, sample.group) == (2.0, 3.0, Group.DEFENDER)
+    assert (sample.reward, sample.weight, sample.group) == (2.0, 3.0, 2)  # the only role
 
 
-def test_chat_style_ends_the_target_with_the_template_s_own_end_token(model_folder: Path) -> None:
+def test_chat_style_ends_the_completion_with_the_template_s_own_end_token(model_folder: Path) -> None:
     tokenizer = load_tokenizer(str(model_folder))
     tokenizer.add_special_tokens({"additional_special_tokens": ["<end>"]})
     tokenizer.chat_template = (
@@ -49,9 +49,34 @@ def test_too_long_samples_lose_tokens_on_the_left(model_folder: Path, max_length
     assert tokenizer.decode(sample.completion) == trained
 
 
-def test_an_empty_target_still_trains_the_end_token(model_folder: Path) -> None:
+def test_an_empty_completion_still_trains_the_end_token(model_folder: Path) -> None:
     (sample,) = encode(model_folder, TrainingSample(prompt="q", completion=""))
     assert sample.completion.tolist() == [EOS]
+
+
+def test_tokens_are_trained_as_they_were_sampled(model_folder: Path) -> None:
+    a, b, c = (ord_id(model_folder, char) for char in "abc")
+    cut = TrainingSample(prompt="q", completion="ab", completion_ids=(a, b))  # ran into the token limit: no end token was said
+    (sample,) = encode(model_folder, cut)
+    assert sample.completion.tolist() == [a, b]
+    spaced = TrainingSample(prompt="q", completion="ab", completion_ids=(a, b, c, EOS))  # its text was cut at a stop string
+    assert encode(model_folder, spaced)[0].completion.tolist() == [a, b, c, EOS]
+    (sample,) = encode(model_folder, TrainingSample(prompt="q", prompt_ids=(BOS, c, c), completion="ab", completion_ids=(a, b)))
+    assert sample.input_ids.tolist() == [BOS, c, c, a, b]
+    assert encode(model_folder, TrainingSample(prompt="q", completion="ab", truncated=True))[0].completion.tolist() == [a, b]
+
+
+@pytest.mark.parametrize("ids", [(99_999,), (-1, 3), (), None], ids=["beyond the vocabulary", "negative", "none", "unknown"])
+def test_tokens_of_another_tokenizer_are_not_trained(model_folder: Path, ids: tuple[int, ...] | None) -> None:
+    plain = TrainingSample(prompt="q", completion="ab")
+    assert encode(model_folder, replace(plain, completion_ids=ids)) == encode(model_folder, plain)
+    other = (ord_id(model_folder, "x"), EOS)
+    assert encode(model_folder, replace(plain, completion_ids=other)) == encode(model_folder, plain)
+
+
+def ord_id(folder: Path, char: str) -> int:
+    [only] = load_tokenizer(str(folder))(char, add_special_tokens=False).input_ids
+    return int(only)
 
 
 def test_useless_settings_and_numbers_are_refused(model_folder: Path) -> None:
@@ -78,7 +103,7 @@ def test_an_unpacked_batch_is_padded_on_the_right_and_picks_the_predicting_posit
     assert batch["labels"].tolist() == [b, EOS, d, e, EOS]
     assert batch["sample"].tolist() == [0, 0, 1, 1, 1]
     assert batch["ref_logprob"].tolist() == [-1.5, 0.0]
-    assert batch["group"].tolist() == [Group.OTHER, Group.SFT]
+    assert batch["group"].tolist() == [OTHER, SFT]
 
 
 def test_a_packed_batch_is_one_row_that_shares_beginnings(model_folder: Path) -> None:

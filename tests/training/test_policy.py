@@ -14,7 +14,7 @@ from spag.runs.stages import teacher_episodes
 from spag.training import policy as policy_module
 from spag.training.data import EncodedSample, collate, encode_samples
 from spag.training.losses import mean_logprob, offline_rl_loss
-from spag.training.policy import Abilities, abilities_of, target_logprobs
+from spag.training.policy import Capabilities, probe_capabilities, target_logprobs
 from tiny_model import make_model
 
 SHAPE = {
@@ -41,26 +41,26 @@ def encoded(folder: Path) -> list[EncodedSample]:
 
 
 @pytest.mark.parametrize(
-    "abilities",
+    "capabilities",
     [
-        Abilities(),
-        Abilities(kept=True),
-        Abilities(kept=True, chunked=True),
-        Abilities(packed=True),
-        Abilities(packed=True, kept=True),
-        Abilities(packed=True, kept=True, chunked=True),
+        Capabilities(),
+        Capabilities(kept=True),
+        Capabilities(kept=True, chunked=True),
+        Capabilities(packed=True),
+        Capabilities(packed=True, kept=True),
+        Capabilities(packed=True, kept=True, chunked=True),
     ],
 )
 def test_every_way_gives_the_log_probability_of_each_sample_alone(
-    model_folder: Path, abilities: Abilities, monkeypatch: pytest.MonkeyPatch
+    model_folder: Path, capabilities: Capabilities, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(policy_module, "CHUNK", 7)  # several chunks, the last one short
     model = load_model(str(model_folder), dtype="float32", device="cpu")
     samples = encoded(model_folder)
     expected = [alone(model, sample) for sample in samples]
-    if abilities.packed:
+    if capabilities.packed:
         model.set_attn_implementation("spag_packed")
-    together = target_logprobs(model, collate([(sample, 0.0) for sample in samples], packed=abilities.packed), abilities)
+    together = target_logprobs(model, collate([(sample, 0.0) for sample in samples], packed=capabilities.packed), capabilities)
     assert together.tolist() == pytest.approx(expected, abs=1e-5)
     assert together.std() > 0.1
 
@@ -69,10 +69,10 @@ def test_packed_gradients_are_those_of_padded_rows(model_folder: Path) -> None:
     gradients = []
     for packed in (False, True):
         model = load_model(str(model_folder), dtype="float32", device="cpu").train()
-        abilities = abilities_of(model, 100) if packed else Abilities()
+        capabilities = probe_capabilities(model, 100) if packed else Capabilities()
         samples = sorted(encoded(model_folder), key=lambda sample: sample.input_ids)  # neighbours share their beginnings
         batch = collate([(sample, 0.0) for sample in samples], packed=packed)
-        target_logprobs(model, batch, abilities).square().sum().backward()
+        target_logprobs(model, batch, capabilities).square().sum().backward()
         gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
     assert batch["input_ids"].numel() < 0.7 * sum(len(sample.input_ids) for sample in samples)  # they do share
     for name, gradient in gradients[0].items():
@@ -81,29 +81,29 @@ def test_packed_gradients_are_those_of_padded_rows(model_folder: Path) -> None:
 
 def test_a_llama_can_do_everything(model_folder: Path) -> None:
     model = load_model(str(model_folder), dtype="float32", device="cpu")
-    assert abilities_of(model, 100) == Abilities(packed=True, kept=True, chunked=True)
+    assert probe_capabilities(model, 100) == Capabilities(packed=True, kept=True, chunked=True)
     assert not model.training
 
 
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        (Qwen3Config(**SHAPE), Abilities(packed=True, kept=True, chunked=True)),
-        (Gemma3TextConfig(**SHAPE, sliding_window=64), Abilities(packed=True, kept=True, chunked=True)),
-        (Gemma3TextConfig(**SHAPE, sliding_window=16), Abilities(packed=False, kept=True, chunked=True)),  # samples are longer
-        (Gemma2Config(**SHAPE, final_logit_softcapping=1.0), Abilities(packed=True, kept=True, chunked=False)),  # caps its logits
+        (Qwen3Config(**SHAPE), Capabilities(packed=True, kept=True, chunked=True)),
+        (Gemma3TextConfig(**SHAPE, sliding_window=64), Capabilities(packed=True, kept=True, chunked=True)),
+        (Gemma3TextConfig(**SHAPE, sliding_window=16), Capabilities(packed=False, kept=True, chunked=True)),  # samples are longer
+        (Gemma2Config(**SHAPE, final_logit_softcapping=1.0), Capabilities(packed=True, kept=True, chunked=False)),  # caps its logits
     ],
     ids=["qwen3", "gemma3", "gemma3-short-window", "gemma2"],
 )
-def test_other_models_are_tried_out_and_stay_exact(config: object, expected: Abilities) -> None:
+def test_other_models_are_tried_out_and_stay_exact(config: object, expected: Capabilities) -> None:
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config).eval()
     samples = [EncodedSample.of([2, *range(5, 30 + n), 3], completion_start=20 + n) for n in range(4)]
     expected_logprobs = [alone(model, sample) for sample in samples]
-    abilities = abilities_of(model, 40)
-    found = target_logprobs(model, collate([(sample, 0.0) for sample in samples], packed=abilities.packed), abilities)
+    capabilities = probe_capabilities(model, 40)
+    found = target_logprobs(model, collate([(sample, 0.0) for sample in samples], packed=capabilities.packed), capabilities)
     assert found.tolist() == pytest.approx(expected_logprobs, abs=1e-4)
-    assert abilities == expected
+    assert capabilities == expected
 
 
 def test_an_adapter_and_checkpointing_keep_the_fast_way(model_folder: Path) -> None:
@@ -111,12 +111,12 @@ def test_an_adapter_and_checkpointing_keep_the_fast_way(model_folder: Path) -> N
 
     model = load_model(str(model_folder), dtype="float32", device="cpu")
     adapted = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear"))
-    abilities = abilities_of(adapted, 100)
-    assert abilities == Abilities(packed=True, kept=True, chunked=True)
+    capabilities = probe_capabilities(adapted, 100)
+    assert capabilities == Capabilities(packed=True, kept=True, chunked=True)
     adapted.enable_input_require_grads()
     adapted.gradient_checkpointing_enable({"use_reentrant": False})
     samples = encoded(model_folder)
-    found = target_logprobs(adapted.train(), collate([(sample, 0.0) for sample in samples], packed=True), abilities)
+    found = target_logprobs(adapted.train(), collate([(sample, 0.0) for sample in samples], packed=True), capabilities)
     found.sum().backward()
     assert any(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in adapted.parameters())
 
@@ -124,13 +124,13 @@ def test_an_adapter_and_checkpointing_keep_the_fast_way(model_folder: Path) -> N
 def test_memory_for_logits_is_bounded_by_the_chunk(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No tensor of all positions' logits exists: the head never sees more than a chunk of rows."""
     model = load_model(str(model_folder), dtype="float32", device="cpu").train()
-    abilities = abilities_of(model, 100)
+    capabilities = probe_capabilities(model, 100)
     seen: list[int] = []
     plain = model.lm_head.forward
     monkeypatch.setattr(model.lm_head, "forward", lambda hidden: seen.append(len(hidden)) or plain(hidden))
     monkeypatch.setattr(policy_module, "CHUNK", 16)
     samples = encoded(model_folder)
-    target_logprobs(model, collate([(sample, 0.0) for sample in samples], packed=True), abilities).sum().backward()
+    target_logprobs(model, collate([(sample, 0.0) for sample in samples], packed=True), capabilities).sum().backward()
     trained = sum(len(sample.completion) for sample in samples)
     assert max(seen) == 16
     assert sum(seen) == 2 * trained  # once forward, once again for the backward pass
@@ -138,7 +138,7 @@ def test_memory_for_logits_is_bounded_by_the_chunk(model_folder: Path, monkeypat
 
 def test_the_tiny_model_s_window_is_read_from_its_config(tmp_path: Path) -> None:
     model = load_model(str(make_model(tmp_path / "m")), dtype="float32", device="cpu")
-    assert abilities_of(model, 10_000).packed  # full attention has no window
+    assert probe_capabilities(model, 10_000).packed  # full attention has no window
 
 
 @pytest.mark.parametrize(("template", "share"), [(Template.GAME, 0.6), (Template.PLAY, 0.4)])
@@ -152,9 +152,9 @@ def test_whole_games_train_from_one_row_with_the_loss_of_each_utterance_alone(mo
     model = load_model(str(model_folder), dtype="float32", device="cpu")
     losses = []
     for fast in (False, True):
-        abilities = abilities_of(model, 1000) if fast else Abilities()
-        batch = collate([(row, -3.0) for row in rows], packed=abilities.packed)
-        logprob = target_logprobs(model, batch, abilities)
+        capabilities = probe_capabilities(model, 1000) if fast else Capabilities()
+        batch = collate([(row, -3.0) for row in rows], packed=capabilities.packed)
+        logprob = target_logprobs(model, batch, capabilities)
         coefficients = {"kl_coef": 0.2, "sft_coef": 0.5, "clip_range": 0.2}
         losses.append(offline_rl_loss(logprob, batch["ref_logprob"], batch["reward"], batch["weight"], batch["group"] == 2, **coefficients))
     assert losses[1].item() == pytest.approx(losses[0].item(), abs=1e-5)

@@ -13,7 +13,6 @@ import torch
 
 from spag.config.schema import ModelConfig, OfflineRLConfig
 from spag.core.episodes import SampleType, TrainingSample
-from spag.games.taboo.types import Role
 from spag.training import Stage, TrainProgress, TrainResult, train
 
 MODEL = ModelConfig(dtype="float32", device="cpu")
@@ -22,7 +21,7 @@ SAMPLES = 41
 
 def make_samples(count: int) -> list[TrainingSample]:
     """Samples of many lengths, both roles, every fifth an SFT row."""
-    roles = (Role.ATTACKER, Role.DEFENDER)
+    roles = ("attacker", "defender")
     return [
         TrainingSample(prompt="ask " * (1 + i % 4), target="x" * (i % 7) + str(i), weight=1 + i % 3, type=SampleType.SFT)
         if i % 5 == 4
