@@ -1,6 +1,6 @@
 """Rates and paired differences with intervals and p-values.
 
-Words are the unit of chance: every figure that compares players resamples or flips whole words, because the games on one word are alike.
+Tasks are the unit of chance: every figure that compares players resamples or flips whole tasks, because the games on one task are alike.
 """
 
 import math
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import binom
 
 DRAWS = 2000
 """Bootstrap samples behind an interval."""
@@ -18,6 +17,7 @@ DRAWS = 2000
 _Z = 1.959963984540054  # the normal distribution's 97.5 % point
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,26 +41,26 @@ def wilson(count: int, total: int, design_effect: float = 1.0) -> Rate:
     return Rate(count, total, share, centre - half if count else 0.0, centre + half if count < total else 1.0)
 
 
-def rate_over_words(hits: Ints, totals: Ints) -> Rate:
+def rate_over_tasks(hits: Ints, totals: Ints) -> Rate:
     """Return the share of all games that are hits, with the interval of as many independent games as they are worth.
 
-    ``hits`` and ``totals``, shape (words,): by word. Games on one word are alike (an attacker opens them with the same utterance, whoever
-    defends), so they tell less than as many games on different words: the design effect (Rao and Scott 1992, Biometrics 48). Where no game
-    is a hit, or every one, nothing tells how alike they are, and a word counts as one game.
+    ``hits`` and ``totals``, shape (tasks,): by task. Games on one task are alike (a player opens them with the same utterance, whoever
+    answers), so they tell less than as many games on different tasks: the design effect (Rao and Scott 1992, Biometrics 48). Where no game
+    is a hit, or every one, nothing tells how alike they are, and a task counts as one game.
     """
-    count, total, words = int(hits.sum()), int(totals.sum()), int(np.count_nonzero(totals))
+    count, total, tasks = int(hits.sum()), int(totals.sum()), int(np.count_nonzero(totals))
     if total == 0:
         return wilson(0, 0)
-    share, alike = count / total, total / words
-    if count in (0, total) or words == 1:
+    share, alike = count / total, total / tasks
+    if count in (0, total) or tasks == 1:
         return wilson(count, total, alike)
-    between = words / (words - 1) * float(((hits - share * totals) ** 2).sum())
+    between = tasks / (tasks - 1) * float(((hits - share * totals) ** 2).sum())
     return wilson(count, total, min(max(between / (share * (1 - share) * total), 1.0), alike))
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A mean paired difference, its 95 % bootstrap interval over words, and the exact p-value of there being none."""
+    """A mean paired difference, its 95 % bootstrap interval, and the exact p-value of there being none."""
 
     mean: float
     low: float
@@ -68,23 +68,35 @@ class Difference:
     p_value: float
 
 
-def bootstrap_weights(words: int, seed: int, draws: int = DRAWS) -> Ints:
-    """Return how often each word occurs in each resampling of ``words`` words, shape (draws, words)."""
-    return np.random.default_rng(seed).multinomial(words, np.full(words, 1 / words), size=draws)
+def bootstrap_weights(counts: Ints, seed: int, draws: int = DRAWS) -> Ints:
+    """Return how often each row occurs in each resampling of ``counts.sum()`` units, shape (draws, rows).
+
+    ``counts``, shape (rows,): how many units a row stands for. Drawing the counts of equal units at once is the same as drawing units.
+    """
+    total = int(counts.sum())
+    return np.random.default_rng(seed).multinomial(total, counts / total, size=draws)
 
 
-def paired_difference(differences: Ints, cells: Ints, weights: Ints) -> Difference | None:
+def paired_difference(differences: Ints | Floats, cells: Ints, weights: Ints, counts: Ints | int = 1) -> Difference | None:
     """Return the mean difference a cell, or ``None`` when there is no cell.
 
-    ``differences``, shape (words,): the sum over a word's cells of one player's score less the other's. ``cells``, shape (words,): how many
-    there are. ``weights``: as ``bootstrap_weights`` gives them.
+    ``differences``, shape (rows,): the sum over a row's cells of one player's score less the other's. ``cells``, shape (rows,): how many
+    there are. ``weights``: as ``bootstrap_weights`` gives them for ``counts``. The p-value is that of ``sign_flip_p``, over the signs alone
+    where differences are not whole numbers.
     """
     if not cells.any():
         return None
     totals, sizes = weights @ differences, weights @ cells
-    low, high = np.quantile(totals[sizes > 0] / sizes[sizes > 0], (0.025, 0.975))
-    mean = float(differences.sum() / cells.sum())
-    return Difference(mean, float(low), float(high), sign_flip_p(differences.tolist()))
+    low, high = interval(totals[sizes > 0] / sizes[sizes > 0])
+    mean = float((differences * counts).sum() / (cells * counts).sum())
+    whole = (differences if differences.dtype.kind == "i" else np.sign(differences)).astype(np.int64)
+    return Difference(mean, low, high, sign_flip_p(np.repeat(whole, counts).tolist()))
+
+
+def interval(replicates: Floats) -> tuple[float, float]:
+    """Return the 95 % percentile interval of bootstrap replicates."""
+    low, high = np.quantile(replicates, (0.025, 0.975))
+    return float(low), float(high)
 
 
 def sign_flip_p(differences: Sequence[int]) -> float:
@@ -92,6 +104,8 @@ def sign_flip_p(differences: Sequence[int]) -> float:
 
     This is the sign-flip permutation test over all 2^n flips. When the differences are -1, 0 and 1 it is McNemar's exact test.
     """
+    from scipy.stats import binom  # noqa: PLC0415 - slow to import, and only new results need it
+
     sizes = Counter(abs(difference) for difference in differences if difference)
     law: NDArray[np.floating] = np.ones(1)  # law[k]: the chance that the positive differences add up to k
     for size, count in sizes.items():

@@ -1,99 +1,107 @@
-"""Comparing players on the words that both played, so that a word's difficulty cancels out.
+"""Paired comparisons: players on the tasks that both played, so that a task's difficulty cancels out.
 
-Both role assignments of a pair share word and seed. So on one word, how a player did as attacker against the other is set against how the
-other did as attacker against it; and two players in the same role are set against each other over the opponents that both met.
+Both role assignments of a pair share task and seed. So on one task, how a player did in the first role against the other is set against how
+the other did in the first role against it; and two players in the same role are set against each other over the opponents that both met.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spag.evaluation.stats import Difference, Ints, Rate, paired_difference, rate_over_words
-from spag.games.taboo.types import Outcome
+from spag.core.types import Outcome, Result
+from spag.evaluation.stats import Difference, Floats, Ints, Rate, paired_difference, rate_over_tasks
+from spag.games.base import Game
 
-_CODES = {outcome: code for code, outcome in enumerate(Outcome)}
 _MISSING = -1
-_HALF_POINTS = {Outcome.ATTACKER_WINS: 2, Outcome.DEFENDER_WINS: 0, Outcome.TIE: 1, Outcome.ATTACKER_VIOLATION: 1}
-_COMPARED = (Outcome.ATTACKER_WINS, Outcome.ATTACKER_VIOLATION, Outcome.DEFENDER_WINS)
+
+
+def half_points(game: Game, result: Result) -> int:
+    """Return the first role's score in half points: 2 when it alone wins, 0 when the second alone wins, else 1 (undecided).
+
+    Where a game pays a role for the other's fault (a positive reward), that role wins for this purpose.
+    """
+    outcome = game.outcomes[result.outcome]
+    first, second = (
+        role in outcome.winners or (outcome.fault not in (None, role) and result.rewards.get(role, 0) > 0) for role in game.roles
+    )
+    return 1 + first - second
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Every outcome of an arena. ``codes``, shape (attackers, defenders, words), indexes ``Outcome``; -1 is a game not played."""
+    """Every game of an arena. All arrays have the shape (players in the first role, players in the second, tasks).
 
+    ``codes`` indexes ``game.outcomes``, -1 is a game not played; ``points`` are the first role's half points, 0 where there is no game.
+    """
+
+    game: Game
     names: tuple[str, ...]
     codes: NDArray[np.int8]
+    points: Ints
 
     @staticmethod
-    def of(names: Sequence[str], games: Mapping[tuple[str, str, str], Outcome]) -> "Grid":
-        """Build the grid of ``games``: outcome by (attacker, defender, word). Words are sorted, so the order of play changes nothing."""
-        words = {word: index for index, word in enumerate(sorted({word for _, _, word in games}))}
+    def of(game: Game, names: Sequence[str], results: Mapping[tuple[str, str, str], Result]) -> "Grid":
+        """Build the grid of ``results`` by (first player, second player, task). Tasks are sorted: the order of play changes nothing."""
+        tasks = {task: index for index, task in enumerate(sorted({task for _, _, task in results}))}
         place = {name: index for index, name in enumerate(names)}
-        codes = np.full((len(place), len(place), len(words)), _MISSING, dtype=np.int8)
-        for (attacker, defender, word), outcome in games.items():
-            codes[place[attacker], place[defender], words[word]] = _CODES[outcome]
-        return Grid(tuple(names), codes)
+        code = {name: index for index, name in enumerate(game.outcomes)}
+        codes = np.full((len(place), len(place), len(tasks)), _MISSING, dtype=np.int8)
+        points = np.zeros(codes.shape, dtype=np.int64)
+        for (first, second, task), result in results.items():
+            at = place[first], place[second], tasks[task]
+            codes[at], points[at] = code[result.outcome], half_points(game, result)
+        return Grid(game, tuple(names), codes, points)
 
     @property
-    def words(self) -> int:
+    def tasks(self) -> int:
         return int(self.codes.shape[2])
 
     @property
     def played(self) -> NDArray[np.bool_]:
-        """Which games there are, shape of ``codes``."""
+        """Which games there are."""
         return np.not_equal(self.codes, _MISSING)
 
-    def half_points(self) -> Ints:
-        """Return the attacker's score in half points: 2 for a win, 1 undecided, 0 for a loss (and for a game not played)."""
-        table = np.array([_HALF_POINTS[outcome] for outcome in Outcome] + [0])
-        return np.asarray(table[self.codes], dtype=np.int64)
+    def came_to(self, outcome: str) -> NDArray[np.bool_]:
+        """Which games ended in ``outcome``."""
+        return np.equal(self.codes, list(self.game.outcomes).index(outcome))
 
-    def wins(self) -> NDArray[np.float64]:
-        """Return by word how often row beat column over both roles, shape (words, players, players); undecided is half a win."""
-        attacker = self.half_points()
-        defender = np.where(self.played, 2 - attacker, 0)
-        return np.moveaxis(attacker + defender.swapaxes(0, 1), 2, 0) / 2
+    def wins(self) -> Floats:
+        """Return by task how often row beat column over both roles, shape (tasks, players, players); undecided is half a win."""
+        second = np.where(self.played, 2 - self.points, 0)
+        return np.moveaxis(self.points + second.swapaxes(0, 1), 2, 0) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixCell:
-    """How the games of one pairing ended."""
+    """How the games of one pairing ended: counts by outcome."""
 
-    attacker: str
-    defender: str
+    players: tuple[str, str]
     games: int
-    attacker_wins: int
-    defender_wins: int
-    ties: int
-    violations: int
+    outcomes: Mapping[str, int]
 
 
 def win_matrix(grid: Grid) -> list[MatrixCell]:
-    """Return a cell for each pairing that was played, attacker by attacker."""
-    counts = {outcome: (grid.codes == code).sum(axis=2) for outcome, code in _CODES.items()}
+    """Return a cell for each pairing that was played, first player by first player."""
+    counts = {outcome: grid.came_to(outcome).sum(axis=2) for outcome in grid.game.outcomes}
     return [
         MatrixCell(
-            attacker=grid.names[attacker],
-            defender=grid.names[defender],
-            games=int(grid.played[attacker, defender].sum()),
-            attacker_wins=int(counts[Outcome.ATTACKER_WINS][attacker, defender]),
-            defender_wins=int(counts[Outcome.DEFENDER_WINS][attacker, defender]),
-            ties=int(counts[Outcome.TIE][attacker, defender]),
-            violations=int(counts[Outcome.ATTACKER_VIOLATION][attacker, defender]),
+            players=(grid.names[first], grid.names[second]),
+            games=int(grid.played[first, second].sum()),
+            outcomes={outcome: int(count[first, second]) for outcome, count in counts.items()},
         )
-        for attacker, defender in np.argwhere(grid.played.any(axis=2)).tolist()
+        for first, second in np.argwhere(grid.played.any(axis=2)).tolist()
     ]
 
 
 @dataclass(frozen=True, slots=True)
 class PairComparison:
-    """Two players against each other in both roles. ``wins``: each one's. ``undecided``: ties and violations.
+    """Two players against each other in both roles. ``wins``: each one's. ``undecided``: the games that neither won alone.
 
-    ``score``: the mean over shared words of the first player's score less the second's, ``None`` without a shared word. A player's score on
-    a word is the mean of its two games, 1 for a win, 0.5 undecided, 0 for a loss, so the difference runs from -1 to 1.
+    ``score``: the mean over shared tasks of the first player's score less the second's, ``None`` without a shared task. A player's score on
+    a task is the mean of its two games, 1 for a win, 0.5 undecided, 0 for a loss, so the difference runs from -1 to 1.
     """
 
     players: tuple[str, str]
@@ -110,12 +118,14 @@ def compare_pairs(grid: Grid, weights: Ints) -> list[PairComparison]:
 
 
 def _compare_pair(grid: Grid, one: int, other: int, weights: Ints) -> PairComparison:
-    there, back = grid.codes[one, other], grid.codes[other, one]
-    won, lost = _CODES[Outcome.ATTACKER_WINS], _CODES[Outcome.DEFENDER_WINS]
-    wins = (int((there == won).sum() + (back == lost).sum()), int((back == won).sum() + (there == lost).sum()))
-    games = int((there != _MISSING).sum() + (back != _MISSING).sum())
-    scores, both = grid.half_points(), (there != _MISSING) & (back != _MISSING)
-    difference = paired_difference((scores[one, other] - scores[other, one]) * both, 2 * both.astype(np.int64), weights)
+    there, back = grid.played[one, other], grid.played[other, one]
+    ours, theirs = grid.points[one, other], grid.points[other, one]
+    wins = (
+        int((ours == 2).sum() + (back & (theirs == 0)).sum()),
+        int((theirs == 2).sum() + (there & (ours == 0)).sum()),
+    )
+    games, both = int(there.sum() + back.sum()), there & back
+    difference = paired_difference((ours - theirs) * both, 2 * both.astype(np.int64), weights)
     return PairComparison((grid.names[one], grid.names[other]), games, wins, games - sum(wins), difference)
 
 
@@ -128,7 +138,8 @@ class RoleComparison:
     """
 
     players: tuple[str, str]
-    outcome: Outcome
+    outcome: str
+    role: str
     opponents: tuple[str, ...]
     one: Rate
     other: Rate
@@ -137,34 +148,40 @@ class RoleComparison:
     difference: Difference
 
 
+def compared(game: Game) -> Iterator[tuple[str, Outcome]]:
+    """Yield (role, outcome) for what players are compared by: in each role, the outcomes that it wins, then those of its fault."""
+    for role in game.roles:
+        yield from ((role, outcome) for outcome in game.outcomes.values() if role in outcome.winners)
+        yield from ((role, outcome) for outcome in game.outcomes.values() if role == outcome.fault)
+
+
 def compare_roles(grid: Grid, weights: Ints) -> list[RoleComparison]:
-    """Compare every two players by attacker wins, attacker violations and defender wins."""
+    """Compare every two players in each role by the outcomes that ``compared`` gives."""
     rows = (
-        _compare_role(grid, one, other, outcome, weights) for one, other in combinations(range(len(grid.names)), 2) for outcome in _COMPARED
+        _compare_role(grid, pair, role, outcome.name, weights)
+        for pair in combinations(range(len(grid.names)), 2)
+        for role, outcome in compared(grid.game)
     )
     return [row for row in rows if row is not None]
 
 
-def _compare_role(grid: Grid, one: int, other: int, outcome: Outcome, weights: Ints) -> RoleComparison | None:
-    codes = grid.codes.swapaxes(0, 1) if outcome is Outcome.DEFENDER_WINS else grid.codes  # first axis: who is compared
-    met = [
-        third
-        for third in range(len(grid.names))
-        if third not in (one, other) and ((codes[one, third] >= 0) & (codes[other, third] >= 0)).any()
-    ]
-    ours, theirs = (codes[one, met], codes[other, met]) if met else (codes[one, [other]], codes[other, [one]])
-    both = (ours >= 0) & (theirs >= 0)
-    hit_one, hit_other = (ours == _CODES[outcome]) & both, (theirs == _CODES[outcome]) & both
-    by_word = hit_one.sum(axis=0) - hit_other.sum(axis=0)
-    difference = paired_difference(by_word, both.sum(axis=0), weights)
+def _compare_role(grid: Grid, pair: tuple[int, int], role: str, outcome: str, weights: Ints) -> RoleComparison | None:
+    (one, other), is_first = pair, role == grid.game.roles[0]
+    played, hits = (cube if is_first else cube.swapaxes(0, 1) for cube in (grid.played, grid.came_to(outcome)))  # first axis: the compared
+    met = [third for third in range(len(grid.names)) if third not in pair and (played[one, third] & played[other, third]).any()]
+    ours, theirs = ((one, met), (other, met)) if met else ((one, [other]), (other, [one]))
+    both = played[ours] & played[theirs]
+    hit_one, hit_other, shared = hits[ours] & both, hits[theirs] & both, both.sum(axis=0)
+    difference = paired_difference(hit_one.sum(axis=0) - hit_other.sum(axis=0), shared, weights)
     if difference is None:
         return None
     return RoleComparison(
         players=(grid.names[one], grid.names[other]),
         outcome=outcome,
+        role=role,
         opponents=tuple(grid.names[third] for third in met),
-        one=rate_over_words(hit_one.sum(axis=0), both.sum(axis=0)),
-        other=rate_over_words(hit_other.sum(axis=0), both.sum(axis=0)),
+        one=rate_over_tasks(hit_one.sum(axis=0), shared),
+        other=rate_over_tasks(hit_other.sum(axis=0), shared),
         only_one=int((hit_one & ~hit_other).sum()),
         only_other=int((hit_other & ~hit_one).sum()),
         difference=difference,

@@ -1,4 +1,4 @@
-"""One number a player: Bradley-Terry strengths (the ``choix`` library) on the scale of Elo, with bootstrap intervals over words.
+"""One number a player: Bradley-Terry strengths (the ``choix`` library) on the scale of Elo, with bootstrap intervals over tasks.
 
 A win is a win in either role. An undecided game is half a win for each side, and every pair is credited with one drawn game that was never
 played, so that a player who won or lost everything has a finite rating.
@@ -8,17 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from spag.evaluation.stats import Ints
+from spag.evaluation.stats import Floats, Ints
 
 POINTS = 400 / np.log(10)
 """Elo points a unit of log-strength: 400 points are odds of ten to one."""
 PRIOR_WINS = 0.5
 """Wins that each side of every pair is credited with."""
 _DRAWS = 500
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +29,7 @@ class Rating:
 
 
 def rate(names: Sequence[str], wins: Floats, weights: Ints) -> list[Rating]:
-    """Rate the players. ``wins``, shape (words, players, players): by word, how often row beat column. ``weights``: (draws, words)."""
+    """Rate the players. ``wins``, shape (tasks, players, players): by task, how often row beat column. ``weights``: (draws, tasks)."""
     players = len(names)
     points = bradley_terry(wins.sum(axis=0))
     resampled = (weights[:_DRAWS] @ wins.reshape(len(wins), -1)).reshape(-1, players, players)

@@ -10,7 +10,7 @@ import numpy as np
 
 from spag.core.errors import RunError
 from spag.core.seeds import derive_seed
-from spag.evaluation.reasoning.stats import mean_of, overall, paired_difference
+from spag.evaluation.reasoning.stats import item_difference, mean_of, overall
 
 Items = list[dict[str, Any]]
 
@@ -42,7 +42,7 @@ def figures_of(metrics: Mapping[str, str], items: Mapping[str, Mapping[str, Item
         values = {name: [row["metrics"][metric] for row in items[task][name]] for name in models}
         columns.append(np.asarray(list(values.values()), dtype=np.float64).T)
         for name in models:
-            difference = paired_difference(values[name], values[models[0]], derive_seed(seed, "difference", task))
+            difference = item_difference(values[name], values[models[0]], derive_seed(seed, "difference", task))
             rows = items[task][name]
             parts = dict.fromkeys(row["task"] for row in rows)
             figures[name]["tasks"][task] = {

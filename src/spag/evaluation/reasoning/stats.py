@@ -9,14 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.stats import binomtest
 
 from spag.core.seeds import derive_seed
-
-REPLICATES = 2000
-_QUANTILES = (0.025, 0.975)
-Floats = NDArray[np.float64]
+from spag.evaluation.stats import DRAWS, Floats, bootstrap_weights, interval, paired_difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +24,7 @@ class Mean:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ItemDifference:
     """A model minus the reference model on the same items.
 
     low, high: 95 % percentile bootstrap interval over items. better, worse: items on which the model scored higher, lower. p: two-sided
@@ -70,45 +65,35 @@ def mean_of(values: Sequence[float]) -> Mean:
     return Mean(float(array.mean()), se, len(array))
 
 
-def sign_test(better: int, worse: int) -> float:
-    """Return the two-sided exact p-value of ``better`` against ``worse`` under a fair coin; 1 when no item differs."""
-    return float(binomtest(better, better + worse, 0.5).pvalue) if better + worse else 1.0
-
-
-def bootstrap_means(columns: Floats, seed: int, replicates: int = REPLICATES) -> Floats:
-    """Return the means (replicates, models) of resampled items, from ``columns`` (items, models); an item keeps its row whole.
-
-    Drawing counts of the distinct rows from a multinomial is the same as drawing items, and much faster when answers are right or wrong.
-    """
+def bootstrap_means(columns: Floats, seed: int, draws: int = DRAWS) -> Floats:
+    """Return the means (draws, models) of resampled items, from ``columns`` (items, models); an item keeps its row whole."""
     rows, counts = np.unique(columns, axis=0, return_counts=True)
-    total = len(columns)
-    draws = np.random.default_rng(seed).multinomial(total, counts / total, size=replicates)
-    means: Floats = draws @ rows / total
+    means: Floats = bootstrap_weights(counts, seed, draws) @ rows / len(columns)
     return means
 
 
-def paired_difference(values: Sequence[float], reference: Sequence[float], seed: int = 0) -> Difference:
+def item_difference(values: Sequence[float], reference: Sequence[float], seed: int = 0) -> ItemDifference:
     """Return the difference of two models on the same items in the same order. Raises ``ValueError`` when the lengths differ."""
     differences = [value - other for value, other in zip(values, reference, strict=True)]
     mean = mean_of(differences)
-    low, high = _interval(bootstrap_means(np.asarray(differences, dtype=np.float64)[:, None], seed)[:, 0])
-    better, worse = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
-    return Difference(mean.value, mean.se, low, high, better, worse, sign_test(better, worse))
+    rows, counts = np.unique(np.asarray(differences, dtype=np.float64), return_counts=True)
+    found = paired_difference(rows, np.ones_like(counts), bootstrap_weights(counts, seed), counts)
+    assert found is not None
+    better, worse = int(counts[rows > 0].sum()), int(counts[rows < 0].sum())
+    return ItemDifference(mean.value, mean.se, found.low, found.high, better, worse, found.p_value)
 
 
 def overall(tasks: Sequence[Floats], seed: int = 0) -> list[Overall]:
     """Return for each model its geometric mean over ``tasks``, each an array (items, models) with the reference in column 0.
 
-    A replicate resamples the items of every task, the same ones for all models, so that differences are paired.
+    A draw resamples the items of every task, the same ones for all models, so that differences are paired.
     """
     values = _geometric(np.stack([task.mean(axis=0) for task in tasks]))
-    replicates = _geometric(np.stack([bootstrap_means(task, derive_seed(seed, "overall", number)) for number, task in enumerate(tasks)]))
-    shown = []
-    for model, value in enumerate(values):
-        low, high = _interval(replicates[:, model])
-        difference = Interval(float(value - values[0]), *_interval(replicates[:, model] - replicates[:, 0]))
-        shown.append(Overall(float(value), low, high, difference))
-    return shown
+    draws = _geometric(np.stack([bootstrap_means(task, derive_seed(seed, "overall", number)) for number, task in enumerate(tasks)]))
+    return [
+        Overall(float(value), *interval(draw), Interval(float(value - values[0]), *interval(draw - draws[:, 0])))
+        for value, draw in zip(values, draws.T, strict=True)
+    ]
 
 
 def _geometric(means: Floats) -> Floats:
@@ -116,8 +101,3 @@ def _geometric(means: Floats) -> Floats:
     with np.errstate(divide="ignore"):
         result: Floats = np.exp(np.log(means).mean(axis=0))
     return result
-
-
-def _interval(replicates: Floats) -> tuple[float, float]:
-    low, high = np.quantile(replicates, _QUANTILES)
-    return float(low), float(high)
