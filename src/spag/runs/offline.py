@@ -24,26 +24,12 @@ from spag.rollout.matchmaking import draw_opponents
 from spag.rollout.play import PlaySetup, play_matches
 from spag.rollout.runner import game_specs
 from spag.rollout.writer import PlaySummary
+from spag.runs.folder import BASE, HEALTH, IMITATION, iteration_name
 from spag.runs.manifest import Manifest
 from spag.runs.stages import play_arena, resolve_dtype, teacher_episodes, teacher_file, write_samples
 from spag.training.launch import train_on
 
-HEALTH = "health.json"
-BASE = "base"
-IMITATION = "imitation"
-_MODEL_FILES = ("config.json", "adapter_config.json")
 Results = Mapping[str, Any]
-
-
-def iteration_name(number: int) -> str:
-    return f"iteration-{number}"
-
-
-def trained_models(folder: Path) -> dict[str, str]:
-    """Return the checkpoints of the run in ``folder`` whose training is done, by name, in order."""
-    done = [stage.removesuffix("/train") for stage, entry in Manifest.open(folder).stages.items() if entry["status"] == "done"]
-    places = {name: folder / name / "checkpoint" for name in done}
-    return {name: str(place) for name, place in places.items() if any((place / file).is_file() for file in _MODEL_FILES)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,21 +1,47 @@
-"""What a run folder holds. Only the manifest must be there; a run may still be at work, or have no arena or reasoning evaluation."""
+"""The one reader of run folders, for report, page, export and evaluation.
+
+All of it is optional, and a run may be writing it right now. A ``RunFolder`` reads each part once, when it is first asked for; the page
+makes a new one for each request. A damaged part raises ``DataError`` naming file and field; the others stay readable.
+"""
 
 import json
-import re
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from spag.config.files import load_config
-from spag.config.schema import RunConfig
+from spag.config.schema import ModelConfig, RunConfig
+from spag.core.episodes import read_episodes
 from spag.core.errors import DataError, RunError
-from spag.games.taboo.types import Outcome
+from spag.evaluation.results import load_health, load_results
+from spag.games.base import Game
+from spag.games.registry import DEFAULT, get
+from spag.runs.folder import BASE, EPISODES, HEALTH, IMITATION, iterations, planned_stages, trained_models
 from spag.runs.manifest import Manifest
-from spag.runs.offline import HEALTH, IMITATION, iteration_name
+from spag.runs.stages import TEACHER, resolve_dtype, teacher_path
 
 Json = dict[str, Any]
-_ITERATION = re.compile(r"iteration-[1-9][0-9]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file of episodes, and the name that it is shown by."""
+
+    name: str
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage of a run. ``status``: done, started or waiting. ``idle_s``: how long ago a started one last wrote to a file."""
+
+    name: str
+    status: str
+    seconds: float
+    idle_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,94 +51,148 @@ class SelfPlay:
     name: str
     player: str
     games: int
-    outcomes: Mapping[Outcome, float]
+    outcomes: Mapping[str, float]
     health: Json | None
 
 
-@dataclass(frozen=True, slots=True)
-class RunData:
-    """A run folder, read once. ``finished``: when the last stage ended, as the run's log has it. ``metrics``: steps by training stage."""
+@dataclass(frozen=True)
+class RunFolder:
+    """A run folder, or for the page one file of episodes."""
 
     folder: Path
-    config: RunConfig | None
-    config_text: str
-    stages: Mapping[str, Json]
-    finished: str
-    plays: tuple[SelfPlay, ...]
-    metrics: Mapping[str, list[Json]]
-    arena: Json | None
-    reasoning: Json | None
+
+    @classmethod
+    def open(cls, folder: Path) -> "RunFolder":
+        """Raises ``RunError`` when ``folder`` is not a run folder."""
+        if not (folder / "manifest.json").is_file():
+            raise RunError(f"{folder}: not a run folder: it has no manifest.json; name the --output of spag run")
+        return cls(folder)
 
     @property
     def name(self) -> str:
         return self.folder.resolve().name
 
-    def games_file(self) -> tuple[str, Path] | None:
-        """Return name and path of the games to show: the last iteration's, else the arena's."""
-        for name in (*reversed(_iterations(self.folder)), "arena"):
-            path = self.folder / name / "episodes.jsonl"
-            if path.is_file() and path.stat().st_size:
-                return name, path
-        return None
+    @cached_property
+    def config(self) -> RunConfig | None:
+        """The run's settings; ``None`` before they are written. Raises ``ConfigError``."""
+        path = self.folder / "config.yaml"
+        return load_config(str(path)) if path.is_file() else None
+
+    @cached_property
+    def game(self) -> Game:
+        """The game that the settings name, else that of the first episode; Adversarial Taboo while neither is known."""
+        if self.config is not None:
+            return self.config.game.build()
+        episodes = (episode.game for source in self.sources() for episode in read_episodes(source.path))
+        return get(next(episodes, DEFAULT))
+
+    @cached_property
+    def stages(self) -> Mapping[str, Json]:
+        """What the manifest says of each stage that was begun."""
+        stages = Manifest.open(self.folder).stages if self.folder.is_dir() else {}
+        return {name: _checked(self.folder / "manifest.json", name, entry, status=str, seconds=float) for name, entry in stages.items()}
+
+    def progress(self) -> list[Stage]:
+        """Return every stage that the settings ask for, in order."""
+        planned = planned_stages(self.config.iterations) if self.config else []
+        waiting: Json = {"status": "waiting", "seconds": 0.0}
+        entries = {name: self.stages.get(name, waiting) for name in (*planned, *self.stages)}
+        return [
+            Stage(name, one["status"], one["seconds"], self._idle(name) if one["status"] == "started" else None)
+            for name, one in entries.items()
+        ]
+
+    def _idle(self, stage: str) -> float:
+        files = [self.folder / "manifest.json", *(self.folder / stage.partition("/")[0]).glob("*")]
+        return max(0.0, time.time() - max(file.stat().st_mtime for file in files if file.is_file()))
+
+    @cached_property
+    def finished(self) -> str:
+        """When the last stage ended, as the run's log has it."""
+        log = _rows(self.folder / "log.jsonl")
+        return str(log[-1].get("finished", "")) if log else ""
+
+    def sources(self) -> Iterator[Source]:
+        """Yield the files of games that exist by now: teacher play, iterations in order, the arena."""
+        if self.folder.is_file():
+            yield Source(self.folder.stem, self.folder)
+            return
+        if self.config is not None and TEACHER in self.config.imitation.episodes:
+            yield Source(TEACHER, teacher_path(self.config.game.build()))
+        for name in (IMITATION, *iterations(self.folder), "arena", ""):
+            if (path := self.folder / name / EPISODES).is_file():
+                yield Source(name or "episodes", path)
+
+    @cached_property
+    def plays(self) -> list[SelfPlay]:
+        """The finished self-play of each iteration."""
+        found, player = [], IMITATION
+        for name in iterations(self.folder):
+            if results := self.stages.get(f"{name}/play", {}).get("results"):
+                counts = _checked(self.folder / "manifest.json", f"{name}/play", results, games=int, outcomes=dict)["outcomes"]
+                shares = {outcome: counts.get(outcome, 0) / max(1, results["games"]) for outcome in self.game.outcomes}
+                health = self.folder / name / HEALTH
+                found.append(SelfPlay(name, player, results["games"], shares, load_health(health) if health.is_file() else None))
+            player = name
+        return found
+
+    def metrics(self, name: str, last_bytes: int | None = None) -> list[Json]:
+        """Return the logged steps of a training, oldest first; of a long file those in its last bytes."""
+        path = self.folder / name / "metrics.jsonl"
+        return [_checked(path, "a row", row, step=int) for row in _rows(path, last_bytes)]
+
+    @cached_property
+    def training(self) -> Mapping[str, list[Json]]:
+        """All logged steps, by training."""
+        return {name: rows for name in (IMITATION, *iterations(self.folder)) if (rows := self.metrics(name))}
+
+    @cached_property
+    def arena(self) -> Json | None:
+        path = self.folder / "arena" / "results.json"
+        return load_results(path) if path.is_file() else None
+
+    @cached_property
+    def reasoning(self) -> Json | None:
+        path = self.folder / "reasoning" / "results.json"
+        try:
+            found = json.loads(path.read_bytes()) if path.is_file() else None
+        except ValueError as error:
+            raise DataError(f"{path}: not JSON: {error}; remove it, or redo what wrote it") from error
+        for name, model in _checked(path, "it", found, reference=str, tasks=dict, models=dict)["models"].items() if found else ():
+            _checked(path, name, model, tasks=dict, geometric_mean=dict)
+        return found
+
+    def checkpoints(self) -> dict[str, str]:
+        """Return what opens each model, by name: base, and those that are trained. Empty without settings."""
+        return {} if self.config is None else {BASE: self.config.model.name, **trained_models(self.folder)}
+
+    def model(self, name: str) -> ModelConfig:
+        """Return a model as the run's settings load it. Raises ``RunError`` when there is none of that name."""
+        checkpoints = self.checkpoints()
+        if self.config is None or name not in checkpoints:
+            raise RunError(f"{self.folder}: no trained model {name!r}; there are: {', '.join(checkpoints) or 'none'}")
+        return resolve_dtype(self.config).model.model_copy(update={"name": checkpoints[name]})
 
 
-def read_run(folder: Path) -> RunData:
-    """Read a run folder. Raises ``RunError`` when it is none, ``DataError`` or ``ConfigError`` for a file in it that is broken."""
-    if not (folder / "manifest.json").is_file():
-        raise RunError(f"{folder}: not a run folder: it has no manifest.json; name the --output of spag run")
-    stages = Manifest.open(folder).stages
-    config_path = folder / "config.yaml"
-    has_config = config_path.is_file()
-    log = _read_lines(folder / "log.jsonl")
-    arena, reasoning = _read(folder / "arena" / "results.json"), _read(folder / "reasoning" / "results.json")
-    steps = {name: _read_lines(folder / name / "metrics.jsonl") for name in (IMITATION, *_iterations(folder))}
-    return RunData(
-        folder=folder,
-        config=load_config(str(config_path)) if has_config else None,
-        config_text=config_path.read_text(encoding="utf-8") if has_config else "",
-        stages=stages,
-        finished=str(log[-1].get("finished", "")) if log else "",
-        plays=tuple(_plays(folder, stages)),
-        metrics={name: rows for name, rows in steps.items() if rows},
-        arena=arena if arena and "matrix" in arena else None,  # earlier versions kept less
-        reasoning=reasoning,
-    )
+def _checked(path: Path, place: str, value: Any, **kinds: type) -> Json:
+    """Return ``value`` as it is, once it has fields of these kinds."""
+    for field, kind in kinds.items():
+        if not isinstance(value, dict) or not isinstance(value.get(field), (kind, int) if kind is float else kind):
+            raise DataError(f"{path}: {place} has no {field} (a {kind.__name__}); remove the file, or redo what wrote it")
+    return dict(value)
 
 
-def _iterations(folder: Path) -> list[str]:
-    numbers = sorted(int(path.name.partition("-")[2]) for path in folder.glob("iteration-*") if _ITERATION.fullmatch(path.name))
-    return [iteration_name(number) for number in numbers]
-
-
-def _plays(folder: Path, stages: Mapping[str, Json]) -> list[SelfPlay]:
-    found, player = [], IMITATION
-    for name in _iterations(folder):
-        health, results = _read(folder / name / HEALTH), stages.get(f"{name}/play", {}).get("results")
-        if results:
-            counts, games = results["outcomes"], results["games"]
-            shares = {outcome: counts.get(outcome, 0) / max(1, games) for outcome in Outcome}
-            found.append(SelfPlay(name, player, games, shares, health))
-        player = name
-    return found
-
-
-def _read(path: Path) -> Json | None:
-    if not path.is_file():
-        return None
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:
-        raise DataError(f"{path}: not JSON: {error}; remove it, or redo what wrote it") from error
-
-
-def _read_lines(path: Path) -> list[Json]:
-    """Return the rows of a JSON-lines file; a last line without its end is one that is being written."""
+def _rows(path: Path, last_bytes: int | None = None) -> list[Json]:
+    """Return the rows of a JSON-lines file, or those in its last bytes; a last line without its end is being written."""
     if not path.is_file():
         return []
-    rows = []
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+    rows, start = [], max(0, path.stat().st_size - last_bytes) if last_bytes else 0
+    with path.open("rb") as stream:
+        stream.seek(start)
+        lines = stream.read().split(b"\n")[:-1]
+    for number, line in enumerate(lines[1:] if start else lines, start=1):
         try:
             rows.append(dict(json.loads(line)))  # of the standard library: a lost loss is NaN
-        except ValueError as error:
-            raise DataError(f"{path}:{number}: not JSON: {error}; remove the line") from error
+        except (ValueError, TypeError) as error:
+            raise DataError(f"{path}{'' if start else f':{number}'}: not JSON: {error}; remove the line") from error
     return rows
