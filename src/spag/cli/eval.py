@@ -47,7 +47,7 @@ def eval_command(
     try:
         import lm_eval  # noqa: F401
     except ImportError as error:
-        raise ConfigError(f"spag eval needs lm-eval ({error}); install it with: pip install 'spag[eval]'") from error
+        raise ConfigError(f"spag eval needs lm-eval ({error}); install it with: pip install '.[eval]'") from error
     from spag.evaluation.reasoning.run import evaluate_reasoning
     from spag.evaluation.reasoning.tasks import ReasoningSettings
 
@@ -61,7 +61,7 @@ def eval_command(
 
 def _players(arguments: tuple[str, ...], config: "RunConfig") -> "dict[str, ModelConfig]":
     """Return the models by name; a run folder stands for all its models, under its own name when other models are named beside it."""
-    from spag.runs.stages import settle_dtype
+    from spag.runs.stages import resolve_dtype
 
     players: dict[str, ModelConfig] = {}
     for name, model in map(entrant, arguments):
@@ -69,7 +69,7 @@ def _players(arguments: tuple[str, ...], config: "RunConfig") -> "dict[str, Mode
             prefix = "" if len(arguments) == 1 else f"{Path(model).resolve().name if name == model else name}/"
             found = {f"{prefix}{player}": entry for player, entry in _models_of_run(Path(model)).items()}
         else:
-            found = {name: settle_dtype(config).model.model_copy(update={"name": model})}
+            found = {name: resolve_dtype(config).model.model_copy(update={"name": model})}
         if twice := players.keys() & found.keys():
             raise click.UsageError(f"two models are called {sorted(twice)[0]}; give them names as NAME=MODEL")
         players |= found
@@ -78,15 +78,10 @@ def _players(arguments: tuple[str, ...], config: "RunConfig") -> "dict[str, Mode
 
 def _models_of_run(folder: Path) -> "dict[str, ModelConfig]":
     """Return base, imitation and the iterations of a run, as far as they are trained, as the run's own config loads them."""
-    from spag.config.files import load_config
-    from spag.runs.manifest import Manifest
-    from spag.runs.offline import BASE, trained_models
-    from spag.runs.stages import settle_dtype
+    from spag.runs.reading import RunFolder
 
-    measured = Manifest.open(folder).measured
-    config = settle_dtype(load_config(str(folder / "config.yaml")), lambda measure: str(measured.get("dtype") or measure()))
-    models = {BASE: config.model.name, **trained_models(folder)}
-    return {name: config.model.model_copy(update={"name": place}) for name, place in models.items()}
+    run = RunFolder(folder)
+    return {name: run.model(name) for name in run.checkpoints()}
 
 
 def print_reasoning(results: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from spag.export.sources import Source
 from spag.export.weights import Weights
 from spag.models.loading import library_versions
 from spag.report.rows import versions
-from spag.runs.offline import BASE, IMITATION
+from spag.runs.folder import BASE, IMITATION
 from spag.runs.reading import RunData
 
 M = Markdown

@@ -6,7 +6,7 @@ from pathlib import Path
 from spag.core.errors import ModelError, RunError
 from spag.engines.opening import OPENAI_PREFIX
 from spag.models.loading import adapter_base
-from spag.runs.offline import BASE, trained_models
+from spag.runs.folder import BASE, trained_models
 from spag.runs.reading import RunData, read_run
 
 

@@ -171,7 +171,9 @@ class RunFolder:
         checkpoints = self.checkpoints()
         if self.config is None or name not in checkpoints:
             raise RunError(f"{self.folder}: no trained model {name!r}; there are: {', '.join(checkpoints) or 'none'}")
-        return resolve_dtype(self.config).model.model_copy(update={"name": checkpoints[name]})
+        measured = Manifest.open(self.folder).measured.get("dtype")
+        config = resolve_dtype(self.config, lambda measure: str(measured or measure()))
+        return config.model.model_copy(update={"name": checkpoints[name]})
 
 
 def _checked(path: Path, place: str, value: Any, **kinds: type) -> Json:
