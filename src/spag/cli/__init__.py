@@ -36,7 +36,7 @@ class SpagGroup(click.Group):
 
 
 @click.group(cls=SpagGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
-@click.version_option(package_name="spag")
+@click.version_option(package_name="spag-selfplay")
 def main() -> None:
     """Train language models by self-play of language games."""
 

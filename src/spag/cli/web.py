@@ -25,7 +25,7 @@ def web_command(run: Path, host: str, port: int, token: str | None) -> None:
         from spag.web.security import Access
         from spag.web.serving import listen
     except ModuleNotFoundError as error:
-        raise ConfigError(f"spag web needs the package {error.name}; install it: pip install 'spag[web]'") from error
+        raise ConfigError(f"spag web needs the package {error.name}; install it: pip install '.[web]'") from error
 
     app = create_app(run, Access(host, token or None))
     with listen(host, port) as listener:
