@@ -18,7 +18,7 @@ from spag.training.callbacks import REFERENCE_BATCH
 from spag.training.data import Batch, EncodedSample, collate, encode_samples
 from spag.training.losses import mean_logprob, offline_rl_loss
 from spag.training.order import micro_batches
-from spag.training.policy import Abilities, abilities_of, target_logprobs, to_device
+from spag.training.policy import Capabilities, completion_logprobs, probe_capabilities, to_device
 from spag.training.reference import compute_reference
 
 GLOBAL_BATCH = 128
@@ -121,7 +121,7 @@ class PaperStyle(Setting):
         for row, sample in enumerate(rows):
             length = len(sample.input_ids)
             ids[row, :length] = torch.tensor(sample.input_ids)
-            labels[row, sample.target_start : length] = ids[row, sample.target_start : length]
+            labels[row, sample.completion_start : length] = ids[row, sample.completion_start : length]
             mask[row, :length] = 1
         with self.autocast():
             logits = model(input_ids=ids.to(self.device), attention_mask=mask.to(self.device), use_cache=False).logits
@@ -131,21 +131,23 @@ class PaperStyle(Setting):
 class Ours(Setting):
     def __init__(self, work: Work) -> None:
         super().__init__(work)
-        self.abilities: Abilities = abilities_of(self.policy, 2048)
+        self.capabilities: Capabilities = probe_capabilities(self.policy, 2048)
         self.reference_batch = REFERENCE_BATCH * work.micro_batch
 
     def batches(self, size: int) -> list[list[int]]:
-        return micro_batches(range(len(self.samples)), [sample.input_ids for sample in self.samples], size, packed=self.abilities.packed)
+        return micro_batches(range(len(self.samples)), [sample.input_ids for sample in self.samples], size, packed=self.capabilities.packed)
 
     def gradients(self) -> float:
         everything = range(len(self.samples))
         with self.autocast():
-            reference = compute_reference(self.policy, self.samples, everything, batch_size=self.reference_batch, abilities=self.abilities)
+            reference = compute_reference(
+                self.policy, self.samples, everything, batch_size=self.reference_batch, capabilities=self.capabilities
+            )
         self.policy.train()
         for batch in self.batches(self.work.micro_batch):
             rows = [self.samples[index] for index in batch]
             with self.autocast():
-                logprob = target_logprobs(self.policy, to_device(self.collated(batch), self.device), self.abilities)
+                logprob = completion_logprobs(self.policy, to_device(self.collated(batch), self.device), self.capabilities)
             self.loss(logprob, torch.tensor([reference[index] for index in batch], device=self.device), rows).backward()
         return 1.0
 
@@ -155,4 +157,4 @@ class Ours(Setting):
                 yield times, batch["input_ids"].numel(), batch["picks"].numel()
 
     def collated(self, batch: Sequence[int]) -> Batch:
-        return collate([(self.samples[index], 0.0) for index in batch], packed=self.abilities.packed)
+        return collate([(self.samples[index], 0.0) for index in batch], packed=self.capabilities.packed)

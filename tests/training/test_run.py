@@ -23,7 +23,7 @@ from spag.training import Phase, Stage, TrainProgress, train
 from spag.training.data import SFT, collate, encode_samples
 from spag.training.failures import clear_failures
 from spag.training.losses import imitation_loss, offline_rl_loss
-from spag.training.policy import Capabilities, target_logprobs
+from spag.training.policy import Capabilities, completion_logprobs
 
 Weights = dict[str, torch.Tensor]
 
@@ -59,7 +59,7 @@ def test_one_step_is_the_gradient_of_the_loss_of_the_whole_global_batch(
     samples = make_samples(7)
     encoded = encode_samples(samples, load_tokenizer(str(model_folder)), PromptStyle.PLAIN, 2048)
     batch = collate([(sample, 0.0) for sample in encoded], packed=False)
-    logprob = target_logprobs(model, batch, Capabilities())
+    logprob = completion_logprobs(model, batch, Capabilities())
     reference = logprob.detach()
     is_sft, weight = batch["group"] == SFT, batch["weight"]
     assert is_sft.tolist() == [False] * 4 + [True] + [False] * 2

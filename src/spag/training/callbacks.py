@@ -78,7 +78,7 @@ class ReferencePass(TrainerCallback):  # type: ignore[misc]
                 samples,
                 indices,
                 batch_size=args.per_device_train_batch_size * REFERENCE_BATCH,
-                abilities=self.trainer.abilities,
+                capabilities=self.trainer.capabilities,
                 world_size=args.world_size,
                 rank=args.process_index,
                 on_batch=report,

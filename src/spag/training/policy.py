@@ -1,11 +1,11 @@
-"""The policy's log-probability of each target, without the tensor of all logits, (B, T, V), that upstream computes.
+"""The policy's log-probability of each completion, without the tensor of all logits, (B, T, V), that upstream computes.
 
-A query is ten times as long as its target, and logits of 50,000 or more entries for every position cost more time and memory than a small
-model's layers. So logits are computed for the positions that predict a trained token only, a chunk of positions at a time; the
-backward pass computes a chunk again instead of keeping it. The head does this from inside the model's own forward pass, so that DDP, FSDP
-and peft see nothing unusual.
+A prompt is ten times as long as its completion, and logits of 50,000 or more entries for every position cost more time and memory than a
+small model's layers. So logits are computed only for the positions that predict a trained token, a chunk at a time, and the backward pass
+computes each chunk again instead of keeping it. The head does this inside the model's own forward pass, so DDP, FSDP and peft see nothing
+unusual.
 
-Not every model can be handled so: ``abilities_of`` finds out by trying. The rest takes padded rows, or all its logits.
+Not every model allows this: ``probe_capabilities`` tries it out. The others get padded rows, or compute all logits.
 """
 
 from collections.abc import Iterator
@@ -30,10 +30,10 @@ _PROBE_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Abilities:
-    """What a model's forward pass can do beside the plain.
+class Capabilities:
+    """The optimisations that a model's forward pass takes.
 
-    packed: attend within packed rows; kept: compute logits for chosen positions (``logits_to_keep``); chunked: leave the head to us.
+    packed: attends within packed rows; kept: computes logits for chosen positions (``logits_to_keep``); chunked: lets us call its head.
     """
 
     packed: bool = False
@@ -41,23 +41,24 @@ class Abilities:
     chunked: bool = False
 
 
-def abilities_of(model: nn.Module, longest: int) -> Abilities:
-    """Find out what ``model`` can do with samples of up to ``longest`` tokens, on a few tokens of its own. Leaves it as it was, except
-    that its attention becomes the packed one where that works.
+def probe_capabilities(model: nn.Module, longest: int) -> Capabilities:
+    """Return what ``model`` can do with samples of up to ``longest`` tokens, tried out on a few short ones.
+
+    Leaves the model as it was, except for packed attention where that works.
     """
-    samples = [EncodedSample.of(ids, target_start=1) for ids in _PROBE]
+    samples = [EncodedSample.of(ids, completion_start=1) for ids in _PROBE]
     training = model.training
     model.eval()
     with torch.no_grad():
-        expected = _probe(model, samples, Abilities())
-        found = Abilities(kept=_agrees(model, samples, Abilities(kept=True), expected))
+        expected = _probe(model, samples, Capabilities())
+        found = Capabilities(kept=_agrees(model, samples, Capabilities(kept=True), expected))
         chunked = replace(found, chunked=True)
         if found.kept and _agrees(model, samples, chunked, expected):
             found = chunked
         packed = replace(found, packed=True)
         if _attends_to_all(model, longest):
             before = _bare(model).config._attn_implementation
-            take_up(model, packed)
+            set_packed_attention(model)
             if _agrees(model, samples, packed, expected):
                 found = packed
             else:
@@ -66,28 +67,26 @@ def abilities_of(model: nn.Module, longest: int) -> Abilities:
     return found
 
 
-def take_up(model: nn.Module, abilities: Abilities) -> None:
-    """Give ``model`` the attention that ``abilities``, found with another copy of it, need."""
-    if abilities.packed:
-        _bare(model).set_attn_implementation(ATTENTION)
+def set_packed_attention(model: nn.Module) -> None:
+    _bare(model).set_attn_implementation(ATTENTION)
 
 
-def target_logprobs(model: nn.Module, batch: Batch, abilities: Abilities) -> Tensor:
+def completion_logprobs(model: nn.Module, batch: Batch, capabilities: Capabilities) -> Tensor:
     """Return (B,): each sample's log-probability averaged over its trained tokens, with gradient.
 
-    ``model`` may be wrapped (DDP, FSDP, peft). ``batch`` is what ``collate`` made for the same abilities.
+    ``model`` may be wrapped (DDP, FSDP, peft). ``batch`` is what ``collate`` made for the same capabilities.
     """
     arguments: dict[str, Any] = {"input_ids": batch["input_ids"], "use_cache": False}
-    if abilities.packed:
+    if capabilities.packed:
         arguments |= {"position_ids": batch["position_ids"], "packed_spans": _spans(batch)}
-    if abilities.kept:
+    if capabilities.kept:
         arguments["logits_to_keep"] = batch["columns"]
-    if abilities.chunked:
+    if capabilities.chunked:
         with _chunked_head(model, batch):
             logprob = model(**arguments).logits.flatten()
     else:
         logits = model(**arguments).logits
-        kept = logits if abilities.kept else logits[:, batch["columns"]]
+        kept = logits if capabilities.kept else logits[:, batch["columns"]]
         logprob = _logprobs(kept.flatten(0, 1)[batch["picks"]], batch["labels"])
     return mean_over_samples(logprob, batch["sample"], len(batch["weight"]))
 
@@ -140,22 +139,22 @@ def _bare(model: nn.Module) -> Any:
 
 
 def _attends_to_all(model: nn.Module, longest: int) -> bool:
-    """Whether no attention window is shorter than the longest sample, so that all layers attend to all that went before."""
+    """Whether no attention window is shorter than the longest sample, so that every layer attends to all previous tokens."""
     config = _bare(model).config.get_text_config(decoder=True)
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     window = getattr(config, "sliding_window", None)
     return kinds <= {"full_attention", "sliding_attention"} and (window is None or window >= longest)
 
 
-def _probe(model: nn.Module, samples: list[EncodedSample], abilities: Abilities) -> Tensor:
-    batch = collate([(sample, 0.0) for sample in samples], packed=abilities.packed)
-    return target_logprobs(model, to_device(batch, next(model.parameters()).device), abilities)
+def _probe(model: nn.Module, samples: list[EncodedSample], capabilities: Capabilities) -> Tensor:
+    batch = collate([(sample, 0.0) for sample in samples], packed=capabilities.packed)
+    return completion_logprobs(model, to_device(batch, next(model.parameters()).device), capabilities)
 
 
-def _agrees(model: nn.Module, samples: list[EncodedSample], abilities: Abilities, expected: Tensor) -> bool:
-    """Whether ``model`` takes that way and comes to the same log-probabilities."""
+def _agrees(model: nn.Module, samples: list[EncodedSample], capabilities: Capabilities, expected: Tensor) -> bool:
+    """Whether ``model`` supports ``capabilities`` and computes the same log-probabilities with them."""
     try:
-        found = _probe(model, samples, abilities)
+        found = _probe(model, samples, capabilities)
     except (TypeError, ValueError, AttributeError, IndexError, RuntimeError):  # its forward pass does not know the argument, or ignores it
         return False
     return torch.allclose(found, expected, atol=_PROBE_TOLERANCE, rtol=_PROBE_TOLERANCE)

@@ -21,7 +21,7 @@ from torch import nn
 from spag.core.store import write_atomically
 from spag.training.data import EncodedSample, collate
 from spag.training.order import micro_batches
-from spag.training.policy import Abilities, target_logprobs, to_device
+from spag.training.policy import Capabilities, completion_logprobs, to_device
 
 
 def read_reference(path: Path, fingerprint: str) -> dict[int, float] | None:
@@ -50,7 +50,7 @@ def compute_reference(
     indices: Sequence[int],
     *,
     batch_size: int,
-    abilities: Abilities,
+    capabilities: Capabilities,
     world_size: int = 1,
     rank: int = 0,
     on_batch: Callable[[int], None] | None = None,
@@ -60,13 +60,13 @@ def compute_reference(
     Every process runs equally many forward passes, as sharded models need. ``on_batch`` is told how many samples each batch had.
     """
     device = next(model.parameters()).device
-    parts = micro_batches(indices, [sample.input_ids for sample in samples], batch_size, packed=abilities.packed)
+    parts = micro_batches(indices, [sample.input_ids for sample in samples], batch_size, packed=capabilities.packed)
     result: dict[int, float] = {}
     model.eval()
     with torch.no_grad():
         for batch in _share(parts, world_size, rank):
-            rows = to_device(collate([(samples[index], 0.0) for index in batch], packed=abilities.packed), device)
-            result.update(zip(batch, target_logprobs(model, rows, abilities).tolist(), strict=True))
+            rows = to_device(collate([(samples[index], 0.0) for index in batch], packed=capabilities.packed), device)
+            result.update(zip(batch, completion_logprobs(model, rows, capabilities).tolist(), strict=True))
             if on_batch is not None:
                 on_batch(len(batch))
     return result

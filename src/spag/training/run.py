@@ -168,14 +168,14 @@ class _Training:
         encoded = encode_samples(self.samples, tokenizer, PromptStyle(self.model.prompt_style), self.training.max_length)
         train_set = TrainingSet(encoded)
         start = Start(self.start_from, self.model, self.training.lora, self.seed)
-        policy, abilities = trainable(start, self.arguments, max(len(sample.input_ids) for sample in encoded))
+        policy, capabilities = trainable(start, self.arguments, max(len(sample.input_ids) for sample in encoded))
         order = MicroBatches(
             [sample.input_ids for sample in encoded],
             epochs=self.epochs,
             global_batch_size=self.training.global_batch_size,
             micro_batch_size=self.training.micro_batch_size,
             seed=self.seed,
-            packed=abilities.packed,
+            packed=capabilities.packed,
             world_size=self.arguments.world_size,
             rank=self.arguments.process_index,
         )
@@ -187,7 +187,7 @@ class _Training:
             groups=group_names(self.samples),
             train_set=train_set,
             order=order,
-            abilities=abilities,
+            capabilities=capabilities,
             on_row=on_row,
         )
         trainer.remove_callback(PrinterCallback)

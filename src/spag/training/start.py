@@ -1,7 +1,7 @@
-"""The model that a training starts from, ready to be trained, and what it can do (``policy.py``).
+"""The model that training starts from, and its capabilities (``policy.py``).
 
 QLoRA (arXiv 2305.14314): the base model's weights in 4 bits (NF4, with quantised constants), computing in ``model.dtype``; the adapter is
-an ordinary one. Play takes it over the base model in full precision, so the policy that plays differs a little from the trained one.
+an ordinary one. Play loads it over the base model in full precision, so the policy that plays differs a little from the trained one.
 """
 
 from collections.abc import Iterator
@@ -19,12 +19,12 @@ from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_h
 from spag.config.schema import LoraConfig, ModelConfig
 from spag.core.errors import ModelError, require_package
 from spag.models.loading import adapter_base, load_failure, load_model, no_progress_bars, resolve_model
-from spag.training.policy import Abilities, abilities_of, take_up
+from spag.training.policy import Capabilities, probe_capabilities, set_packed_attention
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a training starts: a model, or an adapter folder, which is trained on; ``lora`` puts a new adapter on a plain model."""
+    """The start of training: a model, or an adapter folder, which is trained further; ``lora`` puts a new adapter on a plain model."""
 
     name: str
     model: ModelConfig
@@ -32,28 +32,29 @@ class Start:
     seed: int
 
 
-def trainable(start: Start, arguments: TrainingArguments, longest: int) -> tuple[PreTrainedModel, Abilities]:
-    """Return the model of ``start``, in float32 on the CPU or shared out (Trainer places it), and what it can do with ``longest`` tokens.
+def trainable(start: Start, arguments: TrainingArguments, longest: int) -> tuple[PreTrainedModel, Capabilities]:
+    """Return the model of ``start``, in float32 on the CPU or sharded (Trainer places it), and its capabilities for ``longest`` tokens.
 
-    The first process tries that out, as with sharding it alone has the weights. Raises ``ModelError``, and ``ConfigError`` when
-    bitsandbytes is missing.
+    The first process probes them: with sharding it alone has the weights. Raises ``ModelError``, and ``ConfigError`` when bitsandbytes is
+    missing.
     """
     is_first = arguments.process_index == 0
-    found: Abilities | None = None
+    found: Capabilities | None = None
     if arguments.deepspeed and is_first:
-        with _not_shared_out(arguments):
-            found = abilities_of(load(start, arguments), longest)
+        with _unsharded(arguments):
+            found = probe_capabilities(load(start, arguments), longest)
     policy = load(start, arguments)
     if found is None and is_first:
         with _full_precision(policy):
-            found = abilities_of(policy, longest)
-    abilities = broadcast_object_list([found])[0]
-    take_up(policy, abilities)
-    return policy, abilities
+            found = probe_capabilities(policy, longest)
+    capabilities = broadcast_object_list([found])[0]
+    if capabilities.packed:
+        set_packed_attention(policy)
+    return policy, capabilities
 
 
 def load(start: Start, arguments: TrainingArguments) -> PreTrainedModel:
-    """Return the model of ``start`` alone, without a look at what it can do."""
+    """Return the model of ``start`` without probing its capabilities."""
     if start.lora is not None and start.lora.quantize:
         policy = _load_quantized(start, arguments)
     else:
@@ -76,7 +77,7 @@ def load(start: Start, arguments: TrainingArguments) -> PreTrainedModel:
 
 
 def quantization(dtype: str) -> BitsAndBytesConfig:
-    """Return how QLoRA keeps the base model. Raises ``ConfigError`` without bitsandbytes."""
+    """Return QLoRA's quantization of the base model. Raises ``ConfigError`` without bitsandbytes."""
     require_package("bitsandbytes", "lora.quantize", "pip install bitsandbytes, or set lora.quantize=false")
     return BitsAndBytesConfig(
         load_in_4bit=True,
@@ -114,7 +115,7 @@ def _load_quantized(start: Start, arguments: TrainingArguments) -> PreTrainedMod
 
 
 def _keep_differentiable(model: nn.Module) -> None:
-    """Keep 4-bit layers on CPUs from repacking their weights in evaluation mode, for a kernel without gradients that training then gets."""
+    """Keep 4-bit layers on CPUs from repacking their weights in evaluation mode for a kernel that has no gradients."""
     layers: list[Any] = [module for module in model.modules() if hasattr(module, "support_avx512bf16_for_cpu")]
     for layer in layers:
         layer.support_avx512bf16_for_cpu = False
@@ -122,7 +123,7 @@ def _keep_differentiable(model: nn.Module) -> None:
 
 @contextmanager
 def _full_precision(model: nn.Module) -> Iterator[None]:
-    """Let 4-bit layers compute in float32, so that two ways to the same number can be compared."""
+    """Let 4-bit layers compute in float32, so that two results can be compared."""
     layers: list[Any] = [module for module in model.modules() if hasattr(module, "compute_dtype")]
     before = [layer.compute_dtype for layer in layers]
     for layer in layers:
@@ -135,8 +136,8 @@ def _full_precision(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _not_shared_out(arguments: TrainingArguments) -> Iterator[None]:
-    """Let models be loaded whole: under ZeRO-3 transformers shares them out while loading, and their parts compute nothing yet."""
+def _unsharded(arguments: TrainingArguments) -> Iterator[None]:
+    """Load models whole: under ZeRO-3 transformers shards them while loading, and the shards cannot compute yet."""
     unset_hf_deepspeed_config()
     try:
         yield

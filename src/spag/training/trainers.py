@@ -22,7 +22,7 @@ from spag.algorithms.spag import importance_ratio
 from spag.core.errors import RunError
 from spag.training.data import OTHER, SFT, Batch, TrainingSet, collate
 from spag.training.order import MicroBatches
-from spag.training.policy import Abilities, target_logprobs
+from spag.training.policy import Capabilities, completion_logprobs
 from spag.training.sharding import load_shares, save_shares, shard_on_cpu, whole_weights, whole_zero3_weights
 
 _SCHEDULER = "scheduler.pt"
@@ -46,13 +46,13 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
         groups: Sequence[str],
         train_set: TrainingSet,
         order: MicroBatches,
-        abilities: Abilities,
+        capabilities: Capabilities,
         on_row: Callable[[Row], None] | None,
         **trainer_arguments: Any,
     ) -> None:
         super().__init__(train_dataset=train_set, **trainer_arguments)
         self.objective, self.groups = objective, groups
-        self.order, self.abilities, self.on_row = order, abilities, on_row
+        self.order, self.capabilities, self.on_row = order, capabilities, on_row
         self.model_accepts_loss_kwargs = True  # with counts given, Trainer then leaves the loss as compute_loss scales it
         self.sums = torch.zeros(1 + len(groups) * 5, device=self.args.device)
         self.step_metrics: Row = {}
@@ -66,7 +66,7 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Return batches of this process; the schedule already shares them out, so accelerate must not."""
-        rows = partial(collate, packed=self.abilities.packed)
+        rows = partial(collate, packed=self.capabilities.packed)
         return DataLoader(self.train_dataset, batch_sampler=self.order, collate_fn=rows, pin_memory=self.args.device.type == "cuda")
 
     def get_batch_samples(self, epoch_iterator: Iterator[Batch], num_batches: int, device: torch.device) -> tuple[list[Batch], Tensor]:
@@ -81,7 +81,7 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
     ) -> Tensor | tuple[Tensor, Any]:
         assert num_items_in_batch is not None
         with self.accelerator.autocast():  # masks are made outside the model, in the precision of its products
-            logprob = target_logprobs(model, inputs, self.abilities)
+            logprob = completion_logprobs(model, inputs, self.capabilities)
         policy_batch = self._policy_batch(logprob, inputs, num_items_in_batch)
         loss = self.objective.loss(policy_batch)
         with torch.no_grad():
