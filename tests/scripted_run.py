@@ -13,7 +13,7 @@ from spag.config.schema import EngineConfig, ModelConfig, RunConfig
 from spag.core.progress import SilentReporter
 from spag.engines.base import Request
 from spag.engines.scripted import ScriptedEngine
-from spag.runs import stages
+from spag.rollout import play
 from spag.runs.offline import run
 
 WORDS = ["river", "bread", "piano", "garden", "window", "teacher", "engine", "doctor", "winter", "bottle", "planet", "ticket"]
@@ -33,15 +33,15 @@ imitation:
   max_episodes: 8
   training: &training
     {learning_rate: 1.0e-3, global_batch_size: 4, micro_batch_size: 4, max_length: 256, gradient_checkpointing: false, save_steps: 1}
-selfplay: {words: 8, repeats: 2}
+selfplay: {tasks: 8, repeats: 2}
 offline_rl: *training
 engine: {concurrency: 3}
-arena: {words: 2}
+arena: {tasks: 2}
 """
 
 
 def config_for(model: Path, words: Path, overrides: list[str]) -> RunConfig:
-    fixed = [f"model.name={model}", "model.dtype=float32", "model.device=cpu", f"words.source={words}"]
+    fixed = [f"model.name={model}", "model.dtype=float32", "model.device=cpu", f"game.words={words}"]
     return parse_config(CONFIG, "test", [*fixed, *overrides])
 
 
@@ -56,7 +56,7 @@ def scripted(models: Sequence[ModelConfig], engine: EngineConfig, *_: object) ->
 
 def main() -> None:
     folder, model, words, *overrides = sys.argv[1:]
-    stages.open_engines = scripted
+    play.open_engines = scripted
     run(config_for(Path(model), Path(words), overrides), Path(folder), SilentReporter())
 
 

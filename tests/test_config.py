@@ -7,6 +7,7 @@ import pytest
 from spag.config.files import configuration_page, dump_config, load_config, option_names, parse_config, preset_names
 from spag.config.schema import RunConfig
 from spag.core.errors import ConfigError
+from spag.games.taboo.rules import AdversarialTaboo
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -24,8 +25,10 @@ def test_llama_preset_has_the_papers_hyper_parameters() -> None:
     for training in (imitation, rl):
         assert (training.epochs, training.global_batch_size, training.max_length) == (1, 128, 2048)
         assert (training.lr_scheduler, training.warmup_ratio, training.weight_decay) == ("cosine", 0.03, 0.0)
-    assert (config.selfplay.attacker.temperature, config.selfplay.attacker.max_new_tokens, config.game.max_turns) == (1.2, 256, 5)
-    assert (config.iterations, config.rewards.discount, config.words.top) == (3, 0.8, 50_000)
+    game, attacker = config.game.build(), config.selfplay.sampling_of("attacker")
+    assert isinstance(game, AdversarialTaboo)
+    assert (attacker.temperature, attacker.max_new_tokens, game.max_turns) == (1.2, 256, 5)
+    assert (config.iterations, config.rewards.discount, game.words, game.top_words) == (3, 0.8, "frequency", 50_000)
 
 
 def test_a_partly_given_section_keeps_its_own_defaults() -> None:
@@ -42,8 +45,69 @@ def test_dump_reads_back() -> None:
 
 
 def test_overrides_reach_nested_options() -> None:
-    config = load_config("demo", ["selfplay.words=7", "offline_rl.learning_rate=1e-6", "game.judge=paper", "model.device=null"])
-    assert (config.selfplay.words, config.offline_rl.learning_rate, config.game.judge, config.model.device) == (7, 1e-6, "paper", None)
+    config = load_config("demo", ["selfplay.tasks=7", "offline_rl.learning_rate=1e-6", "game.judge=paper", "model.device=null"])
+    assert (config.selfplay.tasks, config.offline_rl.learning_rate, config.model.device) == (7, 1e-6, None)
+    game = config.game.build()
+    assert isinstance(game, AdversarialTaboo)
+    assert (game.judge, game.words) == ("paper", "shipped")  # the preset's own setting stays
+
+
+def test_a_role_samples_as_both_do_but_where_it_says_otherwise() -> None:
+    text = "selfplay: {sampling: {temperature: 0.7, max_new_tokens: 40}, roles: {defender: {temperature: 0}}}"
+    selfplay = parse_config(text, "test", ["selfplay.roles.defender.top_k=5"]).selfplay
+    attacker, defender = selfplay.sampling_of("attacker"), selfplay.sampling_of("defender")
+    assert (attacker.temperature, attacker.max_new_tokens, attacker.top_k) == (0.7, 40, 0)
+    assert (defender.temperature, defender.max_new_tokens, defender.top_k) == (0.0, 40, 5)
+
+
+OLD = """
+seed: 4
+game: {max_turns: 3, judge: paper, prompts: null}
+words: {source: shipped, top: 2000}
+selfplay:
+  words: 64
+  repeats: 2
+  attacker: {temperature: 0.7, max_new_tokens: 40}
+  defender: {temperature: 0.9, max_new_tokens: 40}
+arena:
+  words: 16
+"""
+"""Options as runs before schema 2 wrote them to their config.yaml."""
+NEW = """
+seed: 4
+game: {max_turns: 3, judge: paper, words: shipped, top_words: 2000}
+selfplay:
+  tasks: 64
+  repeats: 2
+  roles:
+    attacker: {temperature: 0.7, max_new_tokens: 40}
+    defender: {temperature: 0.9, max_new_tokens: 40}
+arena: {tasks: 16}
+"""
+
+
+def test_options_of_older_files_are_read() -> None:
+    assert parse_config(OLD, "old") == parse_config(NEW, "new")
+
+
+def test_options_of_older_commands_are_read() -> None:
+    old = ["words.source=shipped", "words.top=50", "selfplay.words=7", "selfplay.attacker.top_k=3", "selfplay.defender={top_k: 4}"]
+    new = ["game.words=shipped", "game.top_words=50", "selfplay.tasks=7", "selfplay.roles.attacker.top_k=3"]
+    new += ["selfplay.roles.defender={top_k: 4}", "arena.tasks=5"]
+    assert parse_config("", "test", [*old, "arena.words=5"]) == parse_config("", "test", new)
+    assert parse_config(OLD, "test", ["selfplay.words=7", "arena.words=5"]) == parse_config(
+        NEW, "test", ["selfplay.tasks=7", "arena.tasks=5"]
+    )
+
+
+def test_an_option_under_both_names_has_the_value_of_todays() -> None:
+    assert parse_config("arena: {words: 3, tasks: 5}", "test").arena.tasks == 5
+
+
+def test_another_game_brings_its_own_settings() -> None:
+    config = load_config("demo", ["game.name=kuhn_poker"])
+    assert config.game.build().name == "kuhn_poker"
+    assert load_config("demo", ["game.name=adversarial_taboo"]) == load_config("demo")  # the same game keeps those of the preset
 
 
 @pytest.mark.parametrize(
@@ -51,11 +115,19 @@ def test_overrides_reach_nested_options() -> None:
     [
         ("learning_rate: 1", [], "test: unknown option learning_rate"),
         ("offline_rl: {learnig_rate: 1}", [], "unknown option offline_rl.learnig_rate; did you mean offline_rl.learning_rate?"),
-        ("", ["selfplay.word=3"], "unknown option selfplay.word; did you mean selfplay.words?"),
-        ("", ["self_play.words=3"], "unknown option self_play; did you mean selfplay?"),
-        ("", ["selfplay.words"], "--set selfplay.words: write it as a.b=value"),
-        ("", ["selfplay.words=-1"], "selfplay.words: input should be greater than 0, got -1"),
+        ("", ["selfplay.task=3"], "unknown option selfplay.task; did you mean selfplay.tasks?"),
+        ("", ["self_play.tasks=3"], "unknown option self_play; did you mean selfplay?"),
+        ("", ["selfplay.tasks"], "--set selfplay.tasks: write it as a.b=value"),
+        ("", ["selfplay.tasks=-1"], "selfplay.tasks: input should be greater than 0, got -1"),
+        ("", ["selfplay.words=-1"], "selfplay.tasks: input should be greater than 0, got -1"),
+        ("words: {sauce: shipped}", [], "test: unknown option words"),
         ("", ["game.judge=fair"], "game.judge: input should be 'strict' or 'paper', got 'fair'"),
+        ("", ["game.max_turn=3"], "test: unknown option game.max_turn; did you mean game.max_turns?"),
+        ("", ["game.name=kuhn_pokr"], "there is no game called 'kuhn_pokr'; did you mean kuhn_poker?"),
+        ("", ["game.name=kuhn_poker", "game.words=shipped"], "unknown option game.words; "),
+        ("", ["game=taboo"], "game: "),
+        ("", ["selfplay.roles.atacker.top_k=3"], "selfplay.roles: adversarial_taboo has no role atacker; its roles are attacker, defender"),
+        ("", ["rewards.roles=player_0"], "rewards.roles: adversarial_taboo has no role player_0; its roles are attacker, defender"),
         ("- 1", [], "test: expected a mapping of options, got list"),
         ("a: [", [], "test: not YAML"),
     ],

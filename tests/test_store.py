@@ -13,12 +13,12 @@ from spag.core.episodes import Episode, read_episodes
 from spag.core.errors import RunError, StorageError
 from spag.core.store import FolderLock, JsonlStore, cut_torn_line, write_atomically, write_rows
 from spag.core.types import Utterance
-from spag.games.taboo.types import Role
+from taboo_games import task_of
 
 
 def episode(number: int) -> Episode:
-    said = (Utterance(Role.ATTACKER, "Where do you\nswim? é"), Utterance(Role.DEFENDER, "In a lake.", "eos", (1, 2), (-0.5, -1.25)))
-    return Episode(id=f"g{number}", target_word="river", max_turns=5, history=said, seed=number)
+    said = (Utterance("attacker", "Where do you\nswim? é"), Utterance("defender", "In a lake.", "eos", (1, 2), (-0.5, -1.25)))
+    return Episode(id=f"g{number}", task=task_of("river"), history=said, seed=number)
 
 
 def test_rows_come_back_equal(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_rows_come_back_equal(tmp_path: Path) -> None:
 @pytest.mark.parametrize("finish", [None, "eos"])
 def test_a_field_that_is_none_takes_no_room_whatever_texts_say(tmp_path: Path, said: str, finish: str | None) -> None:
     path = tmp_path / "e.jsonl"
-    game = Episode(target_word="river", max_turns=1, history=(Utterance(Role.ATTACKER, said, finish),))
+    game = Episode(task=task_of("river", 1), history=(Utterance("attacker", said, finish),))
     write_rows(path, [game])
     [row] = map(json.loads, path.read_text().splitlines())
     assert row["history"] == [{"role": "attacker", "content": said, **({"finish_reason": finish} if finish else {})}]
@@ -42,7 +42,7 @@ def test_a_field_that_is_none_takes_no_room_whatever_texts_say(tmp_path: Path, s
     assert list(read_episodes(path)) == [game]
 
 
-@pytest.mark.parametrize("torn", [b"{", b'{"id":"g9","target_word":"ri', b'{"id":"g9"}', b"x" * 200_000])
+@pytest.mark.parametrize("torn", [b"{", b'{"id":"g9","task":{"id":"ri', b'{"id":"g9"}', b"x" * 200_000])
 def test_a_torn_last_line_is_cut_off_and_only_that(tmp_path: Path, torn: bytes) -> None:
     path = tmp_path / "e.jsonl"
     with JsonlStore(path) as store:

@@ -98,12 +98,10 @@ def rewards_command(
     from spag.games.registry import game_of_file
     from spag.runs.stages import write_samples
 
-    config = read_config(config_name, (*overrides, f"offline_rl.sft_data={sft}") if sft else overrides, seed)
-    mix = config.offline_rl
+    short = [f"offline_rl.sft_data={sft}"] if sft else []
+    config = read_config(config_name, (*overrides, *short), seed, game=game_of_file(episodes).name)
+    mix, game = config.offline_rl, config.game.build()
     rows = read_sft(mix.sft_data, mix.sft_samples, config.seed) if mix.sft_data and not imitation else []
-    game = game_of_file(episodes)
-    if game.name == config.game.name:
-        game = config.game.build()  # with its settings
     stats = write_samples(
         output,
         read_episodes(episodes),

@@ -1,4 +1,4 @@
-"""Reading and writing the options of ``config.py``: shipped presets, YAML files, dotted overrides (``--set selfplay.words=200``).
+"""Reading and writing the options of ``schema.py``: shipped presets, YAML files, dotted overrides (``--set selfplay.tasks=200``).
 
 Unknown keys are refused with the nearest known name. ``configuration_page`` makes ``docs/configuration.md``.
 """
@@ -16,7 +16,6 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from spag.config.schema import RunConfig
 from spag.core.errors import ConfigError
 from spag.games.registry import DEFAULT, names, setting_hints
-
 
 RENAMED = {
     "words.source": "game.words",
@@ -95,8 +94,9 @@ def configuration_page() -> str:
         "# Configuration",
         "",
         "Every option of a preset or a YAML file, and of `--set A.B=VALUE`. Defaults are the paper's for",
-        "LLaMA-2-7B. Made by `make docs`. Options of older files that are still read:",
-        f"{', '.join(f'`{old}` ({new})' for old, new in RENAMED.items())}.",
+        "LLaMA-2-7B. Made by `make docs`. Options of older files are still read under their old names:",
+        "",
+        *(f"- `{old}` is now `{new}`" for old, new in RENAMED.items()),
         "",
         "| option | default | meaning |",
         "| --- | --- | --- |",

@@ -1,6 +1,7 @@
-"""Every option, once, as pydantic models; ``configfile.py`` reads them from presets, YAML files and dotted overrides.
+"""Every option, once, as pydantic models; ``files.py`` reads them from presets, YAML files and dotted overrides.
 
-Defaults are the paper's hyper-parameters for LLaMA-2-7B (arXiv 2404.10642, section 4 and upstream's scripts). Imports no torch. ``docs/configuration.md`` is generated from the descriptions here.
+Defaults are the paper's hyper-parameters for LLaMA-2-7B (arXiv 2404.10642, section 4 and upstream's scripts). Imports no torch.
+``docs/configuration.md`` is generated from the descriptions here.
 """
 
 from pathlib import Path
@@ -19,6 +20,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from spag.core.errors import ConfigError
 from spag.games.base import Game
 from spag.games.registry import DEFAULT, get, settings_of
 
@@ -144,9 +146,9 @@ class OfflineRLConfig(TrainingConfig):
 
 class ImitationConfig(Section):
     episodes: list[str] = Field(
-        ["teacher"], description="teacher play: 'teacher' (games shipped with spag), or episode files (ours or upstream's)"
+        ["teacher"], description="teacher play: 'teacher' (games that the game ships), bot:NAME, or episode files (ours or upstream's)"
     )
-    max_episodes: PositiveInt | None = Field(None, description="use only so many games, drawn by seed; null uses all")
+    max_episodes: PositiveInt | None = Field(None, description="use only so many games, drawn by seed; null uses all (200 of a bot)")
     training: TrainingConfig = Field(default_factory=TrainingConfig)
 
 
@@ -203,13 +205,13 @@ class RewardsConfig(Section):
     )
     template: Literal["random", "game", "play"] = Field(
         "random",
-        description="paraphrase, layout and names of a sample's prompt. random: drawn per utterance, as the paper; game: drawn once a game, "
-        "which trains faster; play: the prompt of play, fastest",
+        description="paraphrase, layout and names of a sample's prompt. random: drawn per utterance, as the paper; game: drawn once a "
+        "game, which trains faster; play: the prompt of play, fastest",
     )
     completions: Literal["sampled", "text"] = Field(
         "sampled",
-        description="what is trained of an utterance. sampled: the tokens that the engine drew, where they are known; text: its text, tokenised "
-        "again and ended, as the published code",
+        description="what is trained of an utterance. sampled: the tokens that the engine drew, where they are known; text: its text, "
+        "tokenised again and ended, as the published code",
     )
 
 
@@ -254,3 +256,12 @@ class RunConfig(Section):
     offline_rl: OfflineRLConfig = Field(default_factory=OfflineRLConfig)
     arena: ArenaConfig = Field(default_factory=ArenaConfig)
     cluster: ClusterConfig = Field(default_factory=ClusterConfig)
+
+    @model_validator(mode="after")
+    def _roles_of_the_game(self) -> "RunConfig":
+        roles = self.game.build().roles
+        named = {"selfplay.roles": set(self.selfplay.roles), "rewards.roles": {self.rewards.roles} - {"both"}}
+        for option, given in named.items():
+            if unknown := sorted(given - set(roles)):
+                raise ConfigError(f"{option}: {self.game.name} has no role {unknown[0]}; its roles are {', '.join(roles)}")
+        return self

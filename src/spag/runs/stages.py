@@ -94,8 +94,6 @@ def write_samples(
 
     Raises ``DataError`` when no game gave a sample, unless there are only SFT rows; an older ``path`` then stays as it is.
     """
-    if rewards.roles not in ("both", *game.roles):
-        raise ConfigError(f"rewards.roles={rewards.roles}: {game.name} has the roles {' and '.join(game.roles)}; or say both")
     stats = RewardStats()
     settings = RewardSettings(
         discount=rewards.discount,
