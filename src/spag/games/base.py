@@ -23,13 +23,14 @@ class Figure:
     """A figure that a game measures in each finished game (1 or 0, or a count), and how it is shown.
 
     ``role``: whose figure it is; the arena shows it in that role's table. ``of``: the figure that it is a share of, ``None``: of games.
-    Above ``limit``, a share of self-play games gives the warning "N % <warning>".
+    ``is_count``: a count, shown as its mean over games. Above ``limit``, a share of self-play games gives the warning "N % <warning>".
     """
 
     name: str
     label: str
     role: str | None = None
     of: str | None = None
+    is_count: bool = False
     limit: float | None = None
     warning: str = ""
 
@@ -65,7 +66,9 @@ class Game(Protocol):
     outcomes: ClassVar[Mapping[str, Outcome]]
     figures: ClassVar[tuple[Figure, ...]]
     bots: ClassVar[Mapping[str, Bot]]
-    free_text: ClassVar[bool]
+    fixed_form: ClassVar[tuple[str, ...]]
+
+    def __hash__(self) -> int: ...
 
     def tasks(self, split: Split, count: int | None, seed: int) -> Sequence[Task]:
         """Return ``count`` tasks of a split, drawn by ``seed`` (all of them when ``None``). Raises ``ConfigError`` for too many."""
@@ -149,8 +152,8 @@ class TextGame:
     outcomes: ClassVar[Mapping[str, Outcome]]
     figures: ClassVar[tuple[Figure, ...]] = ()
     bots: ClassVar[Mapping[str, Bot]] = {}
-    free_text: ClassVar[bool] = True
-    """Whether players speak freely; games of fixed moves (``[bet]``) get no warnings about texts that repeat."""
+    fixed_form: ClassVar[tuple[str, ...]] = ()
+    """Roles that do not speak freely (``[bet]``, yes or no): in what they say, no figure of health looks for repetition or copies."""
 
     def rule(self, state: State) -> Result | None:
         """Return the result that the last utterance of ``state.history`` brought, ``None`` while the game goes on."""

@@ -1,0 +1,103 @@
+"""Conformance of what a game declares: names, roles, outcomes, figures, settings and tasks."""
+
+import pickle
+import re
+from functools import partial
+
+import msgspec
+
+from spag.core.errors import ConfigError, DataError
+from spag.core.types import Split, Task
+from spag.games.base import Game
+from spag.games.conformance.play import raises
+from spag.games.registry import get, settings_of
+
+
+def check_names(game: Game, seed: int) -> None:
+    assert re.fullmatch(r"[a-z][a-z0-9_]*", game.name), f"the name {game.name!r} must be lower-case letters, digits and _"
+    for text in (game.title, game.summary):
+        assert text.strip() and "\n" not in text, f"title and summary must be one line of text, not {text!r}"
+
+
+def check_roles(game: Game, seed: int) -> None:
+    assert len(set(game.roles)) == len(game.roles) == 2, f"a game has two roles, not {game.roles}"
+    assert set(game.role_help) == set(game.roles) and all(game.role_help.values()), "role_help must explain every role"
+
+
+def check_outcomes(game: Game, seed: int) -> None:
+    for name, outcome in game.outcomes.items():
+        assert name == outcome.name, f"outcome {outcome.name!r} is listed as {name!r}"
+        assert set(outcome.winners) <= set(game.roles), f"the winners of {name} are no roles: {outcome.winners}"
+        assert outcome.fault in (None, *game.roles), f"the fault of {name} is no role: {outcome.fault!r}"
+        assert outcome.fault not in outcome.winners, f"{name}: who breaks a rule cannot win"
+        assert outcome.rule.endswith(".") and "\n" not in outcome.rule, f"the rule of {name} must be a sentence"
+
+
+def check_labels_and_colors(game: Game, seed: int) -> None:
+    outcomes = list(game.outcomes.values())
+    assert len({outcome.label for outcome in outcomes}) == len(outcomes) >= 2, "outcomes need labels that differ"
+    assert len({outcome.color.lower() for outcome in outcomes}) == len(outcomes), "outcomes need colors that differ"
+    for outcome in outcomes:
+        assert re.fullmatch(r"#[0-9a-fA-F]{6}", outcome.color), f"the color of {outcome.name} is not #rrggbb: {outcome.color!r}"
+
+
+def check_figures(game: Game, seed: int) -> None:
+    names = [figure.name for figure in game.figures]
+    assert len(set(names)) == len(names), f"figures need names that differ: {names}"
+    assert len({figure.label for figure in game.figures}) == len(names), "figures need labels that differ"
+    for figure in game.figures:
+        assert figure.label and figure.role in (None, *game.roles), f"figure {figure.name} needs a label, and a role of the game or none"
+        assert figure.of is None or figure.of in names, f"figure {figure.name} is a share of {figure.of!r}, which is no figure"
+        assert figure.limit is None or (0 < figure.limit <= 1 and figure.warning), f"figure {figure.name}: a limit needs a warning"
+
+
+def check_settings_make_the_same_game(game: Game, seed: int) -> None:
+    again = get(game.name, **settings_of(game))
+    assert type(again) is type(game) and again == game, f"{game.name} with settings_of(game) is another game: {again}"
+
+
+def check_games_are_values(game: Game, seed: int) -> None:
+    copy = pickle.loads(pickle.dumps(game))
+    assert copy == game and hash(copy) == hash(game), "a game must survive pickling and be hashable"
+
+
+def check_tasks_are_json(game: Game, seed: int) -> None:
+    for task in game.tasks(Split.TRAIN, None, seed)[:50]:
+        assert msgspec.json.decode(msgspec.json.encode(task), type=Task) == task, f"task {task.id!r} does not survive JSON: {task.data}"
+        shown = game.describe_task(task)
+        assert shown.strip() and "\n" not in shown, f"describe_task must give one line, not {shown!r}"
+
+
+def check_splits_are_disjoint(game: Game, seed: int) -> None:
+    train, held_out = ([task.id for task in game.tasks(split, None, seed)] for split in Split)
+    assert train and held_out, "both splits need tasks"
+    assert len({*train, *held_out}) == len(train) + len(held_out), "task ids must be unique, and no task in both splits"
+
+
+def check_tasks_follow_count_and_seed(game: Game, seed: int) -> None:
+    for split in Split:
+        every = {task.id for task in game.tasks(split, None, seed)}
+        for count in {0, 1, min(7, len(every)), len(every)}:
+            drawn = game.tasks(split, count, seed)
+            ids = {task.id for task in drawn}
+            assert len(ids) == len(drawn) == count and ids <= every, f"tasks({split}, {count}) gives {len(ids)} tasks of the split"
+            assert drawn == game.tasks(split, count, seed), f"tasks({split}, {count}) differ between calls with the same seed"
+
+
+def check_too_many_tasks_are_refused(game: Game, seed: int) -> None:
+    for split in Split:
+        count = len(game.tasks(split, None, seed)) + 1
+        assert raises(ConfigError, partial(game.tasks, split, count, seed)), f"{count} tasks of {split} must raise ConfigError"
+
+
+def check_foreign_tasks_are_refused(game: Game, seed: int) -> None:
+    assert raises(DataError, partial(game.start, Task("foreign", {}), seed)), "start must raise DataError for a task of another game"
+
+
+def check_custom_tasks_are_playable(game: Game, seed: int) -> None:
+    for text in ("", "\x00", "[" * 200, game.describe_task(game.tasks(Split.TRAIN, 1, seed)[0])):
+        try:
+            task = game.custom_task(text)
+        except DataError:
+            continue
+        assert game.to_move(game.start(task, seed)) in game.roles, f"the task that custom_task made of {text!r} cannot be played"

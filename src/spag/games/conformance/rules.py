@@ -1,0 +1,116 @@
+"""Conformance of a game's rules: positions, results, replay, figures and bots."""
+
+import math
+import pickle
+from functools import partial
+from itertools import pairwise
+
+import msgspec
+
+from spag.core.episodes import Episode, episode_of
+from spag.core.types import Split, Utterance
+from spag.games.base import Game
+from spag.games.conformance.play import ended_games, odd_texts, play, played_games, raises, unfinished
+
+
+def check_start_is_pure(game: Game, seed: int) -> None:
+    for task in game.tasks(Split.TRAIN, 2, seed):
+        state = game.start(task, seed)
+        assert state == game.start(task, seed), "start gives different positions for the same task and seed"
+        assert not state.history and game.to_move(state) in game.roles, "a game starts without utterances, with somebody to move"
+
+
+def check_apply_is_pure(game: Game, seed: int) -> None:
+    for states in played_games(game, seed):
+        for before, after in pairwise(states):
+            copy = pickle.loads(pickle.dumps(before))
+            assert game.apply(before, after.history[-1]) == after, "apply gives different positions for the same move"
+            assert before == copy, "apply changes the position that it was given"
+
+
+def check_wrong_role_is_refused(game: Game, seed: int) -> None:
+    for state, role in unfinished(game, seed):
+        other = game.roles[1 - game.roles.index(role)]
+        assert raises(ValueError, partial(game.apply, state, Utterance(other, "Hi"))), f"{other} may move when it is the {role}'s turn"
+
+
+def check_finished_games_stay_finished(game: Game, seed: int) -> None:
+    for first, *_, last in played_games(game, seed):
+        for role in game.roles:
+            assert raises(ValueError, partial(game.apply, last, Utterance(role, "Hi"))), f"the {role} may move after the end"
+        assert raises(ValueError, partial(game.result, first)), "result must raise ValueError while the game goes on"
+
+
+def check_garbage_is_an_outcome(game: Game, seed: int) -> None:
+    [task] = game.tasks(Split.TRAIN, 1, seed)
+    for text in odd_texts(game, task):
+        [*_, last] = play(game, task, seed, lambda _, rng, text=text: text)  # type: ignore[misc]
+        assert game.result(last).outcome in game.outcomes, f"a game of {text[:40]!r} ends with an outcome that is not declared"
+
+
+def check_results_are_complete(game: Game, seed: int) -> None:
+    for _, history, result in ended_games(game, seed):
+        assert result.outcome in game.outcomes, f"the outcome {result.outcome!r} is not declared"
+        assert set(result.rewards) == set(game.roles), f"{result.outcome}: rewards are of {set(result.rewards)}, not of every role"
+        assert all(math.isfinite(reward) for reward in result.rewards.values()), f"{result.outcome}: rewards must be finite"
+        assert result.length == len(history), f"{result.outcome}: length is {result.length} after {len(history)} utterances"
+        assert result.reason.strip() and "\n" not in result.reason, f"{result.outcome}: the reason must be one line: {result.reason!r}"
+
+
+def check_rewards_agree_with_outcomes(game: Game, seed: int) -> None:
+    for _, _, result in ended_games(game, seed):
+        outcome, rewards = game.outcomes[result.outcome], result.rewards
+        won = [rewards[role] for role in outcome.winners]
+        lost = [rewards[role] for role in game.roles if role not in outcome.winners]
+        assert not won or not lost or min(won) > max(lost), f"{outcome.name}: {outcome.winners} win, but the rewards are {dict(rewards)}"
+        fault = outcome.fault
+        assert fault is None or rewards[fault] == min(rewards.values()), f"{outcome.name}: {fault} breaks a rule, but {dict(rewards)}"
+
+
+def check_replay_agrees_with_play(game: Game, seed: int) -> None:
+    for task, history, result in ended_games(game, seed):
+        assert game.replay(task, history, seed) == result, f"replay of {task.id!r} differs from {result}"
+        later = [*history, *(Utterance(role, "And another thing.") for role in game.roles)]
+        assert game.replay(task, later, seed).length == result.length, "replay counts what was said after the end"
+
+
+def check_games_cut_short_are_judged(game: Game, seed: int) -> None:
+    for task, history, _ in ended_games(game, seed):
+        for length in range(len(history)):
+            result = game.replay(task, history[:length], seed)
+            assert result.outcome in game.outcomes and set(result.rewards) == set(game.roles), f"cut after {length}: {result}"
+            assert result.length == length, f"cut after {length} utterances, yet the length is {result.length}"
+
+
+def check_episodes_are_read_back(game: Game, seed: int) -> None:
+    for task, history, result in ended_games(game, seed):
+        episode = Episode(task=task, history=tuple(history), game=game.name, outcome=result.outcome, rewards=result.rewards)
+        row = msgspec.json.decode(msgspec.json.encode(episode))
+        assert episode_of(row, "row 1") == episode, f"an episode of {task.id!r} does not survive its file"
+
+
+def check_measures(game: Game, seed: int) -> None:
+    shares = {figure.name: figure.of for figure in game.figures}
+    for task, history, result in ended_games(game, seed):
+        found = game.measure(task, history, result)
+        assert set(found) <= set(shares), f"measure gives figures that are not declared: {set(found) - set(shares)}"
+        for name, count in found.items():
+            assert isinstance(count, int) and count >= 0, f"figure {name} must be a count, not {count!r}"
+            of = shares[name]
+            assert of is None or count <= found.get(of, 0), f"figure {name} is {count}, more than {of}, which it is a share of"
+
+
+def check_explanations(game: Game, seed: int) -> None:
+    for task, history, result in ended_games(game, seed):
+        if history and not game.outcomes[result.outcome].is_draw:
+            span = game.explain(task, history, result)
+            assert span is None or 0 <= span[0] < span[1] <= len(history[-1].content), f"explain gives no span of the text: {span}"
+
+
+def check_bots(game: Game, seed: int) -> None:
+    for name, bot in game.bots.items():
+        for task in game.tasks(Split.TRAIN, None, seed)[:20]:
+            [*_, last] = play(game, task, seed, bot)
+            result = game.result(last)
+            assert game.outcomes[result.outcome].fault is None, f"the bot {name} breaks a rule: {result.reason}"
+            assert play(game, task, seed, bot)[-1] == last, f"the bot {name} does not depend on observation and generator alone"
