@@ -1,7 +1,7 @@
-"""What an utterance from an endpoint costs this process: CPU time with 256 games in flight, against a local stub.
+"""CPU time of an utterance from an endpoint, with 256 games in flight against a local stub.
 
-Ours is real play, judging included. The baseline is what one would write by hand: the ``openai`` package's
-client and ``asyncio.gather``, 256 calls at once with the first prompt, no game around them. The unit is utterances per second of CPU
+Ours is real play, judging included. The baseline is what one would write by hand: the ``openai`` package's default client and
+``asyncio.gather``, 256 calls at once with the first prompt, no game around them. The unit is utterances per second of CPU
 time; ``more["cpu_ms"]`` is the CPU time of one utterance.
 
     python -m benchmarks.endpoint [--games N] [--pairs N]
@@ -21,17 +21,16 @@ from functools import partial
 import openai
 
 from benchmarks.harness import Contest, Reading, compete
-from spag.core.types import Observation
+from spag.core.types import Split
 from spag.engines.base import Sampling
 from spag.engines.openai.engine import OpenAIEngine
-from spag.games.taboo.prompts import play_prompt
-from spag.games.taboo.types import Role
-from spag.games.taboo.wordlist import shipped_words
-from spag.rollout.runner import Player, PlayStats, game_specs, play
+from spag.games.registry import get
+from spag.rollout.runner import Player, PlayStats, game_specs, next_request, play
 
 IN_FLIGHT = 256
 GAMES = 512
-TARGET_MS = 1.0
+TARGET_MS = 2.0
+TABOO = get("adversarial_taboo", words="shipped")
 
 
 @contextmanager
@@ -48,9 +47,9 @@ def ours(url: str, games: int) -> Reading:
     """Play ``games`` games of Taboo."""
     engine, stats = OpenAIEngine("stub", base_url=url, concurrency=IN_FLIGHT), PlayStats()
     player = Player(engine, "stub", Sampling())
-    specs = game_specs(shipped_words()[:games], 1, seed=0)
+    specs = game_specs(TABOO.tasks(Split.TRAIN, games, seed=0), 1, seed=0)
     began = time.process_time()
-    for _ in play(specs, {Role.ATTACKER: player, Role.DEFENDER: player}, in_flight=IN_FLIGHT, stats=stats):
+    for _ in play(specs, dict.fromkeys(TABOO.roles, player), game=TABOO, in_flight=IN_FLIGHT, stats=stats):
         pass
     seconds = time.process_time() - began
     engine.close()
@@ -63,7 +62,8 @@ def by_hand(url: str, calls: int) -> Reading:
 
 
 async def _by_hand(url: str, calls: int) -> Reading:
-    prompt = play_prompt(Observation(Role.ATTACKER, (), 5, "river"))
+    start = TABOO.start(TABOO.tasks(Split.TRAIN, 1, seed=0)[0], seed=0)
+    prompt = next_request("", TABOO, start, 0, 0, Sampling()).prompt
     gate = asyncio.Semaphore(IN_FLIGHT)
     async with openai.AsyncOpenAI(api_key="none", base_url=url) as client:
 
