@@ -20,7 +20,7 @@ from spag.engines.vllm.worker import WorkerOutput
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.tokens import PromptStyle, encode_prompt
 
-GREEDY = Sampling(temperature=0.0, max_new_tokens=24)
+GREEDY = Sampling(temperature=0.0, max_new_tokens=12)
 PROMPTS = ["Describe an apple.", "Describe an apple. It is", "a", "The attacker spoke first. " * 8, "Ünïcode ☃ and\nlines"]
 
 
@@ -56,7 +56,7 @@ def test_greedy_play_is_that_of_the_transformers_engine(vllm_engines: list[VLLME
 
 
 def test_log_probabilities_are_those_of_the_raw_distribution(vllm_engines: list[VLLMEngine], tiny_vllm: TinyVLLM) -> None:
-    drawn = ask(vllm_engines[0], PROMPTS, Sampling(temperature=1.5, top_p=0.8, top_k=50, max_new_tokens=24))
+    drawn = ask(vllm_engines[0], PROMPTS, Sampling(temperature=1.5, top_p=0.8, top_k=50, max_new_tokens=12))
     model, tokenizer = load_model(str(tiny_vllm.base), dtype="float32", device="cpu"), load_tokenizer(str(tiny_vllm.base))
     for prompt, completion in zip(PROMPTS, drawn, strict=True):
         assert completion.token_ids is not None
@@ -94,7 +94,7 @@ def test_more_text_than_one_step_takes_is_drawn_by_seed_all_the_same(vllm_engine
 
 
 def test_a_prompt_that_leaves_no_room_is_refused(vllm_engines: list[VLLMEngine]) -> None:
-    with pytest.raises(EngineError, match=r"game: a prompt of 501 tokens and max_new_tokens=24 exceed 512 tokens; raise engine.max_length"):
+    with pytest.raises(EngineError, match=r"game: a prompt of 501 tokens and max_new_tokens=12 exceed 512 tokens; raise engine.max_length"):
         vllm_engines[0].submit(Request("game", "x" * 500, GREEDY, 0))
     assert vllm_engines[0].poll() == []
 
