@@ -1,6 +1,5 @@
-"""Results as tables on standard output."""
+"""Results as tables on standard output, for any game: labels and order are those of its outcomes and figures."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,18 +11,21 @@ from rich.text import Text
 from spag.algorithms.spag import RewardStats
 from spag.cli.console import new_table
 from spag.core.episodes import Episode
+from spag.core.types import Result
 from spag.display.figures import p_value
 from spag.engines.pricing import Price
-from spag.games.taboo.types import Outcome, Role, Verdict
+from spag.evaluation.arena.paired import compared
+from spag.evaluation.health import free_roles, watches_openings
+from spag.evaluation.results import load_results
+from spag.games.base import Game
+from spag.games.registry import get
 from spag.rollout.writer import PlaySummary
-from spag.runs.manifest import Manifest
+from spag.runs.reading import RunFolder
 
-_LABELS = {
-    Outcome.ATTACKER_WINS: "attacker wins",
-    Outcome.DEFENDER_WINS: "defender wins",
-    Outcome.ATTACKER_VIOLATION: "attacker breaks the rules",
-    Outcome.TIE: "tie",
-}
+_RATES = 5
+"""Rates with intervals that fit beside a name in 80 columns."""
+_PAIR_WIDTH = 20
+"""Longer pairs of names take two lines."""
 
 
 def _console() -> Console:
@@ -32,29 +34,30 @@ def _console() -> Console:
 
 def print_run(folder: Path) -> None:
     """Show what a finished run came to, and where to look next."""
-    stages = Manifest.open(folder).stages
+    run = RunFolder.open(folder)
     table = new_table("Stages", "stage", "time")
     table.add_column("result")
-    for name, stage in stages.items():
-        table.add_row(name, f"{stage['seconds'] / 60:.1f} min", Text(_stage_line(stage["results"])))
+    for name, stage in run.stages.items():
+        table.add_row(name, f"{stage['seconds'] / 60:.1f} min", Text(_stage_line(run.game, stage["results"])))
     _console().print(table)
-    health = {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*/health.json"))}
-    if health:
+    if health := {play.name: play.health for play in run.plays if play.health}:
         print_health(health)
     print_arena(folder / "arena" / "results.json")
-    total = sum(stage["seconds"] for stage in stages.values()) / 60
-    _console().print(f"This run is complete: {total:.1f} minutes of work in {folder}/", soft_wrap=True)
-    _console().print(f"  the games    spag judge {folder}/arena/episodes.jsonl --show 5", soft_wrap=True)
-    _console().print(
-        f"  the models   {folder}/imitation/checkpoint, {folder}/iteration-*/checkpoint (plain transformers folders)", soft_wrap=True
-    )
-    _console().print(f"  the figures  {folder}/arena/results.json, {folder}/*/metrics.jsonl", soft_wrap=True)
+    total = sum(stage["seconds"] for stage in run.stages.values()) / 60
+    for line in (
+        f"This run is complete: {total:.1f} minutes of work in {folder}/",
+        f"  the games    spag judge {folder}/arena/episodes.jsonl --show 5",
+        f"  the models   {folder}/imitation/checkpoint, {folder}/iteration-*/checkpoint (plain transformers folders)",
+        f"  the figures  {folder}/arena/results.json, {folder}/*/metrics.jsonl",
+    ):
+        _console().print(line, soft_wrap=True, markup=False)
 
 
-def _stage_line(results: Mapping[str, Any]) -> str:
+def _stage_line(game: Game, results: Mapping[str, Any]) -> str:
     if "outcomes" in results and "games" in results:
-        shares = "  ".join(f"{_LABELS[Outcome(name)]} {count}" for name, count in sorted(results["outcomes"].items()))
-        return f"{results['games']} games: {shares}"
+        counts = results["outcomes"]
+        shown = "  ".join(f"{outcome.label} {counts[name]}" for name, outcome in game.outcomes.items() if name in counts)
+        return f"{results['games']} games: {shown}"
     if "role_weights" in results:
         weights = {role: f" (weight {weight})" for role, weight in results["role_weights"].items()}  # ties have none
         counts = "  ".join(f"{role} {count}{weights.get(role, '')}" for role, count in results["samples"].items())
@@ -66,23 +69,45 @@ def _stage_line(results: Mapping[str, Any]) -> str:
 
 def print_arena(path: Path) -> None:
     """Show the arena's rates by role, who beat whom, ratings, and what differs by more than chance."""
-    results = json.loads(path.read_text(encoding="utf-8"))
+    results = load_results(path)
+    game = get(results["game"])
+    for role in game.roles:
+        shown = _role_columns(game, role)
+        rows = [
+            (row["name"], str(row["games"]), *(_rate(row.get(key), scale) for key, (_, scale) in shown.items()))
+            for row in results["roles"]
+            if row["role"] == role
+        ]
+        columns = ("player", "games", *(label for label, _ in shown.values()))
+        _print_rows(f"As {role} (held-out tasks, % with 95 % interval over tasks)", columns, rows)
+    _print_matrix(game, results["matrix"])
+    if any(len(outcome.winners) == 1 for outcome in game.outcomes.values()):
+        _print_rows(
+            "Wins in both roles, difference in points of 100 games (undecided: ½)",
+            ("players", "games", "first", "second", "undecided", "difference", "p"),
+            [_head_to_head(row) for row in results["pairs"]],
+        )
+        ratings = [(row["name"], _interval(row["points"], row["low"], row["high"])) for row in results["ratings"]]
+        _print_rows("Elo rating (95 % interval)", ("player", "points over the first"), ratings)
+    _print_paired(game, results["paired"])
+
+
+def _role_columns(game: Game, role: str) -> dict[str, tuple[str, int]]:
+    """Return label and scale of a role's rates, those that the game can bring about; ``empty`` where there is room."""
+    outcomes = game.outcomes.values()
     columns = {
-        Role.ATTACKER: {"win": "wins", "tie": "ties", "violation": "breaks the rules", "loss": "loses", "empty": "empty"},
-        Role.DEFENDER: {"win": "wins", "tie": "ties", "loss": "loses", "guess": "announces a guess", "guessed_right": "of these right"},
+        "win": ("wins", any(role in one.winners for one in outcomes)),
+        "tie": ("ties", any(one.is_draw for one in outcomes)),
+        "violation": ("breaks the rules", any(one.fault == role for one in outcomes)),
+        "loss": ("loses", any(one.winners and role not in one.winners for one in outcomes)),
     }
-    for role, shown in columns.items():
-        rows = [(row["name"], str(row["games"]), *(_percent(row[key]) for key in shown)) for row in results["roles"] if row["role"] == role]
-        _print_rows(f"As {role} (held-out words, % with 95 % interval over words)", ("player", "games", *shown.values()), rows)
-    _print_matrix(results.get("matrix", []))
-    _print_rows(
-        "Wins in both roles, difference in points of 100 games (undecided: ½)",
-        ("players", "games", "first", "second", "undecided", "difference", "p"),
-        [_head_to_head(row) for row in results["pairs"] if "wins" in row],
-    )
-    ratings = [(row["name"], _interval(row["points"], row["low"], row["high"])) for row in results.get("ratings", [])]
-    _print_rows("Elo rating (95 % interval)", ("player", "points over the first"), ratings)
-    _print_paired(results.get("paired", []))
+    shown = {key: (label, 100) for key, (label, is_possible) in columns.items() if is_possible}
+    shown |= {
+        figure.name: (figure.label.removeprefix(f"{role}: "), 1 if figure.is_count else 100)
+        for figure in game.figures
+        if figure.role == role
+    }
+    return shown | ({"empty": ("empty", 100)} if len(shown) < _RATES else {})
 
 
 def _print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -90,41 +115,47 @@ def _print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     if not rows:
         return
     table = new_table(title, *columns)
-    table.columns[0].no_wrap = all(" " not in row[0] for row in rows)  # a name is cut last, when headers and figures are wrapped
+    table.columns[0].no_wrap = True  # a name is cut last, when headers and figures are wrapped
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     _console().print(table)
 
 
-def _print_matrix(cells: Sequence[Mapping[str, Any]]) -> None:
-    counts = {(cell["attacker"], cell["defender"]): cell for cell in cells}
-    names = list(dict.fromkeys(cell[side] for cell in cells for side in ("attacker", "defender")))
-
-    def shown(attacker: str, defender: str) -> str:
-        cell = counts.get((attacker, defender))
-        if not cell:
-            return ""
-        parts = (cell["attacker_wins"], cell["defender_wins"], cell["ties"], cell["violations"])
-        return " / ".join(f"{100 * part / cell['games']:.0f}" for part in parts)
-
-    title = "% attacker wins / defender wins / ties / violations"
-    _print_rows(title, ("attacker \\ defender", *names), [(name, *(shown(name, other) for other in names)) for name in names])
+def _print_matrix(game: Game, cells: Sequence[Mapping[str, Any]]) -> None:
+    shown = {
+        tuple(cell["players"]): " / ".join(f"{100 * cell['outcomes'].get(name, 0) / cell['games']:.0f}" for name in game.outcomes)
+        for cell in cells
+    }
+    names = list(dict.fromkeys(name for players in shown for name in players))
+    title = "% " + " / ".join(outcome.label for outcome in game.outcomes.values())
+    rows = [(name, *(shown.get((name, other), "") for other in names)) for name in names]
+    _print_rows(title, (" \\ ".join(game.roles), *names), rows)
 
 
-def _print_paired(rows: Sequence[Mapping[str, Any]]) -> None:
-    pairs: dict[str, dict[str, str]] = {}
+def _print_paired(game: Game, rows: Sequence[Mapping[str, Any]]) -> None:
+    pairs: dict[str, dict[tuple[str, str], str]] = {}
     for row in rows:
         first, second = (f"{100 * row[side]['rate']:.0f}" for side in ("one", "other"))
-        pairs.setdefault(" - ".join(row["players"]), {})[row["outcome"]] = f"{first} - {second}  p {p_value(row['difference']['p_value'])}"
-    labels = {"attacker_wins": "wins as attacker", "attacker_violation": "breaks the rules", "defender_wins": "wins as defender"}
-    shown = [(players, *(cells.get(outcome, "-") for outcome in labels)) for players, cells in pairs.items()]
-    _print_rows("On the same words, against the same opponents (%)", ("players", *labels.values()), shown)
+        cell = f"{first} - {second}  p {p_value(row['difference']['p_value'])}"
+        pairs.setdefault(_pair(row), {})[row["role"], row["outcome"]] = cell
+    won_by = Counter(outcome.name for _, outcome in compared(game))
+    labels = {
+        (role, outcome.name): outcome.label if won_by[outcome.name] == 1 else f"{outcome.label} ({role})"
+        for role, outcome in compared(game)
+    }
+    shown = [(players, *(cells.get(key, "-") for key in labels)) for players, cells in pairs.items()]
+    _print_rows("On the same tasks, against the same opponents (%)", ("players", *labels.values()), shown)
 
 
 def _head_to_head(row: Mapping[str, Any]) -> tuple[str, ...]:
     score = row["score"]
     shown = (_interval(100 * score["mean"], 100 * score["low"], 100 * score["high"]), p_value(score["p_value"])) if score else ("-", "-")
-    return (" - ".join(row["players"]), *(str(count) for count in (row["games"], *row["wins"], row["undecided"])), *shown)
+    return (_pair(row), *(str(count) for count in (row["games"], *row["wins"], row["undecided"])), *shown)
+
+
+def _pair(row: Mapping[str, Any]) -> str:
+    text = " - ".join(row["players"])
+    return text if len(text) <= _PAIR_WIDTH else " -\n".join(row["players"])
 
 
 def _interval(value: float, low: float, high: float) -> str:
@@ -132,22 +163,33 @@ def _interval(value: float, low: float, high: float) -> str:
 
 
 def print_health(figures: Mapping[str, Mapping[str, Any]]) -> None:
-    """Show what ``iteration_health`` gave, a column for each name, and the warnings below."""
-    shares = {
-        "attacker_wins": "attacker wins", "induced": "  by luring the defender", "wrong_guess": "  by a wrong guess",
-        "first_wrong_guess": "    in its first utterance", "defender_wins": "defender wins", "ties": "ties",
-        "violations": "attacker breaks the rules", "hidden_leaks": "leaks that only strict judging sees",
-        "shared_openings": "openings used for 2 words or more", "generic_openings": "openings used for 3 words or more",
-        "empty": "utterances empty", "repeated": "  said before in the game",
-        "copied": "  copied from the rules", "refusals": "  refusing to play",
-    }  # fmt: skip
+    """Show what ``health`` gave, a column for each name, and the warnings below."""
     columns = list(figures.values())
-    rows = [("games", *(f"{one['games']:,}" for one in columns)), ("utterances a game", *(f"{one['mean_length']:.1f}" for one in columns))]
-    rows += [(f"{label}, %", *(f"{100 * one[key]:.1f}" for one in columns)) for key, label in shares.items()]
-    for role in Role:
+    game = get(columns[0]["game"])
+    texts = {"empty": "utterances empty"}
+    if watches_openings(game):
+        texts |= {"shared_openings": "openings used for 2 tasks or more", "generic_openings": "openings used for 3 tasks or more"}
+    if free_roles(game):
+        texts |= {"repeated": "utterances said before in the game", "copied": "  copied from the rules", "refusals": "  refusing to play"}
+
+    def shares(label: str, values: Iterable[float | None], scale: int = 100) -> tuple[str, ...]:
+        return (f"{label}, %" if scale == 100 else label, *("-" if value is None else f"{scale * value:.1f}" for value in values))
+
+    rows: list[tuple[str, ...]] = [
+        ("games", *(f"{one['games']:,}" for one in columns)),
+        ("utterances a game", *(f"{one['mean_length']:.1f}" for one in columns)),
+        *(shares(outcome.label, (one["outcomes"].get(name) for one in columns)) for name, outcome in game.outcomes.items()),
+        *(
+            shares(figure.label, (one["figures"].get(figure.name) for one in columns), 1 if figure.is_count else 100)
+            for figure in game.figures
+        ),
+        *(shares(label, (one[key] for one in columns)) for key, label in texts.items()),
+    ]
+    for role in free_roles(game):
+        said = [one["roles"][role] for one in columns]
         rows += [
-            (f"{role}: words an utterance", *(f"{one[role]['mean_words']:.1f}" for one in columns)),
-            (f"{role}: distinct-1, distinct-2", *(f"{one[role]['distinct_1']:.2f}, {one[role]['distinct_2']:.2f}" for one in columns)),
+            (f"{role}: words an utterance", *(f"{one['mean_words']:.1f}" for one in said)),
+            (f"{role}: distinct-1, distinct-2", *(f"{one['distinct_1']:.2f}, {one['distinct_2']:.2f}" for one in said)),
         ]
     _print_rows("Health of play", ("", *figures), rows)
     warnings = [f"warning: {name}: {line}" for name, one in figures.items() for line in one["warnings"]]
@@ -157,16 +199,17 @@ def print_health(figures: Mapping[str, Mapping[str, Any]]) -> None:
         _console().print()
 
 
-def _percent(rate: Mapping[str, float]) -> str:
-    if not rate["total"]:
+def _rate(rate: Mapping[str, float] | None, scale: int) -> str:
+    """Show a share in per cent with its interval (``scale`` 100), or a mean count (``scale`` 1)."""
+    if not rate or not rate["total"]:
         return "-"
-    return f"{100 * rate['rate']:.0f} ({100 * rate['low']:.0f}-{100 * rate['high']:.0f})"
+    return f"{100 * rate['rate']:.0f} ({100 * rate['low']:.0f}-{100 * rate['high']:.0f})" if scale == 100 else f"{rate['rate']:.1f}"
 
 
-def print_play(summary: PlaySummary, price: Price | None) -> None:
+def print_play(summary: PlaySummary, game: Game, price: Price | None) -> None:
     """Show what was played, its tokens, and their cost when the price is known."""
     console, stats = _console(), summary.stats
-    console.print(f"{summary.games} games in the file, {summary.played_now} played now: {summary.describe()}", soft_wrap=True)
+    console.print(f"{summary.games} games in the file, {summary.played_now} played now: {summary.describe(game)}", soft_wrap=True)
     console.print(
         f"{stats.utterances} utterances, {stats.empty} empty, {stats.retries} drawn again, "
         f"{stats.prompt_tokens:,} prompt and {stats.completion_tokens:,} completion tokens",
@@ -176,39 +219,38 @@ def print_play(summary: PlaySummary, price: Price | None) -> None:
         console.print(f"cost: {price.cost_usd(stats.prompt_tokens, stats.completion_tokens):.4f} USD")
 
 
-def print_outcomes(verdicts: Iterable[Verdict]) -> None:
-    """Count verdicts by outcome."""
-    counts, length = Counter[Outcome](), 0
-    for verdict in verdicts:
-        counts[verdict.outcome] += 1
-        length += verdict.length
+def print_outcomes(game: Game, results: Iterable[Result]) -> None:
+    """Count results by outcome."""
+    counts, length = Counter[str](), 0
+    for result in results:
+        counts[result.outcome] += 1
+        length += result.length
     total = counts.total()
     table = new_table(f"{total:,} games, {length / max(total, 1):.1f} utterances on average", "outcome", "games", "share")
-    for outcome in Outcome:
-        table.add_row(_LABELS[outcome], f"{counts[outcome]:,}", f"{100 * counts[outcome] / max(total, 1):.1f} %")
+    for name, outcome in game.outcomes.items():
+        table.add_row(outcome.label, f"{counts[name]:,}", f"{100 * counts[name] / max(total, 1):.1f} %")
     _console().print(table)
 
 
-def print_rewards(stats: RewardStats, sft_rows: int) -> None:
-    """Show games by outcome, samples and weights by role."""
-    title = f"{sum(stats.outcomes.values()):,} games, {stats.samples.total():,} samples, {sft_rows:,} SFT rows"
+def print_rewards(game: Game, stats: RewardStats, sft_rows: int) -> None:
+    """Show games won, samples and weights by role, and the games that nobody won."""
+    title = f"{stats.outcomes.total():,} games, {stats.samples.total():,} samples, {sft_rows:,} SFT rows"
     table = new_table(title, "role", "games won", "samples", "weight")
-    won = {Role.ATTACKER: stats.outcomes[Outcome.ATTACKER_WINS], Role.DEFENDER: stats.outcomes[Outcome.DEFENDER_WINS]}
-    for role in Role:
-        table.add_row(str(role), f"{won[role]:,}", f"{stats.samples[role]:,}", f"{stats.role_weights.get(role, 0):.3f}")
+    for role in game.roles:
+        table.add_row(role, f"{stats.wins[role]:,}", f"{stats.samples[role]:,}", f"{stats.role_weights.get(role, 0):.3f}")
     _console().print(table)
-    ties, violations = stats.outcomes[Outcome.TIE], stats.outcomes[Outcome.ATTACKER_VIOLATION]
-    _console().print(f"ties {ties:,}, attacker violations {violations:,}, empty utterances left out {stats.empty_targets:,}")
+    undecided = [f"{one.label} {stats.outcomes[one.name]:,}" for one in game.outcomes.values() if not one.winners]
+    _console().print(", ".join((*undecided, f"empty utterances left out {stats.empty_completions:,}")), soft_wrap=True)
 
 
-def print_game(episode: Episode, verdict: Verdict) -> None:
+def print_game(game: Game, episode: Episode, result: Result) -> None:
     """Show one game as a dialogue with the judge's reason. Texts are printed as they are, never as markup."""
-    console = _console()
-    console.print(Text(f"target word: {episode.target_word}", style="bold"))
-    for said in episode.history[: verdict.length]:
-        style = "cyan" if said.role is Role.ATTACKER else "magenta"
-        console.print(Text.assemble((f"{said.role:>9}  ", style), _printable(said.content)))
-    console.print(Text(f"  verdict  {_LABELS[verdict.outcome]}: {_printable(verdict.reason)}\n", style="italic"))
+    console, width = _console(), max(map(len, game.roles))
+    console.print(Text(f"{game.title}: {_printable(game.describe_task(episode.task))}", style="bold"))
+    for said in episode.history[: result.length]:
+        style = "cyan" if said.role == game.roles[0] else "magenta"
+        console.print(Text.assemble((f"{said.role:>{width}}  ", style), _printable(said.content)))
+    console.print(Text(f"  verdict  {game.outcomes[result.outcome].label}: {_printable(result.reason)}\n", style="italic"))
 
 
 def _printable(text: str) -> str:

@@ -103,8 +103,8 @@ def health(episodes: Iterable[Episode], game: Game) -> dict[str, Any]:
 
     Shares of games: ``outcomes``; ``figures``, the game's own (some are shares of another figure); ``shared_openings``, where the first
     utterance opens a game on another task too; ``generic_openings``, where it opens games on at least ``GENERIC_TASKS`` tasks.
-    Shares of utterances: ``empty``; ``repeated``, said before in the same game by whomever; ``copied``, with ``COPIED_WORDS`` words on end
-    from the prompt's templates; ``refusals``. Lengths are in utterances. Without games every figure is 0.
+    Shares of utterances: ``empty``; and of those of free form ``repeated``, said before in the same game by whomever; ``copied``, with
+    ``COPIED_WORDS`` words on end from the prompt's templates; ``refusals``. Lengths are in utterances. Without games every figure is 0.
     """
     counts = _Counts(game, _template_grams(game.template_texts()), {role: _Texts() for role in game.roles})
     for episode in episodes:
@@ -128,6 +128,8 @@ def _count_texts(counts: _Counts, episode: Episode, result: Result) -> None:
         words = _WORD.findall(text)
         counts.roles[said.role].add(words)
         counts.found["empty"] += not text
+        if said.role in counts.game.fixed_form:
+            continue
         counts.found["repeated"] += bool(text) and text in said_before
         counts.found["copied"] += not counts.template_grams.isdisjoint(_ngrams(words, COPIED_WORDS))
         counts.found["refusals"] += _REFUSAL.search(text) is not None
@@ -136,7 +138,8 @@ def _count_texts(counts: _Counts, episode: Episode, result: Result) -> None:
 
 def _figures(counts: _Counts) -> dict[str, Any]:
     games, measured = max(1, len(counts.lengths)), counts.measured
-    utterances = max(1, sum(len(texts.lengths) for texts in counts.roles.values()))
+    spoken = {role: len(texts.lengths) for role, texts in counts.roles.items()}
+    free = max(1, sum(spoken[role] for role in free_roles(counts.game)))
     shared, generic = (
         sum(count for key, count in counts.openings.items() if len(counts.tasks[key]) >= least) for least in (2, GENERIC_TASKS)
     )
@@ -148,7 +151,8 @@ def _figures(counts: _Counts) -> dict[str, Any]:
         "mean_length": sum(counts.lengths) / games,
         "median_length": float(median(counts.lengths or [0])),
         "roles": {role: asdict(texts.result()) for role, texts in counts.roles.items()},
-        **{name: counts.found[name] / utterances for name in ("empty", "repeated", "copied", "refusals")},
+        "empty": counts.found["empty"] / max(1, sum(spoken.values())),
+        **{name: counts.found[name] / free for name in ("repeated", "copied", "refusals")},
         "shared_openings": shared / games,
         "generic_openings": generic / games,
     }
@@ -170,21 +174,35 @@ def warnings(found: Mapping[str, Any], game: Game) -> list[str]:
     if found["games"] < FEWEST_GAMES:
         return []
     shares = [(found["figures"][one.name], one.limit, one.warning) for one in game.figures if one.limit is not None]
-    if game.free_text:
+    if watches_openings(game):
         shares += [
             (found["shared_openings"], MOST_SHARED_OPENINGS, "of games open with words that open a game on another task too"),
             (found["generic_openings"], MOST_GENERIC_OPENINGS, f"of games open with words used for {GENERIC_TASKS} tasks or more"),
-            (found["repeated"], MOST_REPEATED, "of utterances were said before in the same game"),
-            (found["copied"], MOST_COPIED, "of utterances copy the rules or instructions"),
-            (found["refusals"], MOST_REFUSALS, "of utterances refuse to play"),
         ]
-    shares += [(found["empty"], MOST_EMPTY, "of utterances are empty"), *_outcome_shares(found["outcomes"], game)]
+    shares += [
+        (found["repeated"], MOST_REPEATED, "of utterances were said before in the same game"),
+        (found["copied"], MOST_COPIED, "of utterances copy the rules or instructions"),
+        (found["empty"], MOST_EMPTY, "of utterances are empty"),
+        (found["refusals"], MOST_REFUSALS, "of utterances refuse to play"),
+        *_outcome_shares(found["outcomes"], game),
+    ]
     lines = [f"{100 * share:.0f} % {what} (more than {100 * limit:.0f} %)" for share, limit, what in shares if share > limit]
     return lines + [
-        f"the {role} varies little: distinct-2 is {texts['distinct_2']:.2f} (less than {LEAST_DISTINCT_2})"
+        f"{_the(role)} varies little: distinct-2 is {texts['distinct_2']:.2f} (less than {LEAST_DISTINCT_2})"
         for role, texts in found["roles"].items()
-        if game.free_text and texts["mean_words"] > 1 and texts["distinct_2"] < LEAST_DISTINCT_2  # single words make no pairs
+        if role not in game.fixed_form and texts["mean_words"] > 1 and texts["distinct_2"] < LEAST_DISTINCT_2  # single words make no pairs
     ]
+
+
+def free_roles(game: Game) -> list[str]:
+    """Return the roles whose texts can repeat, copy or refuse."""
+    return [role for role in game.roles if role not in game.fixed_form]
+
+
+def watches_openings(game: Game) -> bool:
+    """Tell whether a shared opening means anything: not where its speaker does not know the task, or has few moves."""
+    first = game.roles[0]
+    return first in free_roles(game) and not game.hidden.get(first)
 
 
 def _outcome_shares(shares: Mapping[str, float], game: Game) -> Iterator[tuple[float, float, str]]:
@@ -192,9 +210,13 @@ def _outcome_shares(shares: Mapping[str, float], game: Game) -> Iterator[tuple[f
     outcomes = game.outcomes.values()
     for role in game.roles:
         violations = sum(shares[one.name] for one in outcomes if one.fault == role)
-        yield violations, MOST_VIOLATIONS, f"of games end with the {role} breaking the rules"
+        yield violations, MOST_VIOLATIONS, f"of games end with {_the(role)} breaking the rules"
     yield sum(shares[one.name] for one in outcomes if one.is_draw), MOST_TIES, "of games are ties"
     decided = sum(shares[one.name] for one in outcomes if one.winners)
     for role in game.roles:
         won = sum(shares[one.name] for one in outcomes if one.winners == (role,))
-        yield won / decided if decided else 0.0, MOST_WINS_OF_ONE_ROLE, f"of decided games are won by the {role}"
+        yield won / decided if decided else 0.0, MOST_WINS_OF_ONE_ROLE, f"of decided games are won by {_the(role)}"
+
+
+def _the(role: str) -> str:
+    return role if "_" in role else f"the {role}"  # player_0 is a name

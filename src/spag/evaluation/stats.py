@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A share of ``total``, with its 95 % Wilson interval (score interval, no continuity correction)."""
+    """A share of ``total`` (or a mean count), with its 95 % interval."""
 
     count: int
     total: int
@@ -32,7 +32,7 @@ class Rate:
 
 
 def wilson(count: int, total: int, design_effect: float = 1.0) -> Rate:
-    """Return ``count / total`` with the interval of ``total / design_effect`` observations; nothing observed gives 0 in [0, 1]."""
+    """Return ``count / total`` with the Wilson interval of ``total / design_effect`` observations; nothing observed gives 0 in [0, 1]."""
     if total == 0:
         return Rate(0, 0, 0.0, 0.0, 1.0)
     share, spread = count / total, _Z**2 * design_effect / total
@@ -56,6 +56,15 @@ def rate_over_tasks(hits: Ints, totals: Ints) -> Rate:
         return wilson(count, total, alike)
     between = tasks / (tasks - 1) * float(((hits - share * totals) ** 2).sum())
     return wilson(count, total, min(max(between / (share * (1 - share) * total), 1.0), alike))
+
+
+def mean_over_tasks(counts: Ints, totals: Ints) -> Rate:
+    """Return the mean count a game, with a normal interval over tasks (none for a single task). Shapes as for ``rate_over_tasks``."""
+    count, total, tasks = int(counts.sum()), int(totals.sum()), int(np.count_nonzero(totals))
+    mean = count / total if total else 0.0
+    spread = tasks / (tasks - 1) * float(((counts - mean * totals) ** 2).sum()) if tasks > 1 else 0.0
+    half = _Z * math.sqrt(spread) / max(total, 1)
+    return Rate(count, total, mean, max(0.0, mean - half), mean + half)
 
 
 @dataclass(frozen=True, slots=True)

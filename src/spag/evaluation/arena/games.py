@@ -16,8 +16,8 @@ from spag.core.types import Outcome, Result
 from spag.evaluation.arena.paired import Grid, compare_pairs, compare_roles, win_matrix
 from spag.evaluation.arena.ratings import rate
 from spag.evaluation.replay import replay
-from spag.evaluation.stats import Rate, bootstrap_weights, rate_over_tasks
-from spag.games.base import Game
+from spag.evaluation.stats import Rate, bootstrap_weights, mean_over_tasks, rate_over_tasks
+from spag.games.base import Figure, Game
 from spag.games.registry import settings_of
 
 NOTE = (
@@ -79,6 +79,10 @@ class _Counts:
         """Return how often it came to one of ``outcomes``."""
         return _rate(sum((self.outcomes[outcome.name] for outcome in outcomes), Counter()), self.games)
 
+    def figure_rate(self, figure: Figure) -> Rate:
+        """Return one of the game's own figures."""
+        return _rate(self.figures[figure.name], self.figures[figure.of] if figure.of else self.games, figure.is_count)
+
 
 @dataclass(slots=True)
 class Tally:
@@ -127,16 +131,13 @@ def _table(name: str, role: str, counts: _Counts, game: Game) -> RoleTable:
         violation=counts.outcome_rate(one for one in outcomes if one.fault == role),
         other_violation=counts.outcome_rate(one for one in outcomes if one.fault not in (None, role)),
         empty=_rate(counts.empty, counts.utterances),
-        figures={
-            figure.name: _rate(counts.figures[figure.name], counts.figures[figure.of] if figure.of else counts.games)
-            for figure in game.figures
-            if figure.role == role
-        },
+        figures={figure.name: counts.figure_rate(figure) for figure in game.figures if figure.role == role},
     )
 
 
-def _rate(hits: Counter[str], totals: Counter[str]) -> Rate:
-    return rate_over_tasks(np.array([hits[task] for task in totals], dtype=np.int64), np.array([*totals.values()], dtype=np.int64))
+def _rate(hits: Counter[str], totals: Counter[str], is_count: bool = False) -> Rate:
+    over_tasks = mean_over_tasks if is_count else rate_over_tasks
+    return over_tasks(np.array([hits[task] for task in totals], dtype=np.int64), np.array([*totals.values()], dtype=np.int64))
 
 
 def arena_report(episodes: Iterable[Episode], game: Game, names: Sequence[str] = (), seed: int = 0) -> dict[str, Any]:
