@@ -30,7 +30,6 @@ def run_command(
     """
     from spag.cli.options import read_config
     from spag.cli.tables import print_run
-    from spag.report.page import write_report
     from spag.runs.offline import run
 
     extra = (*overrides, f"game.prompts={prompts}") if prompts else overrides
@@ -39,4 +38,15 @@ def run_command(
     _, reporter = open_console()
     run(config, folder, reporter, force=force)
     print_run(folder)
-    click.echo(f"  the report   {write_report(folder)}")
+    click.echo(f"  the report   {_report(folder)}")
+
+
+def _report(folder: Path) -> Path:
+    """Write the report unless it is newer than everything that it shows; return its path."""
+    page = folder / "report" / "index.html"
+    sources = [folder / "manifest.json", *folder.glob("*/results.json")]
+    if page.is_file() and all(page.stat().st_mtime >= source.stat().st_mtime for source in sources):
+        return page
+    from spag.report.page import write_report  # draws the plots, which takes seconds
+
+    return write_report(folder)
