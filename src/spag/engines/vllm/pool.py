@@ -21,7 +21,6 @@ from multiprocessing.connection import wait as wait_for_any
 from pathlib import Path
 from typing import IO, Any
 
-import spag
 from spag.core.errors import EngineError
 from spag.engines.vllm.worker import WorkerOutput, WorkerRequest, WorkerSetup
 
@@ -39,7 +38,7 @@ class VLLMReplica:
         self.pipe, theirs = multiprocessing.Pipe()
         shown = "VLLM_LOGGING_LEVEL" in os.environ  # then its output goes to our standard error; else it is kept in case of failure
         self._log: IO[bytes] | None = None if shown else tempfile.TemporaryFile()  # noqa: SIM115 - closed with the replica
-        home = str(Path(spag.__file__).parent.parent)
+        home = str(Path(__file__).parents[3])  # where spag lies
         paths = os.pathsep.join(path for path in (home, os.environ.get("PYTHONPATH", "")) if path)
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", _CHILD, str(theirs.fileno())],
