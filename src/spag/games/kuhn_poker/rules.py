@@ -1,0 +1,149 @@
+"""Kuhn poker as a game of texts: moves in square brackets, rewards in chips, and exact scores of a policy (``solver.py``).
+
+A player may write what it likes around its move; the other hears the bare move, so that no text can give a card away or feign one. There
+are only six deals. A task is a numbered hand, so that tasks are many and their ids disjoint; both splits hold each deal equally often.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from spag.core.errors import ConfigError, DataError
+from spag.core.types import Observation, Result, Split, State, Task, Utterance
+from spag.games.base import Bot, Decision, TextGame, bracketed
+from spag.games.kuhn_poker import solver, view
+
+ILLEGAL_COST = 2.0
+"""Chips that the maker of an illegal move pays to the other: as many as the dearest loss costs, so that it never pays."""
+
+
+def _task(id: str, first: str, second: str) -> Task:
+    return Task(f"{id}-{first}{second}", {"player_0": first, "player_1": second})
+
+
+def _moves(history: Sequence[Utterance]) -> solver.Moves:
+    """Return the move that each utterance names, empty where it names none or several."""
+    return tuple(bracketed(said.content, solver.MOVES) or "" for said in history)
+
+
+def _bot(policy: solver.Policy) -> Bot:
+    def move(observation: Observation, rng: random.Random) -> str:
+        chances = policy[solver.information_set(observation.facts["card"], _moves(observation.history))]
+        return f"[{rng.choices(list(chances), list(chances.values()))[0]}]"
+
+    return move
+
+
+@dataclass(frozen=True)
+class KuhnPoker(TextGame):
+    """Three cards, one chip each, one bet."""
+
+    name: ClassVar[str] = "kuhn_poker"
+    title: ClassVar[str] = "Kuhn poker"
+    summary: ClassVar[str] = "poker with three cards and one bet; its equilibria are known"
+    roles: ClassVar[tuple[str, ...]] = view.ROLES
+    role_help: ClassVar[Mapping[str, str]] = view.ROLE_HELP
+    hidden: ClassVar[Mapping[str, tuple[str, ...]]] = {"player_0": ("player_1",), "player_1": ("player_0",)}
+    outcomes = view.OUTCOMES
+    figures = view.FIGURES
+    fixed_form: ClassVar[tuple[str, ...]] = view.ROLES
+    bots: ClassVar[Mapping[str, Bot]] = {"random": _bot(solver.uniform()), "equilibrium": _bot(solver.equilibrium())}
+    free_text: ClassVar[bool] = False
+
+    hands: Annotated[int, Field(ge=6, multiple_of=6, description="hands in each split, every deal equally often")] = 600
+
+    def tasks(self, split: Split, count: int | None, seed: int) -> Sequence[Task]:
+        """Return hands in whole rounds of the six deals, the last round cut, so that any number of hands is nearly balanced."""
+        numbers = list(range(self.hands))
+        if count is not None:
+            if count > self.hands:
+                raise ConfigError(f"{count} hands asked for, but there are {self.hands} in each split; ask for fewer or raise game.hands")
+            rng, size = random.Random(seed), len(solver.DEALS)
+            rounds = rng.sample(range(self.hands // size), -(-count // size))
+            numbers = [size * drawn + deal for drawn in rounds for deal in rng.sample(range(size), size)][:count]
+        return [_task(f"{split}-{number:04d}", *solver.DEALS[number % len(solver.DEALS)]) for number in numbers]
+
+    def custom_task(self, text: str) -> Task:
+        """Return the deal that a person typed: player_0's card, then player_1's."""
+        cards = tuple(letter for letter in text.upper() if letter.isalpha())
+        if cards not in solver.DEALS:
+            raise DataError(f"{text!r} is not a deal; write two different cards of J, Q and K, as in: K Q")
+        return _task("custom", *cards)
+
+    def start(self, task: Task, seed: int) -> State:
+        if (task.data.get("player_0"), task.data.get("player_1")) not in solver.DEALS:
+            raise DataError(
+                f"task {task.id!r}: {dict(task.data)} is not a deal; it must give player_0 and player_1 different cards of J, Q, K"
+            )
+        return State(task, seed)
+
+    def observe(self, state: State, role: str) -> Observation:
+        moves = zip(state.history, _moves(state.history), strict=True)
+        bare = tuple(Utterance(said.role, f"[{move}]" if move else "(no legal move)") for said, move in moves)
+        return Observation(role, bare, {"card": state.task.data[role]})
+
+    def prompt(self, observation: Observation) -> str:
+        said = "".join(f"{said.role}: {said.content}\n" for said in observation.history)
+        legal = " or ".join(f"[{move}]" for move in solver.legal_moves(_moves(observation.history)))
+        return f"{view.RULES}\n\nYou are {observation.role}. Your card is {observation.facts['card']}.\n\n{said}Your move, {legal}:\n"
+
+    def stop_strings(self) -> tuple[str, ...]:
+        return tuple(f"\n{role}:" for role in self.roles)
+
+    def template_texts(self) -> tuple[str, ...]:
+        return (view.RULES,)
+
+    def rule(self, state: State) -> Result | None:
+        moves, role, deal = _moves(state.history), state.history[-1].role, state.task.data
+        legal = solver.legal_moves(moves[:-1])
+        if moves[-1] not in legal:
+            did = f"said [{moves[-1]}]" if moves[-1] else "did not name one move in square brackets"
+            rewards = {one: -ILLEGAL_COST if one == role else ILLEGAL_COST for one in self.roles}
+            return self.end(state, f"{role}_illegal", rewards, f"{role} {did}; the legal moves were [{legal[0]}] and [{legal[1]}]")
+        if solver.legal_moves(moves):
+            return None
+        won = solver.chips((deal["player_0"], deal["player_1"]), moves)
+        winner, loser = self.roles if won > 0 else self.roles[::-1]
+        reason = f"{loser} folded" if moves[-1] == "fold" else f"{winner}'s {deal[winner]} beat {loser}'s {deal[loser]}"
+        return self.end(state, f"{winner}_wins", {"player_0": float(won), "player_1": float(-won)}, reason)
+
+    def draw(self, state: State) -> Result:
+        return self.end(state, "unfinished", dict.fromkeys(self.roles, 0.0), "the hand was cut short")
+
+    def measure(self, task: Task, history: Sequence[Utterance], result: Result) -> Mapping[str, int]:
+        moves = _moves(history[: result.length])
+        illegal = self.outcomes[result.outcome].fault is not None
+        found = {"illegal": int(illegal), "bets": int("bet" in moves)}
+        for said, move in zip(history, moves[: len(moves) - illegal], strict=False):
+            blunder = (task.data[said.role], move) in {("K", "fold"), ("J", "call")}
+            found[f"{said.role}_moves"] = found.get(f"{said.role}_moves", 0) + 1
+            found[f"{said.role}_blunders"] = found.get(f"{said.role}_blunders", 0) + blunder
+        return {name: count for name, count in found.items() if count}
+
+    def describe_task(self, task: Task) -> str:
+        return f"{task.data['player_0']} against {task.data['player_1']}"
+
+    def describe_view(self, observation: Observation) -> str:
+        return f"Your card is {observation.facts['card']}."
+
+    def decisions(self) -> Sequence[Decision]:
+        """Return the 12 information sets; their keys are those of ``solver.information_set``."""
+        found = []
+        for card, moves in solver.INFORMATION_SETS:
+            history = tuple(Utterance(role, f"[{move}]") for role, move in zip(self.roles, moves, strict=False))
+            observation = Observation(self.roles[len(moves) % 2], history, {"card": card})
+            texts = tuple(f"[{move}]" for move in solver.legal_moves(moves))
+            found.append(Decision(solver.information_set(card, moves), observation, texts))
+        return found
+
+    def score_policy(self, policy: Mapping[str, Mapping[str, float]]) -> Mapping[str, float]:
+        """Return exploitability, and for each player the chips that the policy is sure of: at equilibrium -1/18 and 1/18."""
+        bare = {key: {move.strip("[]"): chance for move, chance in chances.items()} for key, chances in policy.items()}
+        return {
+            "exploitability": solver.exploitability(bare),
+            "player_0_worst_case": -solver.best_response_value(bare, 1),
+            "player_1_worst_case": -solver.best_response_value(bare, 0),
+        }
