@@ -1,0 +1,164 @@
+"""Tic-tac-toe: what counts as a move, openings, and perfect play against known values."""
+
+import random
+
+import pytest
+
+from spag.core.errors import ConfigError, DataError
+from spag.core.types import Split, State, Task, Utterance
+from spag.games.tic_tac_toe import solver
+from spag.games.tic_tac_toe.rules import TicTacToe
+
+GAME = TicTacToe()
+
+
+def play(opening: list[int], *texts: str) -> State:
+    state = GAME.start(Task("x", {"opening": opening}), 0)
+    for text in texts:
+        role = GAME.to_move(state)
+        assert role is not None
+        state = GAME.apply(state, Utterance(role, text))
+    return state
+
+
+@pytest.mark.parametrize("line", [(1, 2, 3), (4, 5, 6), (7, 8, 9), (1, 4, 7), (2, 5, 8), (3, 6, 9), (1, 5, 9), (3, 5, 7)])
+def test_three_in_a_row_win(line: tuple[int, int, int]) -> None:
+    others = [square for square in range(1, 10) if square not in line]
+    moves = [square for pair in zip(line, others, strict=False) for square in pair][:5]
+    result = GAME.result(play([], *(f"[{square}]" for square in moves)))
+    assert (result.outcome, result.length) == ("player_0_wins", 5)
+    assert result.rewards == {"player_0": 1.0, "player_1": -1.0}
+    assert result.reason == f"player_0 has squares {', '.join(map(str, line))}"
+
+
+def test_the_second_player_wins_too() -> None:
+    result = GAME.result(play([1], "[4]", "[2]", "[5]", "[9]", "[6]"))
+    assert (result.outcome, result.rewards) == ("player_1_wins", {"player_0": -1.0, "player_1": 1.0})
+
+
+def test_the_last_square_may_win() -> None:
+    assert GAME.result(play([1, 2, 3, 4], "[5]", "[7]", "[6]", "[9]", "[8]")).outcome == "draw"
+    assert GAME.result(play([1, 2, 3, 4], "[6]", "[5]", "[8]", "[7]", "[9]")).outcome == "player_0_wins"
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome"),
+    [
+        ("[2]", None),
+        ("I take [ 2 ], not 3.", None),
+        ("[2] [two] [2]", None),
+        ("[5]", "player_0_illegal"),  # taken
+        ("[0]", "player_0_illegal"),
+        ("[10]", "player_0_illegal"),
+        ("[²]", "player_0_illegal"),
+        ("2", "player_0_illegal"),
+        ("[2] or [3]", "player_0_illegal"),
+        ("[1,2]", "player_0_illegal"),
+    ],
+)
+def test_exactly_one_free_square_in_brackets_counts(text: str, outcome: str | None) -> None:
+    state = play([5, 1], text)
+    assert (state.result.outcome if state.result else None) == outcome
+    if state.result:
+        assert state.result.rewards == {"player_0": -1.0, "player_1": 1.0}
+        assert state.result.reason.endswith("square 5, which is taken" if text == "[5]" else "did not name one square in square brackets")
+        assert GAME.describe_view(GAME.observe(state, "player_1")) == "O | 2 | 3\n4 | X | 6\n7 | 8 | 9"
+    else:
+        assert GAME.observe(state, "player_1").history == (Utterance("player_0", "[2]"),)
+
+
+def test_openings_decide_who_moves() -> None:
+    assert [GAME.to_move(play(opening)) for opening in ([], [5], [5, 1])] == ["player_0", "player_1", "player_0"]
+    assert GAME.prompt(GAME.observe(play([5]), "player_1")).endswith(
+        "player_0: [5]\n\n1 | 2 | 3\n4 | X | 6\n7 | 8 | 9\nYou are player_1 and play O. Your move:\n"
+    )
+
+
+def test_splits_hold_whole_classes_of_symmetry() -> None:
+    """82 openings of up to two moves: 1, 9 and 72. In the 16 classes, 20 openings are held out."""
+    train, held_out = ([tuple(task.data["opening"]) for task in GAME.tasks(split, None, 0)] for split in Split)
+    assert (len(train), len(held_out), len(solver.openings(2))) == (62, 20, 16)
+    assert () in train
+    assert {len(opening) for opening in held_out} == {2}
+    for same in solver.openings(2):
+        assert set(same) <= set(train) or set(same) <= set(held_out)
+    assert set(next(same for same in solver.openings(2) if (1, 5) in same)) == {(1, 5), (3, 5), (7, 5), (9, 5)}
+
+
+def test_too_many_openings_name_the_setting() -> None:
+    with pytest.raises(ConfigError, match=r"21 openings asked for, but the held_out split has 20; ask for fewer or raise game\.opening"):
+        GAME.tasks(Split.HELD_OUT, 21, 0)
+    assert len(TicTacToe(opening=3).tasks(Split.HELD_OUT, 100, 0)) == 100
+
+
+@pytest.mark.parametrize("opening", [[5, 5], [0], [10], ["5"], [True], "51", None, [1, 2, 3, 4, 5]])
+def test_impossible_openings_are_refused(opening: object) -> None:
+    with pytest.raises(DataError, match="is not an opening; it must list up to 4 different squares"):
+        GAME.start(Task("x", {"opening": opening}), 0)
+
+
+def test_a_person_may_type_an_opening() -> None:
+    task = GAME.custom_task("5, 1")
+    assert (task.data, GAME.describe_task(task)) == ({"opening": [5, 1]}, "X on 5, O on 1")
+    assert GAME.describe_task(GAME.custom_task("")) == "the empty board"
+
+
+def test_the_game_tree() -> None:
+    """5,478 boards can be reached; 958 of them end the game: 626 won by X, 316 by O, 16 drawn (known from enumeration)."""
+    boards, new = {solver.EMPTY}, {solver.EMPTY}
+    while new:
+        new = {solver.place(board, square) for board in new for square in solver.legal_moves(board)}
+        boards |= new
+    assert len(boards) == 5478
+    ended = [board for board in boards if not solver.legal_moves(board)]
+    won_by_x = sum(board.count("X") > board.count("O") for board in ended if solver.winning_line(board))
+    drawn = sum(solver.winning_line(board) is None for board in ended)
+    assert (len(ended), won_by_x, len(ended) - won_by_x - drawn, drawn) == (958, 626, 316, 16)
+
+
+@pytest.mark.parametrize(
+    ("squares", "value", "best"),
+    [
+        ([], 0, (1, 2, 3, 4, 5, 6, 7, 8, 9)),
+        ([5], 0, (1, 3, 7, 9)),  # against the centre only corners hold
+        ([1], 0, (5,)),  # against a corner only the centre holds
+        ([1, 2], 1, (4, 5, 7)),  # X forks
+        ([1, 5, 9], 0, (2, 4, 6, 8)),  # between two corners only an edge holds
+        ([1, 4, 2, 5], 1, (3,)),  # X completes the row
+        ([1, 9, 2], 1, (3,)),  # O stops the row, and wins by a fork
+    ],
+)
+def test_known_positions(squares: list[int], value: int, best: tuple[int, ...]) -> None:
+    board = solver.board_after(squares)
+    assert (solver.value(board), solver.best_moves(board)) == (value, best)
+
+
+def test_perfect_play_draws_against_itself() -> None:
+    for seed in range(30):
+        rng, state = random.Random(seed), play([])
+        while (role := GAME.to_move(state)) is not None:
+            state = GAME.apply(state, Utterance(role, GAME.bots["perfect"](GAME.observe(state, role), rng)))
+        assert GAME.result(state).outcome == "draw"
+
+
+@pytest.mark.parametrize("mark", "XO")
+def test_perfect_play_never_loses(mark: str) -> None:
+    """Against every reply, whichever of its best moves it takes."""
+    boards = {solver.EMPTY}
+    while boards:
+        boards = {
+            solver.place(board, square)
+            for board in boards
+            for square in (solver.best_moves(board) if solver.mark_to_move(board) == mark else solver.legal_moves(board))
+        }
+        assert not any(solver.winning_line(board) and solver.mark_to_move(board) == mark for board in boards)
+
+
+def test_figures() -> None:
+    state = play([1], "[9]", "[2]", "[3]", "[3]")  # O's corner loses, X's threat gives that away, O stops it, X plays a taken square
+    assert GAME.measure(state.task, state.history, GAME.result(state)) == {
+        "player_1_moves": 2,
+        "player_1_optimal": 1,
+        "player_0_moves": 1,
+        "illegal": 1,
+    }
