@@ -7,7 +7,6 @@ import click
 
 from spag.cli.options import ANY_PATH, config_options, entrant, open_console, read_config
 from spag.core.errors import ConfigError
-from spag.display.figures import p_value
 
 if TYPE_CHECKING:
     from spag.config.schema import ModelConfig, RunConfig
@@ -90,6 +89,7 @@ def print_reasoning(results: dict[str, Any]) -> None:
     from rich.text import Text
 
     from spag.cli.console import new_table
+    from spag.display.figures import p_value
 
     reference, models, tasks = results["reference"], results["models"], results["tasks"]
     table = new_table("Reasoning, % ± standard error", "model")

@@ -12,10 +12,8 @@ from spag.algorithms.spag import RewardStats
 from spag.cli.console import new_table
 from spag.core.episodes import Episode
 from spag.core.types import Result
-from spag.display.figures import p_value
+from spag.display.figures import health_rows, is_contest, p_value, paired_labels, role_columns
 from spag.engines.pricing import Price
-from spag.evaluation.arena.paired import compared
-from spag.evaluation.health import free_roles, watches_openings
 from spag.evaluation.results import load_results
 from spag.games.base import Game
 from spag.games.registry import get
@@ -72,7 +70,8 @@ def print_arena(path: Path) -> None:
     results = load_results(path)
     game = get(results["game"])
     for role in game.roles:
-        shown = _role_columns(game, role)
+        shown = role_columns(game, role)
+        shown |= {"empty": ("empty", 100)} if len(shown) < _RATES else {}
         rows = [
             (row["name"], str(row["games"]), *(_rate(row.get(key), scale) for key, (_, scale) in shown.items()))
             for row in results["roles"]
@@ -81,7 +80,7 @@ def print_arena(path: Path) -> None:
         columns = ("player", "games", *(label for label, _ in shown.values()))
         _print_rows(f"As {role} (held-out tasks, % with 95 % interval over tasks)", columns, rows)
     _print_matrix(game, results["matrix"])
-    if any(len(outcome.winners) == 1 for outcome in game.outcomes.values()):
+    if is_contest(game):
         _print_rows(
             "Wins in both roles, difference in points of 100 games (undecided: ½)",
             ("players", "games", "first", "second", "undecided", "difference", "p"),
@@ -90,24 +89,6 @@ def print_arena(path: Path) -> None:
         ratings = [(row["name"], _interval(row["points"], row["low"], row["high"])) for row in results["ratings"]]
         _print_rows("Elo rating (95 % interval)", ("player", "points over the first"), ratings)
     _print_paired(game, results["paired"])
-
-
-def _role_columns(game: Game, role: str) -> dict[str, tuple[str, int]]:
-    """Return label and scale of a role's rates, those that the game can bring about; ``empty`` where there is room."""
-    outcomes = game.outcomes.values()
-    columns = {
-        "win": ("wins", any(role in one.winners for one in outcomes)),
-        "tie": ("ties", any(one.is_draw for one in outcomes)),
-        "violation": ("breaks the rules", any(one.fault == role for one in outcomes)),
-        "loss": ("loses", any(one.winners and role not in one.winners for one in outcomes)),
-    }
-    shown = {key: (label, 100) for key, (label, is_possible) in columns.items() if is_possible}
-    shown |= {
-        figure.name: (figure.label.removeprefix(f"{role}: "), 1 if figure.is_count else 100)
-        for figure in game.figures
-        if figure.role == role
-    }
-    return shown | ({"empty": ("empty", 100)} if len(shown) < _RATES else {})
 
 
 def _print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -138,11 +119,7 @@ def _print_paired(game: Game, rows: Sequence[Mapping[str, Any]]) -> None:
         first, second = (f"{100 * row[side]['rate']:.0f}" for side in ("one", "other"))
         cell = f"{first} - {second}  p {p_value(row['difference']['p_value'])}"
         pairs.setdefault(_pair(row), {})[row["role"], row["outcome"]] = cell
-    won_by = Counter(outcome.name for _, outcome in compared(game))
-    labels = {
-        (role, outcome.name): outcome.label if won_by[outcome.name] == 1 else f"{outcome.label} ({role})"
-        for role, outcome in compared(game)
-    }
+    labels = paired_labels(game)
     shown = [(players, *(cells.get(key, "-") for key in labels)) for players, cells in pairs.items()]
     _print_rows("On the same tasks, against the same opponents (%)", ("players", *labels.values()), shown)
 
@@ -164,34 +141,7 @@ def _interval(value: float, low: float, high: float) -> str:
 
 def print_health(figures: Mapping[str, Mapping[str, Any]]) -> None:
     """Show what ``health`` gave, a column for each name, and the warnings below."""
-    columns = list(figures.values())
-    game = get(columns[0]["game"])
-    texts = {"empty": "utterances empty"}
-    if watches_openings(game):
-        texts |= {"shared_openings": "openings used for 2 tasks or more", "generic_openings": "openings used for 3 tasks or more"}
-    if free_roles(game):
-        texts |= {"repeated": "utterances said before in the game", "copied": "  copied from the rules", "refusals": "  refusing to play"}
-
-    def shares(label: str, values: Iterable[float | None], scale: int = 100) -> tuple[str, ...]:
-        return (f"{label}, %" if scale == 100 else label, *("-" if value is None else f"{scale * value:.1f}" for value in values))
-
-    rows: list[tuple[str, ...]] = [
-        ("games", *(f"{one['games']:,}" for one in columns)),
-        ("utterances a game", *(f"{one['mean_length']:.1f}" for one in columns)),
-        *(shares(outcome.label, (one["outcomes"].get(name) for one in columns)) for name, outcome in game.outcomes.items()),
-        *(
-            shares(figure.label, (one["figures"].get(figure.name) for one in columns), 1 if figure.is_count else 100)
-            for figure in game.figures
-        ),
-        *(shares(label, (one[key] for one in columns)) for key, label in texts.items()),
-    ]
-    for role in free_roles(game):
-        said = [one["roles"][role] for one in columns]
-        rows += [
-            (f"{role}: words an utterance", *(f"{one['mean_words']:.1f}" for one in said)),
-            (f"{role}: distinct-1, distinct-2", *(f"{one['distinct_1']:.2f}, {one['distinct_2']:.2f}" for one in said)),
-        ]
-    _print_rows("Health of play", ("", *figures), rows)
+    _print_rows("Health of play", ("", *figures), health_rows(figures))
     warnings = [f"warning: {name}: {line}" for name, one in figures.items() for line in one["warnings"]]
     for warning in warnings:
         _console().print(Text(warning, style="yellow"), soft_wrap=True)

@@ -1,25 +1,29 @@
-"""Text to HTML: everything a model or a person wrote is escaped, isolated from the text around it, and cannot hide anything.
+"""Text to HTML for report and page: escaping, the shared style sheet with a game's colors, and the environment of their templates.
 
-Characters that are drawn as nothing or turn the direction of writing (zero-width spaces, soft hyphens, overrides, controls) are shown by
-their code. That keeps the page in order, and in this game it also shows what a player tried.
+Everything that a model or a person wrote is escaped and isolated from the text around it. Characters that are drawn as nothing or turn the
+direction of writing (zero-width spaces, soft hyphens, overrides, controls) are shown by their code: that keeps a page in order, and shows
+what a player tried.
 """
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from importlib import resources
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from spag.games.taboo.types import Outcome
+from spag.core.errors import ConfigError
+from spag.core.types import Outcome
+from spag.games.base import Game
 
 SHOWN = 20_000  # characters of one text that a page shows
 POINTS = 120  # of a curve
 _BLANKS = "\u115f\u1160\u3164\uffa0\u2800\u034f"
 _SUSPECT = re.compile(rf"[^\x09\x0a\x20-\x7e\u00a1-\u00ac\u00ae-\u02ff]|[{_BLANKS}]")
 _JOINERS = "\u200c\u200d"  # part of emoji, and of Persian and Indic spelling
-_ORDER = (Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS, Outcome.ATTACKER_VIOLATION, Outcome.TIE)
+_COLOR = re.compile(r"#[0-9a-fA-F]{6}")
 
 
 def visible(text: str, *, longest: int = SHOWN) -> Markup:
@@ -45,21 +49,40 @@ def _is_hidden(text: str, position: int) -> bool:
     return char in _BLANKS or unicodedata.category(char) in ("Cf", "Cc", "Cs", "Zl", "Zp")
 
 
-def said(text: str, span: tuple[int, int] | None = None) -> Markup:
-    """Return an utterance as HTML, the characters of ``span`` marked."""
-    if span is None or span[1] > SHOWN:
-        return visible(text)
-    start, end = span
-    return (
-        visible(text[:start]) + Markup("<mark>") + visible(text[start:end]) + Markup("</mark>") + visible(text[end:], longest=SHOWN - end)
-    )
+def said(text: str, span: tuple[int, int] | None = None, longest: int = SHOWN, before: int = 300) -> Markup:
+    """Return an utterance as HTML with the characters of ``span`` marked.
+
+    A long one is cut: to its first ``longest`` characters, or, where the span lies behind those, to as many from ``before`` the span on.
+    """
+    start = max(0, span[0] - before) if span and span[1] > longest else 0
+    end = max(start + longest, span[1] if span else 0)
+    pieces = [visible(text[start:end], longest=end)]
+    if span:
+        parts = text[start : span[0]], text[span[0] : span[1]], text[span[1] : end]
+        lead, marked, rest = (visible(part, longest=end) for part in parts)
+        pieces = [lead, Markup("<mark>"), marked, Markup("</mark>"), rest]
+    if start:
+        pieces.insert(0, Markup('<span class="cut">…</span> '))
+    if len(text) > end:
+        pieces.append(Markup(' <span class="cut">… {} more characters</span>').format(f"{len(text) - end:,}"))
+    return Markup("").join(pieces)
 
 
-def shares(counts: dict[Outcome, int]) -> Iterator[tuple[Outcome, int, float, float]]:
+def spaced(name: str) -> str:
+    """Return a role's name as people write it: ``player_0`` is player 0."""
+    return name.replace("_", " ")
+
+
+def role_class(role: str, game: Game) -> str:
+    """Return the class by which style sheets know a role: ``first`` or ``second``."""
+    return "first" if role == game.roles[0] else "second"
+
+
+def shares(counts: Mapping[str, int], game: Game) -> Iterator[tuple[Outcome, int, float, float]]:
     """Yield (outcome, count, share, sum of the shares before it), shares in per cent, for a stacked bar."""
     total, before = sum(counts.values()), 0.0
-    for outcome in _ORDER:
-        count = counts.get(outcome, 0)
+    for name, outcome in game.outcomes.items():
+        count = counts.get(name, 0)
         share = 100 * count / total if total else 0.0
         yield outcome, count, share, before
         before += share
@@ -67,8 +90,7 @@ def shares(counts: dict[Outcome, int]) -> Iterator[tuple[Outcome, int, float, fl
 
 def curve(values: Sequence[float], width: float = 240, height: float = 48) -> str:
     """Return the points of an SVG polyline through ``values``, thinned to at most 120 points."""
-    step = max(1, -(-len(values) // POINTS))
-    kept = [*values[::step]]
+    kept = [*values[:: max(1, -(-len(values) // POINTS))]]
     low, high = min(kept), max(kept)
     across, up = width / max(1, len(kept) - 1), (height - 4) / ((high - low) or 1)
     return " ".join(f"{index * across:.1f},{2 + (high - value) * up:.1f}" for index, value in enumerate(kept))
@@ -84,9 +106,27 @@ def duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def theme() -> str:
+    """Return the style sheet that report and page share; ``outcome_style`` adds the colors of a game."""
+    return (resources.files("spag.display") / "static" / "theme.css").read_text(encoding="utf-8")
+
+
+def outcome_style(game: Game) -> str:
+    """Return style rules with a class ``o-NAME`` for each outcome. Raises ``ConfigError`` for a name or a color that cannot stand there."""
+    rules = []
+    for outcome in game.outcomes.values():
+        if not (outcome.name.isidentifier() and outcome.name.isascii() and _COLOR.fullmatch(outcome.color)):
+            raise ConfigError(f"{game.name}: outcome {outcome.name!r}, color {outcome.color!r}: write a plain name and a color as #rrggbb")
+        mixed = "--side: color-mix(in srgb, var(--fill) 62%, var(--ink)); --soft: color-mix(in srgb, var(--fill) 17%, var(--card));"
+        rules.append(f".o-{outcome.name} {{ --fill: {outcome.color}; {mixed} }}")
+    return "\n".join(rules)
+
+
 @cache
-def environment() -> Environment:
-    """Return the templates' environment: escaping always on, unknown names are errors."""
-    made = Environment(loader=PackageLoader("spag.web"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    made.filters.update(visible=visible, said=said, shares=shares, curve=curve, duration=duration)
+def environment(package: str) -> Environment:
+    """Return the templates of ``package``, beside those of this one: escaping always on, unknown names are errors."""
+    loader = ChoiceLoader([PackageLoader(package), PackageLoader("spag.display")])
+    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    for function in (visible, said, spaced, role_class, shares, curve, duration):
+        made.filters[function.__name__] = function
     return made
