@@ -1,8 +1,8 @@
-"""What strict judging costs: games a second from an episode file to a samples file, against the paper's substrings on the same games.
+"""The cost of strict judging: games a second from an episode file to a samples file, against the paper's substrings on the same games.
 
-Two corpora of 50,000 made-up games over 40,000 words: ``plain`` prose as the teacher games have it, and ``dressed``, the same prose in
-what chat models wrap around it (emphasis, lists, links, code, HTML, curly quotes, accents, emoji, other alphabets), which it must see
-through. Each run is a process of its own, so caches start empty and its peak memory is its own. ``more`` holds the seconds of CPU time that
+Two corpora of 50,000 made-up games over 40,000 words: ``plain`` prose like the teacher games', and ``dressed``, the same prose with what
+chat models wrap around it (emphasis, lists, links, code, HTML, curly quotes, accents, emoji, other alphabets). Each run is a process of its
+own, so caches start empty and its peak memory is its own. ``more`` holds the seconds of CPU time that
 all games took (``seconds``), and the peak memory (``peak_mib``), of which ``grown_mib`` came after the imports.
 
     python -m benchmarks.judging [--games N] [--pairs N]
@@ -22,8 +22,8 @@ from benchmarks.harness import Contest, Reading, Result, compete, peak_mib
 from spag.config.schema import RewardsConfig
 from spag.core.episodes import Episode, read_episodes
 from spag.core.store import write_rows
-from spag.games.taboo.judge.judge import JudgeMode
-from spag.games.taboo.prompts import PromptSet
+from spag.games.taboo.judge import JudgeMode
+from spag.games.taboo.rules import AdversarialTaboo
 from spag.games.taboo.wordlist import common_words
 from spag.runs.stages import write_samples
 
@@ -94,7 +94,8 @@ def _measure(path: Path, mode: JudgeMode) -> Reading:
     began = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         rewards = RewardsConfig()
-        stats = write_samples(Path(folder) / "samples.jsonl", read_episodes(path), rewards, judge=mode, prompts=PromptSet.default(), seed=0)
+        game = AdversarialTaboo(judge=mode)
+        stats = write_samples(Path(folder) / "samples.jsonl", read_episodes(path), rewards, game=game, seed=0)
     seconds = time.process_time() - began
     peak = peak_mib()
     more = {"seconds": seconds, "peak_mib": peak, "grown_mib": peak - before}

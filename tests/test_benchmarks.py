@@ -11,7 +11,7 @@ from benchmarks.shapes import random_model
 from benchmarks.steps import Ours, PaperStyle, Setting, Work
 from benchmarks.training import run
 
-from spag.games.taboo.judge.judge import judge_episode
+from spag.games.taboo.judge import judge_episode
 from spag.games.taboo.types import Outcome
 from spag.models.loading import load_model, load_tokenizer
 from spag.planning import GIB, read_shape

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spag.algorithms.spag import assign_rewards
     from spag.core.episodes import read_episodes, read_samples
-    from spag.games.taboo.judge.judge import judge_episode
+    from spag.games.taboo.judge import judge_episode
     from spag.rollout.runner import play
 
 __all__ = ["assign_rewards", "judge_episode", "play", "read_episodes", "read_samples"]
 
 _HOMES = {
     "assign_rewards": "spag.algorithms.spag",
-    "judge_episode": "spag.games.taboo.judge.judge",
+    "judge_episode": "spag.games.taboo.judge",
     "play": "spag.rollout.runner",
     "read_episodes": "spag.core.episodes",
     "read_samples": "spag.core.episodes",

@@ -1,9 +1,10 @@
 """The judge as a whole: upstream's outcomes, order of checks, reasons, hostile texts, and what must always hold."""
 
 import json
-import string
-import time
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -11,9 +12,9 @@ from hypothesis import strategies as st
 
 from spag.core.episodes import Episode
 from spag.core.errors import ConfigError
-from spag.core.types import Utterance
+from spag.core.types import Task, Utterance
+from spag.games.taboo.judge import JudgeMode, announces_guess, judge_episode, judge_utterance
 from spag.games.taboo.judge.guesses import find_guess
-from spag.games.taboo.judge.judge import JudgeMode, judge_episode, judge_utterance
 from spag.games.taboo.judge.paper import plural
 from spag.games.taboo.types import Outcome, Role
 
@@ -28,16 +29,20 @@ STRICT, PAPER = JudgeMode.STRICT, JudgeMode.PAPER
 WORDS = ["river", "mouse", "teach", "city", "bottle", "window", "dance", "ice cream"]
 
 
+def task(word: str, max_turns: int) -> Task:
+    return Task(word, {"target_word": word, "max_turns": max_turns})
+
+
 def episode(*texts: str, word: str = "river", max_turns: int = 5) -> Episode:
     history = tuple(Utterance((Role.ATTACKER, Role.DEFENDER)[i % 2], text) for i, text in enumerate(texts))
-    return Episode(target_word=word, max_turns=max_turns, history=history)
+    return Episode(task=task(word, max_turns), history=history)
 
 
 @pytest.mark.parametrize("row", GOLDEN["episodes"], ids=lambda row: f"{row['episode']['target_word']}-{row['outcome']}")
 def test_paper_mode_is_upstreams(row: dict) -> None:
     given_ = row["episode"]
     history = tuple(Utterance(Role(said["role"]), said["content"]) for said in given_["history"])
-    verdict = judge_episode(Episode(target_word=given_["target_word"], max_turns=given_["max_turns"], history=history), "paper")
+    verdict = judge_episode(Episode(task=task(given_["target_word"], given_["max_turns"]), history=history), "paper")
     assert (verdict.outcome, verdict.length) == (OUTCOMES[row["outcome"]], row["length"])
 
 
@@ -56,6 +61,25 @@ def test_the_modes_differ_as_documented(text: str, target: str, paper: Outcome |
     for mode, expected in ((PAPER, paper), (STRICT, strict)):
         ruling = judge_utterance(Role.DEFENDER, text, target, mode)
         assert (ruling[0] if ruling else None) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "paper", "strict"),
+    [
+        ("I know the word! It is `river`!", True, True),
+        ("I know the word! It is lake.", True, True),
+        ("I know the word: lake", False, True),
+        ("A river, I think.", False, False),
+        ("I know the word! It", False, False),  # nothing follows
+    ],
+)
+def test_a_guess_is_announced_whether_right_or_wrong(text: str, paper: bool, strict: bool) -> None:
+    assert [announces_guess(text, "river", mode) for mode in (PAPER, STRICT)] == [paper, strict]
+
+
+def test_anything_with_a_history_and_a_word_can_be_judged() -> None:
+    plain = SimpleNamespace(target_word="river", max_turns=1, history=[SimpleNamespace(role="attacker", content="A river")])
+    assert judge_episode(plain) == judge_episode(episode("A river", max_turns=1))
 
 
 def test_paper_word_forms() -> None:
@@ -110,28 +134,9 @@ def test_an_unknown_mode_names_the_choices() -> None:
 
 
 @given(st.text(max_size=300), st.text(min_size=1, max_size=20), st.sampled_from(list(Role)), st.sampled_from(list(JudgeMode)))
-@settings(max_examples=400)
+@settings(max_examples=200)
 def test_any_text_can_be_judged(text: str, target: str, role: Role, mode: JudgeMode) -> None:
     judge_utterance(role, text, target, mode)
-
-
-@given(st.sampled_from(WORDS), st.data())
-@settings(max_examples=150)
-def test_invisible_characters_and_case_change_nothing(target: str, data: st.DataObject) -> None:
-    text = f"well, the {target} over there"
-    at = data.draw(st.integers(0, len(text)))
-    hidden = data.draw(st.sampled_from(["\u200b", "\u200d", "\u00ad", "\u2060", "\ufeff"]))
-    changed = "".join(data.draw(st.sampled_from([char, char.upper()])) for char in text[:at]) + hidden + text[at:]
-    ruling = judge_utterance(Role.DEFENDER, changed, target, STRICT)
-    assert ruling is not None
-    assert ruling[0] is Outcome.ATTACKER_WINS
-
-
-@given(st.sampled_from([w for w in WORDS if " " not in w]), st.text(string.ascii_lowercase, min_size=2, max_size=6))
-@settings(max_examples=200)
-def test_inside_a_longer_word_nothing_is_said(target: str, letters: str) -> None:
-    for text in (f"{letters}{target}", f"{target}x{letters}"):
-        assert judge_utterance(Role.DEFENDER, f"a {text} thing", target, STRICT) is None
 
 
 _FRAMES = st.sampled_from(["`{}`", '"{}"', "{}", "**{}**", "“{}”", "the {}"])
@@ -156,22 +161,15 @@ def test_cutting_at_the_judged_end_keeps_the_verdict(lines: list[str], max_turns
     whole = episode(*lines, max_turns=max_turns)
     verdict = judge_episode(whole, mode)
     assert verdict.length <= min(len(lines), 2 * max_turns)
-    cut = Episode(target_word="river", max_turns=max_turns, history=whole.history[: verdict.length])
+    cut = replace(whole, history=whole.history[: verdict.length])
     assert judge_episode(cut, mode) == verdict
 
 
-@pytest.mark.parametrize("unit", ["a ", "i know the word ", "<b>", "r-", "x", "`*_", "1!@$", "\u200b", "it is not, "])
-def test_time_grows_with_length_not_its_square(unit: str) -> None:
-    """Eight times the text may take a few times eight, never sixty-four times, as long."""
-
-    def seconds(length: int, tail: str = "") -> float:
-        text = unit * (length // len(unit)) + tail
-        started = time.perf_counter()
-        judge_utterance(Role.DEFENDER, text, "river", STRICT)
-        judge_utterance(Role.ATTACKER, text, "river", STRICT)
-        return time.perf_counter() - started
-
-    def best(length: int) -> float:
-        return min(seconds(length, tail) for tail in ("", ".", "!"))  # tails, as judges remember texts
-
-    assert best(160_000) < 24 * max(best(20_000), 0.005)
+def test_a_long_target_takes_little_memory() -> None:
+    """A list of all places where 40,000 characters can be cut in two would take 1.6 GB."""
+    tracemalloc.start()
+    for target in ("x" * 40_000, "ab " * 13_000):
+        judge_utterance(Role.DEFENDER, f"well, {target}x", target, STRICT)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 40e6

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spag.games.taboo.judge.judge import JudgeMode, judge_utterance
+from spag.games.taboo.judge import JudgeMode, judge_utterance
 from spag.games.taboo.types import Outcome, Role
 
 BROKE, LOST, WON, GOES_ON = Outcome.ATTACKER_VIOLATION, Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS, None
@@ -129,6 +129,11 @@ SPELLED = [
     ("river", "ʀɪᴠᴇʀ"),
     ("river", "🇷🇮🇻🇪🇷"),
     ("cop", "СОР"),
+    ("river", "ᏒᎥᏙᎬᏒ"),
+    ("window", "a шindoш"),
+    ("gold", "gσld"),
+    ("fire", "ғιʀє"),
+    ("river", "ｒ＊iver"),
     ("river", "r1ver"),
     ("river", "R!ver."),
     ("river", "r1v3r5"),
@@ -212,6 +217,8 @@ INNOCENT = [
     ("\u200b", "anything at all"),
     ("river", "Ça va très bien, merci. Это рядом."),
     ("river", "I think the water is cold, and the bank is closed at 5 p.m."),
+    ("jar", "נגר means a carpenter"),  # other scripts imitate Latin letters too loosely
+    ("rat", "ドバイ"),
     ("word", "What do you mean by saying that"),
     ("cut", "the end.The start"),
     ("river", "I don't know the word."),

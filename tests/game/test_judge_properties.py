@@ -2,6 +2,7 @@
 
 import string
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import spag
+from spag.games.taboo.judge import JudgeMode, judge_utterance
 from spag.games.taboo.judge.folding import fold, readings
-from spag.games.taboo.judge.judge import JudgeMode, judge_utterance
 from spag.games.taboo.judge.matching import word_bases
 from spag.games.taboo.types import Outcome, Role
 
@@ -43,12 +44,15 @@ def test_prose_says_only_the_targets_that_stand_in_it() -> None:
     assert said == {"home"}
 
 
-@given(WORD, st.sampled_from("\u200b\u200d\u00ad\u2060\ufeff\u202e\u0301\u0336\ufe0f"), st.data())
+HIDDEN = st.sampled_from("\u200b\u200d\u00ad\u2060\ufeff\u202e\u0301\u0336\ufe0f")
+
+
+@given(WORD, HIDDEN, st.sampled_from([str, str.upper, str.title, str.swapcase]), st.floats(0, 1))
 @settings(max_examples=200)
-def test_a_hidden_character_changes_no_verdict(word: str, hidden: str, data: st.DataObject) -> None:
+def test_a_hidden_character_or_another_case_changes_no_verdict(word: str, hidden: str, case: Callable[[str], str], where: float) -> None:
     for text in (f"I know the word! It is {word}.", f"a {word} perhaps", "nothing of the kind"):
-        at = data.draw(st.integers(0, len(text)))
-        assert outcome(Role.DEFENDER, text[:at] + hidden + text[at:], word) is outcome(Role.DEFENDER, text, word)
+        at = round(where * len(text))
+        assert outcome(Role.DEFENDER, case(text[:at]) + hidden + text[at:], word) is outcome(Role.DEFENDER, text, word)
 
 
 @given(WORD, st.sampled_from(["*", "**", "_", "`", "~~", '"', "'", "“", "<b>", "(", "»"]))
@@ -81,6 +85,12 @@ def test_folding_is_total_and_settles(text: str) -> None:
 
 
 HOSTILE = [
+    "a ",
+    "<b>",
+    "r-",
+    "`*_",
+    "1!@$",
+    "\u200b",
     "i know the word! ",
     "the word is ",
     "i know the word! it is not ",
@@ -97,11 +107,11 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("unit", HOSTILE)
-def test_half_a_million_characters_are_judged_in_seconds(unit: str) -> None:
-    """A quadratic step would take minutes here; the bound is loose because the machine may be busy."""
-    text = unit * (500_000 // len(unit))
+def test_a_hundred_thousand_characters_are_judged_in_a_moment(unit: str) -> None:
+    """A quadratic step would take a minute; the bound is loose because the machine may be busy."""
+    text = unit * (100_000 // len(unit))
     for target in ("river", "ice cream"):
         for role in Role:
             started = time.process_time()
             judge_utterance(role, text, target, JudgeMode.STRICT)
-            assert time.process_time() - started < 5
+            assert time.process_time() - started < 3

@@ -1,65 +1,109 @@
-"""The game as a state machine, and whole games played through it line by line."""
+"""Adversarial Taboo as a game: tasks, what each side sees, order and end, replay and figures. Whole games are in test_playthroughs.py."""
 
 from pathlib import Path
 
 import pytest
 
-from spag.core.types import GameState, Utterance
-from spag.games.taboo.judge.judge import JudgeMode
+from spag.core.errors import ConfigError, DataError
+from spag.core.types import Split, State, Task, Utterance
+from spag.games.taboo.judge import JudgeMode
 from spag.games.taboo.rules import AdversarialTaboo
 from spag.games.taboo.types import Outcome, Role
+from spag.games.taboo.words import split_of
 
-GAME = AdversarialTaboo()
-PLAYTHROUGHS = sorted((Path(__file__).parent.parent / "golden" / "playthroughs").glob("*.txt"))
+GAME = AdversarialTaboo(words="shipped")
+
+
+def play(word: str, turns: int, *texts: str, game: AdversarialTaboo = GAME) -> State:
+    state = game.start(Task(word, {"target_word": word, "max_turns": turns}), 0)
+    for text in texts:
+        role = game.to_move(state)
+        assert role is not None
+        state = game.apply(state, Utterance(role, text))
+    return state
 
 
 def test_only_the_attacker_sees_the_word() -> None:
-    state = GAME.apply(GAME.initial_state("river", 5), Utterance(Role.ATTACKER, "Hi"))
-    assert GAME.observe(state, Role.ATTACKER).target_word == "river"
-    assert GAME.observe(state, Role.DEFENDER).target_word is None
+    state = play("river", 5, "Hi")
+    assert GAME.observe(state, Role.ATTACKER).facts == {"max_turns": 5, "target_word": "river"}
+    assert GAME.observe(state, Role.DEFENDER).facts == {"max_turns": 5}
     assert GAME.observe(state, Role.DEFENDER).history == state.history
+    assert GAME.describe_view(GAME.observe(state, Role.ATTACKER)) == "The word is river."
+    assert GAME.describe_view(GAME.observe(state, Role.DEFENDER)) == "The word is hidden from you."
 
 
 def test_order_and_end_are_kept() -> None:
-    state = GAME.initial_state("river", 1)
     with pytest.raises(ValueError, match="it is the attacker's move, not the defender's"):
-        GAME.apply(state, Utterance(Role.DEFENDER, "Hi"))
-    state = GAME.apply(GAME.apply(state, Utterance(Role.ATTACKER, "Hi")), Utterance(Role.DEFENDER, "Hello"))
-    assert state.verdict is not None
-    assert (state.verdict.outcome, state.verdict.length) == (Outcome.TIE, 2)
+        GAME.apply(play("river", 1), Utterance(Role.DEFENDER, "Hi"))
+    state = play("river", 1, "Hi", "Hello")
+    assert (GAME.result(state).outcome, GAME.result(state).length) == (Outcome.TIE, 2)
     with pytest.raises(ValueError, match="the game is over"):
         GAME.apply(state, Utterance(Role.ATTACKER, "Hi"))
 
 
 @pytest.mark.parametrize(("word", "turns", "message"), [("  ", 5, "the target word is empty"), ("river", 0, "max_turns is 0")])
 def test_impossible_games_are_refused(word: str, turns: int, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        GAME.initial_state(word, turns)
+    with pytest.raises(DataError, match=message):
+        play(word, turns)
 
 
-def test_states_are_values() -> None:
-    start = GAME.initial_state("river", 5)
-    GAME.apply(start, Utterance(Role.ATTACKER, "Hi"))
-    assert start == GameState("river", 5)
+def test_tasks_are_words_of_a_split(tmp_path: Path) -> None:
+    tasks = GAME.tasks(Split.HELD_OUT, None, 0)
+    assert len(tasks) + len(GAME.tasks(Split.TRAIN, None, 0)) == 2000
+    assert all(split_of(task.id) is Split.HELD_OUT for task in tasks)
+    assert tasks[0].data == {"target_word": tasks[0].id, "max_turns": 5}
+    assert GAME.tasks(Split.TRAIN, 9, 1) != GAME.tasks(Split.TRAIN, 9, 2)
+    words = tmp_path / "words.txt"
+    words.write_text("river\nbread\npiano\n")
+    game = AdversarialTaboo(words=str(words), max_turns=3)
+    count = sum(split_of(word) is Split.TRAIN for word in ("river", "bread", "piano"))
+    with pytest.raises(ConfigError, match=f"has {count} in its train split; ask for fewer or raise game.top_words"):
+        game.tasks(Split.TRAIN, 4, 0)
 
 
-@pytest.mark.parametrize("path", PLAYTHROUGHS, ids=lambda path: path.stem)
-def test_playthroughs(path: Path) -> None:
-    """A file holds the word, the judge, the lines, and after `=` what the judge said."""
-    head, *lines = path.read_text().splitlines()
-    word, turns, mode = head.removeprefix("# ").split(" / ")
-    game = AdversarialTaboo(JudgeMode(mode))
-    state = game.initial_state(word, int(turns))
-    for line in lines:
-        if line.startswith("= "):
-            assert state.verdict is not None
-            assert line == f"= {state.verdict.outcome} after {state.verdict.length}: {state.verdict.reason}"
-            return
-        assert state.verdict is None
-        role = {"A": Role.ATTACKER, "D": Role.DEFENDER}[line[0]]
-        state = game.apply(state, Utterance(role, line[3:]))
-    raise AssertionError("the playthrough has no verdict line")
+def test_a_person_may_type_a_word() -> None:
+    assert GAME.custom_task(" river ") == Task("river", {"target_word": "river", "max_turns": 5})
+    with pytest.raises(DataError, match="your word is empty; write a word"):
+        GAME.custom_task("  ")
 
 
-def test_there_are_playthroughs() -> None:
-    assert len(PLAYTHROUGHS) >= 4
+def test_replay_judges_by_the_recorded_roles() -> None:
+    """Upstream's files may repeat a role."""
+    history = (Utterance(Role.ATTACKER, "Hi"), Utterance(Role.ATTACKER, "A wide river"))
+    result = GAME.replay(Task("river", {"target_word": "river", "max_turns": 5}), history)
+    assert (result.outcome, result.length, result.rewards) == (Outcome.ATTACKER_VIOLATION, 2, {"attacker": -1.0, "defender": 0.0})
+
+
+def test_rewards_of_the_outcomes() -> None:
+    assert GAME.result(play("river", 1, "Hi", "A river!")).rewards == {"attacker": 1.0, "defender": -1.0}
+    assert GAME.result(play("river", 1, "Hi", "I know the word! It is river!")).rewards == {"attacker": -1.0, "defender": 1.0}
+    assert GAME.result(play("river", 1, "Hi", "Hello")).rewards == {"attacker": 0.0, "defender": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("texts", "figures"),
+    [
+        (("Hi", "A river!"), {"induced": 1}),
+        (("Hi", "I know the word! It is bread!"), {"guess": 1, "wrong_guess": 1, "first_wrong_guess": 1}),
+        (("Hi", "Hello", "Hm", "I know the word! It is bread!"), {"guess": 1, "wrong_guess": 1}),
+        (("Hi", "I know the word! It is river!"), {"guess": 1, "guessed_right": 1}),
+        (("It is a river.",), {}),
+        (("It is a r-i-v-e-r.",), {"hidden_leaks": 1}),  # the published judge looks for the bare letters
+    ],
+)
+def test_figures(texts: tuple[str, ...], figures: dict[str, int]) -> None:
+    state = play("river", 5, *texts)
+    found = GAME.measure(state.task, state.history, GAME.result(state))
+    assert {name: count for name, count in found.items() if count} == figures
+
+
+def test_judges_differ() -> None:
+    strict, paper = (play("cat", 5, "Hi", "Which category?", game=AdversarialTaboo(judge=mode)) for mode in JudgeMode)
+    assert strict.result is None
+    assert paper.result is not None and paper.result.outcome == Outcome.ATTACKER_WINS
+
+
+def test_the_deciding_words_are_found() -> None:
+    state = play("river", 5, "Hi", "Two days on a gentle river would suit her.")
+    span = GAME.explain(state.task, state.history, GAME.result(state))
+    assert span is not None and state.history[-1].content[slice(*span)] == "river"

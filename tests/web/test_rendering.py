@@ -5,7 +5,7 @@ from web_fixtures import episode, tied
 
 from spag.display.html import curve, duration, said, shares, visible
 from spag.games.taboo.explain import deciding_span, explain
-from spag.games.taboo.judge.judge import JudgeMode
+from spag.games.taboo.judge import JudgeMode
 from spag.games.taboo.types import Outcome, Role
 
 

@@ -18,7 +18,7 @@ from spag.core.store import write_json, write_rows
 from spag.core.types import Utterance
 from spag.engines.base import Completion, Engine, FinishReason, Request
 from spag.engines.scripted import ScriptedEngine
-from spag.games.taboo.judge.judge import judge_episode
+from spag.games.taboo.judge import judge_episode
 from spag.games.taboo.types import Role
 from spag.runs.manifest import Manifest
 from spag.web.app import create_app

@@ -18,7 +18,7 @@ from spag.core.types import Observation, Result, Split, State, Task, Utterance
 from spag.games.base import TextGame
 from spag.games.taboo import view
 from spag.games.taboo.explain import deciding_span
-from spag.games.taboo.judge.judge import JudgeMode, announces_guess, final_verdict, judge_episode, judge_utterance
+from spag.games.taboo.judge import JudgeMode, announces_guess, final_verdict, judge_episode, judge_utterance
 from spag.games.taboo.promptfile import load_prompts
 from spag.games.taboo.prompts import PromptSet, play_prompt, stop_strings, training_prompt
 from spag.games.taboo.types import Outcome, Role, Verdict
@@ -69,6 +69,8 @@ class AdversarialTaboo(TextGame):
         return [self._task(word) for word in words]
 
     def custom_task(self, text: str) -> Task:
+        if not text.strip():
+            raise DataError("your word is empty; write a word")
         return self._task(parse_words([text], "your word")[0])
 
     def _task(self, word: str) -> Task:

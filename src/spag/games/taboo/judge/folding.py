@@ -1,14 +1,16 @@
-"""One spelling for what looks the same: case, accents, invisible characters, typographic marks, look-alike letters, markup.
+"""Folding: one spelling for what looks the same (case, accents, invisible characters, typographic marks, look-alike letters, markup).
 
 The paper's judge only lower-cases an utterance, so a soft hyphen, a Cyrillic letter or a pair of asterisks hides a word from it. ``fold``
-takes away what a reader does not see; ``readings`` adds the ways in which a text may be read once look-alikes and markup are seen through.
-All of it takes time linear in the length of the text: combining marks go before normalisation, whose sorting of them would be quadratic.
+removes what a reader does not see; ``readings`` adds the readings in which look-alike letters are replaced and markup is removed. All of it
+takes time linear in the length of the text: combining marks go before normalisation, which sorts them in quadratic time.
 """
 
 import html
 import re
 import unicodedata
 from functools import lru_cache
+
+import decancer_py
 
 _MARKS: dict[int, str | int | None] = {
     **dict.fromkeys(map(ord, "’‘ʼ‛′´ʹ＇"), "'"),
@@ -18,6 +20,10 @@ _MARKS: dict[int, str | int | None] = {
     **{ord("æ"): "ae", ord("Æ"): "AE", ord("œ"): "oe", ord("Œ"): "OE"},
 }
 _BLANKS = "\u115f\u1160\u3164\uffa0\u2800\u034f"  # drawn as nothing, though Unicode calls most of them letters or symbols
+_CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1b\x7f]")
+# Names of letters that imitate Latin ones. In other scripts look-alikes are loose, and words written in them would be misread.
+_IMITATIONS = re.compile(r"\b(?:LATIN|GREEK|CYRILLIC|CHEROKEE|INDICATOR)\b.*\bLETTER\b")
+_TAG = re.compile(r"</?[A-Za-z][^<>]{0,80}>")
 
 
 class _Visible(dict[int, str | int | None]):
@@ -37,84 +43,51 @@ class _Visible(dict[int, str | int | None]):
         return self[code]
 
 
-_VISIBLE = _Visible()
-_CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1b\x7f]")
+class _Lookalikes(dict[int, str]):
+    """Translation table, filled on demand: gives the Latin letters that a letter looks like, in lower case."""
 
-_LOOKALIKES: dict[int, str | int | None] = {
-    **str.maketrans("АВЕЅІЈКМНОРСТУХҺԌԚԜ", "ABESIJKMHOPCTYXHGQW"),  # Cyrillic
-    **str.maketrans("аеѕіјкмнорстухһԁԛԝьгвё", "aesijkmhopctyxhdqwbrbe"),
-    **str.maketrans("ΑΒΕΖΗΙΚΜΝΟΡΤΥΧ", "ABEZHIKMNOPTYX"),  # Greek
-    **str.maketrans("αικνορτυχγωηεϲ", "aikvoptuxywnec"),
-    **str.maketrans("ʀɪᴠᴇᴀʙᴄᴅɢʜᴊᴋʟᴍɴᴏᴘᴛᴜᴡʏᴢɑɡⅼ", "riveabcdghjklmnoptuwyzagl"),  # Latin small capitals and script forms
-    **{start + step: chr(ord("a") + step) for start in (0x1F1E6, 0x1F150, 0x1F170) for step in range(26)},  # letters drawn as emoji
-}
-_TAG = re.compile(r"</?[A-Za-z][^<>]{0,80}>")
-_MARKS_OR_TAG = re.compile(r"[*_~`<]")
-_RUNS = re.compile(r"([^\x00-\x7f]+)")
-_SHORT_RUN = 8  # characters of a run worth remembering: a quotation mark, a dash, an accented letter, an emoji
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        imitates = not fold(char).isascii() and _IMITATIONS.search(unicodedata.name(char, ""))
+        latin = str(decancer_py.parse(char)) if imitates else char
+        self[code] = latin if latin.isascii() and latin.isalpha() else char
+        return self[code]
+
+
+_VISIBLE, _LOOKALIKES = _Visible(), _Lookalikes()
 
 
 def fold(text: str) -> str:
     """Return ``text`` casefolded and compatibility-normalised, without accents and without anything invisible."""
-    return _folded(text)[0]
-
-
-@lru_cache(maxsize=8)
-def unmasked(text: str) -> tuple[str, ...]:
-    """Return ``text`` folded, and folded again with look-alike letters replaced where that differs. Markup stays."""
-    plain, latin = _folded(html.unescape(text) if "&" in text else text)
-    return (plain,) if latin == plain else (plain, latin)
-
-
-def _folded(text: str) -> tuple[str, str]:
-    """Return ``text`` folded, and folded with look-alikes replaced.
-
-    Only runs of characters beyond ASCII take the long way. They can be folded on their own, since no ASCII character changes with its
-    neighbours once combining marks are gone.
-    """
-    if _CONTROLS.search(text) is not None:
-        text = _CONTROLS.sub("", text)
+    text = _CONTROLS.sub("", text)
     if text.isascii():
-        text = text.casefold()
-        return text, text
-    plain = _RUNS.split(text)  # ASCII at even places, other runs at odd ones
-    plain[::2] = map(str.casefold, plain[::2])
-    latin = plain.copy()
-    for at in range(1, len(plain), 2):
-        run = plain[at]
-        plain[at], latin[at] = _fold_short_run(run) if len(run) <= _SHORT_RUN else _fold_run(run)
-    return "".join(plain), "".join(latin)
-
-
-def _fold_run(run: str) -> tuple[str, str]:
-    return _fold_any(run), _fold_any(run.translate(_LOOKALIKES))
-
-
-_fold_short_run = lru_cache(maxsize=4096)(_fold_run)
-
-
-def _fold_any(text: str) -> str:
+        return text.casefold()
     text = unicodedata.normalize("NFKD", text.translate(_VISIBLE)).casefold().translate(_VISIBLE)
     return unicodedata.normalize("NFC", text)
 
 
 @lru_cache(maxsize=8)
+def unmasked(text: str) -> tuple[str, ...]:
+    """Return ``text`` folded, and folded again with look-alike letters replaced where that differs. Markup stays."""
+    text = html.unescape(text)
+    return (fold(text),) if text.isascii() else tuple(dict.fromkeys((fold(text), fold(text.translate(_LOOKALIKES)))))
+
+
+@lru_cache(maxsize=8)
 def readings(text: str) -> tuple[str, ...]:
-    """Return every folded reading of ``text``: as it stands, look-alikes replaced, and each of those with markup taken out.
+    """Return every folded reading of ``text``: as it stands, look-alikes replaced, and each of those without markup.
 
     Cached because one utterance is searched several times.
     """
     masked = unmasked(text)
-    if _MARKS_OR_TAG.search(text) is None or without_markup(text) == text:
-        return masked
     return tuple(dict.fromkeys((*masked, *map(without_markup, masked))))
 
 
 def without_markup(text: str) -> str:
-    """Return ``text`` with emphasis marks and HTML-like tags taken out."""
+    """Return ``text`` without emphasis marks and HTML-like tags."""
     return without_tags(text).replace("*", "").replace("_", "").replace("~", "").replace("`", "")
 
 
 def without_tags(text: str) -> str:
-    """Return ``text`` with HTML-like tags taken out."""
-    return _TAG.sub("", text) if "<" in text else text
+    """Return ``text`` without HTML-like tags."""
+    return _TAG.sub("", text)

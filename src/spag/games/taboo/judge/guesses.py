@@ -19,9 +19,8 @@ import re
 from dataclasses import dataclass
 from itertools import islice
 
-from spag.games.taboo.judge.evasions import joined_forms
 from spag.games.taboo.judge.folding import unmasked, without_tags
-from spag.games.taboo.judge.matching import TOKEN, phrase_end, target_of
+from spag.games.taboo.judge.matching import TOKEN, is_whole_form, phrase_end, target_of
 
 # Expressions that are sought in whole utterances begin with a character, for which the search is fast, and then look behind it.
 _STARS_INSIDE = re.compile(r"\*(?<=[^\W_]\*)\**(?=[^\W_])")
@@ -98,7 +97,7 @@ def names_target(guess: Guess, target_word: str) -> bool:
         end = phrase_end(rest, target)
         if end is not None and _END.match(rest, end):
             return True
-    return not target.literal and joined_forms("".join(TOKEN.findall(guess.phrase)), target_word)
+    return not target.literal and is_whole_form("".join(TOKEN.findall(guess.phrase)), target_word)
 
 
 def parse_guess(folded: str, width: int, *, hedged: bool) -> Guess | None:

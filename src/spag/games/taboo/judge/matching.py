@@ -1,27 +1,25 @@
-"""Strict word matching: is a word, in any inflection, said in a text?
+"""Strict word matching: whether a text says a word, in any inflection.
 
 The paper's judge looks for ``w``, ``w+ing``, ``w+ed`` and the plural as substrings, so ``cat`` fires in ``category`` and ``mice`` passes
 for ``mouse``. Here words are compared as words, by their sets of base forms: the lemma of the ``simplemma`` dictionaries, the few rules and
-irregular forms that it lacks, and the word itself. Derived words (``teacher`` of ``teach``) and compounds written together (``sunflower``
-of ``sun``) are other words; a hyphenated or spaced compound holds its parts as words of their own.
+irregular forms that it lacks, and the word itself. Derived words (``teacher`` of ``teach``) and compounds in one word (``sunflower`` of
+``sun``) are other words; the parts of a hyphenated or spaced compound are words of their own.
 """
 
 import re
 import unicodedata
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, pairwise
+from itertools import pairwise
 
 import simplemma
 
 from spag.games.taboo.judge.folding import fold, readings
 
 TOKEN = re.compile(r"[^\W_]+(?:'[^\W_]+)*(?:\+\+|[+#](?![\w+#]))?")
-_SPACED = {code: " " for code in range(128) if not (chr(code).isalnum() or chr(code) in "'+#_")}  # ASCII that is in no token
 _GLUE = frozenset(" \t\n\r-_'\"*`/")
 _VOWELS = frozenset("aeiouy")
-_LONGEST = 64  # a longer token is no word; it is compared as it stands and never looked up
+LONGEST_WORD = 64  # characters; a longer token is compared as it stands and never looked up
 
 # What simplemma 1.1 to 2.0 gets wrong or leaves out. The left-hand words of _HOMOGRAPHS are headwords too: as a target each stands for
 # itself only.
@@ -66,7 +64,7 @@ class Target:
 def word_bases(token: str) -> frozenset[str]:
     """Return the base forms that a folded token may be an inflection of, itself included."""
     word = token.removesuffix("'s") or token
-    if len(word) > _LONGEST or word in _NO_INFLECTION:
+    if len(word) > LONGEST_WORD or word in _NO_INFLECTION:
         return frozenset((token, word))
     known = _HOMOGRAPHS.get(word) or _IRREGULAR.get(word)
     if known:
@@ -108,7 +106,7 @@ def is_known(word: str) -> bool:
 
 def _target_bases(word: str) -> frozenset[str]:
     """A target that is a headword of its own stands for itself: saying ``leave`` or ``build`` does not say ``left`` or ``building``."""
-    own = word in _HOMOGRAPHS or (word not in _IRREGULAR and word == _lemma(word[:_LONGEST]))
+    own = word in _HOMOGRAPHS or (word not in _IRREGULAR and word == _lemma(word[:LONGEST_WORD]))
     if own and (word in _HOMOGRAPHS or is_known(word)):
         return frozenset((word,))
     return word_bases(word)
@@ -134,6 +132,20 @@ def target_of(target_word: str) -> Target:
     )
 
 
+@lru_cache(maxsize=4096)
+def whole_forms(target_word: str) -> frozenset[str]:
+    """Return the forms of the whole target written as one word; none for a target that is looked for as a substring."""
+    target = target_of(target_word)
+    if len(target.words) == 1:
+        return target.words[0] | target.joined
+    return target.joined or frozenset({target.acronym.casefold()} if target.acronym else ())
+
+
+def is_whole_form(letters: str, target_word: str) -> bool:
+    """Tell whether ``letters``, written together, are a form of the whole target."""
+    return 1 < len(letters) <= LONGEST_WORD and not whole_forms(target_word).isdisjoint(word_bases(letters))
+
+
 def _unspaced(char: str) -> bool:
     """Scripts written without spaces, with particles attached, or with vowel signs that a regular expression does not count as letters."""
     if char.isascii():
@@ -147,13 +159,9 @@ def _unspaced(char: str) -> bool:
 def find_form(text: str, target_word: str) -> str | None:
     """Return the first form of ``target_word`` said in ``text``, folded, or ``None``."""
     target = target_of(target_word)
-    seen: frozenset[str] = frozenset()
     for reading in readings(text):
-        words = words_of(reading)
-        found = _find_in(reading, [word for word in words if word not in seen] if seen else words, target)
-        if found is not None:
+        if (found := _find_in(reading, target)) is not None:
             return found
-        seen = seen.union(words)
     if target.acronym and re.search(rf"(?<!\w){re.escape(target.acronym)}(?!\w)", text):
         return target.acronym
     return None
@@ -162,23 +170,15 @@ def find_form(text: str, target_word: str) -> str | None:
 @lru_cache(maxsize=8)
 def words_of(reading: str) -> tuple[str, ...]:
     """Return the distinct words of a folded reading, in order. Cached because one utterance is searched several times."""
-    words: dict[str, None] = {}
-    for piece in (reading.translate(_SPACED) if reading.isascii() else reading).split():  # far faster than the expression alone
-        if piece.isalnum():
-            words[piece] = None
-        else:
-            words.update(dict.fromkeys(TOKEN.findall(piece)))
-    return tuple(words)
+    return tuple(dict.fromkeys(TOKEN.findall(reading)))
 
 
-def _find_in(reading: str, words: Sequence[str], target: Target) -> str | None:
-    """``words`` are those of ``reading``; words known not to be the target may be missing."""
+def _find_in(reading: str, target: Target) -> str | None:
     if target.literal:
         return target.literal if target.literal in reading else None
     single = target.joined if len(target.words) != 1 else target.words[0] | target.joined
-    if not single.isdisjoint(chain.from_iterable(map(word_bases, words))):
-        return next(word for word in words if not single.isdisjoint(word_bases(word)))
-    return _find_phrase(reading, target) if len(target.words) > 1 else None
+    found = next((word for word in words_of(reading) if not single.isdisjoint(word_bases(word))), None)
+    return found if found is not None or len(target.words) < 2 else _find_phrase(reading, target)
 
 
 def _find_phrase(reading: str, target: Target) -> str | None:

@@ -11,6 +11,7 @@ from functools import lru_cache
 from spag.games.taboo.types import Outcome, Role
 
 _GUESS = "i know the word! it"
+_ANY_GUESS = re.compile(f"{_GUESS}.{{1,8}}")
 _IRREGULAR_PLURALS = {
     "child": "children", "foot": "feet", "goose": "geese", "half": "halves", "knife": "knives", "leaf": "leaves", "life": "lives",
     "loaf": "loaves", "man": "men", "mouse": "mice", "ox": "oxen", "person": "people", "shelf": "shelves", "thief": "thieves",
@@ -41,12 +42,16 @@ def _right_guess(target_word: str) -> re.Pattern[str]:
     return re.compile(f"{_GUESS}.{{1,8}}(?:{forms})")
 
 
-def judge_paper(role: Role, text: str, target_word: str) -> tuple[Outcome, str] | None:
+def announces_guess(text: str) -> bool:
+    """Tell whether upstream takes ``text`` for a guess, right or wrong."""
+    return _ANY_GUESS.search(text.lower()) is not None
+
+
+def judge_utterance(role: Role | str, text: str, target_word: str) -> tuple[Outcome, str] | None:
     """Judge one utterance as upstream does; ``None`` while the game goes on."""
-    text = text.lower()
+    guessed, text = announces_guess(text), text.lower()
     said = next((form for form in _forms(target_word) if form in text), None)
-    guessed = re.search(f"{_GUESS}.{{1,8}}", text) is not None
-    if role is Role.ATTACKER:
+    if role == Role.ATTACKER:
         if said is not None:
             return Outcome.ATTACKER_VIOLATION, f'the attacker\'s text contains "{said}"'
         return (Outcome.ATTACKER_VIOLATION, "the attacker announced a guess") if guessed else None
