@@ -1,10 +1,16 @@
-"""A whole run with a scripted engine and a tiny real model, in a process of its own so that it can be killed.
+"""Whole runs with a scripted engine and a tiny real model; as a script, one run undisturbed and one killed at each of ``MOMENTS``.
 
-scripted_run.py FOLDER MODEL WORDS [A.B=VALUE ...]
+    scripted_run.py MODEL WORDS WHOLE KILLED
+
+prints how often the run in the folder KILLED was killed. Each attempt is a fork of this process, which has imported everything but has
+computed nothing, so that attempts cost no imports.
 """
 
+import gc
+import multiprocessing
 import random
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,6 +45,22 @@ engine: {concurrency: 3}
 arena: {tasks: 2}
 """
 
+MOMENTS = (
+    ("imitation/samples.jsonl", 1, 0.0),
+    ("imitation/metrics.jsonl", 1, 0.0),  # a step is done, its checkpoint is not
+    ("imitation/metrics.jsonl", 3, 0.02),
+    ("imitation/checkpoint/model.safetensors", 0, 0.0),  # the manifest does not know yet
+    ("iteration-1/episodes.jsonl", 1, 0.0),
+    ("iteration-1/episodes.jsonl", 9, 0.0),
+    ("iteration-1/health.json", 0, 0.0),
+    ("iteration-1/samples.jsonl", 1, 0.0),
+    ("iteration-1/metrics.jsonl", 1, 0.01),
+    ("iteration-1/checkpoint/model.safetensors", 0, 0.0),
+    ("arena/episodes.jsonl", 3, 0.0),
+    ("arena/results.json", 0, 0.0),
+)
+"""When the run is killed: the file of its folder, how many lines it then has, and how many seconds later."""
+
 
 def config_for(model: Path, words: Path, overrides: list[str]) -> RunConfig:
     fixed = [f"model.name={model}", "model.dtype=float32", "model.device=cpu", f"game.words={words}"]
@@ -54,10 +76,36 @@ def scripted(models: Sequence[ModelConfig], engine: EngineConfig, *_: object) ->
     return [one] * len(models)
 
 
+def attempt(config: RunConfig, folder: Path, moment: tuple[str, int, float] | None = None) -> bool:
+    """Run in a fork, and kill it at ``moment``; return whether it was."""
+    process = multiprocessing.get_context("fork").Process(target=run, args=(config, folder, SilentReporter()))
+    process.start()
+    while process.is_alive():
+        if moment is not None and reached(folder / moment[0], moment[1]):
+            time.sleep(moment[2])
+            process.kill()
+            break
+        time.sleep(0.001)
+    process.join()
+    assert process.exitcode in (0, -9), process.exitcode
+    return process.exitcode == -9
+
+
+def reached(path: Path, lines: int) -> bool:
+    return path.exists() and path.read_bytes().count(b"\n") >= lines
+
+
 def main() -> None:
-    folder, model, words, *overrides = sys.argv[1:]
+    import tiny_model  # noqa: F401 - torch, transformers and the model's own code
+
+    model, words, whole, killed = map(Path, sys.argv[1:])
     play.open_engines = scripted
-    run(config_for(Path(model), Path(words), overrides), Path(folder), SilentReporter())
+    config = config_for(model, words, [])
+    gc.freeze()  # a collection in a fork would copy every page
+    assert not attempt(config, whole)
+    kills = sum(attempt(config, killed, moment) for moment in MOMENTS)
+    assert not attempt(config, killed)
+    print(kills)
 
 
 if __name__ == "__main__":
