@@ -1,0 +1,47 @@
+"""A model's policy in a solved game, read off its probabilities instead of played games, and the game's exact figures of it."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import fmean
+
+from spag.config.schema import ModelConfig
+from spag.games.base import SolvedGame
+
+
+@dataclass(frozen=True, slots=True)
+class MoveProbabilities:
+    """``policy``: decision -> move -> probability, normalised over the legal moves, which had ``legal_mass`` together (by decision).
+
+    A move's probability is that of its bare text and the end of the reply: ``[bet]``, and not a word more.
+    """
+
+    policy: Mapping[str, Mapping[str, float]]
+    legal_mass: Mapping[str, float]
+
+
+def move_probabilities(model: ModelConfig, game: SolvedGame) -> MoveProbabilities:
+    """Return what ``model`` would do at every decision of ``game``. Raises what loading a model raises."""
+    from spag.models.loading import fastest_dtype, load_model, load_tokenizer  # noqa: PLC0415 - imports torch
+    from spag.models.scoring import completion_logprobs  # noqa: PLC0415
+    from spag.models.tokens import PromptStyle, encode_prompt  # noqa: PLC0415
+
+    style, trusted = PromptStyle(model.prompt_style), model.trust_remote_code
+    tokenizer = load_tokenizer(model.name, trust_remote_code=trusted)
+    dtype = fastest_dtype() if model.dtype == "auto" else model.dtype
+    weights = load_model(model.name, dtype=dtype, device=model.device, trust_remote_code=trusted)
+    policy, legal_mass = {}, {}
+    for decision in game.decisions():
+        prompt = encode_prompt(tokenizer, game.prompt(decision.observation), style)
+        logprobs = completion_logprobs(weights, tokenizer, prompt, decision.moves, style)
+        likeliest = max(logprobs)
+        shares = [math.exp(logprob - likeliest) for logprob in logprobs]
+        policy[decision.key] = {move: share / sum(shares) for move, share in zip(decision.moves, shares, strict=True)}
+        legal_mass[decision.key] = sum(map(math.exp, logprobs))
+    return MoveProbabilities(policy, legal_mass)
+
+
+def score_model(model: ModelConfig, game: SolvedGame) -> dict[str, float]:
+    """Return the game's figures of the model's policy, and ``legal_mass``, its mean over decisions."""
+    found = move_probabilities(model, game)
+    return {**game.score_policy(found.policy), "legal_mass": fmean(found.legal_mass.values())}
