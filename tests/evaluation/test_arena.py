@@ -1,14 +1,22 @@
-"""Arena: pairing, seeds, and the figures of a table worked out by hand."""
+"""Arena: the figures of a table worked out by hand, for games that one wins and games that both win."""
 
-from itertools import pairwise
+import json
+from pathlib import Path
+from typing import Any
 
 import pytest
-from arena_games import GUESS, ending, game
+from arena_games import FOUL, GUESS, HANDSHAKE, LOSS, TIE, WIN, ending, game, shake
 
 from spag.core.errors import DataError
-from spag.evaluation.arena.games import Pairing, announces_guess, arena_report, match_specs, pairings, role_tables, tally
-from spag.games.taboo.judge.judge import JudgeMode
-from spag.games.taboo.types import Outcome, Role
+from spag.core.types import Result
+from spag.evaluation.arena.games import arena_report, role_tables, tally
+from spag.evaluation.arena.paired import half_points
+from spag.evaluation.health import health
+from spag.evaluation.results import load_results
+from spag.games import get
+from taboo_games import TABOO, episode_of
+
+EARLIER = Path(__file__).parent / "earlier"
 
 GAMES = [
     game("a", "b", "Hi", "A river."),  # a wins
@@ -20,71 +28,127 @@ GAMES = [
 ]
 
 
-def test_every_pair_meets_in_both_role_assignments_with_the_same_seeds() -> None:
-    assert [p.title for p in pairings(["a", "b", "c"])] == ["a vs b", "b vs a", "a vs c", "c vs a", "b vs c", "c vs b"]
-    one, other = (match_specs(Pairing(*sides), ["river", "bread"], seed=3) for sides in (("a", "b"), ("c", "a")))
-    assert [spec.seed for spec in one] == [spec.seed for spec in other]
-    assert not {spec.id for spec in one} & {spec.id for spec in other}
-
-
-@pytest.mark.parametrize("players", range(2, 8))
-def test_neighbouring_pairings_share_an_entrant(players: int) -> None:
-    order = pairings("abcdefg"[:players])
-    assert len(set(order)) == players * (players - 1)
-    assert all({one.attacker, one.defender} & {two.attacker, two.defender} for one, two in pairwise(order))
-
-
 def test_tables_count_by_player_and_role() -> None:
-    rows = {(row.name, row.role): row for row in role_tables(tally(GAMES), ["a", "b"])}
-    attacker_a, defender_a = rows["a", Role.ATTACKER], rows["a", Role.DEFENDER]
-    attacker_b, defender_b = rows["b", Role.ATTACKER], rows["b", Role.DEFENDER]
+    rows = {(row.name, row.role): row for row in role_tables(tally(GAMES, TABOO), TABOO, ["a", "b"])}
+    attacker_a, defender_a = rows["a", "attacker"], rows["a", "defender"]
+    attacker_b, defender_b = rows["b", "attacker"], rows["b", "defender"]
     assert [r.count for r in (attacker_a.win, attacker_a.loss, attacker_a.tie, attacker_a.violation)] == [1, 1, 1, 0]
     assert [r.count for r in (attacker_b.win, attacker_b.loss, attacker_b.tie, attacker_b.violation)] == [1, 0, 1, 1]
     assert [r.count for r in (defender_a.win, defender_a.loss, defender_a.tie, defender_a.other_violation)] == [0, 1, 1, 1]
-    assert (defender_a.guess.count, defender_a.guessed_right.count, defender_a.guessed_right.total) == (1, 0, 1)
-    assert (defender_b.guess.count, defender_b.guessed_right.count) == (1, 1)
+    guess, right = defender_a.figures["guess"], defender_a.figures["guessed_right"]
+    assert (guess.count, guess.total, right.count, right.total) == (1, 3, 0, 1)
+    assert [rate.count for rate in defender_b.figures.values()] == [1, 1]
+    assert attacker_a.figures == {}
     assert (defender_b.empty.count, defender_b.empty.total) == (1, 3)
     assert all(row.win.total == 3 for row in rows.values())
 
 
 def test_the_report_of_six_games() -> None:
-    report = arena_report(GAMES, JudgeMode.STRICT)
+    report = arena_report(GAMES, TABOO)
     [pair] = report["pairs"]
     # points of a less b: river 1 - 0.5, bread 0 - 1, piano 0.5 - 0.5; sums of -1, +1 and the like come up in every flip but none
     assert (pair["players"], pair["games"], pair["wins"], pair["undecided"]) == (("a", "b"), 6, (1, 2), 3)
     assert pair["score"]["mean"] == pytest.approx((0.5 - 1 + 0) / 3)
     assert pair["score"]["p_value"] == pytest.approx(1.0)  # all four flips, +-0.5 +-1, are at least 0.5 away from 0
-    assert [tuple(cell.values()) for cell in report["matrix"]] == [("a", "b", 3, 1, 1, 1, 0), ("b", "a", 3, 1, 0, 1, 1)]
+    assert report["matrix"] == [
+        {"players": ("a", "b"), "games": 3, "outcomes": {WIN: 1, LOSS: 1, FOUL: 0, TIE: 1}},
+        {"players": ("b", "a"), "games": 3, "outcomes": {WIN: 1, LOSS: 0, FOUL: 1, TIE: 1}},
+    ]
     assert [row["name"] for row in report["ratings"]] == ["a", "b"]
-    assert (report["words"], report["judge"]) == (3, "strict")
-    assert "undecided" in report["note"]
+    assert (report["tasks"], report["game"], report["settings"]["judge"]) == (3, "adversarial_taboo", "strict")
+    assert [(row["role"], row["outcome"]) for row in report["paired"]] == [("attacker", WIN), ("attacker", FOUL), ("defender", LOSS)]
+
+
+def rounded(value: Any) -> Any:
+    """Leave out the digits in which machines differ."""
+    if isinstance(value, dict):
+        return {key: rounded(inner) for key, inner in value.items()}
+    return [rounded(inner) for inner in value] if isinstance(value, list) else round(value, 9) if isinstance(value, float) else value
+
+
+def test_figures_are_those_of_earlier_versions() -> None:
+    """``earlier/results.json`` was made by the version that knew this game alone, of the same 72 games."""
+    words = [f"{a}{b}" for a in ("river", "bread", "piano", "spoon") for b in ("boat", "stone", "house")]
+    order = (WIN, LOSS, FOUL, TIE)
+    games = [
+        ending(one, other, word, order[(3 * i + 5 * j + i * j * k) % 7 % 4])
+        for i, word in enumerate(words)
+        for j, one in enumerate("abc")
+        for k, other in enumerate("abc")
+        if one != other
+    ]
+    now = json.loads(json.dumps(arena_report(games, TABOO, "abc")))
+    then = load_results(EARLIER / "results.json")
+    assert then["settings"] == {"judge": "strict"}
+    roles = [{key: row[key] for key in new} for row, new in zip(then["roles"], now["roles"], strict=True)]
+    assert rounded({**then, "roles": roles, "settings": 0, "note": 0}) == rounded({**now, "settings": 0, "note": 0})
 
 
 def test_the_first_named_player_is_the_zero_of_the_ratings() -> None:
-    report = arena_report(GAMES, JudgeMode.STRICT, ["b", "nobody", "a"])
+    report = arena_report(GAMES, TABOO, ["b", "nobody", "a"])
     assert [(row["name"], row["points"] > 0) for row in report["ratings"]] == [("b", False), ("a", False)]
     assert report["pairs"][0]["wins"] == (2, 1)
 
 
 def test_the_same_seed_gives_the_same_report() -> None:
-    games = [ending(*sides, f"word{i}", list(Outcome)[i * k % 7 % 4]) for i in range(60) for k, sides in ((3, "ab"), (5, "ba"))]
-    first, again, other = (arena_report(games, JudgeMode.STRICT, "ab", seed=seed) for seed in (0, 0, 1))
-    assert first == again == arena_report(games[::-1], JudgeMode.STRICT, "ab")  # the order of play changes nothing
+    order = (WIN, LOSS, FOUL, TIE)
+    games = [ending(*sides, f"word{i}", order[i * k % 7 % 4]) for i in range(60) for k, sides in ((3, "ab"), (5, "ba"))]
+    first, again, other = (arena_report(games, TABOO, "ab", seed=seed) for seed in (0, 0, 1))
+    assert first == again == arena_report(games[::-1], TABOO, "ab")  # the order of play changes nothing
     assert first["ratings"] != other["ratings"]
 
 
-def test_a_game_twice_or_without_players_and_no_game_are_errors() -> None:
+def test_a_game_twice_or_without_players_or_of_another_kind_and_no_game_are_errors() -> None:
     with pytest.raises(DataError, match="a vs b plays 'river' twice"):
-        tally([*GAMES, GAMES[0]])
-    foreign = GAMES[0].__class__(target_word="river", max_turns=1, history=())
+        tally([*GAMES, GAMES[0]], TABOO)
     with pytest.raises(DataError, match="names no attacker"):
-        tally([foreign])
+        tally([episode_of("river", max_turns=1)], TABOO)
+    with pytest.raises(DataError, match="the game '' is adversarial_taboo, not handshake"):
+        health([game("a", "b", "Hi")], HANDSHAKE)
     with pytest.raises(DataError, match="holds no games"):
-        arena_report([], JudgeMode.STRICT)
+        arena_report([], TABOO)
 
 
 def test_what_counts_as_a_guess_is_the_judges_choice() -> None:
-    assert announces_guess("The word is river!", "lake", JudgeMode.STRICT)
-    assert not announces_guess("The word is river!", "lake", JudgeMode.PAPER)
-    assert announces_guess(GUESS.format("lake"), "lake", JudgeMode.PAPER)
-    assert not announces_guess("A lake.", "lake", JudgeMode.PAPER)
+    games = [game("a", "b", "Hi", "The word is river!", word="lake"), game("a", "b", "Hi", GUESS.format("bread"), word="bread")]
+    rows = {judge: arena_report(games, get("adversarial_taboo", judge=judge))["roles"][1] for judge in ("strict", "paper")}
+    assert [(rows[judge]["guess"]["count"], rows[judge]["guessed_right"]["count"]) for judge in rows] == [(2, 1), (1, 1)]
+
+
+SHAKEN = [
+    shake("a", "b", "1", "2 4 6", "1"),  # both win
+    shake("a", "b", "2", "1", "mine"),  # b wins
+    shake("a", "b", "3", "", "?"),  # b breaks a rule, for which a is paid
+    shake("b", "a", "1", "7 8", "8"),  # nothing
+    shake("b", "a", "2", "3", "2"),  # both win
+    shake("b", "a", "3", "5 6", "3"),  # both win
+]
+
+
+def test_a_game_that_players_win_together() -> None:
+    report = arena_report(SHAKEN, HANDSHAKE)
+    rows = {(row["name"], row["role"]): row for row in report["roles"]}
+    figures = ("win", "loss", "tie", "violation", "other_violation")
+    assert [rows["a", "ask"][key]["count"] for key in figures] == [1, 1, 0, 0, 1]
+    assert [rows["b", "tell"][key]["count"] for key in figures] == [2, 0, 0, 1, 0]
+    assert [rows["b", "ask"][key]["count"] for key in figures] == [2, 0, 1, 0, 0]
+    [pair] = report["pairs"]
+    assert (pair["wins"], pair["undecided"]) == ((1, 1), 4)  # a by the fault that b pays for, b by "mine"
+    compared = [(row["role"], row["outcome"], row["one"]["count"], row["other"]["count"]) for row in report["paired"]]
+    assert compared == [("ask", "together", 1, 2), ("tell", "together", 2, 1), ("tell", "mine", 0, 1), ("tell", "fault", 0, 1)]
+
+
+def test_counts_are_means_and_shares_of_counts_are_rates() -> None:
+    row = next(row for row in arena_report(SHAKEN, HANDSHAKE)["roles"] if row["role"] == "ask")
+    # 3, 1 and 0 numbers in three games: mean 4/3, squares of the distances 25/9 + 1/9 + 16/9 = 42/9, times 3/2 = 7, root 2.6458,
+    # over 3 games 0.8819, times 1.96
+    assert (row["numbers"]["count"], row["numbers"]["total"]) == (4, 3)
+    assert [row["numbers"][key] for key in ("rate", "low", "high")] == pytest.approx([4 / 3, 0, 4 / 3 + 1.7285], abs=1e-4)
+    assert (row["even"]["count"], row["even"]["total"]) == (3, 4)
+
+
+def test_a_fault_counts_for_the_other_only_where_the_game_pays_for_it() -> None:
+    assert [half_points(TABOO, Result(name, {}, 2, "")) for name in (WIN, LOSS, FOUL, TIE)] == [2, 0, 1, 1]
+    assert half_points(TABOO, Result(FOUL, {"attacker": -1.0, "defender": 0.0}, 1, "")) == 1
+    assert half_points(TABOO, Result(FOUL, {"attacker": -1.0, "defender": 0.5}, 1, "")) == 0
+    assert half_points(HANDSHAKE, Result("together", {}, 2, "")) == 1

@@ -14,7 +14,7 @@ from spag.config.files import dump_config
 from spag.config.schema import ModelConfig, RunConfig
 from spag.core.errors import ConfigError, RunError
 from spag.core.progress import SilentReporter, Tracker
-from spag.evaluation import reasoning
+from spag.evaluation.reasoning import run as reasoning
 from spag.evaluation.reasoning.lm import RememberingLM
 from spag.evaluation.reasoning.run import evaluate_reasoning
 from spag.evaluation.reasoning.tasks import ReasoningSettings

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from spag.evaluation.reasoning.stats import Interval, bootstrap_means, mean_of, overall, paired_difference, sign_test
+from spag.evaluation.reasoning.stats import Interval, bootstrap_means, item_difference, mean_of, overall
 
 
 def test_a_mean_has_the_standard_error_of_lm_eval() -> None:
@@ -29,34 +29,36 @@ def test_a_mean_has_the_standard_error_of_lm_eval() -> None:
     ],
 )
 def test_the_exact_test_counts_items_that_differ(better: int, worse: int, p: float) -> None:
-    assert sign_test(better, worse) == pytest.approx(p, rel=1e-12)
+    found = item_difference([0.75] * better + [0.0] * worse + [1.0], [0.0] * better + [0.25] * worse + [1.0])
+    assert (found.better, found.worse) == (better, worse)
+    assert found.p == pytest.approx(p, rel=1e-12)
 
 
 def test_a_difference_is_taken_item_by_item() -> None:
     # differences +1 +1 +1 -1 0 0 0 0: mean 1/4; squares 4, sample variance (4 - 8/16) / 7 = 1/2, standard error sqrt(1/2 / 8) = 1/4
-    difference = paired_difference([1, 1, 1, 0, 1, 1, 0, 0], [0, 0, 0, 1, 1, 1, 0, 0])
+    difference = item_difference([1, 1, 1, 0, 1, 1, 0, 0], [0, 0, 0, 1, 1, 1, 0, 0])
     assert (difference.value, difference.better, difference.worse) == (0.25, 3, 1)
     assert difference.se == pytest.approx(0.25)
     assert difference.p == pytest.approx(2 * (1 + 4) / 16)
     assert difference.low == pytest.approx(-0.25)
     assert difference.high == pytest.approx(0.75)
     with pytest.raises(ValueError, match="shorter"):
-        paired_difference([1, 0], [1])
+        item_difference([1, 0], [1])
 
 
 def test_a_model_does_not_differ_from_itself() -> None:
-    same = paired_difference([1, 0, 0, 1, 1], [1, 0, 0, 1, 1])
+    same = item_difference([1, 0, 0, 1, 1], [1, 0, 0, 1, 1])
     assert (same.value, same.se, same.low, same.high, same.better, same.worse, same.p) == (0, 0, 0, 0, 0, 0, 1)
 
 
 def test_bootstrap_means_spread_like_the_standard_error_and_keep_rows_whole() -> None:
     first = np.array([1.0] * 60 + [0.0] * 40)
-    means = bootstrap_means(np.stack([first, 1 - first], axis=1), seed=3, replicates=20_000)
+    means = bootstrap_means(np.stack([first, 1 - first], axis=1), seed=3, draws=20_000)
     assert means.shape == (20_000, 2)
     assert means[:, 0].mean() == pytest.approx(0.6, abs=0.002)
     assert means[:, 0].std() == pytest.approx(math.sqrt(0.6 * 0.4 / 100), rel=0.03)
     np.testing.assert_allclose(means.sum(axis=1), 1.0)
-    np.testing.assert_array_equal(means, bootstrap_means(np.stack([first, 1 - first], axis=1), seed=3, replicates=20_000))
+    np.testing.assert_array_equal(means, bootstrap_means(np.stack([first, 1 - first], axis=1), seed=3, draws=20_000))
 
 
 def test_overall_is_paired_and_covers_the_delta_methods_interval() -> None:

@@ -10,7 +10,8 @@ import pytest
 from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError, DataError
 from spag.core.progress import SilentReporter
-from spag.evaluation import reasoning, reasoning_tasks
+from spag.evaluation.reasoning import run as reasoning
+from spag.evaluation.reasoning import tasks as reasoning_tasks
 from spag.evaluation.reasoning.run import evaluate_reasoning
 from spag.evaluation.reasoning.tasks import PAPER_TASKS, ReasoningSettings, load_tasks
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from spag.evaluation.stats import bootstrap_weights, paired_difference, rate_over_words, sign_flip_p, wilson
+from spag.evaluation.stats import bootstrap_weights, paired_difference, rate_over_tasks, sign_flip_p, wilson
 
 
 def test_wilson_interval_is_the_textbooks() -> None:
@@ -17,19 +17,19 @@ def test_wilson_interval_is_the_textbooks() -> None:
     assert (wilson(0, 0).low, wilson(0, 0).high) == (0.0, 1.0)
 
 
-def test_games_on_one_word_count_for_what_they_are_worth() -> None:
+def test_games_on_one_task_count_for_what_they_are_worth() -> None:
     draw = np.random.default_rng(0)
     once, twice = draw.integers(0, 2, 200), draw.integers(0, 2, (200, 2)).sum(axis=1)
     one, two = np.full(200, 1), np.full(200, 2)
     alone = wilson(int(once.sum()), 200)
-    assert rate_over_words(once, one) == alone
-    copied = rate_over_words(2 * once, two)  # the second game of each word is the first again
+    assert rate_over_tasks(once, one) == alone
+    copied = rate_over_tasks(2 * once, two)  # the second game of each word is the first again
     assert (copied.total, copied.rate, copied.low, copied.high) == (400, alone.rate, alone.low, alone.high)
-    free, apart = rate_over_words(twice, two), wilson(int(twice.sum()), 400)
+    free, apart = rate_over_tasks(twice, two), wilson(int(twice.sum()), 400)
     assert (free.low, free.high) == pytest.approx((apart.low, apart.high), abs=0.006)
-    assert rate_over_words(0 * two, two).high == wilson(0, 200).high
-    assert rate_over_words(np.array([3]), np.array([4])).low == pytest.approx(wilson(3, 4, 4.0).low)
-    assert rate_over_words(np.array([], dtype=np.int64), np.array([], dtype=np.int64)) == wilson(0, 0)
+    assert rate_over_tasks(0 * two, two).high == wilson(0, 200).high
+    assert rate_over_tasks(np.array([3]), np.array([4])).low == pytest.approx(wilson(3, 4, 4.0).low)
+    assert rate_over_tasks(np.array([], dtype=np.int64), np.array([], dtype=np.int64)) == wilson(0, 0)
 
 
 def test_sign_flips_of_ones_are_mcnemars_exact_test() -> None:
@@ -47,15 +47,25 @@ def test_sign_flips_of_other_sizes_agree_with_counting_all_of_them() -> None:
 
 
 def test_bootstrap_interval_is_that_of_a_mean() -> None:
-    # 400 words, half +1 and half -1: the standard error of the mean is 1/20, so 95 % lie within 0.098
+    # 400 tasks, half +1 and half -1: the standard error of the mean is 1/20, so 95 % lie within 0.098
     differences, cells = np.array([1, -1] * 200), np.ones(400, dtype=np.int64)
-    found = paired_difference(differences, cells, bootstrap_weights(400, seed=0))
+    found = paired_difference(differences, cells, bootstrap_weights(np.ones(400, dtype=np.int64), seed=0))
     assert found is not None
     assert (found.mean, found.low, found.high, found.p_value) == pytest.approx((0.0, -0.098, 0.098, 1.0), abs=0.012)
-    assert paired_difference(differences, np.zeros(400, dtype=np.int64), bootstrap_weights(400, seed=0)) is None
+    assert paired_difference(differences, np.zeros(400, dtype=np.int64), bootstrap_weights(np.ones(400, dtype=np.int64), seed=0)) is None
 
 
-def test_every_resampling_has_as_many_words() -> None:
-    weights = bootstrap_weights(7, seed=3, draws=50)
-    assert weights.shape == (50, 7)
+def test_every_resampling_has_as_many_units_and_rows_stand_for_several() -> None:
+    weights = bootstrap_weights(np.array([1, 2, 4]), seed=3, draws=5000)
+    assert weights.shape == (5000, 3)
     assert set(weights.sum(axis=1).tolist()) == {7}
+    assert weights.mean(axis=0) == pytest.approx([1, 2, 4], abs=0.1)
+
+
+def test_rows_that_stand_for_several_units_give_what_the_units_would() -> None:
+    # differences 0.5 x 3, -0.25 x 1, 0 x 2: mean 1.25 / 6; by sign 3 against 1, so p = 2 * (1 + 4) / 2^4
+    counts = np.array([3, 1, 2])
+    found = paired_difference(np.array([0.5, -0.25, 0.0]), np.ones(3, dtype=np.int64), bootstrap_weights(counts, seed=0), counts)
+    assert found is not None
+    assert (found.mean, found.p_value) == pytest.approx((1.25 / 6, 10 / 16))
+    assert -0.25 <= found.low < found.mean < found.high <= 0.5
