@@ -15,6 +15,7 @@ from spag.training import policy as policy_module
 from spag.training.data import EncodedSample, collate, encode_samples
 from spag.training.losses import mean_logprob, offline_rl_loss
 from spag.training.policy import Capabilities, completion_logprobs, probe_capabilities
+from taboo_games import TABOO
 from tiny_model import make_model
 
 SHAPE = {
@@ -145,7 +146,7 @@ def test_the_tiny_model_s_window_is_read_from_its_config(tmp_path: Path) -> None
 @pytest.mark.parametrize(("template", "share"), [(Template.GAME, 0.6), (Template.PLAY, 0.4)])
 def test_whole_games_train_from_one_row_with_the_loss_of_each_utterance_alone(model_folder: Path, template: Template, share: float) -> None:
     """One template a game: the winner's utterances share their queries, tokens are computed once, the loss stays."""
-    episodes = [episode for episode in teacher_episodes(["teacher"], None, seed=0) if len(episode.history) >= 9][:2]
+    episodes = [episode for episode in teacher_episodes(["teacher"], None, 0, TABOO) if len(episode.history) >= 9][:2]
     samples = assign_rewards(episodes, settings=RewardSettings(template=template))
     rows = encode_samples(samples, load_tokenizer(str(model_folder)), PromptStyle.PLAIN, 100_000)
     rows.sort(key=lambda sample: sample.input_ids)

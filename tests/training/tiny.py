@@ -23,10 +23,10 @@ def make_samples(count: int) -> list[TrainingSample]:
     """Samples of many lengths, both roles, every fifth an SFT row."""
     roles = ("attacker", "defender")
     return [
-        TrainingSample(prompt="ask " * (1 + i % 4), target="x" * (i % 7) + str(i), weight=1 + i % 3, type=SampleType.SFT)
+        TrainingSample(prompt="ask " * (1 + i % 4), completion="x" * (i % 7) + str(i), weight=1 + i % 3, type=SampleType.SFT)
         if i % 5 == 4
         else TrainingSample(
-            prompt="word " * (1 + i % 5), target="say " * (i % 3) + str(i), reward=0.1 + i % 4, weight=0.5 + i % 2, role=roles[i % 2]
+            prompt="word " * (1 + i % 5), completion="say " * (i % 3) + str(i), reward=0.1 + i % 4, weight=0.5 + i % 2, role=roles[i % 2]
         )
         for i in range(count)
     ]

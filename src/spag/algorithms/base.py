@@ -29,8 +29,10 @@ class Objective(Protocol):
     """An algorithm's loss with its coefficients."""
 
     name: ClassVar[str]
-    clip_range: float | None
-    """Where importance ratios are clipped (1 -/+ this), for metrics; ``None``: they are not."""
+
+    @property
+    def clip_range(self) -> float | None:
+        """Where importance ratios are clipped (1 -/+ this), for metrics; ``None``: they are not."""
 
     def loss(self, batch: PolicyBatch) -> "Tensor":
         """Return the batch's share of the global loss: a scalar."""

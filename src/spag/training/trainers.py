@@ -91,8 +91,15 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
 
     def _policy_batch(self, logprob: Tensor, batch: Batch, counts: Tensor) -> PolicyBatch:
         """Return what the objective takes. ``logprob`` (B,); ``counts`` (G,): samples of each group in the global batch."""
-        columns = (batch[name] for name in ("ref_logprob", "reward", "weight"))
-        return PolicyBatch(logprob, *columns, batch["group"] == SFT, n=counts.sum() - counts[SFT], n_sft=counts[SFT])
+        return PolicyBatch(
+            logprob=logprob,
+            ref_logprob=batch["ref_logprob"],
+            reward=batch["reward"],
+            weight=batch["weight"],
+            is_sft=batch["group"] == SFT,
+            n=counts.sum() - counts[SFT],
+            n_sft=counts[SFT],
+        )
 
     def _add_up(self, loss: Tensor, batch: PolicyBatch, group: Tensor) -> None:
         ratio = importance_ratio(batch.logprob, batch.ref_logprob)
