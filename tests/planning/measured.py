@@ -20,12 +20,11 @@ from spag.config.schema import ModelConfig, OfflineRLConfig
 from spag.core.episodes import TrainingSample
 from spag.engines.base import Request, Sampling
 from spag.engines.transformers.engine import TransformersEngine
-from spag.games.taboo.types import Role
 from spag.models.loading import load_model, load_tokenizer
 from spag.training import Stage, train
 
 TRAINED = 64
-"""Tokens of each target, its end included."""
+"""Tokens of each completion, its end included."""
 
 
 @dataclass
@@ -51,9 +50,9 @@ def letters(count: int, seed: int) -> str:
 
 def train_peak(folder: Path, length: int, dtype: str, settings: dict[str, object], output: Path) -> int:
     training = OfflineRLConfig.model_validate(settings)
-    target = TRAINED - 1
+    said = TRAINED - 1
     samples = [
-        TrainingSample(query=letters(length - target - 1, i), target=letters(target, -1 - i), reward=1.0, weight=1.0, role=Role.ATTACKER)
+        TrainingSample(prompt=letters(length - said - 1, i), completion=letters(said, -1 - i), role="attacker")
         for i in range(2 * training.global_batch_size)  # two steps: the second meets Adam's moments
     ]
     model = ModelConfig(dtype=dtype, device="cpu")

@@ -13,7 +13,16 @@ from spag.config.schema import OfflineRLConfig, RunConfig
 from spag.core.errors import ConfigError
 from spag.engines.transformers import slots
 from spag.planning import GIB, GPUS, Assumptions, Inputs, Plan, find_gpu, memory, plan_run
-from spag.planning.hours import EngineLayout, PlayLoad, TrainingLoad, play_hours, step_seconds, training_flops, training_hours
+from spag.planning.hours import (
+    EngineLayout,
+    PlayLoad,
+    TrainingLoad,
+    Workload,
+    play_hours,
+    step_seconds,
+    training_flops,
+    training_hours,
+)  # fmt: skip
 from spag.planning.memory import MicroBatch, training_memory
 from spag.planning.specs import KNOWN_SHAPES
 from spag.training import policy
@@ -137,7 +146,7 @@ def test_a_decoding_step_reads_weights_and_cache() -> None:
 
 
 def test_counts_follow_config_files_and_assumptions() -> None:
-    config = RunConfig.model_validate({"iterations": 2, "selfplay": {"words": 1000, "repeats": 3}, "arena": {"words": 50}})
+    config = RunConfig.model_validate({"iterations": 2, "selfplay": {"tasks": 1000, "repeats": 3}, "arena": {"tasks": 50}})
     plan = plan_run(config, LLAMA, 8, find_gpu("A100-80"), inputs=Inputs(teacher_games=100, offline_rl_sft=500))
     assert [(one.name, one.times, one.count) for one in plan.stages] == [
         ("imitation", 1, 294),  # 100 games x 2.94 utterances of the winner
@@ -145,6 +154,15 @@ def test_counts_follow_config_files_and_assumptions() -> None:
         ("offline RL", 2, round(3000 * 0.68 * 2.94) + 500),
         ("arena", 1, 6 * 50),  # three players: three pairs, both ways
     ]
+
+
+def test_another_game_has_its_own_limits_and_taboos_assumptions() -> None:
+    config = RunConfig.model_validate({"game": {"name": "twenty_questions"}, "rewards": {"roles": "answerer"}})
+    work = Workload(config, Inputs(train_tasks=100), Assumptions())
+    assert work.longest_text == 160 + 45 + 20 * 2 * (256 + 5)  # rules, instruction, and twenty questions and answers at their limit
+    assert work.offline_rl().samples == round(100 * 0.68 * 2.94 * (1 - 0.92))
+    play = plan_run(config, LLAMA, 8, find_gpu("A100-80")).stages[1]
+    assert any("assumed as in Adversarial Taboo" in note for note in play.notes)
 
 
 def test_numbers_taken_from_other_rooms_are_still_theirs() -> None:

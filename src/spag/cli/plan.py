@@ -46,23 +46,19 @@ def plan_command(config_name: str, gpus: int, kind: str, overrides: tuple[str, .
 
 
 def _inputs(config: "RunConfig") -> "Inputs":
-    """Count what the config's files hold."""
+    """Count the game's tasks and the rows of the config's files."""
     from spag.core.sft import read_sft
-    from spag.games.taboo.wordlist import load_words
-    from spag.games.taboo.words import Split, split_of
+    from spag.core.types import Split
     from spag.planning import Inputs
     from spag.runs.stages import teacher_episodes
 
-    words = load_words(config.words.source, config.words.top)
-    rows = {
-        name: len(read_sft(training.sft_data, None, 0)) if training.sft_data else 0
-        for name, training in (("imitation", config.imitation.training), ("offline_rl", config.offline_rl))
-    }
+    game = config.game.build()
+    rows = [len(read_sft(one.sft_data, None, 0)) if one.sft_data else 0 for one in (config.imitation.training, config.offline_rl)]
     return Inputs(
-        train_words=sum(split_of(word) is Split.TRAIN for word in words),
-        teacher_games=len(teacher_episodes(config.imitation.episodes, None, 0)),
-        imitation_sft=rows["imitation"],
-        offline_rl_sft=rows["offline_rl"],
+        train_tasks=len(game.tasks(Split.TRAIN, None, config.seed)),
+        teacher_games=len(teacher_episodes(config.imitation.episodes, None, config.seed, game)),
+        imitation_sft=rows[0],
+        offline_rl_sft=rows[1],
     )
 
 

@@ -40,12 +40,12 @@ class Assumptions(Section):
     teacher_tokens: Positive = Field(16, description="mean utterance of teacher play with its end: 15.4 measured in the shipped games")
     turns: Positive = Field(2.94, description="the winner's utterances in a decided game: 99,740 in 33,973 games of the paper's LLaMA-2-7B")
     decided_share: Share = Field(0.68, description="games that somebody wins: 33,973 of 50,000 of the paper's LLaMA-2-7B after imitation")
-    attacker_share: Share = Field(0.92, description="decided games that the attacker wins: 31,273 of 33,973, as before")
+    first_role_share: Share = Field(0.92, description="decided games that the first role (the attacker) wins: 31,273 of 33,973")
     prefix_tokens: Positive = Field(160, description="rules and names before the conversation: 120 to 137 tokens a paraphrase, and headers")
     instruction_tokens: Positive = Field(45, description="a role's instruction and cue behind the conversation: 35 and 50 tokens")
     name_tokens: Positive = Field(5, description="a line's player name in the conversation")
-    sft_query_tokens: Positive = Field(60, description="instruction rows: query with its template; a guess for Alpaca")
-    sft_target_tokens: Positive = Field(65, description="instruction rows: answer, some 270 characters in Alpaca")
+    sft_prompt_tokens: Positive = Field(60, description="instruction rows: prompt with its template; a guess for Alpaca")
+    sft_completion_tokens: Positive = Field(65, description="instruction rows: completion, some 270 characters in Alpaca")
 
     def changed(self, changes: Sequence[str]) -> "Assumptions":
         """Return these assumptions with ``NAME=VALUE`` changes. Raises ``ConfigError``."""
@@ -61,9 +61,9 @@ class Assumptions(Section):
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Contents of a config's files: words to train on, games of teacher play, instruction rows. Defaults: what the package ships."""
+    """What games and files hold: tasks to train on, games of teacher play, instruction rows. Defaults: Adversarial Taboo as shipped."""
 
-    train_words: int = 37_601
+    train_tasks: int = 37_601
     teacher_games: int = 551
     imitation_sft: int = 0
     offline_rl_sft: int = 0
@@ -92,31 +92,42 @@ class PlayLoad:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What a run's stages have to do."""
+    """What a run's stages have to do, in a game of two roles that speak in turn."""
 
     config: RunConfig
     inputs: Inputs
     assumed: Assumptions
 
     @property
+    def max_turns(self) -> float:
+        """Turns of the longest game: the game's setting (``max_turns``, ``max_questions``), or where it has none the assumed turns."""
+        settings = self.config.game.model_extra or {}
+        return next((value for name, value in settings.items() if name.startswith("max_")), self.assumed.turns)
+
+    @property
     def turns(self) -> float:
-        return min(self.assumed.turns, self.config.game.max_turns)
+        return min(self.assumed.turns, self.max_turns)
+
+    @property
+    def utterance_limits(self) -> list[int]:
+        """The longest utterance of each role in self-play, in tokens."""
+        return [self.config.selfplay.sampling_of(role).max_new_tokens for role in self.config.game.build().roles]
 
     @property
     def longest_text(self) -> int:
         """Tokens of the longest game there can be: rules, and every utterance at its limit."""
-        play, assumed = self.config.selfplay, self.assumed
-        turn = play.attacker.max_new_tokens + play.defender.max_new_tokens + 2 * assumed.name_tokens
-        return round(assumed.prefix_tokens + assumed.instruction_tokens + self.config.game.max_turns * turn)
+        assumed = self.assumed
+        turn = sum(self.utterance_limits) + 2 * assumed.name_tokens
+        return round(assumed.prefix_tokens + assumed.instruction_tokens + self.max_turns * turn)
 
     @property
     def _selfplay_games(self) -> int:
-        return (self.config.selfplay.words or self.inputs.train_words) * self.config.selfplay.repeats
+        return (self.config.selfplay.tasks or self.inputs.train_tasks) * self.config.selfplay.repeats
 
     @property
     def _kept_roles(self) -> float:
-        attacker = self.assumed.attacker_share
-        return {"both": 1.0, "attacker": attacker, "defender": 1 - attacker}[self.config.rewards.roles]
+        kept, first = self.config.rewards.roles, self.assumed.first_role_share
+        return 1.0 if kept == "both" else first if kept == self.config.game.build().roles[0] else 1 - first
 
     def imitation(self) -> TrainingLoad:
         """Return what imitation trains on: the winners' utterances of teacher play, and instruction data."""
@@ -130,19 +141,19 @@ class Workload:
         others = 1 - play.opponents.get("self", 0.0) / sum(play.opponents.values())
         rewarded = assumed.decided_share * self.turns * (2 if rewards.loser_reward else 1) * self._kept_roles
         if rewards.tie_reward:
-            rewarded += (1 - assumed.decided_share) * 2 * self.config.game.max_turns
+            rewarded += (1 - assumed.decided_share) * 2 * self.max_turns
         rows = self._selfplay_games * rewarded * (1 - others / 2)  # of games against others, one role is trained
-        length = min(assumed.utterance_tokens, play.attacker.max_new_tokens)
+        length = min(assumed.utterance_tokens, self.utterance_limits[0])
         return self._training(self.config.offline_rl, rows, self.inputs.offline_rl_sft, length)
 
     def selfplay(self) -> PlayLoad:
         """Return what one iteration plays."""
-        return self._play(self._selfplay_games, self.config.selfplay.attacker.max_new_tokens)
+        return self._play(self._selfplay_games, self.utterance_limits[0])
 
     def arena(self) -> PlayLoad:
         """Return the games of the arena: each pair of base, imitation and the last iteration, in both role assignments."""
         players = 3 if self.config.iterations else 2
-        return self._play(players * (players - 1) * self.config.arena.words, self.config.arena.sampling.max_new_tokens)
+        return self._play(players * (players - 1) * self.config.arena.tasks, self.config.arena.sampling.max_new_tokens)
 
     def _training(self, training: TrainingConfig, rows: float, sft: int, utterance: float) -> TrainingLoad:
         assumed, limit = self.assumed, training.max_length
@@ -152,7 +163,7 @@ class Workload:
         # The winner's k-th utterance follows 2(k - 1) others as attacker, 2k - 1 as defender: turns - 1/2 of them on average.
         history = (self.turns - 0.5) * (utterance + assumed.name_tokens)
         length = min(assumed.prefix_tokens + assumed.instruction_tokens + history + utterance, limit)
-        sft_length = min(assumed.sft_query_tokens + assumed.sft_target_tokens, limit)
+        sft_length = min(assumed.sft_prompt_tokens + assumed.sft_completion_tokens, limit)
         # Samples of a micro-batch that begin alike share their beginning in the packed row; random templates hardly do (1.1 measured).
         alike = self.config.rewards.template == "play"
         shared = assumed.prefix_tokens * (1 - 1 / training.micro_batch_size) if alike else 0.0
@@ -160,7 +171,7 @@ class Workload:
         def mean(game: float, instruction: float) -> float:
             return game + (instruction - game) * sft / unique
 
-        fed, trained = mean(length - shared, sft_length), mean(utterance, assumed.sft_target_tokens)
+        fed, trained = mean(length - shared, sft_length), mean(utterance, assumed.sft_completion_tokens)
         return TrainingLoad(samples, unique, samples * fed, samples * trained, mean(length, sft_length))
 
     def _play(self, games: int, limit: int) -> PlayLoad:

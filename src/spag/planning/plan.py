@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spag.config.schema import LoraConfig, RunConfig, TrainingConfig
+from spag.games.registry import DEFAULT
 from spag.planning.hours import Assumptions, EngineLayout, Inputs, PlayLoad, TrainingLoad, Workload, play_hours, training_hours
 from spag.planning.memory import Memory, MicroBatch, quantized, slot_memory, training_memory, vllm_memory
 from spag.planning.specs import GIB, GPU, ModelShape
@@ -119,9 +120,8 @@ class _Planner:
         return stage
 
     def training_memory(self, training: TrainingConfig, processes: int) -> Memory:
-        play, size = self.config.selfplay, training.micro_batch_size
-        longest = min(training.max_length, self.work.longest_text)
-        trained = min(max(play.attacker.max_new_tokens, play.defender.max_new_tokens) + 1, longest)
+        size, longest = training.micro_batch_size, min(training.max_length, self.work.longest_text)
+        trained = min(max(self.work.utterance_limits) + 1, longest)
         batch = MicroBatch(size * longest, size * trained)
         return training_memory(self.shape, training, batch, dtype=self.config.model.dtype, processes=processes)
 
@@ -132,6 +132,8 @@ class _Planner:
         memory, tokens = self._vllm_memory(models, engine.tensor_parallel) if layout.vllm else (self._slot_memory(models), 0)
         room = self.gpu.memory * ((engine.memory or 0.9) if layout.vllm else assumed.memory_share)
         stage = StagePlan(name, times, "games", load.games, load.prompt_tokens + load.new_tokens, hours, memory, room)
+        if self.config.game.name != DEFAULT:
+            stage.notes.append("turns, outcomes and tokens are assumed as in Adversarial Taboo; give this game's with --assume")
         used = layout.copies * layout.tensor_parallel
         if used > self.gpus:
             stage.problems.append(f"the engines need {used} GPUs, but there are {self.gpus}")
