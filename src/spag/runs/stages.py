@@ -15,8 +15,10 @@ from spag.core.store import write_json, write_rows
 from spag.core.types import Split
 from spag.engines.base import Sampling
 from spag.engines.bot import BOT_PREFIX, BotEngine, bot_of
+from spag.engines.opening import OPENAI_PREFIX
 from spag.evaluation.arena.games import arena_report
-from spag.games.base import Game
+from spag.evaluation.yardsticks import score_model
+from spag.games.base import Game, SolvedGame
 from spag.rollout.matchmaking import match_specs, pairings
 from spag.rollout.play import PlaySetup, play_matches
 from spag.rollout.runner import Player, game_specs, play
@@ -130,5 +132,14 @@ def play_arena(folder: Path, entrants: Mapping[str, ModelConfig], config: RunCon
     matches = {pairing: match_specs(pairing, tasks, config.seed) for pairing in pairings(list(entrants))}
     play_matches(path, matches, entrants, lambda _: config.arena.sampling, setup, title="arena")
     results = arena_report(read_episodes(path), setup.game, list(entrants))
+    results["yardsticks"] = yardsticks(entrants, setup.game)
     write_json(folder / "results.json", results)
     return results
+
+
+def yardsticks(entrants: Mapping[str, ModelConfig], game: Game) -> dict[str, dict[str, float]]:
+    """Return the exact figures of each local model's policy, where the game is solved; nothing for bots and endpoints."""
+    if not isinstance(game, SolvedGame):
+        return {}
+    local = {name: model for name, model in entrants.items() if not model.name.startswith((BOT_PREFIX, OPENAI_PREFIX))}
+    return {name: score_model(model, game) for name, model in local.items()}
