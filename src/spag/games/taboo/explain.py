@@ -1,7 +1,7 @@
 """The piece of a decisive utterance that names the word or the guess.
 
-The judge folds a text before it looks (case, accents, invisible characters, look-alikes); ``find_span`` finds the way back, so that the
-piece is marked where it stands in the utterance as it was written.
+The judge searches folded text (no case, accents, invisible characters, look-alike letters); ``find_span`` finds the same piece in the
+utterance as it was written.
 """
 
 import re
@@ -13,23 +13,23 @@ from spag.games.taboo.judge.matching import TOKEN, find_form
 from spag.games.taboo.types import Role
 
 _LONGEST = 20_000  # characters searched for the deciding piece
-_WORDS_AFTER = 4  # by which one of several places is known
+_WORDS_AFTER = 4  # words compared to tell one of several places from the others
 
 
 def deciding_span(role: Role, text: str, target_word: str) -> tuple[int, int] | None:
-    """Return the characters of a decisive utterance that name the word or the guess; ``None`` when they cannot be told."""
+    """Return the characters of a decisive utterance that name the word or the guess, ``None`` where they are not found."""
     text = text[:_LONGEST]
-    found = find_guess(text, target_word, hedged=role is Role.DEFENDER)
+    found = find_guess(text, target_word, hedged=role == Role.DEFENDER)
     guess = find_span(text, found[0].phrase, found[0].after) if found else None
     piece = find_form(text, target_word) or find_evasion(text, target_word)
     said = find_span(text, piece) if piece else None
-    return guess or said if role is Role.DEFENDER else said or guess
+    return guess or said if role == Role.DEFENDER else said or guess
 
 
 def find_span(text: str, piece: str, after: str | None = None) -> tuple[int, int] | None:
-    """Find the folded ``piece`` in ``text`` as it is written; (start, end) in characters of ``text``.
+    """Return where the folded ``piece`` stands in ``text``: (start, end) in characters.
 
-    A word of its own is preferred to a part of another word, and the place whose line goes on with the words of ``after`` to all others.
+    Whole words are preferred to parts of words; among several places, the one whose line continues with the words of ``after``.
     """
     pattern = r"[\s\"]+".join(r"[*_~`]*".join(map(re.escape, word)) for word in piece.split())
     for folded in (fold, lambda char: unmasked(char)[-1]) if pattern else ():

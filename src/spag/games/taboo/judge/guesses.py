@@ -1,6 +1,6 @@
-"""Reading a guess out of an utterance.
+"""Guesses: the grammar of announcing one, and the word that it names.
 
-The form asked for is: I know the word! It is `WORD`! Players vary it, so this grammar is accepted, whatever the case, quotes and markup:
+The prompts ask for: I know the word! It is `WORD`! Players vary it, so this grammar is accepted, in any case, quotes and markup:
 
     announcement  "I [now|think I|...] know [what] the|this|that|your [target|secret|...] word", unless its clause negates, doubts or
                   asks ("I don't know", "do I know", "if I know") or goes on ("the word for that")
@@ -10,9 +10,9 @@ The form asked for is: I know the word! It is `WORD`! Players vary it, so this g
                   the defender also after "I think|guess|...", with "must be", with an exclamation mark, with X quoted, or as the whole
                   utterance ("The word is overused." is talk: what looks like an adjective is no guess there)
 
-X is what is named first, up to punctuation or "because", "or", "right" and the like: of two alternatives only the first counts. An
-announcement that names nothing is no guess. A guess is right when X, less an article, is the target in any inflection and nothing more (the
-paper's judge is content with a prefix, so ``cathedral`` is right there for ``cat``).
+X ends at punctuation or at "because", "or", "right" and the like, so only the first of two alternatives counts. An announcement that names
+nothing is no guess. A guess is right when X, without its article, is the target in any inflection and nothing more (the paper's judge
+accepts a prefix, so ``cathedral`` is right there for ``cat``).
 """
 
 import re
@@ -22,7 +22,7 @@ from itertools import islice
 from spag.games.taboo.judge.folding import unmasked, without_tags
 from spag.games.taboo.judge.matching import TOKEN, is_whole_form, phrase_end, target_of
 
-# Expressions that are sought in whole utterances begin with a character, for which the search is fast, and then look behind it.
+# Expressions that search whole utterances begin with a literal character, which is fast to find, and then look behind it.
 _STARS_INSIDE = re.compile(r"\*(?<=[^\W_]\*)\**(?=[^\W_])")
 _QUOTE = re.compile(r"[`*\"'_~](?:(?<=[`*\"])[`*\"]*|(?<![^\W_].)['_~]*|['_~]*(?![^\W_]))")
 _QUOTES = re.compile(r'"{2,}')
@@ -65,7 +65,7 @@ _WIDTH = 400  # how far after an announcement its guess may begin, in characters
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """A guess as it was made: the folded ``phrase`` it names, less an article, and the ``rest`` of its line, which begins there."""
+    """A guess: the folded ``phrase`` that it names, without an article, and the ``rest`` of its line, which begins with the phrase."""
 
     phrase: str
     rest: str
@@ -80,7 +80,7 @@ class Guess:
 def find_guess(text: str, target_word: str, *, hedged: bool = True) -> tuple[Guess, bool] | None:
     """Return the guess announced in ``text`` and whether it is right; ``None`` when none is announced.
 
-    ``hedged`` also accepts the short forms that in the attacker's mouth are ordinary talk ("I think the word is ...").
+    ``hedged`` also accepts the short forms that are ordinary talk when the attacker says them ("I think the word is ...").
     """
     width = max(1, len(target_of(target_word).words))
     guesses = [guess for reading in unmasked(text) if (guess := parse_guess(reading, width, hedged=hedged))]
