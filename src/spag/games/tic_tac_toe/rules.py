@@ -1,7 +1,8 @@
 """Tic-tac-toe as a game of texts: squares in square brackets, measured against perfect play (``solver.py``).
 
-A task is an opening: up to ``opening`` moves that stand on the board already, so player_1 may be the first to speak. Openings that are
-rotations or reflections of one another are in the same split. As in every board game here, the other player hears the bare move.
+A task is an opening: up to ``opening`` moves that stand on the board already, so player_1 may be the first to speak. Only openings that
+perfect play draws are tasks, so a perfect player never loses. Rotations and reflections of one opening are in the same split. The other
+player hears the bare move.
 """
 
 import random
@@ -18,7 +19,7 @@ from spag.games.base import Bot, TextGame, bracketed
 from spag.games.tic_tac_toe import solver, view
 
 _SQUARES = tuple(str(square) for square in range(1, 10))
-_HELD_OUT_IN = 5
+_HELD_OUT_IN = 3
 
 
 def _task(squares: Sequence[int]) -> Task:
@@ -48,7 +49,7 @@ def _perfect_bot(observation: Observation, rng: random.Random) -> str:
 
 @dataclass(frozen=True)
 class TicTacToe(TextGame):
-    """Three in a row, from openings of up to four moves."""
+    """Three in a row, from openings that perfect play draws."""
 
     name: ClassVar[str] = "tic_tac_toe"
     title: ClassVar[str] = "Tic-tac-toe"
@@ -61,7 +62,7 @@ class TicTacToe(TextGame):
     bots: ClassVar[Mapping[str, Bot]] = {"random": _random_bot, "perfect": _perfect_bot}
     free_text: ClassVar[bool] = False
 
-    opening: Annotated[int, Field(ge=2, le=4, description="moves that stand on the board already, at most")] = 2
+    opening: Annotated[int, Field(ge=2, le=4, description="moves that stand on the board already, at most")] = 3
 
     def tasks(self, split: Split, count: int | None, seed: int) -> Sequence[Task]:
         classes = enumerate(solver.openings(self.opening), start=1)

@@ -57,15 +57,15 @@ def best_moves(board: str) -> tuple[int, ...]:
 
 @cache
 def openings(plies: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """Return every sequence of up to ``plies`` first moves, those together that are rotations or reflections of one another.
+    """Return every sequence of up to ``plies`` first moves (4 at most: nobody has won by then) from which perfect play draws.
 
-    ``plies`` is at most 4: nobody has won by then.
+    Those that are rotations or reflections of one another are together.
     """
     classes: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
     for length in range(plies + 1):
         for squares in permutations(range(1, 10), length):
             classes.setdefault(min(_images(squares)), []).append(squares)
-    return tuple(map(tuple, classes.values()))
+    return tuple(tuple(same) for first, same in classes.items() if value(board_after(first)) == 0)
 
 
 def _images(squares: tuple[int, ...]) -> Iterable[tuple[int, ...]]:
