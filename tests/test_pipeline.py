@@ -16,6 +16,7 @@ from spag import judge_episode
 from spag.config.files import load_config
 from spag.core.episodes import SampleType, read_episodes, read_samples
 from spag.core.errors import ConfigError, DataError, RunError
+from spag.core.manifest import Manifest
 from spag.core.progress import SilentReporter
 from spag.core.store import FolderLock
 from spag.core.types import Split, Task
@@ -24,7 +25,6 @@ from spag.games.taboo.words import split_of
 from spag.rollout import play
 from spag.rollout.matchmaking import draw_opponents
 from spag.rollout.runner import game_specs
-from spag.runs.manifest import Manifest
 from spag.runs.offline import run
 from taboo_games import ROLES, TABOO
 

@@ -13,12 +13,12 @@ from click.testing import CliRunner
 from spag.config.files import dump_config
 from spag.config.schema import ModelConfig, RunConfig
 from spag.core.errors import ConfigError, RunError
+from spag.core.manifest import Manifest
 from spag.core.progress import SilentReporter, Tracker
 from spag.evaluation.reasoning import run as reasoning
 from spag.evaluation.reasoning.lm import RememberingLM
 from spag.evaluation.reasoning.run import evaluate_reasoning
 from spag.evaluation.reasoning.tasks import ReasoningSettings
-from spag.runs.manifest import Manifest
 from tiny_model import make_model
 
 TASKS = Path(__file__).parent / "tasks"

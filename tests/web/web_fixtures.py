@@ -9,21 +9,21 @@ from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
+from spag.web.serving import listen
 from starlette.testclient import TestClient
 
 from spag.config.files import dump_config, parse_config
 from spag.core.episodes import Episode, PlayerInfo
 from spag.core.errors import EngineError
+from spag.core.manifest import Manifest
 from spag.core.store import write_json, write_rows
 from spag.core.types import Utterance
 from spag.engines.base import Completion, Engine, FinishReason, Request
 from spag.engines.scripted import ScriptedEngine
 from spag.games.taboo.judge import judge_episode
 from spag.games.taboo.types import Role
-from spag.runs.manifest import Manifest
 from spag.web.app import create_app
 from spag.web.security import Access
-from spag.web.serving import listen
 
 SCRIPT = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>"
 OVERRIDE = "abc\u202edef\u200bghi"

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from spag.runs.manifest import Manifest
+from spag.core.manifest import Manifest
 
 BASE = "base"
 IMITATION = "imitation"

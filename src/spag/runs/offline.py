@@ -14,6 +14,7 @@ from spag.algorithms.spag import RewardStats
 from spag.config.files import dump_config
 from spag.config.schema import FREE_TO_CHANGE, OPPONENTS, ModelConfig, RewardsConfig, RunConfig, TrainingConfig
 from spag.core.episodes import SampleType, TrainingSample, read_episodes
+from spag.core.manifest import Manifest
 from spag.core.progress import Reporter
 from spag.core.seeds import derive_seed
 from spag.core.sft import read_sft
@@ -25,7 +26,6 @@ from spag.rollout.play import PlaySetup, play_matches
 from spag.rollout.runner import game_specs
 from spag.rollout.writer import PlaySummary
 from spag.runs.folder import BASE, HEALTH, IMITATION, iteration_name
-from spag.runs.manifest import Manifest
 from spag.runs.stages import play_arena, resolve_dtype, teacher_episodes, teacher_file, write_samples
 from spag.training.launch import train_on
 

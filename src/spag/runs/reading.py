@@ -16,11 +16,11 @@ from spag.config.files import load_config
 from spag.config.schema import ModelConfig, RunConfig
 from spag.core.episodes import read_episodes
 from spag.core.errors import DataError, RunError
+from spag.core.manifest import Manifest
 from spag.evaluation.results import load_health, load_results
 from spag.games.base import Game
 from spag.games.registry import DEFAULT, get
 from spag.runs.folder import BASE, EPISODES, HEALTH, IMITATION, iterations, planned_stages, trained_models
-from spag.runs.manifest import Manifest
 from spag.runs.stages import TEACHER, resolve_dtype, teacher_path
 
 Json = dict[str, Any]

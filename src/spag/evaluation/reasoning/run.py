@@ -24,13 +24,13 @@ from lm_eval.utils import set_torch_seed
 
 from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError
+from spag.core.manifest import Manifest
 from spag.core.progress import Reporter
 from spag.core.store import FolderLock, file_digest, write_json, write_rows
 from spag.evaluation.reasoning.lm import RememberingLM
 from spag.evaluation.reasoning.results import Items, check_same_items, figures_of, read_items
 from spag.evaluation.reasoning.tasks import LoadedTask, ReasoningSettings, load_tasks, mean_metrics, quiet_harness
 from spag.models.loading import adapter_base, library_versions, resolve_model
-from spag.runs.manifest import Manifest
 
 
 def evaluate_reasoning(
