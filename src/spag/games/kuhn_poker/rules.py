@@ -51,7 +51,6 @@ class KuhnPoker(TextGame):
     figures = view.FIGURES
     fixed_form: ClassVar[tuple[str, ...]] = view.ROLES
     bots: ClassVar[Mapping[str, Bot]] = {"random": _bot(solver.uniform()), "equilibrium": _bot(solver.equilibrium())}
-    free_text: ClassVar[bool] = False
 
     hands: Annotated[int, Field(ge=6, multiple_of=6, description="hands in each split, every deal equally often")] = 600
 

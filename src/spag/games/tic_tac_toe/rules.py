@@ -60,7 +60,6 @@ class TicTacToe(TextGame):
     figures = view.FIGURES
     fixed_form: ClassVar[tuple[str, ...]] = view.ROLES
     bots: ClassVar[Mapping[str, Bot]] = {"random": _random_bot, "perfect": _perfect_bot}
-    free_text: ClassVar[bool] = False
 
     opening: Annotated[int, Field(ge=2, le=4, description="moves that stand on the board already, at most")] = 3
 
