@@ -8,7 +8,9 @@ from click.testing import CliRunner, Result
 
 from spag.cli import main
 from spag.core.episodes import read_episodes, read_samples
+from spag.games.registry import names
 from spag.runs.stages import teacher_path
+from taboo_games import TABOO
 
 UPSTREAM = [
     {
@@ -22,7 +24,7 @@ UPSTREAM = [
         "history": [{"role": "attacker", "content": "Toast it."}, {"role": "defender", "content": "I know the word! It is `bread`!"}],
     },
 ]
-TINY_PLAY = "game.max_turns=1", "selfplay.attacker.max_new_tokens=4", "selfplay.defender.max_new_tokens=4", "model.dtype=float32"
+TINY_PLAY = "game.max_turns=1", "selfplay.sampling.max_new_tokens=4", "model.dtype=float32"
 
 
 def spag(*arguments: object, status: int = 0) -> Result:
@@ -70,6 +72,36 @@ def test_rewards_and_their_export(games: Path, tmp_path: Path) -> None:
     assert [str(sample.type) for sample in read_samples(samples)] == ["imitation", "imitation"]
 
 
+def test_games_are_listed_and_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    listed = spag("games").output
+    assert all(name in listed for name in names())
+    assert "player_0, player_1" in listed and "its equilibria are known" in listed
+    described = spag("games", "kuhn_poker").output
+    for text in ("player_1", "You move second.", "player_0_illegal", "player_0 breaks a rule", "game.hands", "600", "bot:equilibrium"):
+        assert text in described
+    assert "there is no game called 'kuhn'; did you mean" in spag("games", "kuhn", status=2).output
+
+
+def test_a_bot_plays_and_its_games_become_samples(tmp_path: Path) -> None:
+    games, samples = tmp_path / "games.jsonl", tmp_path / "samples.jsonl"
+    spag("play", "bot:random", "--game", "kuhn_poker", "--count", 6, "--output", games)
+    episodes = list(read_episodes(games))
+    assert len(episodes) == 6  # a round of all deals
+    assert len({tuple(episode.task.data.values()) for episode in episodes}) == 6
+    assert {info.model for episode in episodes for info in episode.players.values()} == {"bot:random"}
+    text = spag("judge", games, "--show", 1, "--output", games).output
+    assert "6 games, " in text and "player_0 wins the pot" in text and " against " in text
+    assert list(read_episodes(games)) == episodes
+    assert "6 games, " in spag("rewards", games, "--set", "rewards.template=play", "--output", samples).output
+    winners = {episode.id: (episode.outcome or "").removesuffix("_wins") for episode in episodes}
+    rows = list(read_samples(samples))
+    assert {row.episode_id: row.role for row in rows} == winners
+    assert all(row.prompt.splitlines()[-1].startswith("Your move, [") for row in rows)
+    spag("rewards", games, "--set", "rewards.roles=player_0", "--output", samples)
+    assert {row.role for row in read_samples(samples)} == {"player_0"}
+
+
 def test_words_by_source_and_split(tmp_path: Path) -> None:
     out = tmp_path / "words.txt"
     everything = spag("words", "--source", "shipped", "--top", 500).output.split()
@@ -101,7 +133,7 @@ def test_play_resumes_and_refuses_another_seed(tmp_path: Path, model_folder: Pat
     command = ("play", model_folder, "--words", words, *settings(*TINY_PLAY), "--count", 2, "--testing", "--output", out)
     assert "2 games in the file, 2 played now" in spag(*command).output
     assert "2 games in the file, 0 played now" in spag(*command).output
-    assert "of another seed or word list" in spag(*command, "--seed", 5, status=2).output
+    assert "of another seed or list of tasks" in spag(*command, "--seed", 5, status=2).output
 
 
 def test_train_and_arena_on_their_own(games: Path, tmp_path: Path, model_folder: Path) -> None:
@@ -112,7 +144,7 @@ def test_train_and_arena_on_their_own(games: Path, tmp_path: Path, model_folder:
     assert "1 steps on 2 samples" in text
     checkpoint = tmp_path / "trained" / "checkpoint"
     assert (checkpoint / "model.safetensors").exists()
-    quick = settings("model.dtype=float32", "arena.words=2", "arena.sampling.max_new_tokens=4", "game.max_turns=1", "words.source=shipped")
+    quick = settings("model.dtype=float32", "arena.tasks=2", "arena.sampling.max_new_tokens=4", "game.max_turns=1", "game.words=shipped")
     text = spag("arena", f"before={model_folder}", f"after={checkpoint}", *quick, "--output", tmp_path / "arena").output
     assert "before - after" in text
     results = json.loads((tmp_path / "arena" / "results.json").read_text())
@@ -124,13 +156,15 @@ def test_train_and_arena_on_their_own(games: Path, tmp_path: Path, model_folder:
     ("arguments", "message"),
     [
         (("run", "nothing.yaml"), "nothing.yaml: no such config file, and no preset of that name"),
-        (("run", "demo", "--set", "selfplay.wrds=3"), "preset demo: unknown option selfplay.wrds; did you mean selfplay.words?"),
+        (("run", "demo", "--set", "selfplay.taks=3"), "preset demo: unknown option selfplay.taks; did you mean selfplay.tasks?"),
         (
             ("play", "/no/such/model", "--output", "x.jsonl", "--count", "1", "--words", "shipped"),
             "'/no/such/model': no such file or folder",
         ),
         (("play", "m", "--output", "x.jsonl", "--count", "9000", "--words", "shipped"), "9000 words asked for, but shipped has"),
         (("arena", "one", "--output", "x"), "name at least two different models"),
+        (("play", "bot:best", "--game", "kuhn_poker", "--output", "x.jsonl"), "bot:best: kuhn_poker has no such bot (bots: bot:random, "),
+        (("play", "bot:random", "--output", "x.jsonl", "--words", "shipped"), "adversarial_taboo has no such bot (bots: none)"),
     ],
 )
 def test_errors_are_one_line_and_status_two(
@@ -154,5 +188,5 @@ def test_an_output_that_is_a_folder_is_one_line(tmp_path: Path, model_folder: Pa
 
 def test_corrupt_episodes_name_the_line(tmp_path: Path) -> None:
     path = tmp_path / "games.jsonl"
-    path.write_text(teacher_path().read_text().splitlines()[0] + "\nnonsense\n")
+    path.write_text(teacher_path(TABOO).read_text().splitlines()[0] + "\nnonsense\n")
     assert "games.jsonl:2: not JSON" in spag("judge", path, status=2).output

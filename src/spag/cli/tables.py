@@ -1,5 +1,6 @@
 """Results as tables on standard output, for any game: labels and order are those of its outcomes and figures."""
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,10 +14,11 @@ from spag.cli.console import new_table
 from spag.core.episodes import Episode
 from spag.core.types import Result
 from spag.display.figures import health_rows, is_contest, p_value, paired_labels, role_columns
+from spag.engines.bot import BOT_PREFIX
 from spag.engines.pricing import Price
 from spag.evaluation.results import load_results
 from spag.games.base import Game
-from spag.games.registry import get
+from spag.games.registry import get, setting_hints
 from spag.rollout.writer import PlaySummary
 from spag.runs.reading import RunFolder
 
@@ -154,6 +156,34 @@ def _rate(rate: Mapping[str, float] | None, scale: int) -> str:
     if not rate or not rate["total"]:
         return "-"
     return f"{100 * rate['rate']:.0f} ({100 * rate['low']:.0f}-{100 * rate['high']:.0f})" if scale == 100 else f"{rate['rate']:.1f}"
+
+
+def print_games(games: Iterable[Game]) -> None:
+    """List games by name."""
+    _print_texts("Games", ("name", "roles", "summary"), [(game.name, ", ".join(game.roles), game.summary) for game in games])
+
+
+def print_game_details(game: Game) -> None:
+    """Show what a game brings: roles, outcomes, settings and bots."""
+    _console().print(f"{game.title}: {game.summary}", soft_wrap=True, markup=False)
+    _print_texts("Roles", ("role", "task"), [(role, game.role_help[role]) for role in game.roles])
+    _print_texts("Outcomes", ("outcome", "label", "rule"), [(name, one.label, one.rule) for name, one in game.outcomes.items()])
+    hints = setting_hints(game.name).items()
+    settings = [(f"game.{name}", json.dumps(hint.get("default")), hint.get("description", "")) for name, hint in hints]
+    _print_texts("Settings", ("option", "default", "meaning"), settings)
+    _print_texts("Bots", ("player",), [(f"{BOT_PREFIX}{name}",) for name in game.bots])
+
+
+def _print_texts(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table of texts; nothing when there are no rows."""
+    if not rows:
+        return
+    table = new_table(title, *columns)
+    for column in table.columns:
+        column.justify, column.no_wrap = "left", column is not table.columns[-1]
+    for row in rows:
+        table.add_row(*map(Text, row))
+    _console().print(table)
 
 
 def print_play(summary: PlaySummary, game: Game, price: Price | None) -> None:
