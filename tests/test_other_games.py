@@ -1,0 +1,82 @@
+"""The whole loop over games other than taboo: a bot to imitate, self-play, training, arena, health, report."""
+
+import json
+import random
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from spag.config.files import parse_config
+from spag.config.schema import EngineConfig, ModelConfig
+from spag.core.episodes import read_episodes, read_samples
+from spag.core.errors import ConfigError
+from spag.core.progress import SilentReporter
+from spag.engines.base import Request
+from spag.engines.scripted import ScriptedEngine
+from spag.games.registry import get
+from spag.rollout import play
+from spag.runs.offline import run
+
+CONFIG = """
+iterations: 1
+imitation:
+  episodes: ["bot:random"]
+  max_episodes: 12
+  training: &training
+    {learning_rate: 1.0e-3, global_batch_size: 8, micro_batch_size: 8, max_length: 2048, gradient_checkpointing: false}
+selfplay: {tasks: 6, repeats: 2}
+rewards: {template: play}
+offline_rl: *training
+engine: {concurrency: 3}
+arena: {tasks: 3}
+"""
+
+
+def mover(request: Request) -> str:
+    """Draw a legal move, and now and then nothing that is one."""
+    rng, offered = random.Random(request.seed), re.findall(r"\[\w+\]", request.prompt.splitlines()[-1])
+    free = re.findall(r"\b[1-9]\b", "\n".join(request.prompt.splitlines()[-4:-1]))
+    return f"I choose {rng.choice([*offered, *(f'[{square}]' for square in free), 'nothing'])}"
+
+
+def scripted(models: Sequence[ModelConfig], engine: EngineConfig, *_: object) -> list[ScriptedEngine]:
+    return [ScriptedEngine(mover, concurrency=engine.concurrency)] * len(models)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["kuhn_poker", "tic_tac_toe"])
+def test_a_run_of_another_game_goes_to_its_end(
+    tmp_path: Path, model_folder: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from spag.cli.tables import print_run
+    from spag.report.page import write_report
+
+    monkeypatch.setattr(play, "open_engines", scripted)
+    fixed = [f"game.name={name}", f"model.name={model_folder}", "model.dtype=float32", "model.device=cpu"]
+    game, config = get(name), parse_config(CONFIG, "test", fixed)
+    run(config, tmp_path, SilentReporter())
+    taught = list(read_samples(tmp_path / "imitation" / "samples.jsonl"))
+    assert {sample.role for sample in taught} == set(game.roles)
+    assert all(re.fullmatch(r"\[\w+\]", sample.completion) for sample in taught)  # a bot's moves
+    episodes = list(read_episodes(tmp_path / "iteration-1" / "episodes.jsonl"))
+    assert {episode.game for episode in episodes} == {name}
+    assert len(episodes) == 12
+    assert all(set(episode.rewards) == set(game.roles) and episode.outcome in game.outcomes for episode in episodes)
+    won = {episode.id for episode in episodes if game.outcomes[str(episode.outcome)].winners}
+    assert {sample.episode_id for sample in read_samples(tmp_path / "iteration-1" / "samples.jsonl")} == won
+    results = json.loads((tmp_path / "arena" / "results.json").read_text())
+    assert sum(pair["games"] for pair in results["pairs"]) == 3 * 2 * 3  # pairs, role assignments, tasks
+    print_run(tmp_path)
+    printed = capsys.readouterr().out
+    assert "This run is complete" in printed and game.roles[1] in printed
+    page = write_report(tmp_path).read_text()
+    assert all(outcome.label in page for outcome in game.outcomes.values() if outcome.winners)
+    assert not re.search(r"\b(attacker|defender)\b", page)
+
+
+def test_a_game_without_teacher_games_names_its_bots(tmp_path: Path) -> None:
+    config = parse_config("game: {name: kuhn_poker}\nmodel: {dtype: float32}", "test")
+    with pytest.raises(ConfigError, match=r"kuhn_poker ships no teacher games; .* one of its bots: bot:random, bot:equilibrium"):
+        run(config, tmp_path, SilentReporter())
