@@ -13,7 +13,7 @@ from openai_stub import Answer, Call, Handler, StubServer, completion, error
 from spag.core.errors import ConfigError, EngineError
 from spag.engines.base import Completion, FinishReason, Request, Sampling
 from spag.engines.openai.engine import OpenAIEngine
-from spag.engines.pricing import Price, Usage
+from spag.engines.pricing import Price
 
 KEY = "sk-secret-0123456789"
 Open = Callable[..., tuple[OpenAIEngine, StubServer]]
@@ -112,29 +112,12 @@ def test_text_and_finish_reason(start: Open, body: bytes, stop: tuple[str, ...],
     assert collect(engine) == [Completion("a", text, reason, prompt_tokens=7, completion_tokens=5)]
 
 
-def test_usage_and_cost(start: Open) -> None:
-    engine, _ = start(
-        answers(Answer(error("busy"), 500), Answer(completion("yes", prompt_tokens=1000, completion_tokens=200))), price=Price(2.0, 10.0)
-    )
-    assert engine.usage == Usage(cost_usd=0.0)
-    for id_ in "ab":
-        engine.submit(ask(id_))
-        collect(engine)
-    # 2000 tokens in at $2 a million and 400 out at $10 a million
-    assert engine.usage == Usage(requests=2, retries=1, prompt_tokens=2000, completion_tokens=400, cost_usd=0.008)
-
-
 def test_a_server_that_tells_no_usage(start: Open) -> None:
     body = json.loads(GOOD.body)
     del body["usage"]
     free, _ = start(answers(Answer(json.dumps(body).encode())))
     free.submit(ask())
     assert collect(free)[0].prompt_tokens == 0
-    assert free.usage == Usage(requests=1, cost_usd=None)
-    paid, _ = start(answers(Answer(json.dumps(body).encode())), price=Price(1, 1))
-    paid.submit(ask())
-    with pytest.raises(EngineError, match=r"no usage.*set no price"):
-        paid.poll()
 
 
 def test_no_more_than_concurrency_on_the_wire(start: Open) -> None:
@@ -167,7 +150,6 @@ def test_temporary_trouble_is_retried_until_it_ends_or_is_too_much(start: Open, 
     engine.submit(ask())
     assert collect(engine)[0].text == "yes"
     assert len(server.calls) == 3
-    assert engine.usage.retries == 2
     engine, server = start(answers(bad, bad, GOOD), timeout_s=0.5, max_retries=1)
     engine.submit(ask())
     with pytest.raises(EngineError, match=r"127\.0\.0\.1.*model tiny.*after 1 retries"):
@@ -198,7 +180,7 @@ def test_a_rate_limit_with_progress_does_not_use_up_retries(start: Open) -> None
     for number in range(24):
         engine.submit(ask(str(number)))
     collect(engine, 24)
-    assert engine.usage.retries == len(server.calls) - 24 > 24
+    assert len(server.calls) > 48  # more than one retry each
 
 
 def test_other_trouble_uses_up_retries_whatever_the_progress(start: Open) -> None:
@@ -301,9 +283,9 @@ def test_a_model_that_wants_max_completion_tokens(start: Open) -> None:
     engine, server = start(handler, max_retries=0)
     for id_ in "ab":
         engine.submit(ask(id_, max_new_tokens=9))
-        collect(engine)
+        found = collect(engine)
+        assert (found[0].prompt_tokens, found[0].completion_tokens) == (7, 5)
     assert [call.body.get("max_completion_tokens") for call in server.calls] == [None, 9, 9]
-    assert engine.usage == Usage(requests=2, prompt_tokens=14, completion_tokens=10)
 
 
 def test_close_abandons_what_is_in_flight(start: Open) -> None:

@@ -20,15 +20,3 @@ class Price:
     def cost_usd(self, prompt_tokens: int, completion_tokens: int) -> float:
         """US dollars for that many tokens."""
         return (prompt_tokens * self.input_usd + completion_tokens * self.output_usd) / 1e6
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What an engine has used so far. ``requests`` were answered; ``retries`` are attempts beyond a request's first; ``cost_usd`` is
-    ``None`` where no price is known."""
-
-    requests: int = 0
-    retries: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cost_usd: float | None = None

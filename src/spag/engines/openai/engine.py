@@ -17,7 +17,6 @@ from anyio.from_thread import start_blocking_portal
 from spag.core.errors import ConfigError, EngineError
 from spag.engines.base import Completion, FinishReason, Request
 from spag.engines.openai.client import open_client
-from spag.engines.pricing import Price, Usage
 
 MAX_STOPS = 4  # of the protocol; the rest is cut here
 MAX_CHARS_PER_TOKEN = 64  # the tail of a longer reply is dropped
@@ -40,20 +39,18 @@ class OpenAIEngine:
         concurrency: int = 32,
         max_retries: int = 6,
         timeout_s: float = 120.0,
-        price: Price | None = None,
     ) -> None:
         if concurrency < 1:
             raise ConfigError(f"concurrency is {concurrency}; give 1 or more")
         self.concurrency = concurrency
-        self.usage = Usage(cost_usd=None if price is None else 0.0)
-        """Requests, retries, tokens and cost so far."""
-        self._model, self._price = model, price
+        self._model = model
         self._client = open_client(base_url, concurrency=concurrency, max_retries=max_retries, timeout_s=timeout_s)
         self._done: SimpleQueue[Future[Completion]] = SimpleQueue()
         self._in_flight = 0
         self._error: BaseException | None = None
         self._closed = False
-        # Touched by the event loop's thread alone, as is ``usage``.
+        # Touched by the event loop's thread alone.
+        self._answered = 0
         self._gate = asyncio.Semaphore(concurrency)
         self._failed = False
         self._limit_name = "max_tokens"
@@ -98,17 +95,17 @@ class OpenAIEngine:
                 raise EngineError("not sent: an earlier request failed")
             try:
                 reply = await self._ask(request)
-                completion = _read_reply(reply, request, needs_usage=self._price is not None)
+                completion = _read_reply(reply, request)
             except (openai.OpenAIError, ValueError) as error:
                 self._failed = True
                 raise EngineError(self._describe(error)) from None
-        self._count(1, reply.retries_taken, completion.prompt_tokens, completion.completion_tokens)
+        self._answered += 1
         return completion
 
     async def _ask(self, request: Request) -> Any:
         """Return the raw response, a success. The package retries what may pass."""
         while True:
-            answered, limit_name = self.usage.requests, self._limit_name
+            answered, limit_name = self._answered, self._limit_name
             try:
                 return await self._client.chat.completions.with_raw_response.create(**_arguments(self._model, request, limit_name))
             except openai.BadRequestError as error:
@@ -118,16 +115,8 @@ class OpenAIEngine:
                 self._limit_name = "max_completion_tokens"
             except openai.RateLimitError as error:
                 # A rate limit under which others get through is slow, not dead: start counting again.
-                if _retries_taken(error) < self._client.max_retries or self.usage.requests == answered:
+                if _retries_taken(error) < self._client.max_retries or self._answered == answered:
                     raise
-                self._count(retries=_retries_taken(error) + 1)
-
-    def _count(self, requests: int = 0, retries: int = 0, prompt_tokens: int = 0, completion_tokens: int = 0) -> None:
-        usage = self.usage
-        prompt_tokens += usage.prompt_tokens
-        completion_tokens += usage.completion_tokens
-        cost_usd = self._price.cost_usd(prompt_tokens, completion_tokens) if self._price else None
-        self.usage = Usage(usage.requests + requests, usage.retries + retries, prompt_tokens, completion_tokens, cost_usd)
 
     def _describe(self, error: openai.OpenAIError | ValueError) -> str:
         """Return what went wrong and the fix on one line, without the key."""
@@ -160,10 +149,10 @@ def _arguments(model: str, request: Request, limit_name: str) -> dict[str, Any]:
     return arguments | ({"stop": request.stop[:MAX_STOPS]} if request.stop else {})
 
 
-def _read_reply(response: Any, request: Request, *, needs_usage: bool) -> Completion:
+def _read_reply(response: Any, request: Request) -> Completion:
     """Return the completion in a raw response, with token counts of 0 where the server tells none.
 
-    Raises ``ValueError`` for anything but a chat completion, and for one without token counts when ``needs_usage``.
+    Raises ``ValueError`` for anything but a chat completion.
     """
     try:
         reply = response.parse()
@@ -175,8 +164,6 @@ def _read_reply(response: Any, request: Request, *, needs_usage: bool) -> Comple
         is_valid = False
     if not is_valid:
         raise ValueError(f"the reply is not a chat completion: {response.text}")
-    if needs_usage and not usage:
-        raise ValueError("the reply has no usage, so that its cost cannot be counted: set no price")
     kept = text[: MAX_CHARS_PER_TOKEN * request.sampling.max_new_tokens]
     cuts = [at for stop in request.stop if (at := kept.find(stop)) >= 0]
     if cuts:
