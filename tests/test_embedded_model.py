@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from scripted_run import WORDS
 from spag.core.episodes import Episode, TrainingSample, read_episodes
-from spag.games.taboo.types import Role
 
 pytestmark = pytest.mark.model
 MODEL = "smollm2-135m"
 SETTINGS = (
     "model.prompt_style=chat", "model.dtype=float32", "game.max_turns=2", "engine.concurrency=4",
-    "selfplay.attacker.max_new_tokens=10", "selfplay.defender.max_new_tokens=10",
+    "selfplay.sampling.max_new_tokens=10",
 )  # fmt: skip
 
 
@@ -40,8 +40,8 @@ def logprobs_of(episodes: dict[str, Episode]) -> list[float]:
 
 
 def test_the_gguf_becomes_a_plain_folder() -> None:
-    from spag.engines.base import PromptStyle
-    from spag.models.loading import embedded_gguf, encode_query, load_model, load_tokenizer, resolve_model, stop_token_ids
+    from spag.models.loading import embedded_gguf, load_model, load_tokenizer, resolve_model
+    from spag.models.tokens import PromptStyle, encode_prompt, stop_token_ids
 
     assert embedded_gguf() is not None
     folder = Path(resolve_model(MODEL))
@@ -50,31 +50,13 @@ def test_the_gguf_becomes_a_plain_folder() -> None:
     assert str(model.dtype) == "torch.bfloat16"
     assert not hasattr(model.config, "quantization_config")
     assert stop_token_ids(model.generation_config, tokenizer, PromptStyle.CHAT) == {tokenizer.convert_tokens_to_ids("<|im_end|>")}
-    text = tokenizer.decode(encode_query(tokenizer, "Hello", PromptStyle.CHAT))
+    text = tokenizer.decode(encode_prompt(tokenizer, "Hello", PromptStyle.CHAT))
     assert text.endswith("<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n")
 
 
 def test_play_killed_in_the_middle_ends_as_if_undisturbed(tmp_path: Path) -> None:
     words = tmp_path / "words.txt"
-    words.write_text(
-        "".join(
-            f"{word}\n"
-            for word in [
-                "river",
-                "bread",
-                "piano",
-                "garden",
-                "window",
-                "teacher",
-                "engine",
-                "doctor",
-                "winter",
-                "bottle",
-                "planet",
-                "ticket",
-            ]
-        )
-    )
+    words.write_text("".join(f"{word}\n" for word in WORDS))
     assert play(words, tmp_path / "whole.jsonl").wait() == 0
     killed = tmp_path / "killed.jsonl"
     process = play(words, killed)
@@ -98,9 +80,9 @@ def test_a_few_steps_of_training_make_the_targets_likelier(tmp_path: Path) -> No
     from spag.core.episodes import SampleType
     from spag.training import Stage, train
 
-    query = "You are the defender. Say your next line.\n"
+    prompt = "You are the defender. Say your next line.\n"
     samples = [
-        TrainingSample(query=query, target=f"I know the word! It is `{word}`!", role=Role.DEFENDER, type=SampleType.IMITATION)
+        TrainingSample(prompt=prompt, completion=f"I know the word! It is `{word}`!", role="defender", type=SampleType.IMITATION)
         for word in ("river", "bread", "piano", "garden") * 2
     ]
     training = TrainingConfig(learning_rate=1e-4, epochs=2, global_batch_size=4, micro_batch_size=4, gradient_checkpointing=False)

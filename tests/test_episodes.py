@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from spag.core.episodes import SampleType, read_episodes, read_samples
+from spag.algorithms.spag import assign_rewards
+from spag.core.episodes import SampleType, TrainingSample, read_episodes, read_samples
 from spag.core.errors import DataError
 from spag.core.sft import read_sft
-from spag.games.taboo.types import Role
+from spag.core.store import write_rows
 from spag.games.taboo.upstream import upstream_episode, upstream_sample
+from taboo_games import task_of
 
 GOOD = '{"target_word":"river","max_turns":5,"history":[{"role":"attacker","content":"Hi"}]}'
 
@@ -22,6 +24,46 @@ def test_upstreams_list_and_json_lines_read_alike(tmp_path: Path) -> None:
     (first, _) = read_episodes(listed)
     assert (first.task.data["target_word"], first.history[0].role, first.outcome) == ("river", "attacker", None)
     assert upstream_episode(first) == json.loads(GOOD)
+
+
+SCHEMA_1 = """{"id":"river-0","game":"adversarial_taboo","target_word":"river","max_turns":5,"history":[
+{"role":"attacker","content":"It flows to the sea.","finish_reason":"eos","token_ids":[5,6],"logprobs":[-0.5,-1.0]},
+{"role":"defender","content":"I know the word! It is `river`!","finish_reason":"stop"}],"outcome":"defender_wins","reason":"announced",
+"seed":7,"players":{"attacker":{"model":"a","sampling":{"top_k":3}},"defender":{"model":"d","sampling":{}}},"schema_version":1}"""
+SCHEMA_2 = """{"id":"river-0","game":"adversarial_taboo","task":{"id":"river","data":{"target_word":"river","max_turns":5}},"history":[
+{"role":"attacker","content":"It flows to the sea.","finish_reason":"eos","token_ids":[5,6],"logprobs":[-0.5,-1.0]},
+{"role":"defender","content":"I know the word! It is `river`!","finish_reason":"stop"}],"outcome":"defender_wins","reason":"announced",
+"seed":7,"players":{"attacker":{"model":"a","sampling":{"top_k":3}},"defender":{"model":"d","sampling":{}}},"schema_version":2}"""
+
+
+def test_rows_of_schema_1_read_as_todays(tmp_path: Path) -> None:
+    path = tmp_path / "games.jsonl"
+    path.write_text("".join(row.replace("\n", "") + "\n" for row in (SCHEMA_1, SCHEMA_2)))
+    old, new = read_episodes(path)
+    assert old == new
+    assert (old.task, old.history[0].token_ids, old.schema_version) == (task_of("river"), (5, 6), 2)
+    write_rows(path, [old])
+    assert list(read_episodes(path)) == [new]
+
+
+def test_games_of_old_and_new_rows_are_judged_and_paid_alike(tmp_path: Path) -> None:
+    paid = []
+    for row in (SCHEMA_1, SCHEMA_2):
+        (tmp_path / "games.jsonl").write_text(row.replace("\n", "") + "\n")
+        paid.append(assign_rewards(read_episodes(tmp_path / "games.jsonl")))
+    assert paid[0] == paid[1]
+    assert [(sample.role, sample.completion, sample.reward) for sample in paid[0]] == [("defender", "I know the word! It is `river`!", 1.0)]
+
+
+def test_samples_under_old_names_read_as_todays(tmp_path: Path) -> None:
+    path = tmp_path / "samples.jsonl"
+    shared = {"reward": 0.5, "weight": 0.75, "role": "attacker", "type": "rl", "episode_id": "river-0", "turn": 2}
+    rows = [{"query": "p", "target": "c"}, {"prompt": "p", "answer": "c"}, {"prompt": "p", "completion": "c"}]
+    path.write_text("".join(json.dumps(row | shared) + "\n" for row in rows))
+    sample = TrainingSample(prompt="p", completion="c", reward=0.5, weight=0.75, role="attacker", episode_id="river-0", turn=2)
+    assert list(read_samples(path)) == [sample] * 3
+    write_rows(path, [sample])
+    assert {"prompt", "completion"} < json.loads(path.read_text()).keys()
 
 
 @pytest.mark.parametrize(
@@ -39,6 +81,9 @@ def test_upstreams_list_and_json_lines_read_alike(tmp_path: Path) -> None:
             r"bad\.jsonl:2: utterance 1 has the role 'referee'; the roles are attacker and defender",
         ),
         (b'{"target_word":"a","max_turns":5,"history":[],"schema_version":99}', r"bad\.jsonl:2: schema_version 99 is newer"),
+        (b'{"game":"g","task":{"id":"t"},"history":[],"schema_version":99}', r"bad\.jsonl:2: schema_version 99 is newer"),
+        (b'{"task":{"id":"t","data":{"max_turns":5}},"history":[]}', r"bad\.jsonl:2: object missing required field `target_word`"),
+        (b'{"game":"g","task":"t","history":[]}', r"bad\.jsonl:2: expected `object`, got `str` - at `\$\.task`"),
     ],
 )
 def test_a_broken_row_is_named_by_file_and_line(tmp_path: Path, line: bytes, message: str) -> None:
@@ -75,7 +120,7 @@ def test_upstreams_sample_names_are_understood_and_written(tmp_path: Path) -> No
     ]
     path.write_text(json.dumps(rows))
     rl, sft = read_samples(path)
-    assert (rl.type, rl.role, rl.reward) == (SampleType.RL, Role.DEFENDER, 0.25)
+    assert (rl.type, rl.role, rl.reward) == (SampleType.RL, "defender", 0.25)
     assert (sft.type, sft.role, sft.prompt, sft.completion) == (SampleType.SFT, None, "p", "a")
     assert upstream_sample(rl) == rows[0]
     assert upstream_sample(sft) == {"query": "p", "target": "a", "reward": 1.0, "weight": 1.0, "type": "sft"}

@@ -52,7 +52,7 @@ def parsed(words: list[str]) -> dict[str, Any]:
         rest = rest[1:]
     values = dict(command.make_context(name, rest).params)
     if config := values.get("config_name"):
-        short = {"cluster.address": values.get("cluster"), "words.source": values.get("words_source")}
+        short = {"cluster.address": values.get("cluster"), "game.words": values.get("words_source")}
         values["config"] = load_config(config, [*values["overrides"], *(f"{key}={value}" for key, value in short.items() if value)])
     return values
 

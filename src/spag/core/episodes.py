@@ -94,6 +94,7 @@ class _TabooTask(msgspec.Struct):
 
 
 Row = TypeVar("Row", Episode, TrainingSample, _TabooTask)
+_SCHEMA_1 = ("target_word", "max_turns")
 _OTHER_NAMES = {"query": "prompt", "target": "completion", "answer": "completion"}
 _EPISODES = msgspec.json.Decoder(Episode)
 _OBJECTS = msgspec.json.Decoder()
@@ -162,7 +163,7 @@ def _upgraded(row: Mapping[str, Any], place: str) -> Mapping[str, Any]:
     if "task" in row:
         return row
     task = _convert(row, _TabooTask, place)
-    fields = {name: value for name, value in row.items() if name not in ("target_word", "max_turns")}
+    fields = {name: value for name, value in row.items() if name not in _SCHEMA_1 and (name, value) != ("schema_version", 1)}
     return {**fields, "task": {"id": task.target_word, "data": msgspec.to_builtins(task)}}
 
 
