@@ -8,12 +8,11 @@ from spag.config.files import dump_config
 from spag.config.schema import RunConfig
 from spag.core.episodes import Episode, PlayerInfo
 from spag.core.store import write_json, write_rows
-from spag.core.types import Utterance
-from spag.evaluation.arena.games import arena_report, match_specs, pairings
-from spag.evaluation.health import iteration_health
+from spag.evaluation.arena.games import arena_report
+from spag.evaluation.health import health
 from spag.evaluation.reasoning.results import figures_of
-from spag.games.taboo.judge import JudgeMode
-from spag.games.taboo.types import Role
+from spag.rollout.matchmaking import match_specs, pairings
+from taboo_games import ROLES, TABOO, episode_of, task_of
 
 HOSTILE = '</bdi></style><script src="http://evil.example/x.js">alert(1)</script><img src=x onerror=alert(2)> \u202eevil'
 WORDS = [f"word{number:02d}x" for number in range(24)]
@@ -21,21 +20,19 @@ PLAYERS = ("base", "imitation", "iteration-1")
 STRENGTH = {"base": 0, "imitation": 10, "iteration-1": 24}  # words on which it leads the defender astray, of 24
 
 
-def game(word: str, *texts: str, id: str = "", players: Mapping[Role, str] | None = None) -> Episode:
-    roles = (Role.ATTACKER, Role.DEFENDER)
-    history = tuple(Utterance(roles[place % 2], text) for place, text in enumerate(texts))
+def game(word: str, *texts: str, id: str = "", players: Mapping[str, str] | None = None) -> Episode:
     infos = {role: PlayerInfo(name) for role, name in (players or {}).items()}
-    return Episode(id=id or f"{word}-0", target_word=word, max_turns=5, history=history, players=infos)
+    return episode_of(word, *texts, id=id or f"{word}-0", players=infos)
 
 
 def arena_games() -> list[Episode]:
     """Every attacker lures its defender on the first of the words, as many as its strength; the others end in a tie."""
     games = []
     for pairing in pairings(PLAYERS):
-        for place, spec in enumerate(match_specs(pairing, WORDS, seed=0)):
-            reply = f"Is it {spec.target_word}?" if place < STRENGTH[pairing.attacker] else "No idea."
-            sides = {Role.ATTACKER: pairing.attacker, Role.DEFENDER: pairing.defender}
-            games.append(game(spec.target_word, "Tell me about your day.", reply, id=spec.id, players=sides))
+        for place, spec in enumerate(match_specs(pairing, list(map(task_of, WORDS)), seed=0)):
+            reply = f"Is it {spec.task.id}?" if place < STRENGTH[pairing.players[0]] else "No idea."
+            players = dict(zip(ROLES, pairing.players, strict=True))
+            games.append(game(spec.task.id, "Tell me about your day.", reply, id=spec.id, players=players))
     return games
 
 
@@ -67,13 +64,13 @@ def write_run(folder: Path, *, iterations: int = 1) -> Path:
     for number in range(1, iterations + 1):
         name = f"iteration-{number}"
         write_rows(folder / name / "episodes.jsonl", selfplay_games())
-        write_json(folder / name / "health.json", iteration_health(folder / name / "episodes.jsonl", JudgeMode.STRICT))
+        write_json(folder / name / "health.json", health(selfplay_games(), TABOO))
         write_rows(folder / name / "metrics.jsonl", steps(7, kl=0.1, clip_fraction=0.25, grad_norm=float("inf")))
         outcomes = {"attacker_wins": 3, "defender_wins": 1, "attacker_violation": 1, "tie": 2}
         stages[f"{name}/play"] = stage(3600.0, games=7, outcomes=outcomes, games_per_hour=1234, completion_tokens=56_789)
         stages[f"{name}/train"] = stage(30.0, steps=7, samples=11, versions={"torch": "2.13.0"})
     write_rows(folder / "arena" / "episodes.jsonl", arena_games())
-    write_json(folder / "arena" / "results.json", arena_report(arena_games(), JudgeMode.STRICT, PLAYERS))
+    write_json(folder / "arena" / "results.json", arena_report(arena_games(), TABOO, PLAYERS))
     stages["arena"] = stage(60.0, games=144)
     write_manifest(folder, stages)
     write_rows(folder / "log.jsonl", [{"stage": "arena", "finished": "2026-01-02T03:04:05Z"}])

@@ -5,7 +5,10 @@ from typing import Any
 import pytest
 
 from spag.display.figures import p_text, signed
+from spag.games.registry import get
 from spag.report.findings import Finding, Tone, arena_findings, reasoning_finding, sentence
+
+TABOO = get("adversarial_taboo")
 
 
 def arena(mean: float, p: float, players: tuple[str, str] = ("base", "mine")) -> dict[str, Any]:
@@ -19,21 +22,35 @@ def arena(mean: float, p: float, players: tuple[str, str] = ("base", "mine")) ->
     [(-0.3, 0.01, Tone.BETTER), (0.3, 0.01, Tone.WORSE), (-0.3, 0.05, Tone.UNCLEAR), (0.3, 0.9, Tone.UNCLEAR)],
 )
 def test_scores_are_those_of_the_last_player(mean: float, p: float, tone: Tone) -> None:
-    last, (found,) = arena_findings(arena(mean, p))  # the pair has base first: base is 30 points ahead, or behind
+    last, (found,) = arena_findings(arena(mean, p), TABOO)  # the pair has base first: base is 30 points ahead, or behind
     assert (last, found.tone, found.other) == ("mine", tone, "base")
 
 
 def test_figures_are_turned_with_their_interval() -> None:
-    _, (found,) = arena_findings(arena(-0.3, 0.004))
+    _, (found,) = arena_findings(arena(-0.3, 0.004), TABOO)
     assert found.figures == "+30 points in 100 games [+10, +40], p = 0.004; Elo +120 [+30, +210]"
-    _, (same,) = arena_findings(arena(0.3, 0.004, ("mine", "base")))
+    _, (same,) = arena_findings(arena(0.3, 0.004, ("mine", "base")), TABOO)
     assert same.figures == "+30 points in 100 games [+20, +50], p = 0.004; Elo +120 [+30, +210]"
 
 
 def test_players_that_never_met_are_not_compared() -> None:
     results = arena(0.3, 0.01)
     results["pairs"][0]["score"] = None
-    assert arena_findings(results) == ("mine", [])
+    assert arena_findings(results, TABOO) == ("mine", [])
+
+
+def test_players_that_win_together_are_compared_by_what_they_win_in_each_role() -> None:
+    difference = {"mean": -0.25, "low": -0.4, "high": -0.1, "p_value": 0.02}
+    shared = {"players": ["base", "mine"], "difference": difference}
+    rows = [
+        {**shared, "role": "questioner", "outcome": "named"},
+        {**shared, "role": "answerer", "outcome": "named", "difference": {**difference, "p_value": 0.2}},
+        {**shared, "role": "answerer", "outcome": "answerer_violation"},
+    ]
+    last, found = arena_findings({"ratings": arena(0, 1)["ratings"], "paired": rows}, get("twenty_questions"))
+    assert [(one.tone, one.other) for one in found] == [(Tone.BETTER, "base as questioner"), (Tone.UNCLEAR, "base as answerer")]
+    assert found[0].figures == "+25 points of 100 games won [+10, +40], p = 0.02"
+    assert sentence(last, found) == "mine is better than base as questioner, but shows no difference from base as answerer beyond noise."
 
 
 def test_one_sentence_with_equal_findings_together() -> None:

@@ -10,6 +10,7 @@ from run_fixtures import HOSTILE, stage, write_manifest, write_reasoning, write_
 
 from spag.cli.report import report_command
 from spag.core.errors import DataError, RunError
+from spag.display.html import visible
 from spag.report.page import write_report
 
 BLOCKS = {"td", "th", "dt", "dd", "small"}
@@ -84,7 +85,7 @@ def test_says_whether_it_got_better(page: Page) -> None:
     # against base on 24 words: 24 wins and 24 ties, so (24 - 0) / 48; against imitation 24 wins to 10, so 14 / 48
     assert "At the game, against base: +50 points in 100 games [+50, +50], p < 0.001; Elo +" in page.text
     assert "At the game, against imitation: +29 points in 100 games [+" in page.text
-    assert "on 24 held-out words (144 games); so few words show large differences only" in page.text
+    assert "on 24 held-out tasks (144 games); so few tasks show large differences only" in page.text
     # 70 of 100 right against 40, on each of three tasks
     assert "Reasoning of iteration-1, against base: geometric mean of 3 tasks +30.0 points [+" in page.text
 
@@ -97,7 +98,7 @@ def test_shows_the_figures(page: Page) -> None:
     assert "total 2 h 10 min 113,578" in page.text  # 90 + 2 * 3630 + 60 + 6 tasks * 60 s = 7770 s; twice 56,789 tokens
     assert "utterances a game" in page.text and "leaks only strict judging sees, % 14.3" in page.text  # 1 of 7
     assert "lm_eval 0.4.13" in page.text and "torch 2.13.0" in page.text
-    assert "tiny <model> · 2 iterations of self-play · strict judge" in page.text
+    assert "Adversarial Taboo · tiny <model> · 2 iterations of self-play · seed 0" in page.text
     assert "finished 2026-01-02 03:04:05 UTC" in page.text and "kl_coef:" in page.text
 
 
@@ -117,9 +118,7 @@ def test_needs_nothing_else_and_runs_nothing(html: str, page: Page) -> None:
 
 
 def escaped(text: str) -> str:
-    from spag.display.html import said
-
-    return str(said(text))
+    return str(visible(text))
 
 
 def test_hostile_text_stays_text(html: str, page: Page) -> None:
@@ -174,8 +173,13 @@ def test_no_run_and_broken_files_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "imitation" / "metrics.jsonl").write_text('{"step": 1}\nnonsense\n')
     with pytest.raises(DataError, match=r"metrics.jsonl:2: not JSON"):
         write_report(tmp_path)
+    (tmp_path / "imitation" / "metrics.jsonl").unlink()
+    write_manifest(tmp_path, {"arena": {"status": "done"}})
+    with pytest.raises(DataError, match=r"manifest.json: arena has no seconds"):
+        write_report(tmp_path)
 
 
-def test_the_command_names_the_page(folder: Path) -> None:
-    result = CliRunner().invoke(report_command, [str(folder)])
-    assert (result.exit_code, result.output) == (0, f"{folder / 'report' / 'index.html'}\n")
+def test_the_command_names_the_page(tmp_path: Path) -> None:
+    write_manifest(tmp_path, {})
+    result = CliRunner().invoke(report_command, [str(tmp_path)])
+    assert (result.exit_code, result.output) == (0, f"{tmp_path / 'report' / 'index.html'}\n")

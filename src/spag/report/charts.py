@@ -1,4 +1,4 @@
-"""The plots themselves. Each function takes plain figures and returns a matplotlib figure; call them within ``plots.plot_style``."""
+"""The plots of the report. Each function takes plain figures and returns a matplotlib figure; call them within ``plots.plot_style``."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,22 +6,18 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from spag.games.taboo.types import Outcome
-from spag.report.plots import ATTACKER, DEFENDER, GRID, INK, MARKERS, MODELS, OUTCOMES, WIDTH
+from spag.display.html import spaced
+from spag.games.base import Game
+from spag.report.plots import GRID, INK, MARKERS, MODELS, ROLES, WIDTH
 from spag.runs.reading import SelfPlay
 
 Floats = NDArray[np.float64]
-TITLES = {
-    Outcome.ATTACKER_WINS: "attacker wins",
-    Outcome.DEFENDER_WINS: "defender wins",
-    Outcome.ATTACKER_VIOLATION: "attacker breaks a rule",
-    Outcome.TIE: "tie",
-}
-_ON_COLOUR = "#111318"
+_DARK = "#111318"
 _POINTS = 300  # of a curve; longer ones are shown as means
 _CURVES = {
     "loss": "loss",
@@ -32,17 +28,18 @@ _CURVES = {
 }
 
 
-def outcome_shares(plays: Sequence[SelfPlay]) -> Figure:
+def outcome_shares(plays: Sequence[SelfPlay], game: Game) -> Figure:
     """A stacked bar of outcomes for each iteration, the first on top."""
-    figure = Figure(figsize=(WIDTH, 1.05 + 0.42 * len(plays)))
+    shown = [one for one in game.outcomes.values() if any(play.outcomes[one.name] for play in plays)]
+    figure = Figure(figsize=(WIDTH, 0.7 + 0.18 * (len(shown) + 1) + 0.42 * len(plays)))
     axes = figure.add_subplot()
     for row, play in enumerate(plays):
         left = 0.0
-        for outcome, colour in OUTCOMES.items():
-            share = 100 * play.outcomes[outcome]
-            axes.barh(row, share, left=left, color=colour, height=0.72, label=TITLES[outcome] if row == 0 else None)
+        for outcome in shown:
+            share = 100 * play.outcomes[outcome.name]
+            axes.barh(row, share, left=left, color=outcome.color, height=0.72, label=_plain(outcome.label, 40) if row == 0 else None)
             if share >= 6:
-                axes.text(left + share / 2, row, f"{share:.0f}", ha="center", va="center", color=_ON_COLOUR)
+                axes.text(left + share / 2, row, f"{share:.0f}", ha="center", va="center", color=_on(outcome.color))
             left += share
     axes.set(xlim=(0, 100), ylim=(len(plays) - 0.5, -0.5), yticks=range(len(plays)), yticklabels=[_plain(play.name) for play in plays])
     axes.set_xlabel("% of self-play games")
@@ -52,15 +49,21 @@ def outcome_shares(plays: Sequence[SelfPlay]) -> Figure:
     return figure
 
 
+def _on(color: str) -> str:
+    """Return the ink that is legible on ``color``: dark on light ones, by their relative luminance, else white."""
+    red, green, blue = (channel**2.2 for channel in to_rgb(color))
+    return _DARK if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.18 else "#ffffff"
+
+
 def ratings(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """Elo points with their intervals, a line for each player."""
     figure = Figure(figsize=(WIDTH, 0.85 + 0.36 * len(rows)))
     axes = figure.add_subplot()
     axes.axvline(0, color=GRID, linewidth=1.2)
     for place, row in enumerate(rows):
-        colour, marker = _look(place)
-        axes.plot([row["low"], row["high"]], [place, place], color=colour, linewidth=2.4, solid_capstyle="round")
-        axes.plot(row["points"], place, marker, color=colour, markersize=8)
+        color, marker = _look(place)
+        axes.plot([row["low"], row["high"]], [place, place], color=color, linewidth=2.4, solid_capstyle="round")
+        axes.plot(row["points"], place, marker, color=color, markersize=8)
     axes.set(ylim=(len(rows) - 0.5, -0.5), yticks=range(len(rows)), yticklabels=[_plain(row["name"]) for row in rows])
     axes.set_xlabel(f"Elo points over {_plain(rows[0]['name'])}, 95 % interval")
     axes.tick_params(axis="y", length=0)
@@ -68,25 +71,26 @@ def ratings(rows: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def win_matrix(cells: Sequence[Mapping[str, Any]]) -> Figure:
-    """A heat map of attacker (row) against defender (column): per cent of games that the attacker wins; small, the other outcomes."""
-    names = list(dict.fromkeys(cell[side] for cell in cells for side in ("attacker", "defender")))
-    size = len(names)
+def win_matrix(cells: Sequence[Mapping[str, Any]], game: Game) -> Figure:
+    """A heat map of first role (row) against second (column): per cent of games that the first role wins; small, the other outcomes."""
+    names = list(dict.fromkeys(name for cell in cells for name in cell["players"]))
+    size, (first, second) = len(names), map(spaced, game.roles)
+    won = [name for name, outcome in game.outcomes.items() if game.roles[0] in outcome.winners]
     shares = np.full((size, size), np.nan)
     figure = Figure(figsize=(WIDTH, 1.1 + 0.8 * size))
     axes = figure.add_subplot()
     for cell in cells:
-        row, column = names.index(cell["attacker"]), names.index(cell["defender"])
-        parts = [100 * cell[key] / cell["games"] for key in ("attacker_wins", "defender_wins", "violations", "ties")]
-        shares[row, column] = parts[0]
-        colour = "#ffffff" if parts[0] < 50 else _ON_COLOUR
-        axes.text(column, row - 0.1, f"{parts[0]:.0f} %", ha="center", va="center", color=colour, fontsize=13, fontweight="bold")
-        small = f"{parts[1]:.0f} · {parts[2]:.0f} · {parts[3]:.0f}"
-        axes.text(column, row + 0.24, small, ha="center", va="center", color=colour, fontsize=8.5)
+        row, column = map(names.index, cell["players"])
+        parts = {name: 100 * cell["outcomes"].get(name, 0) / cell["games"] for name in game.outcomes}
+        shares[row, column] = share = sum(parts[name] for name in won)
+        color = "#ffffff" if share < 50 else _DARK
+        axes.text(column, row - 0.1, f"{share:.0f} %", ha="center", va="center", color=color, fontsize=13, fontweight="bold")
+        small = " · ".join(f"{part:.0f}" for name, part in parts.items() if name not in won)
+        axes.text(column, row + 0.24, small, ha="center", va="center", color=color, fontsize=8.5)
     edges = np.arange(size + 1) - 0.5
     axes.pcolormesh(edges, edges, shares, cmap="cividis", vmin=0, vmax=100)
     labels = [_plain(name) for name in names]
-    axes.set(xticks=range(size), yticks=range(size), xticklabels=labels, yticklabels=labels, xlabel="defender", ylabel="attacker")
+    axes.set(xticks=range(size), yticks=range(size), xticklabels=labels, yticklabels=labels, xlabel=second, ylabel=first)
     axes.invert_yaxis()
     axes.xaxis.set_label_position("top")
     axes.tick_params(length=0, top=False, labeltop=True, labelbottom=False)
@@ -94,7 +98,7 @@ def win_matrix(cells: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def training_curves(title: str, rows: Sequence[Mapping[str, Any]]) -> Figure:
+def training_curves(title: str, rows: Sequence[Mapping[str, Any]], game: Game) -> Figure:
     """Small multiples over the steps of one training: loss (with each role's), KL, clipped share, gradient norm, learning rate."""
     shown = [key for key in _CURVES if any(_is_number(row.get(key)) for row in rows)]
     lines = max(1, -(-len(shown) // 2))
@@ -103,7 +107,7 @@ def training_curves(title: str, rows: Sequence[Mapping[str, Any]]) -> Figure:
     for place, key in enumerate(shown):
         axes = figure.add_subplot(lines, 2, place + 1)
         if key == "loss":
-            _role_losses(figure, axes, rows)
+            _role_losses(figure, axes, rows, game)
         _curve(axes, rows, key, INK, scale=100 if key == "clip_fraction" else 1)
         axes.set_title(_CURVES[key], fontsize=10, fontweight="normal")
         axes.grid(axis="y")
@@ -116,22 +120,21 @@ def training_curves(title: str, rows: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def _role_losses(figure: Figure, axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
+def _role_losses(figure: Figure, axes: Axes, rows: Sequence[Mapping[str, Any]], game: Game) -> None:
     """Add the losses of both roles where there are two; the total of one is its own."""
-    roles = {"attacker": ATTACKER, "defender": DEFENDER}
-    if all(any(_is_number(row.get(f"loss_{role}")) for row in rows) for role in roles):
-        for role, colour in roles.items():
-            _curve(axes, rows, f"loss_{role}", colour, label=role, linewidth=1.1)
+    if all(any(_is_number(row.get(f"loss_{role}")) for row in rows) for role in game.roles):
+        for role, color in zip(game.roles, ROLES, strict=True):
+            _curve(axes, rows, f"loss_{role}", color, label=spaced(role), linewidth=1.1)
         figure.legend(loc="upper right", ncols=2, fontsize=9, handlelength=1.2, columnspacing=1)
 
 
-def _curve(axes: Axes, rows: Sequence[Mapping[str, Any]], key: str, colour: str, scale: float = 1, **options: Any) -> None:
+def _curve(axes: Axes, rows: Sequence[Mapping[str, Any]], key: str, color: str, scale: float = 1, **options: Any) -> None:
     points = [(row["step"], scale * row[key]) for row in rows if _is_number(row.get(key))]
     if not points:
         return
     step = -(-len(points) // _POINTS)
     means = [np.mean(points[start : start + step], axis=0) for start in range(0, len(points), step)]
-    axes.plot(*np.transpose(means), color=colour, marker="o" if len(means) == 1 else "", **{"linewidth": 1.6, **options})
+    axes.plot(*np.transpose(means), color=color, marker="o" if len(means) == 1 else "", **{"linewidth": 1.6, **options})
 
 
 def _is_number(value: Any) -> bool:
@@ -154,11 +157,9 @@ def reasoning_radar(tasks: Mapping[str, str], scores: Mapping[str, Mapping[str, 
     axes.set_theta_direction(-1)  # type: ignore[attr-defined]
     axes.set_rlabel_position(180 / len(tasks))  # type: ignore[attr-defined]
     for place, (name, values) in enumerate(shares.items()):
-        colour, marker = _look(place)
-        axes.plot(
-            [*angles, angles[0]], [*values, values[0]], color=colour, marker=marker, markersize=4.5, clip_on=False, label=_plain(name)
-        )
-        axes.fill(angles, values, color=colour, alpha=0.06)
+        color, marker = _look(place)
+        axes.plot([*angles, angles[0]], [*values, values[0]], color=color, marker=marker, markersize=4.5, clip_on=False, label=_plain(name))
+        axes.fill(angles, values, color=color, alpha=0.06)
     axes.set_ylim(centre, 1.0)
     rings = np.arange(1, centre, -0.05 if centre >= 0.7 else -0.1 if centre >= 0.5 else -0.2)
     axes.set_yticks(rings, [f"{100 * ring:.0f} %" for ring in rings], fontsize=8)
@@ -203,7 +204,7 @@ def _look(place: int) -> tuple[str, str]:
     return MODELS[place % len(MODELS)], MARKERS[place % len(MARKERS)]
 
 
-def _plain(name: str) -> str:
+def _plain(name: str, longest: int = 24) -> str:
     """Return a name as a label: no line breaks, not too long."""
     name = " ".join("".join(char if char.isprintable() else " " for char in name).split())
-    return name if len(name) <= 24 else f"{name[:23]}…"
+    return name if len(name) <= longest else f"{name[: longest - 1]}…"

@@ -3,17 +3,18 @@
 A difference counts from p < 0.05 on, without correction: a run compares its last model with two others at most.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from spag.display.figures import p_text, signed, turned
+from spag.display.figures import is_contest, p_text, signed, turned
+from spag.games.base import Game
 
 LEVEL = 0.05
 """The p-value below which a difference is called one."""
-FEW_WORDS = 50
-"""Held-out words below which only large differences can show."""
+FEW_TASKS = 50
+"""Held-out tasks below which only large differences can show."""
 
 
 class Tone(StrEnum):
@@ -36,23 +37,40 @@ class Finding:
     figures: str
 
 
-def arena_findings(arena: Mapping[str, Any]) -> tuple[str, list[Finding]]:
-    """Return the last player's name and how it compares with each of the others, by score in both roles on the words both played."""
-    names = [row["name"] for row in arena["ratings"]]
-    ratings = {row["name"]: row for row in arena["ratings"]}
-    last = names[-1]
-    found = []
-    for other in names[:-1]:
-        pair = next((pair for pair in arena["pairs"] if set(pair["players"]) == {last, other}), None)
+def arena_findings(arena: Mapping[str, Any], game: Game) -> tuple[str, list[Finding]]:
+    """Return the last player's name and how it compares with each of the others on the tasks both played.
+
+    In a contest by score in both roles; where players win together, by how often it came to a win with each of them in the same role.
+    """
+    last = str(arena["ratings"][-1]["name"])
+    found = _scores(arena, last) if is_contest(game) else _wins(arena, last, game)
+    return last, list(found)
+
+
+def _scores(arena: Mapping[str, Any], last: str) -> Iterator[Finding]:
+    first, elo = arena["ratings"][0], arena["ratings"][-1]
+    for row in arena["ratings"][:-1]:
+        pair = next((pair for pair in arena["pairs"] if set(pair["players"]) == {last, row["name"]}), None)
         if pair and pair["score"]:
             score = turned(pair["score"], pair["players"][0] == last)
-            mean, low, high = (100 * score[key] for key in ("mean", "low", "high"))
-            figures = f"{signed(mean)} points in 100 games [{signed(low)}, {signed(high)}], {p_text(score['p_value'])}"
-            if other == names[0]:  # the ratings' intervals are those of the distance from the first player
-                elo = ratings[last]
+            figures = f"{_points(score, 'points in 100 games')}, {p_text(score['p_value'])}"
+            if row is first:  # the ratings' intervals are those of the distance from the first player
                 figures += f"; Elo {signed(elo['points'])} [{signed(elo['low'])}, {signed(elo['high'])}]"
-            found.append(_finding(other, score["mean"], score["p_value"] < LEVEL, figures))
-    return last, found
+            yield _finding(row["name"], score["mean"], score["p_value"] < LEVEL, figures)
+
+
+def _wins(arena: Mapping[str, Any], last: str, game: Game) -> Iterator[Finding]:
+    for row in arena["paired"]:
+        if last in row["players"] and row["role"] in game.outcomes[row["outcome"]].winners:
+            difference = turned(row["difference"], row["players"][0] == last)
+            [other] = {*row["players"]} - {last}
+            figures = f"{_points(difference, 'points of 100 games won')}, {p_text(difference['p_value'])}"
+            yield _finding(f"{other} as {row['role']}", difference["mean"], difference["p_value"] < LEVEL, figures)
+
+
+def _points(difference: Mapping[str, float], what: str) -> str:
+    mean, low, high = (signed(100 * difference[key]) for key in ("mean", "low", "high"))
+    return f"{mean} {what} [{low}, {high}]"
 
 
 def sentence(player: str, findings: Sequence[Finding]) -> str:

@@ -1,29 +1,25 @@
 """The page: data, plots and games put into the template, and written as ``report/index.html`` of the run folder."""
 
 from collections.abc import Iterator
-from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from spag.core.episodes import read_episodes
 from spag.core.store import write_atomically
-from spag.display.html import said, visible
-from spag.games.taboo.prompts import PromptSet
-from spag.games.taboo.types import Role
+from spag.display.figures import is_contest
+from spag.display.html import environment, outcome_style, theme
+from spag.games.base import Game
 from spag.report import charts
-from spag.report.findings import FEW_WORDS, arena_findings, reasoning_finding, sentence
+from spag.report.findings import FEW_TASKS, arena_findings, reasoning_finding, sentence
 from spag.report.plots import Plot, plot_style, save_plot
 from spag.report.rows import change_table, cost_table, health_table, pair_table, reasoning_table, role_table, versions
 from spag.report.showcase import pick_games
-from spag.runs.reading import RunData, read_run
-from spag.runs.stages import prompts_of
+from spag.runs.reading import RunFolder
 
 _LONGEST = 1500  # characters of an utterance that the page shows
-_BEFORE = 300  # of them, before the deciding words when those come later
 
 
 def write_report(run_folder: Path) -> Path:
@@ -32,22 +28,27 @@ def write_report(run_folder: Path) -> Path:
     What the run does not have yet is left out or named as missing. Raises ``RunError`` when the folder is no run, ``DataError`` or
     ``ConfigError`` for a broken file in it, and ``StorageError`` when the report cannot be written.
     """
-    run = read_run(run_folder)
+    run = RunFolder.open(run_folder)
     folder = run_folder / "report"
     with plot_style():
         plots = {plot.name: plot for plot in _plots(run, folder / "plots")}
+    style = resources.files("spag.report") / "templates" / "style.css"
     page = (
-        _environment()
+        environment("spag.report")
         .get_template("report.html")
         .render(
             run=run,
+            game=run.game,
             plots=plots,
-            style=Markup(resources.files("spag.report").joinpath("templates/style.css").read_text(encoding="utf-8")),
+            style=Markup("\n".join((theme(), style.read_text(encoding="utf-8"), outcome_style(run.game)))),
             versions=versions(run),
             cost=cost_table(run),
+            health=health_table(run),
+            warnings=[(play.name, line) for play in run.plays if play.health for line in play.health["warnings"]],
+            settings=(run_folder / "config.yaml").read_text(encoding="utf-8") if run.config else "",
+            longest=_LONGEST,
             **_arena(run),
             **_reasoning(run),
-            **_selfplay(run),
             **_games(run),
         )
     )
@@ -56,10 +57,13 @@ def write_report(run_folder: Path) -> Path:
     return path
 
 
-def _plots(run: RunData, folder: Path) -> Iterator[Plot]:
+def _plots(run: RunFolder, folder: Path) -> Iterator[Plot]:
     if run.arena:
-        yield save_plot(charts.ratings(run.arena["ratings"]), "ratings", "Elo points of the players with 95 % intervals", folder)
-        yield save_plot(charts.win_matrix(run.arena["matrix"]), "win-matrix", "Share of games that the attacker wins, by pairing", folder)
+        first = run.game.roles[0]
+        if is_contest(run.game):
+            yield save_plot(charts.ratings(run.arena["ratings"]), "ratings", "Elo points of the players with 95 % intervals", folder)
+        matrix = charts.win_matrix(run.arena["matrix"], run.game)
+        yield save_plot(matrix, "win-matrix", f"Share of games that the {first} wins, by pairing", folder)
     if run.reasoning:
         labels = {task: about["label"] for task, about in run.reasoning["tasks"].items()}
         figures = {name: model["tasks"] for name, model in run.reasoning["models"].items()}
@@ -70,65 +74,47 @@ def _plots(run: RunData, folder: Path) -> Iterator[Plot]:
         bars = charts.reasoning_bars(labels, figures)
         yield save_plot(bars, "reasoning-bars", "Reasoning scores by task and model with 95 % intervals", folder)
     if run.plays:
-        yield save_plot(charts.outcome_shares(run.plays), "outcomes", "How self-play games ended, by iteration", folder)
-    for name, rows in run.metrics.items():
-        says = f"Training curves of {name}"
-        yield save_plot(charts.training_curves(name, rows), f"training-{name}", says, folder)
+        yield save_plot(charts.outcome_shares(run.plays, run.game), "outcomes", "How self-play games ended, by iteration", folder)
+    for name, rows in run.training.items():
+        yield save_plot(charts.training_curves(name, rows, run.game), f"training-{name}", f"Training curves of {name}", folder)
 
 
-def _arena(run: RunData) -> dict[str, Any]:
-    if not run.arena:
+def _arena(run: RunFolder) -> dict[str, Any]:
+    arena, game = run.arena, run.game
+    if not arena:
         return {"arena": None}
-    player, found = arena_findings(run.arena)
+    player, found = arena_findings(arena, game)
     return {
-        "arena": run.arena,
+        "arena": arena,
         "player": player,
         "sentence": sentence(player, found),
         "findings": found,
-        "few_words": run.arena["words"] < FEW_WORDS,
-        "games": sum(cell["games"] for cell in run.arena["matrix"]),
-        "role_tables": {role: role_table(run.arena, role) for role in Role},
-        "pairs": pair_table(run.arena),
-        "changes": change_table(run.arena),
+        "few_tasks": arena["tasks"] < FEW_TASKS,
+        "games": sum(cell["games"] for cell in arena["matrix"]),
+        "matrix_caption": _matrix_caption(game),
+        "role_tables": {role: role_table(arena, game, role) for role in game.roles},
+        "pairs": pair_table(arena) if is_contest(game) else None,
+        "changes": change_table(arena, game),
     }
 
 
-def _reasoning(run: RunData) -> dict[str, Any]:
+def _matrix_caption(game: Game) -> str:
+    won = [outcome.label for outcome in game.outcomes.values() if game.roles[0] in outcome.winners]
+    other = [outcome.label for outcome in game.outcomes.values() if outcome.label not in won]
+    return f"Large: {', '.join(won)}. Small: {' · '.join(other)}. All in % of games."
+
+
+def _reasoning(run: RunFolder) -> dict[str, Any]:
     if not run.reasoning:
         return {"reasoning_finding": None}
     return {"reasoning_finding": reasoning_finding(run.reasoning), "reasoning": reasoning_table(run.reasoning)}
 
 
-def _selfplay(run: RunData) -> dict[str, Any]:
-    warnings = [(play.name, line) for play in run.plays if play.health for line in play.health["warnings"]]
-    return {"health": health_table(run.plays), "warnings": warnings}
-
-
-def _games(run: RunData) -> dict[str, Any]:
-    found = run.games_file()
-    if found is None:
+def _games(run: RunFolder) -> dict[str, Any]:
+    """Return games of the last iteration, or of the arena."""
+    found = [source for source in run.sources() if source.name.startswith(("iteration-", "arena")) and source.path.stat().st_size]
+    if not found:
         return {"games_from": None}
-    name, path = found
-    has_prompts = run.config is not None and (run.config.game.prompts is None or run.config.game.prompts.is_file())
-    prompts = prompts_of(run.config.game) if run.config and has_prompts else PromptSet.default()
-    best, strangest = pick_games(read_episodes(path), prompts)
-    return {"games_from": name, "shown_games": {"Best games": best, "Strangest games": strangest}}
-
-
-def _clipped(text: str, span: tuple[int, int] | None) -> Markup:
-    """Return an utterance as HTML with the deciding words marked, cut to the part around them when it is long."""
-    start = max(0, span[0] - _BEFORE) if span and span[1] > _LONGEST else 0
-    end = max(start + _LONGEST, span[1] if span else 0)
-    shown = said(text[start:end], (span[0] - start, span[1] - start) if span else None)
-    left = len(text) - end
-    after = Markup(' <span class="cut">… {} more characters</span>').format(f"{left:,}") if left > 0 else Markup()
-    return (Markup('<span class="cut">…</span> ') if start else Markup()) + shown + after
-
-
-@cache
-def _environment() -> Environment:
-    made = Environment(
-        loader=PackageLoader("spag.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    made.filters.update(visible=visible, clipped=_clipped)
-    return made
+    source = next((one for one in reversed(found) if one.name != "arena"), found[-1])
+    best, strangest = pick_games(read_episodes(source.path), run.game)
+    return {"games_from": source.name, "shown_games": {"Best games": best, "Strangest games": strangest}}

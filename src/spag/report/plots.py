@@ -1,7 +1,7 @@
-"""One look for all plots: large plain type, and colours that colour-blind readers tell apart (Okabe and Ito's).
+"""One look for all plots: large plain type, and colors for models that color-blind readers tell apart (Okabe and Ito's).
 
 A plot is drawn once and leaves as three things: PNG and SVG files on white, for papers and slides, and an inline SVG without background
-whose lines and letters take the page's colours, so that it is legible in light and dark. Nothing in them depends on the time or on the
+whose lines and letters take the page's colors, so that it is legible in light and dark. Nothing in them depends on the time or on the
 reader's settings.
 """
 
@@ -18,16 +18,10 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from spag.core.store import write_atomically
-from spag.games.taboo.types import Outcome
 
 INK, GRID = "#33363f", "#d3d7de"
-ATTACKER, DEFENDER = "#e69f00", "#56b4e9"
-OUTCOMES = {
-    Outcome.ATTACKER_WINS: ATTACKER,
-    Outcome.DEFENDER_WINS: DEFENDER,
-    Outcome.ATTACKER_VIOLATION: "#cc79a7",
-    Outcome.TIE: "#a7adb8",
-}
+ROLES = ("#d08a4d", "#3f9599")
+"""The first role's color and the second's."""
 MODELS = ("#8d93a1", "#e69f00", "#56b4e9", "#009e73", "#cc79a7", "#d55e00", "#0072b2")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 WIDTH = 5.2
@@ -93,7 +87,7 @@ def _saved(figure: Figure, name: str, kind: str, **options: Any) -> bytes:
 
 
 def _inlined(svg: str, name: str, says: str) -> str:
-    """Return an SVG document as an element of a page: no prolog, ids of its own, the page's colours and letters."""
+    """Return an SVG document as an element of a page: no prolog, ids of its own, the page's colors and letters."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.DOTALL)

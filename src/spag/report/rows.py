@@ -1,36 +1,14 @@
 """Figures as rows of tables: what stands in the page, already in words and in the order of the columns."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from spag.display.figures import p_text, p_value, signed, turned
-from spag.display.html import duration
+from spag.display.figures import health_rows, p_text, p_value, paired_labels, role_columns, signed, turned
+from spag.display.html import duration, spaced
 from spag.evaluation.stats import Rate
-from spag.games.taboo.types import Outcome, Role
-from spag.runs.reading import Json, RunData, SelfPlay
-
-ROLE_COLUMNS = {
-    Role.ATTACKER: {"win": "wins", "violation": "breaks a rule", "tie": "ties", "loss": "loses"},
-    Role.DEFENDER: {"win": "wins", "tie": "ties", "loss": "loses", "guess": "announces a guess", "guessed_right": "of these right"},
-}
-_COMPARED = {
-    Outcome.ATTACKER_WINS: "wins as attacker",
-    Outcome.ATTACKER_VIOLATION: "breaks a rule as attacker",
-    Outcome.DEFENDER_WINS: "wins as defender",
-}
-_HEALTH = {
-    "induced": "attacker wins by luring",
-    "wrong_guess": "attacker wins by a wrong guess",
-    "first_wrong_guess": "… in the defender's first utterance",
-    "hidden_leaks": "leaks only strict judging sees",
-    "shared_openings": "openings used for 2 words or more",
-    "generic_openings": "openings used for 3 words or more",
-    "empty": "utterances empty",
-    "repeated": "… said before in the game",
-    "copied": "… copied from the rules",
-    "refusals": "… refusing to play",
-}
+from spag.games.base import Game
+from spag.runs.reading import Json, RunFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +31,19 @@ class Table:
     last_is_total: bool = False
 
 
-def role_table(arena: Mapping[str, Any], role: Role) -> Table:
-    """How each player did in ``role``, every rate with its interval."""
-    columns = ROLE_COLUMNS[role]
+def role_table(arena: Mapping[str, Any], game: Game, role: str) -> Table:
+    """How each player did in ``role``: every share with its interval, and mean counts."""
+    columns = role_columns(game, role)
     rows = [
-        (row["name"], *(Rate(**row[key]) if row[key]["total"] else None for key in columns))
-        for row in arena["roles"]
-        if row["role"] == role
+        (row["name"], *(_rate(row.get(key), scale) for key, (_, scale) in columns.items())) for row in arena["roles"] if row["role"] == role
     ]
-    return Table(("player", *columns.values()), tuple(rows))
+    return Table(("player", *(label for label, _ in columns.values())), tuple(rows))
+
+
+def _rate(rate: Mapping[str, Any] | None, scale: int) -> Cell:
+    if not rate or not rate["total"]:
+        return None
+    return Rate(**rate) if scale == 100 else f"{rate['rate']:.1f}"
 
 
 def pair_table(arena: Mapping[str, Any]) -> Table:
@@ -70,24 +52,23 @@ def pair_table(arena: Mapping[str, Any]) -> Table:
     for pair in arena["pairs"]:
         (one, other), (won, lost) = pair["players"], pair["wins"]
         score = turned(pair["score"], as_is=False) if pair["score"] else None
-        points = _interval(score, 100) if score else "–"
-        p = p_value(score["p_value"]) if score else "–"
+        points, p = (_interval(score, 100), p_value(score["p_value"])) if score else ("–", "–")
         rows.append((f"{other} – {one}", f"{pair['games']:,}", f"{lost} – {won}", str(pair["undecided"]), points, p))
     return Table(("players", "games", "wins", "undecided", "points in 100 games", "p"), tuple(rows))
 
 
-def change_table(arena: Mapping[str, Any]) -> Table:
-    """What the last player does otherwise than each of the others, in the same role on the same words."""
-    last = arena["ratings"][-1]["name"]
+def change_table(arena: Mapping[str, Any], game: Game) -> Table:
+    """What the last player does otherwise than each of the others, in the same role on the same tasks."""
+    last, labels = arena["ratings"][-1]["name"], paired_labels(game)
     rows = []
     for row in arena["paired"]:
         if last in row["players"]:
             is_one = row["players"][0] == last
             ours, theirs = (row["one"], row["other"]) if is_one else (row["other"], row["one"])
             difference = turned(row["difference"], is_one)
-            against = row["players"][1 if is_one else 0]
             change = f"{100 * theirs['rate']:.0f} → {100 * ours['rate']:.0f}"
-            rows.append((_COMPARED[Outcome(row["outcome"])], against, change, _interval(difference, 100), p_value(difference["p_value"])))
+            label = labels.get((row["role"], row["outcome"]), row["outcome"])
+            rows.append((label, row["players"][is_one], change, _interval(difference, 100), p_value(difference["p_value"])))
     return Table(("", "against", "% then → now", "difference", "p"), tuple(rows))
 
 
@@ -96,19 +77,10 @@ def _interval(difference: Mapping[str, float], scale: float = 1, value: str = "m
     return f"{mean} [{low}, {high}]"
 
 
-def health_table(plays: Sequence[SelfPlay]) -> Table | None:
+def health_table(run: RunFolder) -> Table | None:
     """The figures of health, a column for each iteration; ``None`` when no iteration has them."""
-    found = {play.name: play.health for play in plays if play.health}
-    columns = list(found.values())
-    rows: list[tuple[str, ...]] = [
-        ("games", *(f"{one['games']:,}" for one in columns)),
-        ("utterances a game", *(f"{one['mean_length']:.1f}" for one in columns)),
-        *((f"{label}, %", *(f"{100 * one[key]:.1f}" for one in columns)) for key, label in _HEALTH.items()),
-    ]
-    for role in Role:
-        rows.append((f"{role}: words an utterance", *(f"{one[role]['mean_words']:.1f}" for one in columns)))
-        rows.append((f"{role}: distinct pairs of words, %", *(f"{100 * one[role]['distinct_2']:.0f}" for one in columns)))
-    return Table(("", *found), tuple(rows)) if found else None
+    found = {play.name: play.health for play in run.plays if play.health}
+    return Table(("", *found), tuple((spaced(label), *cells) for label, *cells in health_rows(found))) if found else None
 
 
 def reasoning_table(reasoning: Mapping[str, Any]) -> Table:
@@ -134,7 +106,7 @@ def _score(figure: Mapping[str, Any], *, is_reference: bool) -> Cell:
     return Noted(text, (_interval(difference, 100, "value", 1), *p))
 
 
-def cost_table(run: RunData) -> Table:
+def cost_table(run: RunFolder) -> Table:
     """Time and tokens of every stage, with their total."""
     rows: list[tuple[str, ...]] = []
     seconds = tokens = 0
@@ -166,17 +138,12 @@ def _work(stage: Json, results: Json) -> tuple[str, str, str]:
     return work, f"{rate:,}" if rate else "", f"{tokens:,}" if tokens else ""
 
 
-def versions(run: RunData) -> dict[str, str]:
+def versions(run: RunFolder) -> dict[str, str]:
     """Return every library version that the run's stages and the reasoning evaluation recorded, sorted; several where they differ."""
-    found: dict[str, list[str]] = {}
-    for name, version in sorted(set(_recorded(run))):
-        found.setdefault(name, []).append(version)
-    return {name: ", ".join(numbers) for name, numbers in found.items()}
-
-
-def _recorded(run: RunData) -> Iterator[tuple[str, str]]:
     places = [stage.get("results") or {} for stage in run.stages.values()]
     if run.reasoning:
         places += [task for model in run.reasoning["models"].values() for task in model["tasks"].values()]
-    for place in places:
-        yield from ((name, str(version)) for name, version in place.get("versions", {}).items())
+    found: dict[str, list[str]] = {}
+    for name, version in sorted({(name, str(number)) for place in places for name, number in place.get("versions", {}).items()}):
+        found.setdefault(name, []).append(version)
+    return {name: ", ".join(numbers) for name, numbers in found.items()}
