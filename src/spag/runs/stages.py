@@ -43,8 +43,8 @@ def _measure_dtype() -> str:
 
 def teacher_path(game: Game) -> Path:
     """Return the file of teacher games that the game's package ships. Raises ``ConfigError`` where there is none."""
-    package = type(game).__module__.rpartition(".")[0]
-    path = Path(str(resources.files(package) / "data" / "teacher_games.jsonl"))
+    module = type(game).__module__
+    path = Path(str(resources.files(module.rpartition(".")[0] or module) / "data" / "teacher_games.jsonl"))
     if not path.is_file():
         bots = ", ".join(f"{BOT_PREFIX}{name}" for name in game.bots) or "none"
         raise ConfigError(f"imitation.episodes: {game.name} ships no teacher games; name files of games, or one of its bots: {bots}")
