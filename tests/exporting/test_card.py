@@ -5,33 +5,36 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from export_fixtures import byte_level_model
 from huggingface_hub import ModelCard, ModelCardData
 from markdown_it import MarkdownIt
 from run_fixtures import HOSTILE, stage, write_manifest, write_reasoning, write_run
 
 from spag.config.files import dump_config
 from spag.config.schema import RunConfig
+from spag.core.episodes import Episode, PlayerInfo
+from spag.core.store import write_json
+from spag.core.types import Split, Utterance
+from spag.evaluation.arena.games import arena_report
 from spag.export import Source, find_source
-from spag.export.card import Contents, card, shareable_config
-from spag.export.markdown import code, figure, table
+from spag.export.card import Weights, card, code, figure, shareable_config, table
 from spag.export.metadata import card_data, license_of
-from spag.export.weights import Weights
-from spag.runs.reading import read_run
+from spag.games.registry import get
+from spag.runs.reading import RunFolder
+from tiny_model import make_model
 
 WEIGHTS = Weights("bfloat16", 135_000_000, merged=False)
 
 
 def card_of(source: Source, title: str = "mine") -> str:
-    return card(Contents(title, source, WEIGHTS, gguf="gguf/mine-Q8_0.gguf", config="spag_config.yaml"))
+    return card(title, source, WEIGHTS)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_run(tmp_path_factory.mktemp("card") / "run")
     write_reasoning(folder, ["arc", "mmlu"])
-    byte_level_model(folder / "imitation" / "checkpoint")
-    byte_level_model(folder / "iteration-1" / "checkpoint")
+    make_model(folder / "imitation" / "checkpoint")
+    make_model(folder / "iteration-1" / "checkpoint")
     return folder
 
 
@@ -49,20 +52,21 @@ def test_the_text_holds_results_with_intervals_data_and_commands(run: Path) -> N
     text = card_of(find_source(str(run)))
     for line in (
         "`iteration-1` is better than `base` and `imitation`.",
-        "| `imitation` | 42 [24, 61] | 0 [0, 14] | 58 [39, 76] | 0 [0, 14] |",
+        "| `imitation` | 42 [24, 61] | 58 [39, 76] | 0 [0, 14] | 0 [0, 14] |",
         "| `iteration-1` | 182 [181, 183] |",
         "- Teacher games: games shipped with spag; an unknown number of games.",
+        "- Game: `name` `adversarial_taboo`, `max_turns` `5`, `judge` `strict`, `words` `frequency`, `top_words` `50000`.",
         "- Self-play of `iteration-1`: 7 games.",
         "| `offline_rl.clip_range` | `0.2` |",
-        "spag export model RUN --name iteration-1 --dtype bfloat16 --gguf Q8_0 --output FOLDER",
+        "spag export model RUN --name iteration-1 --dtype bfloat16 --output FOLDER",
         "| parameters | 135,000,000 |",
         "The run recorded `lm_eval` `0.4.13`, `torch` `2.13.0`.",
-        "With so few words only large differences can show.",
+        "With so few tasks only large differences can show.",
     ):
         assert line in text
     assert "Self-play" not in card_of(find_source(str(run), "imitation"))  # no game of a later iteration made it
     assert "`imitation`" in card_of(find_source(str(run), "imitation"))
-    assert "## Data" not in card_of(Source("base", "x", "x", read_run(run)))
+    assert "## Data" not in card_of(Source("base", "x", "x", RunFolder.open(run)))
 
 
 def test_games_and_samples_are_counted(tmp_path: Path) -> None:
@@ -71,21 +75,40 @@ def test_games_and_samples_are_counted(tmp_path: Path) -> None:
     outcomes, samples = {"tie": 10, "defender_wins": 1_070}, {"attacker": 40, "defender": 900}
     manifest["stages"]["imitation/samples"] = stage(1.0, outcomes=outcomes, samples=samples)
     write_manifest(folder, manifest["stages"])
-    assert "games shipped with spag; 1,080 games, 940 training samples of them." in card_of(Source("imitation", "x", "x", read_run(folder)))
+    assert "games shipped with spag; 1,080 games, 940 training samples of them." in card_of(
+        Source("imitation", "x", "x", RunFolder.open(folder))
+    )
 
 
 def test_a_run_that_measured_nothing_claims_nothing(tmp_path: Path) -> None:
     write_manifest(tmp_path, {"imitation/train": stage(1.0)})
-    byte_level_model(tmp_path / "imitation" / "checkpoint")
+    make_model(tmp_path / "imitation" / "checkpoint")
     text = card_of(find_source(str(tmp_path)))
     assert "The run holds no results." in text
     assert "model-index" not in text and "| base model | unknown |" in text
 
 
+def test_players_who_win_together_have_no_ratings(tmp_path: Path) -> None:
+    game = get("twenty_questions")
+    (tmp_path / "config.yaml").write_text(dump_config(RunConfig.model_validate({"game": {"name": game.name}})))
+    write_manifest(tmp_path, {"imitation/train": stage(1.0)})
+    make_model(tmp_path / "imitation" / "checkpoint")
+    history = (Utterance("questioner", "Is it alive?"), Utterance("answerer", "Yes."))
+    episodes = [
+        Episode(task=task, history=history, game=game.name, players={role: PlayerInfo("imitation") for role in game.roles})
+        for task in game.tasks(Split.HELD_OUT, 3, 0)
+    ]
+    write_json(tmp_path / "arena" / "results.json", arena_report(episodes, game))
+    text = card_of(find_source(str(tmp_path)))
+    assert "self-play of 20 Questions" in text and "As answerer, % of games:" in text
+    assert "Elo" not in text.partition("Games that neither")[0]
+    assert {one.metric_type for one in ModelCard(text).data.eval_results} == {"win_rate"}
+
+
 @pytest.fixture
 def hostile(tmp_path: Path) -> Path:
     folder = write_run(tmp_path / "run")
-    config = {"model": {"name": f"| {HOSTILE} ``` [x](javascript:1)"}, "words": {"source": "</td>\n# Heading\n---"}}
+    config = {"model": {"name": f"| {HOSTILE} ``` [x](javascript:1)"}, "game": {"words": "</td>\n# Heading\n---"}}
     (folder / "config.yaml").write_text(dump_config(RunConfig.model_validate(config)))
     results = folder / "arena" / "results.json"
     text = results.read_text().replace('"imitation"', json.dumps(f"`|{HOSTILE}\n# Free ![](http://evil.example) @all"))
@@ -93,7 +116,7 @@ def hostile(tmp_path: Path) -> Path:
     write_reasoning(folder, [f"a|{HOSTILE}`", "b"])
     reasoning = folder / "reasoning" / "results.json"
     reasoning.write_text(reasoning.read_text().replace('"base"', json.dumps(f"<b>|{HOSTILE}")))
-    byte_level_model(folder / "iteration-1" / "checkpoint")
+    make_model(folder / "iteration-1" / "checkpoint")
     return folder
 
 

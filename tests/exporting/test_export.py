@@ -8,18 +8,17 @@ import peft
 import pytest
 import torch
 from click.testing import CliRunner
-from export_fixtures import byte_level_model
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from spag.cli.export import export_group
 from spag.config.files import dump_config, load_config
 from spag.config.schema import RunConfig
-from spag.core.errors import ModelError, RunError, StorageError
+from spag.core.errors import DataError, ModelError, RunError, StorageError
 from spag.core.store import write_json
-from spag.export import GgufType, export_model, find_source, weights
-from spag.models.loading import load_tokenizer
-from spag.models.tokens import PromptStyle, encode_prompt
+from spag.export import export_model, find_source
+from spag.export import model as exporting
+from tiny_model import make_model
 
 PROMPT = torch.tensor([[0, 5, 77, 130, 9]])
 
@@ -31,11 +30,11 @@ def train_stage(folder: Path, name: str) -> Path:
     data["stages"][f"{name}/train"] = {"status": "done", "fingerprint": "0", "settings": {}, "seconds": 1.0, "results": {"steps": 1}}
     folder.mkdir(parents=True, exist_ok=True)
     write_json(manifest, data)
-    return byte_level_model(folder / name / "checkpoint")
+    return make_model(folder / name / "checkpoint")
 
 
 def make_run(folder: Path, *trained: str, **model: Any) -> Path:
-    base = byte_level_model(folder.parent / "base")
+    base = make_model(folder.parent / "base")
     folder.mkdir()
     (folder / "config.yaml").write_text(dump_config(RunConfig.model_validate({"model": {"name": str(base), **model}})))
     write_json(folder / "manifest.json", {"schema_version": 1, "measured": {}, "stages": {}})
@@ -46,29 +45,20 @@ def make_run(folder: Path, *trained: str, **model: Any) -> Path:
 
 def test_a_run_gives_its_last_model_in_the_dtype_it_played_in(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", "imitation", "iteration-1")
-    exported = export_model(find_source(str(run)), tmp_path / "mine", gguf=GgufType.Q8_0)
+    exported = export_model(find_source(str(run)), tmp_path / "mine")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "mine")
     trained = AutoModelForCausalLM.from_pretrained(run / "iteration-1" / "checkpoint")
     assert (model.dtype, trained.dtype) == (torch.bfloat16, torch.float32)
     for name, weight in trained.state_dict().items():
         assert torch.equal(model.state_dict()[name], weight.bfloat16())
-    assert AutoTokenizer.from_pretrained(tmp_path / "mine")("hello").input_ids == [261]
+    ours, plain = (AutoTokenizer.from_pretrained(folder) for folder in (tmp_path / "mine", tmp_path / "base"))
+    assert ours("hello").input_ids == plain("hello").input_ids
     assert sorted(path.name for path in exported.folder.iterdir()) == [
-        "README.md", "config.json", "generation_config.json", "gguf", "model.safetensors", "spag_config.yaml", "tokenizer.json",
+        "README.md", "config.json", "generation_config.json", "model.safetensors", "spag_config.yaml", "tokenizer.json",
         "tokenizer_config.json",
     ]  # fmt: skip
-    assert exported.gguf == tmp_path / "mine" / "gguf" / "mine-Q8_0.gguf" and exported.gguf.stat().st_size > 10_000
     assert exported.weights.parameters == model.num_parameters()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "mine", "run"]  # nothing of the work is left
-
-
-def test_spag_plays_with_the_gguf_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPAG_CACHE", str(tmp_path / "cache"))
-    folder = byte_level_model(tmp_path / "plain")
-    (folder / "chat_template.jinja").write_text("{% for one in messages %}<s>{{ one.content }}</s>{% endfor %}")
-    exported = export_model(find_source(str(folder)), tmp_path / "out", gguf=GgufType.F32)
-    there, plain = (load_tokenizer(str(place)) for place in (exported.gguf, folder))
-    assert encode_prompt(there, "hello 12", PromptStyle.CHAT) == encode_prompt(plain, "hello 12", PromptStyle.CHAT) == [0, 261, 222, 263, 1]
 
 
 def test_which_model_of_a_run(tmp_path: Path) -> None:
@@ -85,7 +75,7 @@ def test_which_model_of_a_run(tmp_path: Path) -> None:
 
 
 def test_outside_a_run_weights_stay_as_saved(tmp_path: Path) -> None:
-    folder = byte_level_model(tmp_path / "plain")
+    folder = make_model(tmp_path / "plain")
     assert export_model(find_source(str(folder)), tmp_path / "out").weights.dtype == "float32"
     assert export_model(find_source(str(folder)), tmp_path / "half", dtype="float16").weights.dtype == "float16"
     assert "No run folder came with it" in (tmp_path / "out" / "README.md").read_text()
@@ -93,7 +83,7 @@ def test_outside_a_run_weights_stay_as_saved(tmp_path: Path) -> None:
 
 
 def test_an_adapter_is_merged(tmp_path: Path) -> None:
-    base = byte_level_model(tmp_path / "base")
+    base = make_model(tmp_path / "base")
     model = peft.get_peft_model(
         AutoModelForCausalLM.from_pretrained(base), peft.LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
     )
@@ -103,7 +93,7 @@ def test_an_adapter_is_merged(tmp_path: Path) -> None:
             torch.nn.init.normal_(weight, std=0.1)
     model.save_pretrained(tmp_path / "adapter")
     AutoTokenizer.from_pretrained(base).save_pretrained(tmp_path / "adapter")
-    exported = export_model(find_source(str(tmp_path / "adapter")), tmp_path / "out", gguf=GgufType.F16)
+    exported = export_model(find_source(str(tmp_path / "adapter")), tmp_path / "out")
     assert exported.weights.merged and not (tmp_path / "out" / "adapter_config.json").exists()
     with torch.inference_mode():
         merged = AutoModelForCausalLM.from_pretrained(tmp_path / "out")(PROMPT).logits
@@ -156,7 +146,7 @@ def test_missing_and_broken_models(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelError, match=r"holds no config\.json"):
         export_model(find_source(str(tmp_path / "empty")), tmp_path / "out")
-    broken = byte_level_model(tmp_path / "broken")
+    broken = make_model(tmp_path / "broken")
     (broken / "model.safetensors").unlink()
     with pytest.raises(ModelError, match="no safetensors weights found"):
         export_model(find_source(str(broken)), tmp_path / "out")
@@ -164,7 +154,7 @@ def test_missing_and_broken_models(tmp_path: Path) -> None:
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
-    folder = byte_level_model(tmp_path / "plain")
+    folder = make_model(tmp_path / "plain")
     source = find_source(str(folder))
     with pytest.raises(RunError, match="is there already, and an export overwrites nothing"):
         export_model(source, folder)
@@ -176,18 +166,20 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 
 
 def test_an_export_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    folder = byte_level_model(tmp_path / "plain", attention_bias=True)
-    with pytest.raises(ModelError, match="attention_bias=True"):
-        export_model(find_source(str(folder)), tmp_path / "out", gguf=GgufType.F16)
-    assert [path.name for path in tmp_path.iterdir()] == ["plain"]
+    run = make_run(tmp_path / "run", "imitation")
+    (run / "reasoning").mkdir()
+    (run / "reasoning" / "results.json").write_text("{")  # read for the card, when the weights are saved
+    with pytest.raises(DataError, match=r"reasoning/results\.json: not JSON"):
+        export_model(find_source(str(run)), tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "run"]
 
 
 def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr(weights, "save_model", full)
-    folder = byte_level_model(tmp_path / "plain")
+    monkeypatch.setattr(exporting, "save_model", full)
+    folder = make_model(tmp_path / "plain")
     with pytest.raises(StorageError, match=r"cannot be written: .*No space left on device .*; free some space"):
         export_model(find_source(str(folder)), tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["plain"]
@@ -195,10 +187,8 @@ def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_the_command(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", "imitation")
-    command = ["model", str(run), "--output", str(tmp_path / "out"), "--gguf", "bf16", "--dtype", "float32"]
+    command = ["model", str(run), "--output", str(tmp_path / "out"), "--dtype", "float32"]
     result = CliRunner().invoke(export_group, command, catch_exceptions=False)
-    assert (result.exit_code, result.stdout) == (0, f"{tmp_path}/out\n{tmp_path}/out/gguf/out-BF16.gguf\n")
-    bare = CliRunner().invoke(export_group, ["model", str(run), "--output", str(tmp_path / "two"), "--gguf"], catch_exceptions=False)
-    assert bare.stdout.endswith("two-Q8_0.gguf\n")
+    assert (result.exit_code, result.stdout) == (0, f"{tmp_path}/out\n")
     private = CliRunner().invoke(export_group, ["model", str(run), "--output", str(tmp_path / "three"), "--private"])
     assert private.exit_code == 2 and "give --push OWNER/NAME too" in private.stderr

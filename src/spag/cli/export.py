@@ -10,7 +10,7 @@ from spag.cli.options import ANY_PATH, EXISTING, open_console
 
 @click.group("export")
 def export_group() -> None:
-    """Write files that others read: models for transformers, llama.cpp and the hub, data for the paper's published code."""
+    """Write models for transformers and the hub, and data for the paper's published code."""
 
 
 @export_group.command("model")
@@ -22,36 +22,20 @@ def export_group() -> None:
     type=click.Choice(["bfloat16", "float16", "float32"]),
     help="Of the weights. [default: the one the run played with; without a run, as saved]",
 )
-@click.option(
-    "--gguf",
-    type=click.Choice(["Q8_0", "BF16", "F16", "F32"], case_sensitive=False),
-    is_flag=False,
-    flag_value="Q8_0",
-    help="Write a GGUF file too, for llama.cpp, Ollama and spag play.  [without a type: Q8_0]",
-)
 @click.option("--push", "repo", metavar="OWNER/NAME", help="Upload the folder to the hub; the token is taken from HF_TOKEN.")
 @click.option("--private", is_flag=True, help="With --push: as a private repository.")
-def export_model_command(
-    source: str, output: Path, name: str | None, dtype: str | None, gguf: str | None, repo: str | None, private: bool
-) -> None:
+def export_model_command(source: str, output: Path, name: str | None, dtype: str | None, repo: str | None, private: bool) -> None:
     """Write a model as a plain transformers folder with a model card.
 
     RUN_OR_MODEL is a run folder, a checkpoint in one, or any model that spag plays with. A LoRA adapter is merged into its base.
     """
-    from spag.export import Destination, GgufType, export_model, find_source
+    from spag.export import Destination, export_model, find_source
 
     if private and repo is None:
         raise click.UsageError("--private says how to push; give --push OWNER/NAME too")
-    reporter = open_console()[1]
-    exported = export_model(
-        find_source(source, name),
-        output,
-        dtype=dtype,
-        gguf=GgufType(gguf.upper()) if gguf else None,
-        destination=Destination(repo, private) if repo else None,
-        note=reporter.note,
-    )
-    for made in (exported.folder, exported.gguf, exported.url):
+    destination = Destination(repo, private) if repo else None
+    exported = export_model(find_source(source, name), output, dtype=dtype, destination=destination, note=open_console()[1].note)
+    for made in (exported.folder, exported.url):
         if made:
             click.echo(made)
 
@@ -61,10 +45,14 @@ def export_model_command(
 @click.option("--output", type=ANY_PATH, required=True, help="JSON file to write.")
 def export_episodes(source: Path, output: Path) -> None:
     """Write games as upstream's JSON list."""
-    from spag.core.episodes import read_episodes
+    from spag.core.episodes import TABOO, read_episodes
+    from spag.core.errors import DataError
     from spag.games.taboo.upstream import upstream_episode
 
-    _write_json_list(output, [upstream_episode(episode) for episode in read_episodes(source)])
+    episodes = list(read_episodes(source))
+    if other := next((episode.game for episode in episodes if episode.game != TABOO), None):
+        raise DataError(f"{source}: holds games of {other}; upstream's format knows Adversarial Taboo only")
+    _write_json_list(output, [upstream_episode(episode) for episode in episodes])
 
 
 @export_group.command("samples")

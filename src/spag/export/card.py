@@ -1,62 +1,81 @@
-"""The model card: what the model is, where it comes from, what was measured with which doubt, how to do it again, what it is not for.
+"""The model card: what the model is, where it comes from, what was measured and how sure that is, how to make it again.
 
-Figures come from the run folder by way of the report's readers and tables. Nothing is claimed that no file says.
+Its text is ``card.md``, a Jinja template; its figures come from the run folder through the report's tables. Nothing is claimed that no file
+says. Names of models, players and files and every setting come from outside: whatever the template prints comes out as a figure or a code
+span, where neither Markdown nor HTML means anything, unless it is ``Markdown``.
 """
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import re
+import shlex
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCard
+from jinja2 import Environment, StrictUndefined
 
 from spag.config.schema import RunConfig
-from spag.export.markdown import Markdown, code, list_of, table
-from spag.export.metadata import UNKNOWN, card_data, license_of
-from spag.export.results import result_lines
-from spag.export.sources import Source
-from spag.export.weights import Weights
+from spag.display.figures import is_contest
+from spag.evaluation.arena.games import NOTE
+from spag.evaluation.stats import Rate
+from spag.export.metadata import Source, card_data, license_of
+from spag.games.base import Game
 from spag.models.loading import library_versions
-from spag.report.rows import versions
+from spag.report.findings import FEW_TASKS, arena_findings, reasoning_finding, sentence
+from spag.report.rows import Cell, Noted, Table, pair_table, reasoning_table, role_table, versions
 from spag.runs.folder import BASE, IMITATION
-from spag.runs.reading import RunData
+from spag.runs.reading import RunFolder
+from spag.runs.stages import TEACHER
 
-M = Markdown
+CONFIG = "spag_config.yaml"
+_LONGEST = 200
 
-_LIMITS = (
-    M("It was trained to win a word game in English, where attacking means to mislead. Do not take it for a safe or helpful assistant."),
-    M("Whatever its base model gets wrong, makes up or is biased about, it may still."),
-    M("Rates and ratings hold for these players, prompts, words and this judge, which is a program, not for play against people."),
-)
-_ATTEMPT = (
-    "The same config on the same library versions draws the same words, games and order of training. Rounding differs between machines, "
-    "so expect the same figures within their intervals, not the same weights."
-)
+
+class Markdown(str):
+    """Text that means what it says as Markdown: our own words, or foreign text out of ``code``."""
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
-    """What the card describes: a folder's title, where the model came from, and the files' names; ``gguf`` is ``None`` without one."""
+class Weights:
+    """The saved weights. merged: whether an adapter was merged into its base."""
 
-    title: str
-    source: Source
-    weights: Weights
-    gguf: str | None
-    config: str
+    dtype: str
+    parameters: int
+    merged: bool
 
 
-def card(contents: Contents) -> str:
+def card(title: str, source: Source, weights: Weights) -> str:
     """Return README.md: metadata of the hub's specification, then the text."""
-    run = contents.source.run
-    parts = [*_opening(contents), *_use(contents)]
-    if run:
-        parts += [*_data(contents.source, run), *result_lines(run), *_settings(run)]
-    parts += [*_limits(contents.source), *_again(contents)]
-    metadata = card_data(contents.title, contents.source).to_yaml()
-    body = "\n\n".join(parts)
-    return str(ModelCard(f"---\n{metadata}\n---\n\n{body}\n"))
+    run, config = source.run, source.run.config if source.run else None
+    shared = shareable_config(config) if config else None
+    environment = Environment(finalize=figure, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"plain": Markdown, "cell": _cell, "word": _word, "numbered": _numbered}
+    template = (resources.files("spag.export") / "card.md").read_text(encoding="utf-8")
+    text = environment.from_string(template).render(
+        metadata=Markdown(card_data(title, source).to_yaml()),
+        title=code(title),
+        name=source.name,
+        is_base=source.name == BASE,
+        base=_shared_name(source.base) if source.base else None,
+        run=run,
+        game=run.game if run else None,
+        config=config,
+        config_file=CONFIG,
+        weights=weights,
+        licence=license_of(source.base or source.model),
+        data=list(_data(source.name, run, config)) if run and config else [],
+        results=Markdown("\n\n".join(_results(run))) if run else "",
+        settings=_settings(shared) if shared else "",
+        paths_shortened=shared != config,
+        versions={"spag": version("spag-selfplay"), **library_versions(), "peft": version("peft")},
+        recorded=versions(run) if run else {},
+    )
+    return str(ModelCard(text))
 
 
 def shareable_config(config: RunConfig) -> RunConfig:
@@ -67,132 +86,134 @@ def shareable_config(config: RunConfig) -> RunConfig:
             return {shared(key): shared(one) for key, one in value.items()}
         if isinstance(value, list):
             return [shared(one) for one in value]
-        return f"./{Path(value).name}" if _is_path(value) else value
+        return f"./{Path(value).name}" if isinstance(value, str) and value.startswith(("/", "~")) else value
 
     return RunConfig.model_validate(shared(config.model_dump(mode="json")))
 
 
-def _opening(contents: Contents) -> Iterator[Markdown]:
-    source, weights = contents.source, contents.weights
-    yield M(f"# {code(contents.title)}")
-    if source.run is None:
-        yield M("Exported with spag. No run folder came with it, so nothing is said here about how it was trained.")
-    elif source.name == BASE:
-        yield M("The model that a run of spag started from, unchanged.")
-    else:
-        yield M(
-            f"{code(source.name)} of a run of spag {version('spag')}: a language model trained by self-play of Adversarial Taboo "
-            "(Cheng et al., arXiv 2404.10642). An attacker, who knows a secret word, tries to make the defender say it unawares; the "
-            "defender tries to guess it."
-        )
-    rows = [
-        (M("base model"), code(_shared_name(source.base)) if source.base else M("unknown")),
-        (M("parameters"), M(f"{weights.parameters:,}")),
-        (M("weights"), M(weights.dtype + (", a LoRA adapter merged into its base" if weights.merged else ""))),
-    ]
-    if source.run and source.run.finished:
-        rows.append((M("run finished"), code(source.run.finished)))
-    yield table((M(""), M("")), rows)
+def code(text: object) -> Markdown:
+    """Return foreign text as a code span on one line: invisible characters by their codes, cut after 200 characters."""
+    line = " ".join(str(text).split())
+    shown = "".join(f"U+{ord(char):04X}" if unicodedata.category(char)[0] == "C" else char for char in line[:_LONGEST])
+    shown += "…" if len(line) > _LONGEST else ""
+    if not shown:
+        return Markdown("(empty)")
+    fence = "`" * (1 + max(map(len, re.findall("`+", shown)), default=0))
+    pad = " " if shown[0] in "` " or shown[-1] in "` " else ""
+    return Markdown(f"{fence}{pad}{shown}{pad}{fence}")
+
+
+def figure(value: object) -> Markdown:
+    """Return Markdown and figures (digits, signs, intervals, p-values) as they are, anything else as a code span."""
+    text = str(value)
+    is_figure = re.fullmatch(r"[-\d\s.,+\N{MINUS SIGN}±–→\[\]%<=p]*", text)
+    return Markdown(text) if isinstance(value, Markdown) or is_figure else code(text)
+
+
+def table(columns: Sequence[object], rows: Iterable[Sequence[object]]) -> Markdown:
+    """Return a table: the first column to the left, the others, of figures, to the right."""
+    marks = ["---", *["---:"] * (len(columns) - 1)]
+    return Markdown("\n".join(f"| {' | '.join(map(_cell, cells))} |" for cells in (columns, map(Markdown, marks), *rows)))
+
+
+def _cell(value: object) -> Markdown:
+    return Markdown(figure(value).replace("|", r"\|"))  # a bar ends a cell even in a code span
+
+
+def _word(text: str) -> Markdown:
+    """Return a word of a command inside a fenced block."""
+    return Markdown(shlex.quote(" ".join(text.split())))
+
+
+def _numbered(names: Mapping[str, Any]) -> Markdown:
+    return Markdown(", ".join(f"{code(name)} {code(number)}" for name, number in names.items()))
 
 
 def _shared_name(name: str) -> str:
     return Path(name).name if name.startswith(("/", "~", ".")) else name
 
 
-def _use(contents: Contents) -> Iterator[Markdown]:
-    yield M("## Use")
-    yield M("```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
-            "model = AutoModelForCausalLM.from_pretrained(FOLDER)\ntokenizer = AutoTokenizer.from_pretrained(FOLDER)\n```")  # fmt: skip
-    yield M("Or against any other model, with `spag play FOLDER` or `spag arena`.")
-    config = contents.source.run.config if contents.source.run else None
-    if config:
-        said = "the model's own chat template" if config.model.prompt_style == "chat" else "bare text after BOS, no chat template"
-        yield M(f"The run's games were played with {said} (`prompt_style: {config.model.prompt_style}`).")
-    if contents.gguf:
-        yield M(f"{code(contents.gguf)} is the same model for llama.cpp, Ollama and `spag play`. No figure below was measured with it.")
-
-
-def _data(source: Source, run: RunData) -> Iterator[Markdown]:
-    if source.name == BASE or run.config is None:
-        return
-    config = run.config
-    yield M("## Data")
-    teacher = ", ".join("games shipped with spag" if one == "teacher" else code(_shared_name(one)) for one in config.imitation.episodes)
-    lines = [f"Teacher games: {teacher}; {_counts(run, IMITATION)}."]
-    drawn = f"{config.selfplay.words:,} drawn an iteration" if config.selfplay.words else "all of them an iteration"
-    lines.append(
-        f"Target words: {code(_shared_name(config.words.source))}, the {config.words.top:,} most frequent at most, the part for training; "
-        f"{drawn}, {config.selfplay.repeats} game{'s' if config.selfplay.repeats > 1 else ''} a word. Words of the arena are held out."
-    )
+def _data(name: str, run: RunFolder, config: RunConfig) -> Iterator[Markdown]:
+    teacher = ", ".join("games shipped with spag" if one == TEACHER else code(_shared_name(one)) for one in config.imitation.episodes)
+    yield Markdown(f"Teacher games: {teacher}; {_counts(run, IMITATION)}.")
+    given = (shareable_config(config).game.model_extra or {}).items()
+    yield Markdown(f"Game: {_numbered({'name': config.game.name} | {key: value for key, value in given if value is not None})}.")
+    repeats = config.selfplay.repeats
+    tasks = f"{config.selfplay.tasks:,} drawn" if config.selfplay.tasks else "all"
+    yield Markdown(f"Tasks: {tasks} an iteration, {repeats} game{'s' * (repeats > 1)} a task; the arena's are held out.")
     names = [play.name for play in run.plays]
-    until = names.index(source.name) + 1 if source.name in names else 0
-    lines += [f"Self-play of {code(play.name)}: {_counts(run, play.name, play.games)}." for play in run.plays[:until]]
+    until = names.index(name) + 1 if name in names else 0
+    for play in run.plays[:until]:
+        yield Markdown(f"Self-play of {code(play.name)}: {_counts(run, play.name, play.games)}.")
     mixed = config.offline_rl.sft_data or config.imitation.training.sft_data
-    lines.append(f"Instruction data mixed in: {code(mixed.name)}." if mixed else "No instruction data was mixed in.")
-    yield list_of(map(M, lines))
+    yield Markdown(f"Instruction data mixed in: {code(mixed.name)}." if mixed else "No instruction data was mixed in.")
 
 
-def _counts(run: RunData, name: str, games: int = 0) -> str:
+def _counts(run: RunFolder, name: str, games: int = 0) -> str:
     """Return how many games a stage had, ``games`` where its samples do not tell, and how many training samples."""
     results = run.stages.get(f"{name}/samples", {}).get("results") or {}
     played, samples = (sum(results.get(key, {}).values()) for key in ("outcomes", "samples"))
-    made = f", {samples:,} training samples of them" if samples else ""
     count = played or games
-    return (f"{count:,} games" if count else "an unknown number of games") + made
+    return (f"{count:,} games" if count else "an unknown number of games") + (f", {samples:,} training samples of them" if samples else "")
 
 
-def _settings(run: RunData) -> Iterator[Markdown]:
-    if run.config is None:
-        return
-    yield M("## Settings")
-    settings = _leaves(shareable_config(run.config).model_dump(mode="json"))
-    yield M("<details><summary>Every setting of the run</summary>")
-    yield table((M("setting"), M("value")), ((code(name), code(json.dumps(value))) for name, value in settings))
-    yield M("</details>")
+def _settings(config: RunConfig) -> Markdown:
+    def leaves(section: Mapping[str, Any], prefix: str) -> Iterator[tuple[Markdown, Markdown]]:
+        for name, value in section.items():
+            if isinstance(value, Mapping):
+                yield from leaves(value, f"{prefix}{name}.")
+            else:
+                yield code(prefix + name), code(json.dumps(value))
+
+    return table((Markdown("setting"), Markdown("value")), leaves(config.model_dump(mode="json"), ""))
 
 
-def _limits(source: Source) -> Iterator[Markdown]:
-    yield M("## Limits and licence")
-    yield list_of(_LIMITS)
-    licence = license_of(source.base or source.model)
-    yield M(
-        f"Licence of the base model: {code(licence)}. It holds for this model too."
-        if licence != UNKNOWN
-        else "Licence of the base model: unknown to spag. Look it up: it holds for this model too."
-    )
+def _results(run: RunFolder) -> Iterator[str]:
+    if run.arena:
+        yield from _arena(run.arena, run.game)
+    if run.reasoning:
+        yield from _reasoning(run.reasoning)
+    if not run.arena and not run.reasoning:
+        yield "The run holds no results."
 
 
-def _again(contents: Contents) -> Iterator[Markdown]:
-    run, name = contents.source.run, contents.source.name
-    yield M("## How it was made")
-    if run and run.config:
-        gguf = f" --gguf {contents.gguf.rpartition('-')[2].removesuffix('.gguf')}" if contents.gguf else ""
-        yield M(
-            f"```\npip install spag=={version('spag')}\nspag run {contents.config} --output RUN\n"
-            f"spag export model RUN --name {name} --dtype {contents.weights.dtype}{gguf} --output FOLDER\n```"
-        )
-        yield M(_ATTEMPT)
-        if shareable_config(run.config) != run.config:
-            yield M(f"In {code(contents.config)} files and models of the machine are named without their folders; put yours in.")
-    used = versions(run) if run else {}
-    names = {**library_versions(), "peft": version("peft"), "spag": version("spag")}
-    yield M(f"Exported with {_versions(names)}.")
-    if used:
-        yield M(f"The run recorded {_versions(used)}.")
+def _arena(arena: Mapping[str, Any], game: Game) -> Iterator[str]:
+    player, found = arena_findings(arena, game)
+    marked = [replace(one, other=code(one.other)) for one in found]
+    if marked:
+        yield sentence(code(player), marked)
+        yield "\n".join(f"- against {one.other}: {one.figures}" for one in marked)
+    few = " With so few tasks only large differences can show." if arena["tasks"] < FEW_TASKS else ""
+    yield f"Games on {arena['tasks']:,} held-out tasks.{few}"
+    for role in game.roles:
+        yield f"As {role}, % of games:"
+        yield _report_table(role_table(arena, game, role))
+    if is_contest(game):
+        yield "Every two players, in both roles:"
+        yield _report_table(pair_table(arena))
+        yield "Elo points over the first player:"
+        ratings = [(code(row["name"]), f"{row['points']:.0f} [{row['low']:.0f}, {row['high']:.0f}]") for row in arena["ratings"]]
+        yield table((Markdown("player"), Markdown("points")), ratings)
+    yield NOTE
 
 
-def _versions(names: Mapping[str, str]) -> str:
-    return ", ".join(f"{code(name)} {code(number)}" for name, number in names.items())
+def _reasoning(reasoning: Mapping[str, Any]) -> Iterator[str]:
+    yield "Reasoning, measured with lm-evaluation-harness; below each score, the difference to the first model with its 95 % interval:"
+    found = reasoning_finding(reasoning)
+    if found:
+        model, finding = found
+        yield f"{sentence(code(model), [replace(finding, other=code(finding.other))])} {code(finding.figures)}"
+    yield _report_table(reasoning_table(reasoning))
 
 
-def _is_path(value: Any) -> bool:
-    return isinstance(value, str) and value.startswith(("/", "~"))
+def _report_table(shown: Table) -> Markdown:
+    columns = [Markdown(one) if one.isascii() and one.replace(" ", "").isalnum() else code(one) for one in shown.columns]
+    return table(columns, [[_figure(cell) for cell in row] for row in shown.rows])
 
 
-def _leaves(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every option by its dotted name."""
-    for name, value in section.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
+def _figure(cell: Cell) -> Markdown:
+    if isinstance(cell, Rate):
+        return Markdown(f"{100 * cell.rate:.0f} [{100 * cell.low:.0f}, {100 * cell.high:.0f}]")
+    if isinstance(cell, Noted):
+        return Markdown("<br>".join(map(figure, (cell.text, *cell.notes))))
+    return Markdown("–") if cell is None else figure(cell)

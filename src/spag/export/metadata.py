@@ -1,14 +1,16 @@
 """The card's metadata, by which the hub finds, files and plots a model (huggingface.co/docs/hub/model-cards)."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData, try_to_load_from_cache
 
-from spag.export.sources import Source
+from spag.display.figures import is_contest
 from spag.models.loading import EMBEDDED_HUB_ID, EMBEDDED_NAME
+from spag.runs.reading import RunFolder
 
 UNKNOWN = "unknown"
 """The hub's own word for a licence that nobody knows."""
@@ -18,25 +20,42 @@ _LICENSES = {
     "Qwen/Qwen3-1.7B": "apache-2.0",
     "baichuan-inc/Baichuan2-13B-Base": "other",
 }
-"""Licences of the models that spag's presets name, by the hub's identifiers; "other" is one of its own."""
-_SIDES = {"attacker": "tries to make the defender say the word", "defender": "tries to guess the word"}
+"""Licences of the presets' models, by the hub's identifiers; "other" is one of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A model to export.
+
+    name: ``base``, ``imitation`` or ``iteration-K`` of a run, else the model's own name. model: what ``load_model`` takes. base: the model
+    that training began with, by its name (untrained, the model itself), ``None`` where nothing tells. run: ``None`` outside a run folder.
+    """
+
+    name: str
+    model: str
+    base: str | None
+    run: RunFolder | None
+
+    @property
+    def trust_remote_code(self) -> bool:
+        return bool(self.run and self.run.config and self.run.config.model.trust_remote_code)
 
 
 def card_data(title: str, source: Source) -> ModelCardData:
     """Return the metadata: base, licence, and every figure of the run about this model."""
     hub_id = _hub_id(source.base)
-    results = list(_arena_results(source)) + list(_reasoning_results(source))
-    more: dict[str, Any] = {} if hub_id is None or source.model == source.base else {"base_model_relation": "finetune"}
+    results = [*_arena_results(source.name, source.run), *_reasoning_results(source.name, source.run)] if source.run else []
+    trained: dict[str, Any] = {"base_model_relation": "finetune"} if hub_id and source.model != source.base else {}
     return ModelCardData(
         base_model=hub_id,
         license=license_of(source.base or source.model),
         language="en",
         library_name="transformers",
         pipeline_tag="text-generation",
-        tags=["spag", "self-play", "adversarial-taboo"],
+        tags=["spag", "self-play", *([_tag(source.run)] if source.run else [])],
         model_name=title if results else None,
         eval_results=results or None,
-        **more,
+        **trained,
     )
 
 
@@ -57,46 +76,43 @@ def _hub_id(base: str | None) -> str | None:
     """Return the hub's name of a base model; ``None`` for a folder or file of this machine."""
     if base == EMBEDDED_NAME:
         return EMBEDDED_HUB_ID
-    if base is None or not re.fullmatch(r"[\w.-]+/[\w.-]+", base) or base.startswith(".") or Path(base).exists():
-        return None
-    return base
+    is_id = base is not None and re.fullmatch(r"\w[\w.-]*/[\w.-]+", base) and not Path(base).exists()
+    return base if is_id else None
 
 
-def _arena_results(source: Source) -> Iterator[EvalResult]:
-    arena: Mapping[str, Any] = (source.run.arena if source.run else None) or {"roles": [], "ratings": []}
-    game: dict[str, Any] = {"task_type": "text-generation", "dataset_type": "adversarial-taboo", "dataset_split": "held_out"}
-    for row in arena["roles"]:
-        if row["name"] == source.name:
-            win, role = row["win"], str(row["role"])
-            yield EvalResult(
-                **game,
-                task_name=f"Adversarial Taboo: {_SIDES[role]}",
-                dataset_name=f"Adversarial Taboo as {role}, {arena['words']} held-out words",
-                dataset_config=role,
-                metric_type="win_rate",
-                metric_name=f"games won, 95 % interval {win['low']:.3f} to {win['high']:.3f}",
-                metric_value=round(win["rate"], 4),
-            )
-    for row in arena["ratings"]:
-        if row["name"] == source.name:
-            yield EvalResult(
-                **game,
-                task_name="Adversarial Taboo, both roles",
-                dataset_name=f"Adversarial Taboo, {arena['words']} held-out words",
-                dataset_config="both",
-                metric_type="elo",
-                metric_name=f"Elo points over the run's first player, 95 % interval {row['low']:.0f} to {row['high']:.0f}",
-                metric_value=round(row["points"], 1),
-            )
-
-
-def _reasoning_results(source: Source) -> Iterator[EvalResult]:
-    reasoning = source.run.reasoning if source.run else None
-    figures = (reasoning or {"models": {}})["models"].get(source.name)
-    if reasoning is None or figures is None:
+def _arena_results(name: str, run: RunFolder) -> Iterator[EvalResult]:
+    if run.arena is None:
         return
-    for task, about in reasoning["tasks"].items():
+    title, tasks = run.game.title, f"{run.arena['tasks']} held-out tasks"
+    figures = []
+    for row in run.arena["roles"]:
+        role, win = row["role"], row["win"]
+        label = f"games won, 95 % interval {win['low']:.3f} to {win['high']:.3f}"
+        figures.append((row["name"], role, f"{title} as {role}", "win_rate", label, round(win["rate"], 4)))
+    for row in run.arena["ratings"] if is_contest(run.game) else ():
+        label = f"Elo points over the run's first player, 95 % interval {row['low']:.0f} to {row['high']:.0f}"
+        figures.append((row["name"], "both", f"{title}, both roles", "elo", label, round(row["points"], 1)))
+    for player, config, task, metric, label, value in figures:
+        if player == name:
+            yield EvalResult(
+                task_type="text-generation",
+                task_name=task,
+                dataset_type=_tag(run),
+                dataset_name=f"{task}, {tasks}",
+                dataset_config=config,
+                dataset_split="held_out",
+                metric_type=metric,
+                metric_name=label,
+                metric_value=value,
+            )
+
+
+def _reasoning_results(name: str, run: RunFolder) -> Iterator[EvalResult]:
+    reasoning = run.reasoning or {"models": {}}
+    figures = reasoning["models"].get(name)
+    for task, about in reasoning["tasks"].items() if figures else ():
         figure = figures["tasks"][task]
+        error = f", standard error {figure['se']:.4f}" if figure.get("se") is not None else ""
         yield EvalResult(
             task_type="text-generation",
             task_name="Reasoning",
@@ -104,6 +120,10 @@ def _reasoning_results(source: Source) -> Iterator[EvalResult]:
             dataset_name=about["label"],
             dataset_args={"num_few_shot": about["shots"]},
             metric_type=about["metric"],
-            metric_name=f"{about['metric']}, standard error {figure['se']:.4f}" if figure.get("se") is not None else about["metric"],
+            metric_name=about["metric"] + error,
             metric_value=round(figure["value"], 4),
         )
+
+
+def _tag(run: RunFolder) -> str:
+    return run.game.name.replace("_", "-")
