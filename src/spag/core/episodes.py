@@ -4,7 +4,7 @@ One row of ``episodes.jsonl``:
 
     {"id":"river-0","game":"adversarial_taboo","task":{"id":"river","data":{"target_word":"river","max_turns":5}},
      "history":[{"role":"attacker","content":"...","finish_reason":"eos","token_ids":[...],"logprobs":[...],"prompt_digest":"..."}],
-     "outcome":"defender_wins","rewards":{"attacker":-1.0,"defender":1.0},"reason":"...","seed":7,
+     "outcome":"tie","rewards":{"attacker":0.0,"defender":0.0},"reason":"...","seed":7,
      "players":{"attacker":{"model":"m","sampling":{}}},"schema_version":2}
 
 One row of ``samples.jsonl``:
