@@ -1,11 +1,13 @@
 """Finding and loading models: local folders, adapters, clear refusals, tokens of prompts."""
 
+import os
 from pathlib import Path
 
 import pytest
 import torch
 
 from spag.core.errors import ModelError
+from spag.core.store import file_digest
 from spag.models.loading import fastest_dtype, load_model, load_tokenizer, resolve_model, save_model
 from spag.models.tokens import PromptStyle, encode_prompt, end_token_id, stop_token_ids
 
@@ -33,6 +35,23 @@ def test_files_and_folders_that_are_no_models(tmp_path: Path) -> None:
     file.write_bytes(b"\x80\x04.")
     with pytest.raises(ModelError, match=r"a model file must be a \.gguf"):
         resolve_model(str(file))
+
+
+def test_a_gguf_is_converted_once_wherever_its_copies_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPAG_CACHE", str(tmp_path / "cache"))
+    first, copy = tmp_path / "tiny.gguf", tmp_path / "elsewhere" / "tiny.gguf"
+    copy.parent.mkdir()
+    for path in (first, copy):
+        path.write_bytes(b"something")
+    os.utime(copy, (1, 1))
+    converted = tmp_path / "cache" / f"tiny-{file_digest(first)}"
+    converted.mkdir(parents=True)
+    (converted / "config.json").touch()
+    assert resolve_model(str(first)) == resolve_model(str(copy)) == str(converted)
+    copy.write_bytes(b"something else")
+    with pytest.raises(ModelError, match=r"elsewhere/tiny\.gguf: transformers cannot load this GGUF file"):
+        resolve_model(str(copy))
+    assert [*converted.parent.iterdir()] == [converted]
 
 
 def test_pickled_weights_are_never_loaded(model_folder: Path, tmp_path: Path) -> None:
