@@ -51,7 +51,7 @@ class GuessMyCity(GuessingGame):
         "Guess My City is a game of two players. The answerer knows a secret large city, somewhere in the world. The questioner does not "
         "know it and asks at most {max_questions} questions about it, of any kind. The answerer replies truthfully to each one in one or "
         "two sentences, at most 50 words, and never says the name of the city, of its country or of its people. As soon as a question "
-        "names the city (such as: Is it Atlantis?), both players win. If no question names it, or the answerer breaks a rule, nobody wins."
+        "names the city (Is it ...?), both players win. If no question names it, or the answerer breaks a rule, nobody wins."
     )
     instructions: ClassVar[Mapping[str, str]] = {
         QUESTIONER: "You are the questioner. This is question {question} of {max_questions}. Ask one short question. If you have an idea "

@@ -52,12 +52,13 @@ class TwentyQuestions(GuessingGame):
         "20 Questions is a game of two players. The answerer knows a secret thing: an animal, a food, an object, a place or another "
         "everyday thing. The questioner does not know it and asks at most {max_questions} yes-or-no questions. The answerer replies to "
         "each one with a single word, Yes, No or Sometimes, and never says what the thing is. As soon as a question names the thing "
-        "(such as: Is it a unicorn?), both players win. If no question names it, or the answerer breaks a rule, nobody wins."
+        "(Is it a ...?), both players win. If no question names it, or the answerer breaks a rule, nobody wins."
     )
     instructions: ClassVar[Mapping[str, str]] = {
         QUESTIONER: "You are the questioner. This is question {question} of {max_questions}. Ask one short yes-or-no question. If you have "
         "an idea what the thing is, ask whether it is that.",
-        ANSWERER: 'You are the answerer. The thing is "{thing}". Answer the last question truthfully with one word: Yes, No or Sometimes.',
+        ANSWERER: 'You are the answerer. The thing is "{thing}". Reply to the last question truthfully with Yes, No or Sometimes. Write '
+        "nothing else.",
     }
 
     def entries(self) -> Entries:
