@@ -44,9 +44,9 @@ def test_any_players_meet_and_a_new_one_joins(model_folder: Path, adapter: Path,
     assert (tmp_path / "arena" / "episodes.jsonl").read_bytes().startswith(first)
     results = json.loads((tmp_path / "arena" / "results.json").read_text())
     assert [row["name"] for row in results["ratings"]] == ["openai:talker", "base", "tuned"]
-    assert [(cell["attacker"], cell["games"]) for cell in results["matrix"]] == [
+    assert [(cell["players"][0], cell["games"]) for cell in results["matrix"]] == [
         (name, 2) for name in ("openai:talker", "base", "tuned") for _ in range(2)
     ]
     assert len(results["paired"]) == 9
-    for title in ("As attacker", "Wins in both roles", "Elo rating", "On the same words"):
+    for title in ("As attacker", "Wins in both roles", "Elo rating", "On the same tasks"):
         assert title in text

@@ -16,12 +16,13 @@ from spag.core.errors import ConfigError, RunError
 from spag.core.manifest import Manifest
 from spag.core.progress import SilentReporter, Tracker
 from spag.evaluation.reasoning import run as reasoning
-from spag.evaluation.reasoning.lm import RememberingLM
+from spag.evaluation.reasoning.lm import CachedLM
 from spag.evaluation.reasoning.run import evaluate_reasoning
 from spag.evaluation.reasoning.tasks import ReasoningSettings
 from tiny_model import make_model
 
 TASKS = Path(__file__).parent / "tasks"
+pytestmark = pytest.mark.xdist_group("lm_eval")  # one process imports it, and reads its task files once
 BOTH = ReasoningSettings(("spag_common_sense", "spag_counting"), task_path=TASKS, limit=8)
 
 
@@ -109,7 +110,7 @@ def test_a_stopped_evaluation_goes_on(tiny: ModelConfig, other: ModelConfig, tmp
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(RememberingLM, "generate_until", stop)
+        patch.setattr(CachedLM, "generate_until", stop)
         with pytest.raises(KeyboardInterrupt):
             evaluate_reasoning(models, BOTH, tmp_path / "out", SilentReporter())
     before = (tmp_path / "out" / "tiny" / "spag_common_sense.jsonl").stat().st_mtime_ns
@@ -129,16 +130,16 @@ def test_answers_within_a_task_are_kept(tiny: ModelConfig, tmp_path: Path, monke
     monkeypatch.setattr("spag.evaluation.reasoning.lm.CHUNK_BATCHES", 1)
     settings = ReasoningSettings(("spag_common_sense",), task_path=TASKS, limit=8, batch_size=4)
     asked: list[int] = []
-    compute = RememberingLM._compute
+    compute = CachedLM._compute
 
-    def fail_at_the_third(lm: RememberingLM, function: Any, requests: list[Any]) -> list[Any]:
+    def fail_at_the_third(lm: CachedLM, function: Any, requests: list[Any]) -> list[Any]:
         asked.append(len(requests))
         if len(asked) == 3:
             raise KeyboardInterrupt
         return compute(lm, function, requests)
 
     with monkeypatch.context() as patch:
-        patch.setattr(RememberingLM, "_compute", fail_at_the_third)
+        patch.setattr(CachedLM, "_compute", fail_at_the_third)
         with pytest.raises(KeyboardInterrupt):
             evaluate_reasoning({"tiny": tiny}, settings, tmp_path / "out", SilentReporter())
     assert asked == [4, 4, 4]

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +15,10 @@ from spag.evaluation.reasoning import run as reasoning
 from spag.evaluation.reasoning import tasks as reasoning_tasks
 from spag.evaluation.reasoning.run import evaluate_reasoning
 from spag.evaluation.reasoning.tasks import PAPER_TASKS, ReasoningSettings, load_tasks
+from tiny_model import make_model
 
 TASKS = Path(__file__).parent / "tasks"
+pytestmark = pytest.mark.xdist_group("lm_eval")  # one process imports it, and reads its task files once
 
 
 @pytest.fixture(autouse=True)
@@ -59,12 +62,13 @@ def test_templates_cannot_reach_python(tmp_path: Path) -> None:
         load_tasks(ReasoningSettings(("spag_counting",), task_path=tmp_path))
 
 
-def test_task_folders_and_names_that_cannot_work(tmp_path: Path) -> None:
+def test_task_folders_and_names_that_cannot_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"no task files \(\*\.yaml\)"):
         load_tasks(ReasoningSettings(("x",), task_path=tmp_path))
     (tmp_path / "broken.yaml").write_text("task: [")
     with pytest.raises(DataError, match=r"broken\.yaml: not a task file: while parsing"):
         load_tasks(ReasoningSettings(("x",), task_path=tmp_path))
+    monkeypatch.setattr(reasoning_tasks, "_shipped", lambda: SimpleNamespace(task_index={}))
     with pytest.raises(ConfigError, match="spag_countin: lm-eval has no such task; do you mean spag_counting"):
         load_tasks(ReasoningSettings(("spag_countin",), task_path=TASKS))
 
@@ -109,13 +113,14 @@ PAPER_ROWS: dict[str, dict[str, Any]] = {
 }
 
 
-def test_the_papers_tasks_run_whole(tiny: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_papers_tasks_run_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything but the real items: lm-eval's own task files, with made-up rows in the shape of the real ones."""
     import datasets
 
+    made = {path: datasets.Dataset.from_list([row] * 6) for path, row in PAPER_ROWS.items()}
+
     def made_up(path: str, name: str | None = None, **_: Any) -> datasets.DatasetDict:
-        rows = [PAPER_ROWS[path]] * 6
-        return datasets.DatasetDict({split: datasets.Dataset.from_list(rows) for split in ("train", "dev", "validation", "test")})
+        return datasets.DatasetDict(dict.fromkeys(("train", "dev", "validation", "test"), made[path]))
 
     def load_short(settings: ReasoningSettings) -> list[reasoning_tasks.LoadedTask]:
         tasks = load_tasks(settings)
@@ -125,7 +130,11 @@ def test_the_papers_tasks_run_whole(tiny: ModelConfig, tmp_path: Path, monkeypat
 
     monkeypatch.setattr("datasets.load_dataset", made_up)
     monkeypatch.setattr(reasoning, "load_tasks", load_short)
-    results = evaluate_reasoning({"tiny": tiny}, ReasoningSettings(limit=1), tmp_path, SilentReporter())
+    short = make_model(
+        tmp_path / "model", max_position_embeddings=512
+    )  # BBH's solved examples are thousands of tokens for a tiny tokenizer
+    models = {"tiny": ModelConfig(name=str(short), dtype="float32")}
+    results = evaluate_reasoning(models, ReasoningSettings(limit=1), tmp_path, SilentReporter())
     shown = {task["label"]: (task["metric"], task["shots"]) for task in results["tasks"].values()}
     assert shown == {label: (paper.metric, paper.shots) for label, paper in PAPER_TASKS.items()}
     figures = results["models"]["tiny"]["tasks"]

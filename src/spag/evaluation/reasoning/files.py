@@ -1,4 +1,4 @@
-"""Are the task files of a folder plain data?
+"""The check that task files of a folder are plain data.
 
 An lm-eval task file can name Python code: by a ``!function`` tag, or by a metric that is fetched from the hub's ``evaluate`` library.
 Whoever evaluates on somebody's task folder does not expect that, so such files are refused unless trusted. Included files are followed;

@@ -1,4 +1,4 @@
-"""The model as lm-eval asks it, with every answer remembered on disk.
+"""The model as lm-eval asks it, with a cache of every answer on disk.
 
 lm-eval can cache answers itself, but as pickles, which must not be read from a folder that people pass around. Here answers are JSON lines
 keyed by the request, in a file of the model's own, so that a stopped evaluation goes on where it was; and a bar shows how far it is.
@@ -23,7 +23,7 @@ from spag.models.loading import load_model, load_tokenizer
 CHUNK_BATCHES = 16
 
 
-class RememberingLM(HFLM):  # type: ignore[misc]
+class CachedLM(HFLM):  # type: ignore[misc]
     """lm-eval's transformers model over a model of ours; GGUF files, adapters and the embedded model work as everywhere else.
 
     ``cache`` holds the answers; it must belong to this model and dtype alone. ``title`` names the progress bar.
@@ -39,17 +39,17 @@ class RememberingLM(HFLM):  # type: ignore[misc]
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """Return for each (context, continuation) the continuation's log-probability in nats, and whether greedy decoding gives it."""
-        answers = self._remembered("loglikelihood", requests, super().loglikelihood)
+        answers = self._cached("loglikelihood", requests, super().loglikelihood)
         return [(float(value), bool(greedy)) for value, greedy in answers]
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
         """Return for each request (context, settings) the text generated."""
         if any(request.args[1].get("do_sample") for request in requests):
-            drawn: list[str] = super().generate_until(requests, disable_tqdm=True)  # never remembered: repeats must differ
+            drawn: list[str] = super().generate_until(requests, disable_tqdm=True)  # never cached: repeats must differ
             return drawn
-        return [str(text) for text in self._remembered("generate_until", requests, super().generate_until)]
+        return [str(text) for text in self._cached("generate_until", requests, super().generate_until)]
 
-    def _remembered(self, kind: str, requests: Sequence[Any], compute: Callable[..., list[Any]]) -> list[Any]:
+    def _cached(self, kind: str, requests: Sequence[Any], compute: Callable[..., list[Any]]) -> list[Any]:
         """Compute what is not known yet, longest requests first, a chunk at a time."""
         keys = [_key(kind, request.args) for request in requests]
         missing = {key: request for key, request in zip(keys, requests, strict=True) if key not in self._answers}

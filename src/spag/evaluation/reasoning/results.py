@@ -1,4 +1,4 @@
-"""From stored items to figures: every number of ``spag eval`` can be recomputed from the item files, without model or lm-eval."""
+"""Stored items and their figures: every number of ``spag eval`` can be recomputed from the item files, without model or lm-eval."""
 
 from collections.abc import Mapping
 from dataclasses import asdict

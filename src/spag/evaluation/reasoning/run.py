@@ -1,4 +1,4 @@
-"""Do models reason better? lm-eval's tasks on several models, with a standard error at every figure and item-by-item differences.
+"""The reasoning evaluation: lm-eval's tasks on several models, with a standard error at every figure and item-by-item differences.
 
 The first model is the reference. A (model, task) pair is a stage in the folder's manifest: done ones are not computed again, and one whose
 settings, model or data changed is an error that names the change. The folder holds:
@@ -13,7 +13,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,29 @@ from spag.core.errors import ConfigError
 from spag.core.manifest import Manifest
 from spag.core.progress import Reporter
 from spag.core.store import FolderLock, file_digest, write_json, write_rows
-from spag.evaluation.reasoning.lm import RememberingLM
+from spag.evaluation.reasoning.lm import CachedLM
 from spag.evaluation.reasoning.results import Items, check_same_items, figures_of, read_items
 from spag.evaluation.reasoning.tasks import LoadedTask, ReasoningSettings, load_tasks, mean_metrics, quiet_harness
 from spag.models.loading import adapter_base, library_versions, resolve_model
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """A model to evaluate: its folder, and a digest of what decides its answers."""
+
+    config: ModelConfig
+    place: str
+    identity: str
+
+    def stage(self, task: LoadedTask, settings: ReasoningSettings) -> tuple[str, dict[str, Any]]:
+        """Return the stage of this model and ``task`` in the manifest, with its settings."""
+        return f"{self.place}/{task.name}", {
+            "model": self.identity,
+            "task": {"definition_and_data": task.digest, "shots": task.shots},
+            "limit": settings.limit,
+            "seed": settings.seed,
+            "lm_eval": version("lm_eval"),
+        }
 
 
 def evaluate_reasoning(
@@ -38,57 +57,45 @@ def evaluate_reasoning(
 ) -> dict[str, Any]:
     """Evaluate ``models`` by name, the reference first, and return what ``folder/results.json`` then holds.
 
-    A model's dtype must be settled (not ``auto``). Raises ``ConfigError`` or ``DataError`` before any work when a task cannot be had, and
+    A model's dtype must be resolved (not ``auto``). Raises ``ConfigError`` or ``DataError`` before any work when a task cannot be had, and
     ``RunError`` when results in ``folder`` come from other settings, unless ``force`` redoes those.
     """
     places = _places(models)
+    entries = {name: _Model(config, places[name], _identity(config)) for name, config in models.items()}
     reporter.note(f"loading {len(settings.names)} tasks and their data")
     tasks = load_tasks(settings)
     with FolderLock(folder):
         manifest = Manifest.open(folder, force=force)
-        identities = {name: _identity(model) for name, model in models.items()}
-        wanted = {
-            (name, task.name): (f"{places[name]}/{task.name}", _stage_settings(identities[name], task, settings))
-            for name in models
-            for task in tasks
-        }
-        for stage in wanted.values():
+        for stage in (model.stage(task, settings) for model in entries.values() for task in tasks):
             if manifest.is_stale(*stage):
                 manifest.begin(*stage)  # refuses now, not after hours
-        for name, model in models.items():
-            todo = [task for task in tasks if manifest.begin(*wanted[name, task.name])]
+        for name, model in entries.items():
+            todo = [task for task in tasks if manifest.begin(*model.stage(task, settings))]
             if done := [task.label for task in tasks if task not in todo]:
                 reporter.note(f"{name}: done before: {', '.join(done)}")
             if todo:
-                cache = folder / places[name] / f"answers-{identities[name]}.jsonl"
-                _evaluate(name, model, todo, cache, manifest, settings, reporter)
-        results = _results(models, identities, places, tasks, manifest, settings)
+                _evaluate(name, model, todo, manifest, settings, reporter)
+        results = _results(entries, tasks, manifest, settings)
         write_json(folder / "results.json", results)
     return results
 
 
 def _evaluate(
-    name: str,
-    model: ModelConfig,
-    tasks: Sequence[LoadedTask],
-    cache: Path,
-    manifest: Manifest,
-    settings: ReasoningSettings,
-    reporter: Reporter,
+    name: str, model: _Model, tasks: Sequence[LoadedTask], manifest: Manifest, settings: ReasoningSettings, reporter: Reporter
 ) -> None:
     """Ask one model ``tasks``; each one's items are on disk before the next begins."""
-    place = cache.parent
+    place = manifest.folder / model.place
     with quiet_harness():
-        lm = RememberingLM(model, cache, settings.batch_size, reporter)
+        lm = CachedLM(model.config, place / f"answers-{model.identity}.jsonl", settings.batch_size, reporter)
         for task in tasks:
             lm.title = f"{name} {task.label}"
-            with manifest.running(f"{place.name}/{task.name}") as results:
+            with manifest.running(f"{model.place}/{task.name}") as results:
                 items = _ask(lm, task, settings)
                 write_rows(place / f"{task.name}.jsonl", items)
                 results.update(items=len(items), versions=_versions())
 
 
-def _ask(lm: RememberingLM, task: LoadedTask, settings: ReasoningSettings) -> Items:
+def _ask(lm: CachedLM, task: LoadedTask, settings: ReasoningSettings) -> Items:
     """Return a row per item of ``task``, in the order of its parts."""
     for part in task.parts.values():
         part.set_fewshot_seed(settings.seed)  # every model sees the same solved examples
@@ -134,16 +141,6 @@ def _contents(name: str) -> list[Any]:
     return files + (_contents(base) if base is not None else [])
 
 
-def _stage_settings(identity: str, task: LoadedTask, settings: ReasoningSettings) -> dict[str, Any]:
-    return {
-        "model": identity,
-        "task": {"definition_and_data": task.digest, "shots": task.shots},
-        "limit": settings.limit,
-        "seed": settings.seed,
-        "lm_eval": version("lm_eval"),
-    }
-
-
 def _places(models: Mapping[str, ModelConfig]) -> dict[str, str]:
     """Return a folder name for each model. Raises ``ConfigError`` when two would share one."""
     places = {name: re.sub(r"[^\w.-]+", "-", name).strip("-.") or "model" for name in models}
@@ -152,23 +149,19 @@ def _places(models: Mapping[str, ModelConfig]) -> dict[str, str]:
     return places
 
 
-def _results(
-    models: Mapping[str, ModelConfig],
-    identities: Mapping[str, str],
-    places: Mapping[str, str],
-    tasks: Sequence[LoadedTask],
-    manifest: Manifest,
-    settings: ReasoningSettings,
-) -> dict[str, Any]:
+def _results(models: Mapping[str, _Model], tasks: Sequence[LoadedTask], manifest: Manifest, settings: ReasoningSettings) -> dict[str, Any]:
     """Return what ``results.json`` holds, from the items on disk."""
-    items = {task.name: {name: read_items(manifest.folder / places[name] / f"{task.name}.jsonl") for name in models} for task in tasks}
+    items = {
+        task.name: {name: read_items(manifest.folder / model.place / f"{task.name}.jsonl") for name, model in models.items()}
+        for task in tasks
+    }
     for task_name, rows in items.items():
         check_same_items(task_name, rows)
     figures = figures_of({task.name: task.metric for task in tasks}, items, settings.seed)
     for name, model in models.items():
-        figures[name].update(model=model.model_dump(mode="json"), identity=identities[name])
+        figures[name].update(model=model.config.model_dump(mode="json"), identity=model.identity)
         for task in tasks:
-            stage = manifest.stages[f"{places[name]}/{task.name}"]
+            stage = manifest.stages[f"{model.place}/{task.name}"]
             figures[name]["tasks"][task.name].update(seconds=stage["seconds"], versions=stage["results"]["versions"])
     return {
         "schema_version": 1,
@@ -185,5 +178,4 @@ def _results(
 
 
 def _versions() -> dict[str, str]:
-    libraries = {name: str(number) for name, number in library_versions().items()}
-    return {**libraries, **{name: version(name) for name in ("spag", "lm_eval", "datasets")}}
+    return {**library_versions(), "spag": version("spag-selfplay"), "lm_eval": version("lm_eval"), "datasets": version("datasets")}
