@@ -13,7 +13,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_run(tmp_path_factory.mktemp("web") / "run", hostile=True)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client(run: Path) -> Iterator[TestClient]:
     with visitor(site(run, at_once(lambda request: "What a lovely river."))) as made:
         yield made

@@ -5,15 +5,18 @@ from typing import Any
 
 import msgspec
 import pytest
-from web_fixtures import broken, episode, make_run, said, tied, won
+from web_fixtures import bot_games, broken, episode, make_run, said, tied, won
 
 from spag.core.episodes import Episode, read_episodes
 from spag.core.errors import DataError, RunError
-from spag.core.store import JsonlStore, write_rows
-from spag.games.taboo.types import Outcome
-from spag.runs.folder import RunFolder, Source
+from spag.core.store import JsonlStore, write_json, write_rows
+from spag.games.base import Game
+from spag.runs.reading import RunFolder, Source
+from spag.web.app import create_app
 from spag.web.index import BATCH, GameIndex
-from spag.web.queries import PAGE_SIZE, GameFilter, find_games, games_of_word, match_expression, outcome_shares, shared_words
+from spag.web.queries import PAGE_SIZE, GameFilter, find_games, games_of_task, match_expression, outcome_counts, shared_tasks
+from spag.web.security import Access
+from taboo_games import TABOO
 
 
 @pytest.fixture
@@ -29,10 +32,14 @@ def file(tmp_path: Path, games: list[Episode]) -> Path:
     return tmp_path / "games.jsonl"
 
 
-def index_of(path: Path) -> GameIndex:
-    index = GameIndex(lambda: [Source("games", path)])
+def index_of(path: Path, game: Game = TABOO) -> GameIndex:
+    index = GameIndex(lambda: [Source("games", path)], lambda: game)
     index.sync_all()
     return index
+
+
+def find(index: GameIndex, **asked: Any) -> Any:
+    return find_games(index, GameFilter(**asked), TABOO)
 
 
 @pytest.mark.parametrize(
@@ -41,11 +48,11 @@ def index_of(path: Path) -> GameIndex:
         ({}, lambda game: True),
         ({"source": "games"}, lambda game: True),
         ({"source": "elsewhere"}, lambda game: False),
-        ({"outcome": "tie"}, lambda game: game.outcome is Outcome.TIE),
-        ({"winner": "defender"}, lambda game: game.outcome is Outcome.DEFENDER_WINS),
-        ({"winner": "nobody"}, lambda game: game.outcome.winner is None),
-        ({"word": " River "}, lambda game: game.target_word == "river"),
-        ({"attacker": "model-1"}, lambda game: game.players["attacker"].model == "model-1"),
+        ({"outcome": "tie"}, lambda game: game.outcome == "tie"),
+        ({"winner": "defender"}, lambda game: game.outcome == "defender_wins"),
+        ({"winner": "nobody"}, lambda game: game.outcome in ("tie", "attacker_violation")),
+        ({"task": " River "}, lambda game: game.task.id == "river"),
+        ({"first": "model-1"}, lambda game: game.players["attacker"].model == "model-1"),
         ({"shortest": "2", "longest": "9"}, lambda game: 2 <= len(game.history) <= 9),
         ({"text": "supp"}, lambda game: any("suppose" in said.content for said in game.history)),
         ({"text": '"the sea" runs'}, lambda game: any("runs to the sea" in said.content for said in game.history)),
@@ -57,7 +64,7 @@ def test_a_filter_finds_what_python_finds(file: Path, games: list[Episode], aske
     wanted = [game for game in games if matches(game)]
     seen = []
     for page in range(1, 6):
-        found = find_games(index, GameFilter(**asked, page=page))
+        found = find(index, **asked, page=page)
         assert found.total == len(wanted)
         if page == found.page:
             seen += found.rows
@@ -66,7 +73,7 @@ def test_a_filter_finds_what_python_finds(file: Path, games: list[Episode], aske
 
 
 def test_a_page_beyond_the_last_is_the_last(file: Path) -> None:
-    found = find_games(index_of(file), GameFilter(page=10**9))
+    found = find(index_of(file), page=10**9)
     assert (found.page, found.pages, len(found.rows)) == (4, 4, 10)  # 100 games, 30 a page
 
 
@@ -75,8 +82,8 @@ def test_a_page_beyond_the_last_is_the_last(file: Path) -> None:
 )
 def test_nothing_typed_is_search_syntax(file: Path, text: str) -> None:
     index = index_of(file)
-    find_games(index, GameFilter(text=text))
-    assert find_games(index, GameFilter()).total == 100
+    find(index, text=text)
+    assert find(index).total == 100
 
 
 def test_search_terms() -> None:
@@ -96,10 +103,10 @@ def test_a_growing_file_is_followed_and_a_torn_line_waits(tmp_path: Path) -> Non
         stream.write(whole[:50])
         stream.flush()
         index.sync()
-        assert find_games(index, GameFilter()).total == 1
+        assert find(index).total == 1
         stream.write(whole[50:])
     index.sync()
-    assert [row.word for row in find_games(index, GameFilter()).rows] == ["bread", "river"]
+    assert [row.task for row in find(index).rows] == ["bread", "river"]
     assert not index.faults
 
 
@@ -108,32 +115,32 @@ def test_a_replaced_file_is_read_anew_and_its_old_texts_are_gone(file: Path) -> 
     file.unlink()
     write_rows(file, [episode("ocean", "Deep and blue.", "A whale?", ident=f"n{number}") for number in range(200)])
     index.sync_all()
-    assert outcome_shares(index) == {"games": {Outcome.TIE: 200}}
-    assert find_games(index, GameFilter(text="suppose")).total == 0
-    assert find_games(index, GameFilter(text="whale")).total == 200
+    assert outcome_counts(index) == {"games": {"tie": 200}}
+    assert find(index, text="suppose").total == 0
+    assert find(index, text="whale").total == 200
     file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:100]))  # the same beginning, cut short
     index.sync_all()
-    assert find_games(index, GameFilter()).total == 100
+    assert find(index).total == 100
 
 
 def test_a_vanished_source_is_forgotten(file: Path) -> None:
     sources = [Source("games", file)]
-    index = GameIndex(lambda: sources)
+    index = GameIndex(lambda: sources, lambda: TABOO)
     index.sync_all()
     sources.clear()
     index.sync()
-    assert find_games(index, GameFilter()).total == 0
+    assert find(index).total == 0
     assert index.episode("games", 1) is None
 
 
 def test_many_games_come_in_batches(tmp_path: Path) -> None:
     path = tmp_path / "games.jsonl"
     write_rows(path, [won("river", ident=str(number)) for number in range(BATCH + 1)])
-    index = GameIndex(lambda: [Source("games", path)])
+    index = GameIndex(lambda: [Source("games", path)], lambda: TABOO)
     assert index.sync()
-    assert find_games(index, GameFilter()).total == BATCH
+    assert find(index).total == BATCH
     assert not index.sync()
-    assert find_games(index, GameFilter()).total == BATCH + 1
+    assert find(index).total == BATCH + 1
 
 
 def test_a_line_that_is_no_game_is_named_and_passed_over(tmp_path: Path) -> None:
@@ -141,14 +148,14 @@ def test_a_line_that_is_no_game_is_named_and_passed_over(tmp_path: Path) -> None
     write_rows(path, [won("river"), {"hello": 1}, said("bread")])
     path.write_bytes(path.read_bytes() + b"not json\n\xff\n")
     index = index_of(path)
-    assert [row.number for row in find_games(index, GameFilter()).rows] == [3, 1]
+    assert [row.number for row in find(index).rows] == [3, 1]
     assert [fault.partition(" ")[0] for fault in index.faults] == [f"{path}:{number}:" for number in (2, 4, 5)]
 
 
 def test_games_without_an_outcome_are_judged(tmp_path: Path) -> None:
     path = tmp_path / "games.jsonl"
     write_rows(path, [{"target_word": "river", "max_turns": 5, "history": [{"role": "attacker", "content": "A river!"}]}])
-    assert find_games(index_of(path), GameFilter()).outcomes == {Outcome.ATTACKER_VIOLATION: 1}
+    assert find(index_of(path)).outcomes == {"attacker_violation": 1}
 
 
 def test_a_game_whose_line_changed_is_an_error_that_names_it(file: Path) -> None:
@@ -159,20 +166,20 @@ def test_a_game_whose_line_changed_is_an_error_that_names_it(file: Path) -> None
 
 
 def test_one_word_across_sources(tmp_path: Path) -> None:
-    folder = RunFolder.open(make_run(tmp_path / "run"))
-    index = GameIndex(folder.sources)
+    folder = RunFolder(make_run(tmp_path / "run"))
+    index = GameIndex(folder.sources, lambda: TABOO)
     index.sync_all()
-    found = games_of_word(index, "RIVER", 3)
+    found = games_of_task(index, "RIVER", 3)
     assert {source: (total, [row.number for row in rows]) for source, (total, rows) in found.items()} == {
         "iteration-1": (1, [1]),
         "iteration-2": (1, [1]),
     }
-    assert shared_words(index, 2) == [("bread", 2), ("river", 2)]
+    assert shared_tasks(index, 2) == [("bread", 2), ("river", 2)]
 
 
 def test_the_run_folder_tells_stages_sources_and_checkpoints(tmp_path: Path) -> None:
-    folder = RunFolder.open(make_run(tmp_path / "run"))
-    assert [(stage.name, stage.status) for stage in folder.stages()][4:] == [
+    folder = RunFolder(make_run(tmp_path / "run"))
+    assert [(stage.name, stage.status) for stage in folder.progress()][4:] == [
         ("iteration-1/train", "done"), ("iteration-2/play", "started"), ("iteration-2/samples", "waiting"),
         ("iteration-2/train", "waiting"), ("arena", "waiting"),
     ]  # fmt: skip
@@ -183,17 +190,46 @@ def test_the_run_folder_tells_stages_sources_and_checkpoints(tmp_path: Path) -> 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no such run folder"):
-        RunFolder.open(tmp_path / "nothing")
+        create_app(tmp_path / "nothing", Access())
     with pytest.raises(RunError, match="neither a manifest"):
-        RunFolder.open(tmp_path)
+        create_app(tmp_path, Access())
     (tmp_path / "list.json").write_text("[{}]")
     with pytest.raises(RunError, match="spag import episodes"):
-        RunFolder.open(tmp_path / "list.json")
+        create_app(tmp_path / "list.json", Access())
 
 
 def test_a_plain_file_of_episodes_will_do(file: Path) -> None:
-    folder = RunFolder.open(file)
+    folder = RunFolder(file)
     assert [source.name for source in folder.sources()] == ["games"]
-    assert folder.stages() == []
+    assert folder.progress() == []
     assert folder.checkpoints() == {}
+    assert folder.game == TABOO.__class__()
     assert index_of(file).episode("games", 1) == next(iter(read_episodes(file)))
+
+
+def test_the_game_is_that_of_the_settings_or_of_the_first_episode(tmp_path: Path) -> None:
+    folder = RunFolder(bot_games("tic_tac_toe", tmp_path / "games.jsonl"))
+    assert folder.game.name == "tic_tac_toe"
+    index = index_of(folder.folder, folder.game)
+    found = find_games(index, GameFilter(winner="player_0"), folder.game)
+    assert found.total and set(found.outcomes) == {"player_0_wins"}
+    assert (
+        index_of(folder.folder).faults[0]
+        == f"{folder.folder}:1: not an episode: a game of tic_tac_toe, not adversarial_taboo; open it on its own"
+    )
+    write_json(tmp_path / "config.yaml", {"game": {"name": "kuhn_poker", "hands": 60}})
+    assert RunFolder(tmp_path).game.name == "kuhn_poker"
+
+
+def test_rows_of_schema_1_are_found_like_todays(tmp_path: Path) -> None:
+    path = tmp_path / "games.jsonl"
+    history = [{"role": "attacker", "content": "What runs?"}, {"role": "defender", "content": "A river."}]
+    old = {"target_word": "river", "max_turns": 5, "history": history, "outcome": "attacker_wins", "players": {"attacker": {"model": "m"}}}
+    write_rows(path, [old, said("river"), {"history": history, "outcome": "tie"}])
+    index = index_of(path)
+    assert [(row.task, row.outcome, row.first) for row in find(index).rows] == [
+        ("river", "attacker_wins", "imitation"),
+        ("river", "attacker_wins", "m"),
+    ]
+    assert index.episode("games", 1).task == said("river").task
+    assert index.faults == [f"{path}:3: not an episode: it has no task"]

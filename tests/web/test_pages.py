@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
-from web_fixtures import SCRIPT, duel, make_run, site, visitor, won
+from web_fixtures import SCRIPT, bot_games, duel, make_run, site, visitor, won
 
-from spag.core.store import JsonlStore, write_json, write_rows
-from spag.games.taboo.judge import JudgeMode
-from spag.games.taboo.types import Role
-from spag.runs.stages import arena_results
+from spag.core.store import JsonlStore, write_json
+from spag.evaluation.arena.games import arena_report
+from taboo_games import TABOO
 
 
 @pytest.mark.parametrize(
@@ -20,11 +19,11 @@ from spag.runs.stages import arena_results
     [
         ("/", ["iteration-2 play", "at work", "no-such-model", "11 games", "step 5"]),
         ("/games", ["<b>14</b> games", "garden"]),
-        ("/games?word=river&outcome=defender_wins", ["<b>1</b> game", "/games/iteration-1/1"]),
+        ("/games?task=river&outcome=defender_wins", ["<b>1</b> game", "/games/iteration-1/1"]),
         ("/games?text=nothing+like+that", ["No game matches"]),
         ("/games/iteration-1/2", ["<mark>bread</mark>", "The defender said", "number 2", "Compare"]),
-        ("/words?word=river", ["iteration-1", "iteration-2", "<mark>river</mark>"]),
-        ("/words", ["/words?word=bread"]),
+        ("/tasks?task=river", ["iteration-1", "iteration-2", "<mark>river</mark>"]),
+        ("/tasks", ["/tasks?task=bread"]),
         ("/play", ["imitation", "iteration-1", "base"]),
     ],
 )
@@ -36,9 +35,9 @@ def test_pages_show_what_they_should(client: TestClient, address: str, shown: li
 
 
 def test_htmx_gets_the_piece_and_the_short_address(client: TestClient) -> None:
-    answer = client.get("/games?text=&word=river&source=&shortest=&page=7", headers={"hx-request": "true"})
+    answer = client.get("/games?text=&task=river&source=&shortest=&page=7", headers={"hx-request": "true"})
     assert answer.text.lstrip().startswith('<p class="count">')
-    assert answer.headers["hx-replace-url"] == "/games?word=river"
+    assert answer.headers["hx-replace-url"] == "/games?task=river"
 
 
 def test_the_overview_is_left_alone_until_something_changes(run: Path, tmp_path: Path) -> None:
@@ -56,9 +55,9 @@ def test_the_overview_is_left_alone_until_something_changes(run: Path, tmp_path:
 
 def test_the_overview_shows_the_arena(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
-    path = folder / "arena" / "episodes.jsonl"
-    write_rows(path, [duel("river", "base", "imitation"), duel("river", "imitation", "base")])
-    write_json(folder / "arena" / "results.json", arena_results(path, JudgeMode.STRICT))
+    write_json(
+        folder / "arena" / "results.json", arena_report([duel("river", "base", "imitation"), duel("river", "imitation", "base")], TABOO)
+    )
     page = Reader(TestClient(site(folder), base_url="http://localhost").get("/").text).text
     assert re.search(r"baseattacker1\s+100 %21–100", page)  # Wilson's interval of 1 in 1
     assert re.search(r"basedefender1\s+0 %0–79", page)
@@ -71,6 +70,7 @@ def test_the_overview_shows_the_arena(tmp_path: Path) -> None:
         ("/games/elsewhere/1", 404, "There is no game 1"),
         ("/games?page=x", 422, "page:"),
         ("/games?outcome=draw", 422, "outcome:"),
+        ("/games?winner=judge", 422, "winner:"),
         ("/games?shortest=-1", 422, "shortest:"),
         (f"/games?text={'x' * 300}", 422, "text:"),
         ("/nothing", 404, "Not found"),
@@ -113,7 +113,7 @@ def assert_inert(page: str) -> None:
 
 
 def test_hostile_text_is_never_markup(client: TestClient) -> None:
-    addresses = ["/", "/games", f"/games?word={SCRIPT}", f"/words?word={SCRIPT}", f"/games?text={SCRIPT}", "/words"]
+    addresses = ["/", "/games", f"/games?task={SCRIPT}", f"/tasks?task={SCRIPT}", f"/games?text={SCRIPT}", "/tasks"]
     addresses += [f"/games/iteration-2/{number}" for number in range(3, 12)]
     for address in addresses:
         assert_inert(client.get(address).text)
@@ -122,9 +122,33 @@ def test_hostile_text_is_never_markup(client: TestClient) -> None:
     assert "280,000 more characters" in client.get("/games/iteration-2/6").text
 
 
+def test_a_damaged_file_is_named_and_its_part_left_out(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    write_json(folder / "arena" / "results.json", {"game": "adversarial_taboo", "roles": []})
+    (folder / "imitation" / "metrics.jsonl").write_text('{"loss": 1}\n')
+    page = Reader(TestClient(site(folder), base_url="http://localhost").get("/").text).text
+    assert f"{folder}/arena/results.json: " in page
+    assert f"{folder}/imitation/metrics.jsonl: a row has no step" in page
+    assert "iteration-2 play" in page and "2 games" in page
+    write_json(folder / "manifest.json", {"schema_version": 1, "measured": {}, "stages": {"arena": {"status": "done"}}})
+    page = Reader(TestClient(site(folder), base_url="http://localhost").get("/").text).text
+    assert "manifest.json: arena has no seconds" in page and "3 games" in page
+
+
 def test_a_file_of_episodes_can_be_browsed_but_not_played(run: Path) -> None:
     with visitor(site(run / "iteration-1" / "episodes.jsonl")) as client:
         assert "<b>3</b> games" in client.get("/games").text
         assert "no model to play against" in client.get("/play").text
-        answer = client.post("/play", data={"role": str(Role.ATTACKER)})
-        assert (answer.status_code, "no config.yaml" in answer.text) == (409, True)
+        answer = client.post("/play", data={"role": "attacker"})
+        assert (answer.status_code, "no model to play against" in answer.text) == (422, True)
+
+
+def test_another_game_brings_its_own_labels_and_board(tmp_path: Path) -> None:
+    with visitor(site(bot_games("tic_tac_toe", tmp_path / "games.jsonl"))) as client:
+        pages = {address: client.get(address).text for address in ("/", "/games", "/games/games/1", "/tasks", "/play", "/game.css")}
+    assert "player_0 (X) wins" in pages["/games"] and '<option value="player_0">player 0</option>' in pages["/games"]
+    assert ".o-player_0_wins { --fill: #0072b2;" in pages["/game.css"]
+    assert re.search(r'<span class="board">.*\n.*\n', pages["/games/games/1"])
+    assert '<option value="bot:perfect">' in pages["/play"]
+    for page in pages.values():
+        assert not re.search(r"attacker|defender|taboo", page, re.IGNORECASE)

@@ -1,40 +1,42 @@
 """Playing over plain HTTP: both roles, sessions, and models that are slow, silent or dead."""
 
 import re
-import time
+import threading
 from pathlib import Path
+from queue import SimpleQueue
 
 from starlette.testclient import TestClient
-from web_fixtures import HOSTILE, TypingEngine, at_once, fail, site, visitor
+from web_fixtures import HOSTILE, TypingEngine, at_once, bot_games, fail, site, visitor
 
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import ModelError
+from spag.core.types import Task
 from spag.engines.base import Engine, Request, Sampling
 from spag.engines.opening import open_engine
 from spag.engines.scripted import ScriptedEngine
-from spag.web.games import LONGEST_UTTERANCE, MOST_GAMES, Sessions
-from spag.web.speakers import Speaker, Speakers
+from spag.games.kuhn_poker.rules import KuhnPoker
+from spag.web.matches import LONGEST_UTTERANCE, MOST_GAMES, Sessions
+from spag.web.models import ModelPool, ModelThread
+
+SWAP = {"hx-request": "true"}
 
 
-def begin(client: TestClient, role: str, word: str = "", checkpoint: str = "imitation") -> str:
-    answer = client.post("/play", data={"role": role, "checkpoint": checkpoint, "word": word}, follow_redirects=False)
-    assert answer.status_code == 303
+def begin(client: TestClient, role: str, task: str = "", opponent: str = "imitation") -> str:
+    answer = client.post("/play", data={"role": role, "opponent": opponent, "task": task}, follow_redirects=False)
+    assert answer.status_code == 303, answer.text
     return answer.headers["location"]
 
 
 def settled(client: TestClient, address: str) -> str:
-    """Return the page of a game once the model has answered."""
-    for _ in range(400):
-        page = client.get(address).text
-        if 'id="reply"' not in page:
-            return page
-        time.sleep(0.02)
-    raise AssertionError("no reply")
+    """Return the page of a game once the opponent has answered."""
+    while "hx-retarget" not in client.get(f"{address}/reply?seen=1000000", headers=SWAP).headers:
+        pass  # an answer comes when there is news, or after ten seconds
+    return client.get(address).text
 
 
 def test_a_game_as_attacker_is_won_and_explained(client: TestClient) -> None:
     address = begin(client, "attacker", "River")
-    assert "Lead the model to say" in client.get(address).text
+    assert "You speak first." in client.get(address).text
     assert client.post(f"{address}/say", data={"text": "What runs to the sea?"}, follow_redirects=False).status_code == 303
     page = settled(client, address)
     for piece in ("You win", "What a lovely <mark>river</mark>.", "The defender said", "number 2"):
@@ -42,28 +44,29 @@ def test_a_game_as_attacker_is_won_and_explained(client: TestClient) -> None:
     assert client.post(f"{address}/say", data={"text": "More."}).status_code == 422
 
 
-def test_the_hidden_word_is_in_no_answer_before_the_end(run: Path) -> None:
+def test_what_is_hidden_is_in_no_answer_before_the_end(run: Path) -> None:
     with visitor(site(run, at_once(lambda request: "Tell me about water."))) as client:
         address = begin(client, "defender", "ignored")
-        answers = [settled(client, address), client.get("/play").text, client.get(f"{address}/reply", headers={"hx-request": "1"}).text]
-        answers.append(client.post(f"{address}/say", data={"text": "Is it wet?"}, headers={"hx-request": "1"}).text)
+        answers = [settled(client, address), client.get("/play").text, client.get(f"{address}/reply", headers=SWAP).text]
+        answers.append(client.post(f"{address}/say", data={"text": "Is it wet?"}, headers=SWAP).text)
         answers.append(settled(client, address))
         assert not any("river" in answer.lower() for answer in answers)
         page = client.post(f"{address}/say", data={"text": "I know the word! It is `river`!"}).text
         assert "You win" in page
-        assert "The word was <bdi" in page
+        assert 'It was about <bdi class="task">river' in page
 
 
-def test_utterances_and_words_have_limits(client: TestClient) -> None:
+def test_utterances_and_tasks_have_limits(client: TestClient) -> None:
     address = begin(client, "attacker", "river")
     for text, message in (("  ", "is empty"), ("x" * (LONGEST_UTTERANCE + 1), "2,001 characters")):
         answer = client.post(f"{address}/say", data={"text": text})
         assert (answer.status_code, message in answer.text) == (422, True)
     for form, message in (
-        ({"role": "attacker", "checkpoint": "imitation", "word": "x" * 41}, "at most 40"),
-        ({"role": "attacker", "checkpoint": "../../etc", "word": "river"}, "choose a checkpoint"),
-        ({"role": "judge", "checkpoint": "imitation"}, "choose a checkpoint"),
-        ({}, "choose a checkpoint"),
+        ({"role": "attacker", "opponent": "imitation", "task": "x" * 41}, "at most 40"),
+        ({"role": "attacker", "opponent": "../../etc", "task": "river"}, "choose an opponent"),
+        ({"role": "attacker", "opponent": "bot:perfect", "task": "river"}, "choose an opponent"),
+        ({"role": "judge", "opponent": "imitation"}, "choose an opponent"),
+        ({}, "choose an opponent"),
     ):
         answer = client.post("/play", data=form)
         assert (answer.status_code, message in answer.text) == (422, True)
@@ -105,7 +108,7 @@ def test_sessions_and_their_games_are_bounded(client: TestClient) -> None:
 
 def test_a_dead_engine_is_told_and_the_game_can_go_on(run: Path) -> None:
     answers = iter([fail, lambda request: "A fine river."])
-    with visitor(site(run, lambda checkpoint: ScriptedEngine(next(answers)))) as client:
+    with visitor(site(run, lambda name: ScriptedEngine(next(answers)))) as client:
         address = begin(client, "attacker", "river")
         client.post(f"{address}/say", data={"text": "What runs?"})
         page = settled(client, address)
@@ -116,8 +119,8 @@ def test_a_dead_engine_is_told_and_the_game_can_go_on(run: Path) -> None:
 
 
 def test_a_model_that_cannot_be_loaded_is_told(run: Path) -> None:
-    def broken(checkpoint: str) -> ScriptedEngine:
-        raise ModelError(f"{checkpoint}: no such model")
+    def broken(name: str) -> ScriptedEngine:
+        raise ModelError(f"{name}: no such model")
 
     with visitor(site(run, broken)) as client:
         address = begin(client, "defender")
@@ -125,25 +128,61 @@ def test_a_model_that_cannot_be_loaded_is_told(run: Path) -> None:
 
 
 def test_a_slow_engine_is_told(run: Path) -> None:
-    with visitor(site(run, lambda checkpoint: ScriptedEngine(lambda request: "Late.", latency_s=1.0), limit_s=0.2)) as client:
+    engine = TypingEngine(lambda request: "Late.")
+    with visitor(site(run, lambda name: engine, limit_s=0.2)) as client:
         address = begin(client, "defender")
         assert "has not answered within 0 s" in settled(client, address)
+    engine.close()
 
 
 def test_a_reply_is_watched_while_it_grows(run: Path) -> None:
-    with visitor(site(run, lambda checkpoint: TypingEngine(lambda request: "one two three four", 0.15))) as client:
+    engine = TypingEngine(lambda request: "one two three")
+    with visitor(site(run, lambda name: engine)) as client:
         address = begin(client, "defender")
-        seen, texts = 0, []
-        while True:
-            answer = client.get(f"{address}/reply?seen={seen}", headers={"hx-request": "1"})
-            if "hx-retarget" in answer.headers:
-                break
-            texts.append("".join(re.findall(r'<bdi class="text">(one[a-z ]*)<', answer.text)))
-            seen = len(texts[-1])
-        assert len(texts) >= 2
-        assert texts == sorted(set(texts), key=len)
-        assert "one two three four" in answer.text
-        assert answer.headers["hx-retarget"] == "#table"
+        seen = 0
+        for text in ("one", "one two", "one two three"):
+            engine.say(1)
+            answer = client.get(f"{address}/reply?seen={seen}", headers=SWAP)
+            assert re.findall(r'<bdi class="text">([a-z ]*)<', answer.text) == [text]
+            seen = len(text)
+        engine.say(1)
+        answer = client.get(f"{address}/reply?seen={seen}", headers=SWAP)
+        assert answer.headers["hx-retarget"] == "#match"
+        assert "one two three" in answer.text
+
+
+def test_a_model_of_kuhn_poker_gives_nothing_away(tmp_path: Path) -> None:
+    engine = TypingEngine(lambda request: "I hold the king, so [bet] it is")
+    path = bot_games("kuhn_poker", tmp_path / "games.jsonl")
+    app = site(path, lambda name: engine)
+    with visitor(app) as client:
+        lobby = client.get("/play").text
+        assert "bot:random" in lobby and "own task" not in lobby  # the deal is hidden from both
+        address = begin(client, "player_1", task="K Q", opponent="bot:random")
+        [match] = (match for session in app.state.site.sessions._sessions.values() for match in session.matches.values())
+        match.state = KuhnPoker().start(Task("x", {"player_0": "K", "player_1": "J"}), 0)
+        answers = [client.get(address).text]
+        for words in (3, 3, 100):  # a part without the move, a part with it, the whole
+            engine.say(words)
+            answers.append(client.get(f"{address}/reply?seen=-1", headers=SWAP).text)
+        answers.append(settled(client, address))
+        assert "Your card is J." in answers[0] and "[bet]" in answers[-1]
+        assert not any(re.search(r"\bking\b|hold|K against", answer) for answer in answers)
+        over = client.post(f"{address}/say", data={"text": "Never mind. [fold]"}).text
+        assert "I hold the king" in over and "K against J" in over and "You lose" in over
+
+
+def test_a_bot_is_played_on_a_board(tmp_path: Path) -> None:
+    with visitor(site(bot_games("tic_tac_toe", tmp_path / "games.jsonl"))) as client:
+        address = begin(client, "player_0", task="1 5", opponent="bot:perfect")
+        page = client.get(address).text
+        assert "You speak first." in page and re.search(r'<span class="board">X.*\n.*O.*\n', page)
+        client.post(f"{address}/say", data={"text": "I take [9]."})
+        page = settled(client, address)
+        assert "Player 1 <bdi>bot:perfect</bdi>" in page.replace("</b>", "")
+        client.post(f"{address}/say", data={"text": "[1]"})
+        page = client.get(address).text
+        assert "You broke a rule" in page and "player_0 named square 1, which is taken" in page.lower()
 
 
 def test_an_empty_reply_is_drawn_again_twice_and_then_stands(run: Path) -> None:
@@ -160,7 +199,8 @@ def test_an_empty_reply_is_drawn_again_twice_and_then_stands(run: Path) -> None:
 
 
 def test_two_models_are_kept_and_the_one_unused_for_longest_goes() -> None:
-    opened, closed = [], []
+    opened: list[str] = []
+    closed: SimpleQueue[str] = SimpleQueue()
 
     class Watched(ScriptedEngine):
         def __init__(self, name: str) -> None:
@@ -169,33 +209,31 @@ def test_two_models_are_kept_and_the_one_unused_for_longest_goes() -> None:
             opened.append(name)
 
         def close(self) -> None:
-            closed.append(self.name)
+            closed.put(self.name)
 
-    speakers = Speakers(Watched, most_open=2)
-    first = speakers.get("a")
-    speakers.get("b")
-    assert speakers.get("a") is first
-    speakers.get("c")
-    until = time.monotonic() + 5
-    while closed != ["b"] and time.monotonic() < until:
-        time.sleep(0.01)
+    models = ModelPool(Watched, most_open=2)
+    first = models.get("a")
+    models.get("b")
+    assert models.get("a") is first
+    models.get("c")
+    assert closed.get(timeout=5) == "b"
+    models.close()
+    assert sorted((closed.get(timeout=5), closed.get(timeout=5))) == ["a", "c"]
     assert sorted(opened) == ["a", "b", "c"]
-    assert closed == ["b"]
-    speakers.close()
 
 
 def test_a_local_model_can_be_watched_while_it_speaks(model_folder: Path) -> None:
     def opened() -> Engine:
         return open_engine(ModelConfig(name=str(model_folder), dtype="float32", device="cpu"), EngineConfig(concurrency=2))
 
-    speaker = Speaker(opened)
-    reply = speaker.ask(Request("a", "Hello", Sampling(max_new_tokens=300, min_new_tokens=300), 1))
+    thread, pause = ModelThread(opened), threading.Event()
+    reply = thread.ask(Request("a", "Hello", Sampling(max_new_tokens=300, min_new_tokens=300), 1))
     seen = {""}
     while not reply.is_done:
-        seen.add(speaker.text_so_far(reply))
-        time.sleep(0.01)
+        seen.add(reply.text_so_far)
+        pause.wait(0.01)  # leaves the model its time
     assert reply.error is None
     assert reply.completion is not None
     assert len(seen) > 3
     assert all(reply.completion.text.startswith(text.rstrip("\ufffd").rstrip()) for text in seen)
-    speaker.close()
+    thread.close()

@@ -2,8 +2,10 @@
 
 import pytest
 
-from spag.display.html import curve, duration, said, shares, visible
-from spag.games.taboo.types import Outcome
+from spag.core.errors import ConfigError
+from spag.core.types import Outcome
+from spag.display.html import curve, duration, outcome_style, said, shares, visible
+from spag.games.registry import get
 
 
 @pytest.mark.parametrize(
@@ -31,12 +33,27 @@ def test_the_marked_piece_is_escaped_like_the_rest() -> None:
     assert said("a <i> b", (2, 5)) == "a <mark>&lt;i&gt;</mark> b"
 
 
-def test_shares_add_up_and_keep_their_order() -> None:
-    rows = list(shares({Outcome.TIE: 1, Outcome.ATTACKER_WINS: 3}))
-    assert [(row[0], row[1], row[2], row[3]) for row in rows if row[1]] == [
-        (Outcome.ATTACKER_WINS, 3, 75.0, 0.0),
-        (Outcome.TIE, 1, 25.0, 75.0),
-    ]
+def test_a_long_utterance_is_cut_around_the_marked_piece() -> None:
+    text = "x" * 60 + "<b>" + "y" * 60
+    assert said(text, longest=60) == "x" * 60 + ' <span class="cut">… 63 more characters</span>'
+    start, end = '<span class="cut">…</span> ', ' <span class="cut">… 20 more characters</span>'
+    assert said(text, (60, 63), longest=53, before=10) == start + "x" * 10 + "<mark>&lt;b&gt;</mark>" + "y" * 40 + end
+
+
+def test_shares_add_up_in_the_order_of_the_outcomes() -> None:
+    rows = list(shares({"tie": 1, "attacker_wins": 3}, get("adversarial_taboo")))
+    assert [(row[0].name, *row[1:]) for row in rows if row[1]] == [("attacker_wins", 3, 75.0, 0.0), ("tie", 1, 25.0, 75.0)]
+
+
+@pytest.mark.parametrize(
+    ("name", "color"), [("fine", "red; } body { display: none"), ("a b", "#aabbcc"), ("x{", "#aabbcc"), ("fine", "#abc")]
+)
+def test_only_plain_names_and_colors_reach_the_style_sheet(monkeypatch: pytest.MonkeyPatch, name: str, color: str) -> None:
+    game = get("adversarial_taboo")
+    assert ".o-tie { --fill: #a3a9b6;" in outcome_style(game)
+    monkeypatch.setattr(type(game), "outcomes", {name: Outcome(name, "label", color)})
+    with pytest.raises(ConfigError, match="write a plain name and a color as #rrggbb"):
+        outcome_style(game)
 
 
 def test_curves_and_durations() -> None:

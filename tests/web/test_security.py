@@ -14,14 +14,14 @@ from web_fixtures import site, visitor
 
 from spag.cli.web import web_command
 from spag.core.errors import ConfigError
+from spag.web.app import listen
 from spag.web.security import MOST_BYTES, Access
-from spag.web.serving import listen
 
 TOKEN = "correct-horse-battery"
 
 
 def test_every_answer_carries_the_policy(client: TestClient) -> None:
-    for address in ("/", "/static/style.css", "/nothing", "/login"):
+    for address in ("/", "/static/style.css", "/static/theme.css", "/game.css", "/nothing", "/login"):
         headers = client.get(address).headers
         assert headers["content-security-policy"].startswith("default-src 'self';")
         assert headers["x-content-type-options"] == "nosniff"
@@ -73,6 +73,8 @@ def test_the_token_is_required_and_remembered(run: Path) -> None:
         assert client.get("/games", headers=page, follow_redirects=False).headers["location"] == "/login"
         assert client.get("/", headers={"hx-request": "true"}).headers["hx-redirect"] == "/login"
         assert client.get("/play/x/reply").status_code == 401
+        assert client.get("/game.css").status_code == 401
+        assert "/game.css" not in client.get("/login").text
         assert client.post("/play", data={"role": "attacker"}).status_code == 401
         assert client.get("/", headers={"authorization": "Bearer wrong"}).status_code == 401
         assert client.get("/", headers={"cookie": "spag_token=wrong"}).status_code == 401

@@ -1,7 +1,7 @@
 """A run folder made up on the spot, engines that answer as told, and the server in a thread."""
 
+import queue
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,7 +9,6 @@ from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
-from spag.web.serving import listen
 from starlette.testclient import TestClient
 
 from spag.config.files import dump_config, parse_config
@@ -17,13 +16,16 @@ from spag.core.episodes import Episode, PlayerInfo
 from spag.core.errors import EngineError
 from spag.core.manifest import Manifest
 from spag.core.store import write_json, write_rows
-from spag.core.types import Utterance
-from spag.engines.base import Completion, Engine, FinishReason, Request
+from spag.core.types import Split
+from spag.engines.base import Completion, Engine, FinishReason, Request, Sampling
+from spag.engines.bot import BotEngine
 from spag.engines.scripted import ScriptedEngine
-from spag.games.taboo.judge import judge_episode
-from spag.games.taboo.types import Role
-from spag.web.app import create_app
+from spag.games.registry import get
+from spag.rollout.runner import Player, game_specs, play
+from spag.web.app import create_app, listen
+from spag.web.models import OpenModel
 from spag.web.security import Access
+from taboo_games import ROLES, TABOO, episode_of
 
 SCRIPT = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>"
 OVERRIDE = "abc\u202edef\u200bghi"
@@ -39,21 +41,11 @@ HOSTILE = [
 ]
 
 
-def episode(word: str, *texts: str, name: str = "imitation", ident: str = "", max_turns: int = 5) -> Episode:
+def episode(word: str, *texts: str, name: str = "imitation", ident: str = "") -> Episode:
     """A game in which ``texts`` are spoken in turn, judged."""
-    history = tuple(Utterance(Role.ATTACKER if turn % 2 == 0 else Role.DEFENDER, text) for turn, text in enumerate(texts))
-    bare = Episode(target_word=word, max_turns=max_turns, history=history)
-    verdict = judge_episode(bare)
-    players = {role: PlayerInfo(name) for role in Role}
-    return Episode(
-        id=ident or f"{word}-0",
-        target_word=word,
-        max_turns=max_turns,
-        history=history[: verdict.length],
-        outcome=verdict.outcome,
-        reason=verdict.reason,
-        players=players,
-    )
+    bare = episode_of(word, *texts, id=ident or f"{word}-0", players=dict.fromkeys(ROLES, PlayerInfo(name)))
+    result = TABOO.replay(bare.task, bare.history)
+    return replace(bare, history=bare.history[: result.length], outcome=result.outcome, rewards=result.rewards, reason=result.reason)
 
 
 def won(word: str, **more: str) -> Episode:
@@ -66,10 +58,8 @@ def said(word: str, **more: str) -> Episode:
 
 def duel(word: str, attacker: str, defender: str) -> Episode:
     """An arena game that the attacker wins."""
-    return replace(
-        said(word, ident=f"{attacker}-{defender}-{word}"),
-        players={Role.ATTACKER: PlayerInfo(attacker), Role.DEFENDER: PlayerInfo(defender)},
-    )
+    players = {"attacker": PlayerInfo(attacker), "defender": PlayerInfo(defender)}
+    return replace(said(word, ident=f"{attacker}-{defender}-{word}"), players=players)
 
 
 def broken(word: str, **more: str) -> Episode:
@@ -83,8 +73,7 @@ def tied(word: str, **more: str) -> Episode:
 CONFIG = """
 iterations: 2
 model: {{name: no-such-model, dtype: float32}}
-words: {{source: "{words}"}}
-game: {{max_turns: 3}}
+game: {{max_turns: 3, words: "{words}"}}
 """
 
 
@@ -93,8 +82,7 @@ def make_run(folder: Path, *, hostile: bool = False) -> Path:
     folder.mkdir(parents=True)
     words = folder / "words.txt"
     words.write_text("river\n")
-    config = parse_config(CONFIG.format(words=words), "test").model_copy()
-    (folder / "config.yaml").write_text(dump_config(config).replace("- teacher", "- games.jsonl"))
+    (folder / "config.yaml").write_text(dump_config(parse_config(CONFIG.format(words=words), "test")).replace("- teacher", "- games.jsonl"))
     first = [won("river", name="imitation"), said("bread", name="imitation"), tied("garden", name="imitation")]
     second = [said("river", name="iteration-1"), broken("bread", name="iteration-1")]
     if hostile:
@@ -116,18 +104,32 @@ def make_run(folder: Path, *, hostile: bool = False) -> Path:
     return folder
 
 
+def bot_games(name: str, path: Path) -> Path:
+    """Write 12 games of a game's first bot against itself."""
+    game = get(name)
+    bot, move = next(iter(game.bots.items()))
+    player = Player(BotEngine(move), f"bot:{bot}", Sampling())
+    write_rows(path, play(game_specs(game.tasks(Split.TRAIN, 12, 0), 1, 0), dict.fromkeys(game.roles, player), game=game))
+    return path
+
+
 Reply = Callable[[Request], str]
 
 
 class TypingEngine:
-    """An engine whose replies grow word by word, ``pause_s`` apart."""
+    """An engine whose replies grow word by word, each when the test lets it: ``say(2)`` brings two more words, ``say()`` all of them."""
 
     concurrency = 1
 
-    def __init__(self, reply: Reply, pause_s: float = 0.05) -> None:
-        self._reply, self._pause_s = reply, pause_s
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
         self._queue: list[Request] = []
         self._texts: dict[str, str] = {}
+        self._allowed: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def say(self, words: int = 1000) -> None:
+        for _ in range(words):
+            self._allowed.put(None)
 
     def submit(self, request: Request) -> None:
         self._queue.append(request)
@@ -138,8 +140,9 @@ class TypingEngine:
         request = self._queue.pop(0)
         text = self._reply(request)
         for end in range(1, len(text.split()) + 1):
+            self._allowed.get()
             self._texts[request.id] = " ".join(text.split()[:end])
-            time.sleep(self._pause_s)
+        self._allowed.get()
         del self._texts[request.id]
         return [Completion(request.id, text, FinishReason.EOS)]
 
@@ -147,22 +150,20 @@ class TypingEngine:
         return self._texts.get(request_id)
 
     def close(self) -> None:
-        pass
+        self.say()
 
 
 def at_once(reply: Reply) -> Callable[[str], Engine]:
-    return lambda checkpoint: ScriptedEngine(reply)
+    return lambda name: ScriptedEngine(reply)
 
 
 def fail(request: Request) -> str:
     raise EngineError("the endpoint at localhost does not answer; start it and try again")
 
 
-def site(
-    folder: Path, open_checkpoint: Callable[[str], Engine] | None = None, *, token: str | None = None, limit_s: float = 20.0
-) -> FastAPI:
-    """The application over ``folder``, its index complete."""
-    app = create_app(folder, Access(token=token), open_checkpoint=open_checkpoint, reply_limit_s=limit_s)
+def site(path: Path, open_model: OpenModel | None = None, *, token: str | None = None, limit_s: float = 20.0) -> FastAPI:
+    """The application over ``path``, its index complete."""
+    app = create_app(path, Access(token=token), open_model=open_model, reply_limit_s=limit_s)
     app.state.site.index.sync_all()
     return app
 

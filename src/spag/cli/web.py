@@ -21,9 +21,8 @@ def web_command(run: Path, host: str, port: int, token: str | None) -> None:
     try:
         import uvicorn
 
-        from spag.web.app import create_app
+        from spag.web.app import create_app, listen
         from spag.web.security import Access
-        from spag.web.serving import listen
     except ModuleNotFoundError as error:
         raise ConfigError(f"spag web needs the package {error.name}; install it: pip install '.[web]'") from error
 

@@ -77,7 +77,11 @@ def health_rows(figures: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...
         ("games", *(f"{one['games']:,}" for one in columns)),
         row("utterances a game", (one["mean_length"] for one in columns), 1),
         *(row(outcome.label, (one["outcomes"].get(name) for one in columns)) for name, outcome in game.outcomes.items()),
-        *(row(one.label, (column["figures"].get(one.name) for column in columns), 1 if one.is_count else 100) for one in game.figures),
+        *(
+            row(one.label, (column["figures"].get(one.name) for column in columns), 1 if one.is_count else 100)
+            for one in game.figures
+            if any(one.name in column["figures"] for column in columns)  # earlier versions kept fewer
+        ),
         *(row(label, (one[key] for one in columns)) for key, label in texts.items()),
     ]
     for role in free_roles(game):

@@ -90,7 +90,8 @@ def win_matrix(cells: Sequence[Mapping[str, Any]], game: Game) -> Figure:
     edges = np.arange(size + 1) - 0.5
     axes.pcolormesh(edges, edges, shares, cmap="cividis", vmin=0, vmax=100)
     labels = [_plain(name) for name in names]
-    axes.set(xticks=range(size), yticks=range(size), xticklabels=labels, yticklabels=labels, xlabel=second, ylabel=first)
+    axes.set(xticks=range(size), yticks=range(size), xticklabels=labels, yticklabels=labels, ylabel=first)
+    axes.set_xlabel(second, labelpad=8)
     axes.invert_yaxis()
     axes.xaxis.set_label_position("top")
     axes.tick_params(length=0, top=False, labeltop=True, labelbottom=False)

@@ -1,75 +1,72 @@
-"""The application: the routes together with what they need, and the loop that follows a running run."""
+"""The application: its routes, the loop that follows a running run, and the socket that it is served on."""
 
 import asyncio
 import logging
-import random
-from collections.abc import AsyncIterator, Callable
+import socket
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import cache
 from pathlib import Path
 
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
+from fastapi import FastAPI
 from fastapi.staticfiles import StaticFiles
 from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
-from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from spag.config.schema import RunConfig
-from spag.core.errors import RunError, SpagError
-from spag.engines.base import Engine
-from spag.engines.opening import open_engine, sampling_of
-from spag.games.taboo.judge.judge import JudgeMode
-from spag.games.taboo.rules import AdversarialTaboo
-from spag.games.taboo.types import Role
-from spag.games.taboo.wordlist import load_words
-from spag.games.taboo.words import Split, split_of
-from spag.runs.folder import RunFolder
-from spag.runs.stages import prompts_of
-from spag.web import pages, play_pages
-from spag.web.games import GameRoom, Rules, Sessions
+from spag.core.errors import ConfigError, RunError, SpagError
+from spag.display.html import outcome_style
+from spag.runs.reading import RunFolder
+from spag.web import pages, play
 from spag.web.index import GameIndex
-from spag.web.security import LOGIN, TOKEN_COOKIE, Access, Guard
-from spag.web.site import Site, form_of, is_swap, site_of
-from spag.web.speakers import REPLY_LIMIT_S, Speakers
+from spag.web.matches import Sessions
+from spag.web.models import REPLY_LIMIT_S, ModelPool, OpenModel
+from spag.web.security import Access, Guard
+from spag.web.site import Site, open_opponent
 
 logger = logging.getLogger(__name__)
 
 FOLLOW_S = 1.0  # between two looks at the files of a run
-CONCURRENCY = 4  # utterances a model works on at once
-_WRONG_TOKEN_S = 1.0
-
-OpenCheckpoint = Callable[[str], Engine]
 
 
-def create_app(
-    path: Path, access: Access, *, open_checkpoint: OpenCheckpoint | None = None, reply_limit_s: float = REPLY_LIMIT_S
-) -> FastAPI:
+def create_app(path: Path, access: Access, *, open_model: OpenModel | None = None, reply_limit_s: float = REPLY_LIMIT_S) -> FastAPI:
     """Return the application for the run folder or episodes file at ``path``.
 
-    ``open_checkpoint`` opens a model by its name on the page (``base``, ``imitation``, ``iteration-1``); by default as the run's settings
+    ``open_model`` opens an opponent by its name on the page (``base``, ``iteration-1``, ``bot:NAME``); by default as the run's settings
     say. Raises ``SpagError`` when ``path`` cannot be shown.
     """
-    folder = RunFolder.open(path)
-    config = folder.config()
-    judge = JudgeMode(config.game.judge) if config else JudgeMode.STRICT
-    room = None
-    if config is not None:
-        speakers = Speakers(open_checkpoint or (lambda name: _open_checkpoint(folder, name)))
-        room = GameRoom(_rules(config), speakers, reply_limit_s)
-    site = Site(folder, GameIndex(folder.sources, judge), access, Sessions(), room)
+    outcome_style(_check(path).game)  # a game that cannot be shown is told now
+    index = GameIndex(lambda: RunFolder(path).sources(), lambda: RunFolder(path).game)
+    models = ModelPool(open_model or (lambda name: open_opponent(path, name)))
     app = FastAPI(lifespan=_lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.site = site
+    app.state.site = Site(path, access, index, models, Sessions(), reply_limit_s)
     app.include_router(pages.router)
-    app.include_router(play_pages.router)
-    app.add_api_route(LOGIN, _login_page, methods=["GET"], response_class=HTMLResponse)
-    app.add_api_route(LOGIN, _login, methods=["POST"], response_model=None)
-    app.mount("/static", StaticFiles(packages=[("spag.web", "static")]), name="static")
-    app.add_exception_handler(SpagError, _on_spag_error)
-    app.add_exception_handler(HTTPException, _on_http_error)
-    app.add_exception_handler(RequestValidationError, _on_bad_request)
+    app.include_router(play.router)
+    app.mount("/static", StaticFiles(packages=[("spag.web", "static"), ("spag.display", "static")]), name="static")
+    for kind, answer in pages.ERRORS.items():
+        app.add_exception_handler(kind, answer)
     app.add_middleware(Guard, access=access)
     return app
+
+
+def _check(path: Path) -> RunFolder:
+    """Return the run at ``path``. Raises ``RunError`` when there is nothing to show."""
+    run = RunFolder(path)
+    if path.is_file():
+        with path.open("rb") as stream:
+            if stream.read(64).lstrip().startswith(b"["):
+                raise RunError(f"{path}: a JSON list; turn it into JSON lines first: spag import episodes {path} --output FILE")
+    elif not path.is_dir():
+        raise RunError(f"{path}: no such run folder or file of episodes")
+    elif not (path / "manifest.json").exists() and not any(run.sources()):
+        raise RunError(f"{path}: not a run folder: it has neither a manifest.json nor games; name the --output of spag run")
+    return run
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket; port 0 takes a free one. Raises ``ConfigError`` when the address cannot be used."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server(address[:2], family=family)
+    except OSError as error:
+        raise ConfigError(f"{host}:{port}: cannot be served on: {error.strerror or error}; choose another --host or --port") from error
 
 
 @asynccontextmanager
@@ -79,8 +76,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     yield
     follower.cancel()
     await asyncio.gather(follower, return_exceptions=True)
-    if site.room is not None:
-        site.room.speakers.close()
+    site.models.close()
     site.index.close()
 
 
@@ -93,62 +89,3 @@ async def _follow(index: GameIndex) -> None:
         except SpagError as error:  # a config.yaml that is being replaced by hand, say
             logger.warning("cannot follow the run: %s", error)
         await asyncio.sleep(0 if is_behind else FOLLOW_S)
-
-
-def _open_checkpoint(folder: RunFolder, name: str) -> Engine:
-    config, checkpoints = folder.config(), folder.checkpoints()
-    if config is None or name not in checkpoints:
-        raise RunError(f"{folder.path}: the checkpoint {name} is gone")
-    model = config.model.model_copy(update={"name": checkpoints[name]})
-    # transformers, whatever the run plays with: its replies can be watched, and two checkpoints fit beside each other
-    return open_engine(model, config.engine.model_copy(update={"concurrency": CONCURRENCY, "backend": "transformers"}))
-
-
-def _rules(config: RunConfig) -> Rules:
-    @cache
-    def words() -> list[str]:
-        listed = load_words(config.words.source, config.words.top)
-        return [word for word in listed if split_of(word) is Split.HELD_OUT] or listed
-
-    return Rules(
-        game=AdversarialTaboo(JudgeMode(config.game.judge)),
-        prompts=prompts_of(config.game),
-        max_turns=config.game.max_turns,
-        sampling={Role.ATTACKER: sampling_of(config.selfplay.attacker), Role.DEFENDER: sampling_of(config.selfplay.defender)},
-        draw_word=lambda: random.SystemRandom().choice(words()),
-    )
-
-
-async def _login_page(request: Request) -> Response:
-    return site_of(request).page(request, "login.html", run="", error=None)
-
-
-async def _login(request: Request) -> Response:
-    """Check a token and remember the visitor by a cookie. A wrong one costs a second."""
-    site = site_of(request)
-    if not site.access.is_token((await form_of(request)).get("token", "")):
-        await asyncio.sleep(_WRONG_TOKEN_S)
-        return site.page(request, "login.html", 403, run="", error="That is not the token.")
-    answer = RedirectResponse("/", 303)
-    answer.set_cookie(TOKEN_COOKIE, site.access.cookie, httponly=True, samesite="strict", secure=request.url.scheme == "https")
-    return answer
-
-
-async def _on_spag_error(request: Request, error: Exception) -> Response:
-    return _error_page(request, 409, str(error))
-
-
-async def _on_http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return _error_page(request, error.status_code, str(error.detail))
-
-
-async def _on_bad_request(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    return _error_page(request, 422, f"{first['loc'][-1]}: {str(first['msg']).lower()}")
-
-
-def _error_page(request: Request, status: int, message: str) -> Response:
-    title = "Not found" if status == 404 else "That did not work"
-    return site_of(request).page(request, "_error.html" if is_swap(request) else "error.html", status, title=title, message=message)

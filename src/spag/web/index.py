@@ -11,22 +11,21 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
 
-from spag.core.episodes import Episode
+from spag.core.episodes import TABOO, Episode, episode_of
 from spag.core.errors import DataError
-from spag.games.taboo.judge.judge import JudgeMode, judge_episode
-from spag.games.taboo.types import Outcome, Role
-from spag.runs.folder import Source
+from spag.core.types import Task
+from spag.games.base import Game
+from spag.runs.reading import Source
 
 BATCH = 400  # games taken in between two chances for a page to be answered
 PREVIEW = 160  # characters of the last utterance that the list of games shows
-NOBODY = "nobody"  # the winner of ties and violations
 _HEAD = 4096  # bytes by which a file is known again
 _MOST_FAULTS = 20
 
@@ -34,18 +33,17 @@ _SCHEMA = """
 CREATE TABLE games (
     id INTEGER PRIMARY KEY AUTOINCREMENT,  -- never used twice, so that texts of forgotten games match nothing
     source TEXT NOT NULL, number INTEGER NOT NULL, offset INTEGER NOT NULL, size INTEGER NOT NULL,
-    word TEXT NOT NULL COLLATE NOCASE, outcome TEXT NOT NULL, winner TEXT NOT NULL, length INTEGER NOT NULL,
-    attacker TEXT NOT NULL, defender TEXT NOT NULL, preview TEXT NOT NULL, UNIQUE (source, number)
+    task TEXT NOT NULL COLLATE NOCASE, outcome TEXT NOT NULL, length INTEGER NOT NULL,
+    first TEXT NOT NULL, second TEXT NOT NULL, preview TEXT NOT NULL, UNIQUE (source, number)
 );
-CREATE INDEX by_word ON games (word, source);
-CREATE INDEX by_all ON games (source, outcome, length, winner, attacker, defender);
-CREATE INDEX by_attacker ON games (attacker);
-CREATE INDEX by_defender ON games (defender);
+CREATE INDEX by_task ON games (task, source);
+CREATE INDEX by_all ON games (source, outcome, length, first, second);
+CREATE INDEX by_first ON games (first);
+CREATE INDEX by_second ON games (second);
 CREATE VIRTUAL TABLE texts USING fts5 (text, content='', tokenize='unicode61 remove_diacritics 2');
 """
 _INSERT = """
-INSERT INTO games (source, number, offset, size, word, outcome, winner, length, attacker, defender, preview)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO games (source, number, offset, size, task, outcome, length, first, second, preview) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 
 
@@ -58,17 +56,21 @@ class _Player(msgspec.Struct):
 
 
 class _Row(msgspec.Struct):
-    """What the index wants of an episode; token ids and log-probabilities, most of a row's bytes, are skipped unread."""
+    """What the index wants of an episode; token ids and log-probabilities, most of a row's bytes, are skipped unread.
 
-    target_word: str
-    max_turns: int
+    ``target_word`` and ``max_turns`` stand for the task in rows of schema 1.
+    """
+
     history: list[_Said]
-    outcome: Outcome | None = None
-    players: Mapping[Role, _Player] = {}
+    task: Task | None = None
+    target_word: str = ""
+    max_turns: int = 0
+    game: str = TABOO
+    outcome: str | None = None
+    players: Mapping[str, _Player] = {}
 
 
 _ROWS = msgspec.json.Decoder(_Row)
-_EPISODES = msgspec.json.Decoder(Episode)
 
 
 @dataclass(slots=True)
@@ -92,20 +94,17 @@ class _Follower:
         self.head = stream.read(min(_HEAD, self.offset))
 
 
-@dataclass(slots=True)
 class GameIndex:
-    """The index over the files that ``sources`` names. Safe to use from several threads."""
+    """The index over the files that ``sources`` names, all of them of one game. Safe to use from several threads.
 
-    sources: Callable[[], Iterable[Source]]
-    judge: JudgeMode = JudgeMode.STRICT
-    faults: list[str] = field(default_factory=list)
-    """Lines that hold no game, and files that cannot be read; at most twenty."""
+    ``faults``: lines that hold no such game, and files that cannot be read; at most twenty.
+    """
 
-    _followers: dict[str, _Follower] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _db: sqlite3.Connection = field(init=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, sources: Callable[[], Iterable[Source]], game: Callable[[], Game]) -> None:
+        self.faults: list[str] = []
+        self._sources, self._game = sources, game
+        self._followers: dict[str, _Follower] = {}
+        self._lock = threading.Lock()
         self._db = sqlite3.connect("", check_same_thread=False, isolation_level=None)  # "": a private temporary file
         self._db.executescript("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA cache_size=-65536;" + _SCHEMA)
 
@@ -123,7 +122,7 @@ class GameIndex:
 
         Returns whether more is waiting.
         """
-        sources = {source.name: source.path for source in self.sources()}
+        sources = {source.name: source.path for source in self._sources()}
         for name in [name for name in self._followers if name not in sources]:
             self._forget(name)
         return any(self._follow(name, path) for name, path in sources.items())
@@ -139,15 +138,15 @@ class GameIndex:
         found = self.query("SELECT offset, size FROM games WHERE source = ? AND number = ?", (source, number))
         if follower is None or not found:
             return None
-        offset, size = found[0]
+        place = f"{follower.path}:{number}"
         try:
             with follower.path.open("rb") as stream:
-                stream.seek(offset)
-                return _EPISODES.decode(stream.read(size))
+                stream.seek(found[0][0])
+                return episode_of(msgspec.json.decode(stream.read(found[0][1]), type=dict[str, Any]), place)
         except OSError as error:
             raise DataError(f"{follower.path}: cannot be read: {error.strerror}") from error
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise DataError(f"{follower.path}:{number}: not an episode: {error}") from error
+            raise DataError(f"{place}: not an episode: {error}") from error
 
     def _follow(self, name: str, path: Path) -> bool:
         try:
@@ -161,45 +160,32 @@ class GameIndex:
                 lines = list(islice(stream, BATCH))
                 if lines and not lines[-1].endswith(b"\n"):
                     lines.pop()  # being written
-                self._take(name, follower, lines)
+                self._add(name, follower, lines)
                 follower.remember(stream)
                 return len(lines) == BATCH
         except OSError as error:
             self._note(f"{path}: cannot be read: {error.strerror}")
             return False
 
-    def _take(self, name: str, follower: _Follower, lines: list[bytes]) -> None:
+    def _add(self, name: str, follower: _Follower, lines: list[bytes]) -> None:
         """Put the games of whole ``lines`` into the index."""
-        games = []
+        games, game = [], self._game()
         for line in lines:
             follower.lines += 1
+            place = f"{follower.path}:{follower.lines}"
             if line.strip():
                 try:
-                    games.append(((name, follower.lines, follower.offset, len(line)), self._read(line)))
-                except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                    self._note(f"{follower.path}:{follower.lines}: not an episode: {error}")
+                    games.append(((name, follower.lines, follower.offset, len(line)), *_read(line, place, game)))
+                except (msgspec.MsgspecError, UnicodeDecodeError, DataError) as error:
+                    reason = str(error).removeprefix(f"{place}: ")
+                    self._note(f"{place}: not an episode: {reason}")
             follower.offset += len(line)
         with self._lock:
             self._db.execute("BEGIN")
-            for place, row in games:
-                self._insert(place, row)
+            for place_values, values, text in games:
+                added = self._db.execute(_INSERT, (*place_values, *values)).lastrowid
+                self._db.execute("INSERT INTO texts (rowid, text) VALUES (?, ?)", (added, text))
             self._db.execute("COMMIT")
-
-    def _read(self, line: bytes) -> _Row:
-        row = _ROWS.decode(line)
-        if row.outcome is None:  # files from elsewhere carry none
-            row.outcome = judge_episode(_EPISODES.decode(line), self.judge).outcome
-        return row
-
-    def _insert(self, place: tuple[str, int, int, int], row: _Row) -> None:
-        assert row.outcome is not None
-        texts = [said.content for said in row.history]
-        players = [row.players[role].model if role in row.players else "" for role in Role]
-        winner = str(row.outcome.winner or NOBODY)
-        preview = texts[-1][:PREVIEW] if texts else ""
-        values = (*place, row.target_word, str(row.outcome), winner, len(texts), *players, preview)
-        game = self._db.execute(_INSERT, values).lastrowid
-        self._db.execute("INSERT INTO texts (rowid, text) VALUES (?, ?)", (game, "\n".join((row.target_word, *texts))))
 
     def _forget(self, name: str) -> None:
         del self._followers[name]
@@ -209,3 +195,25 @@ class GameIndex:
     def _note(self, fault: str) -> None:
         if fault not in self.faults and len(self.faults) < _MOST_FAULTS:
             self.faults.append(fault)
+
+
+def _read(line: bytes, place: str, game: Game) -> tuple[tuple[Any, ...], str]:
+    """Return the columns of a game from ``task`` on, and its text for searches."""
+    row = _ROWS.decode(line)
+    if row.game != game.name:
+        raise DataError(f"a game of {row.game}, not {game.name}; open it on its own")
+    outcome = row.outcome
+    if outcome is None:  # files from elsewhere carry none
+        whole = episode_of(msgspec.json.decode(line), place)
+        outcome = game.replay(whole.task, whole.history, whole.seed or 0).outcome
+    if outcome not in game.outcomes:
+        raise DataError(f"{game.name} has no outcome {outcome!r}")
+    if row.task is None and not (row.target_word and row.max_turns):
+        raise DataError("it has no task")
+    texts = [said.content for said in row.history]
+    try:
+        task = game.describe_task(row.task or Task(row.target_word, {"target_word": row.target_word, "max_turns": row.max_turns}))
+    except (LookupError, TypeError, ValueError) as error:
+        raise DataError(f"its task is not one of {game.name}: {error!r}") from error
+    players = [row.players[role].model if role in row.players else "" for role in game.roles]
+    return (task, outcome, len(texts), *players, texts[-1][:PREVIEW] if texts else ""), "\n".join((task, *texts))

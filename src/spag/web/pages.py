@@ -1,47 +1,70 @@
-"""The pages that only read: the overview, the list of games, one game, one word across sources."""
+"""The pages that only read: the overview, the list of games, one game, one task across sources, the token, and errors."""
 
+import asyncio
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Annotated, Any, TypeVar
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, HTTPException, Query, Request
-from starlette.responses import HTMLResponse, Response
+from fastapi import APIRouter, Query, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from spag.games.taboo.explain import explain
-from spag.games.taboo.types import Role
+from spag.core.errors import SpagError
+from spag.core.types import State
+from spag.display.html import outcome_style
+from spag.games.base import Game, explain
 from spag.web import queries
-from spag.web.queries import GameFilter
-from spag.web.site import Site, is_swap, site_of
+from spag.web.queries import NOBODY, GameFilter
+from spag.web.security import LOGIN, TOKEN_COOKIE
+from spag.web.site import TheSite, form_of, is_swap, site_of
 
 LATEST = 8
 PER_SOURCE = 3
 SUGGESTED = 40
+_TAIL_BYTES = 1 << 17  # of metrics.jsonl
+_WRONG_TOKEN_S = 1.0
 
 router = APIRouter(default_response_class=HTMLResponse)
-TheSite = Annotated[Site, Depends(site_of)]
+Part = TypeVar("Part")
+
+
+@router.get("/game.css")
+def game_style(site: TheSite) -> Response:
+    """The colors of the game's outcomes."""
+    return Response(outcome_style(site.run().game), media_type="text/css")
 
 
 @router.get("/")
 def overview(request: Request, site: TheSite, seen: str = "") -> Response:
-    """How far the run is, how its games ended, and the latest of them.
+    """How far the run is, how its games ended, and the latest of them. A damaged file is named, and its part left out.
 
     htmx asks for the same again and again, saying what it has ``seen``; while nothing changed, the page is left alone.
     """
-    stages = site.folder.stages()
+    run, faults = site.run(), list(site.index.faults)
+
+    def part(read: Callable[[], Part]) -> Part | None:
+        try:
+            return read()
+        except SpagError as error:
+            faults.append(str(error))
+            return None
+
+    stages = part(run.progress) or []
     trained = [stage.name.partition("/")[0] for stage in stages if stage.name.endswith("/train")]
-    curves = {name: rows for name in trained if (rows := site.folder.metrics(name))}
+    curves = {name: rows for name in trained if (rows := part(lambda name=name: run.metrics(name, _TAIL_BYTES)))}  # type: ignore[misc]
     body = site.render(
         request,
         "_overview.html",
-        config=site.folder.config(),
+        config=run.config,
         stages=stages,
-        shares=queries.outcome_shares(site.index),
+        counts=queries.outcome_counts(site.index),
         curves={name: _curve(rows) for name, rows in curves.items()},
-        arena=site.folder.arena(),
+        arena=part(lambda: run.arena),
         latest=queries.latest_games(site.index, LATEST),
-        faults=site.index.faults,
+        faults=faults,
     )
     shown = hashlib.sha256(body.encode()).hexdigest()[:16]
     if is_swap(request):
@@ -57,7 +80,12 @@ def _curve(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 @router.get("/games")
 def games(request: Request, site: TheSite, asked: Annotated[GameFilter, Query()]) -> HTMLResponse:
     """The list of games. htmx asks for the results alone, and is told the short form of the address."""
-    found = queries.find_games(site.index, asked)
+    shown = site.run().game
+    winners = (*shown.roles, NOBODY)
+    for name, known in (("outcome", shown.outcomes), ("winner", winners)):
+        if getattr(asked, name) not in (None, *known):
+            raise HTTPException(422, f"{name}: {shown.title} has no such {name}")
+    found = queries.find_games(site.index, asked, shown)
     context: dict[str, Any] = {
         "asked": asked,
         "found": found,
@@ -69,7 +97,7 @@ def games(request: Request, site: TheSite, asked: Annotated[GameFilter, Query()]
         answer = site.page(request, "_games.html", **context)
         answer.headers["HX-Replace-Url"] = f"/games?{urlencode(asked.address(page=found.page))}".rstrip("?")
         return answer
-    return site.page(request, "games.html", choices=queries.choices(site.index), **context)
+    return site.page(request, "games.html", choices=queries.choices(site.index), winners=winners, **context)
 
 
 @router.get("/games/{source}/{number}")
@@ -78,6 +106,7 @@ def game(request: Request, site: TheSite, source: str, number: int) -> HTMLRespo
     episode = site.index.episode(source, number)
     if episode is None:
         raise HTTPException(404, f"There is no game {number} in {source[:100]}.")
+    shown = site.run().game
     return site.page(
         request,
         "game.html",
@@ -85,18 +114,60 @@ def game(request: Request, site: TheSite, source: str, number: int) -> HTMLRespo
         number=number,
         last=queries.last_number(site.index, source),
         episode=episode,
-        players={role: episode.players[role].model if role in episode.players else "" for role in Role},
-        verdict=explain(episode, site.index.judge),
+        task=shown.describe_task(episode.task),
+        players={role: player.model for role, player in episode.players.items()},
+        explained=explain(shown, episode),
+        board=_board(shown, State(episode.task, episode.seed or 0, episode.history)),
     )
 
 
-@router.get("/words")
-def words(request: Request, site: TheSite, word: Annotated[str, Query(max_length=200)] = "") -> HTMLResponse:
-    """One word across iterations, side by side; without a word, those worth comparing."""
+def _board(shown: Game, state: State) -> str:
+    """Return the view of the last position in games that draw one."""
+    view = shown.describe_view(shown.observe(state, shown.roles[0]))
+    return view if "\n" in view.strip() else ""
+
+
+@router.get("/tasks")
+def tasks(request: Request, site: TheSite, task: Annotated[str, Query(max_length=200)] = "") -> HTMLResponse:
+    """One task across iterations, side by side; without a task, those worth comparing."""
     columns = []
-    for source, (total, rows) in queries.games_of_word(site.index, word.strip(), PER_SOURCE).items():
+    for source, (total, rows) in queries.games_of_task(site.index, task.strip(), PER_SOURCE).items():
         episodes = [(row, site.index.episode(source, row.number)) for row in rows]
-        shown = [(row.number, episode, explain(episode, site.index.judge)) for row, episode in episodes if episode is not None]
+        shown = [(row.number, episode, explain(site.run().game, episode)) for row, episode in episodes if episode is not None]
         columns.append((source, total, shown))
-    suggested = [] if columns else queries.shared_words(site.index, SUGGESTED)
-    return site.page(request, "words.html", word=word.strip(), columns=columns, suggested=suggested)
+    suggested = [] if columns else queries.shared_tasks(site.index, SUGGESTED)
+    return site.page(request, "tasks.html", task=task.strip(), columns=columns, suggested=suggested)
+
+
+@router.get(LOGIN)
+async def login_page(request: Request, site: TheSite) -> Response:
+    """The form that asks for the token."""
+    return site.page(request, "login.html", run="", error=None)
+
+
+@router.post(LOGIN)
+async def login(request: Request, site: TheSite) -> Response:
+    """Check a token and remember the visitor by a cookie. A wrong one costs a second."""
+    if not site.access.is_token((await form_of(request)).get("token", "")):
+        await asyncio.sleep(_WRONG_TOKEN_S)
+        return site.page(request, "login.html", 403, run="", error="That is not the token.")
+    answer = RedirectResponse("/", 303)
+    answer.set_cookie(TOKEN_COOKIE, site.access.cookie, httponly=True, samesite="strict", secure=request.url.scheme == "https")
+    return answer
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    status, message = 409, str(error)
+    if isinstance(error, HTTPException):
+        status, message = error.status_code, str(error.detail)
+    elif isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        status, message = 422, f"{first['loc'][-1]}: {str(first['msg']).lower()}"
+    title = "Not found" if status == 404 else "That did not work"
+    return site_of(request).page(request, "_error.html" if is_swap(request) else "error.html", status, title=title, message=message)
+
+
+ERRORS: Mapping[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = dict.fromkeys(
+    (SpagError, HTTPException, RequestValidationError), _on_error
+)
+"""What answers each kind of error."""

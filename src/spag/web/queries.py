@@ -1,31 +1,28 @@
-"""What the pages ask the index: a filtered page of games, counts by outcome, the choices of the filters, one word across sources.
+"""What the pages ask the index: a filtered page of games, counts by outcome, the choices of the filters, one task across sources.
 
 Words of a search are quoted before they reach SQLite's full-text language, so that nothing a visitor types is syntax; the last word also
 matches as a beginning, for search while typing.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-import msgspec
 from pydantic import BaseModel, BeforeValidator, Field
 
-from spag.games.taboo.types import Outcome
+from spag.games.base import Game
 from spag.web.index import GameIndex
 
 PAGE_SIZE = 30
+NOBODY = "nobody"
+"""The winner of games that no role wins."""
 _MOST = 10**9
 _TERM = re.compile(r'"([^"]+)"?|([^\s"]+)')
 _SHORTEST_BEGINNING = 3  # letters; shorter beginnings match nearly every game
+_EQUAL = ("source", "outcome", "first", "second", "task")
 
-
-def _none_if_blank(value: Any) -> Any:
-    return None if isinstance(value, str) and not value.strip() else value
-
-
-_Blank = BeforeValidator(_none_if_blank)
+_Blank = BeforeValidator(lambda value: None if isinstance(value, str) and not value.strip() else value)
 Text = Annotated[Annotated[str, Field(max_length=200)] | None, _Blank]
 Count = Annotated[Annotated[int, Field(ge=0, le=_MOST)] | None, _Blank]
 
@@ -34,11 +31,11 @@ class GameFilter(BaseModel):
     """What a visitor asks for; fields are named as in the address. An empty field filters nothing."""
 
     source: Text = None
-    outcome: Annotated[Outcome | None, _Blank] = None
-    winner: Annotated[Literal["attacker", "defender", "nobody"] | None, _Blank] = None
-    attacker: Text = None
-    defender: Text = None
-    word: Text = None
+    outcome: Text = None
+    winner: Text = None
+    first: Text = None
+    second: Text = None
+    task: Text = None
     shortest: Count = None
     longest: Count = None
     text: Text = None
@@ -54,14 +51,13 @@ class GameFilter(BaseModel):
 class GameRow:
     """One game of a list."""
 
-    id: int
     source: str
     number: int
-    word: str
-    outcome: Outcome
+    task: str
+    outcome: str
     length: int
-    attacker: str
-    defender: str
+    first: str
+    second: str
     preview: str
 
 
@@ -70,7 +66,7 @@ class GamePage:
     """A page of games with the counts of all that match, by outcome."""
 
     rows: list[GameRow]
-    outcomes: dict[Outcome, int]
+    outcomes: dict[str, int]
     page: int
 
     @property
@@ -82,37 +78,37 @@ class GamePage:
         return max(1, -(-self.total // PAGE_SIZE))
 
 
-_NAMES = [column.name for column in fields(GameRow)]
-_COLUMNS = ", ".join(_NAMES)
+_COLUMNS = ", ".join(column.name for column in fields(GameRow))
 
 
-def find_games(index: GameIndex, asked: GameFilter) -> GamePage:
+def find_games(index: GameIndex, asked: GameFilter, game: Game) -> GamePage:
     """Return one page, newest games first; a page beyond the last is the last."""
-    where, arguments = _where(asked)
+    where, arguments = _where(asked, game)
     counts = index.query(f"SELECT outcome, count(*) FROM games {where} GROUP BY outcome", arguments)
-    found = GamePage([], {Outcome(outcome): count for outcome, count in counts}, 1)
+    found = GamePage([], dict(counts), 1)
     page = min(asked.page, found.pages)
-    rows = index.query(
-        f"SELECT {_COLUMNS} FROM games {where} ORDER BY id DESC LIMIT ? OFFSET ?", (*arguments, PAGE_SIZE, (page - 1) * PAGE_SIZE)
-    )
-    return GamePage([_row(row) for row in rows], found.outcomes, page)
+    rows = _rows(index, f"{where} ORDER BY id DESC LIMIT ? OFFSET ?", (*arguments, PAGE_SIZE, (page - 1) * PAGE_SIZE))
+    return GamePage(rows, found.outcomes, page)
 
 
-def _row(row: Sequence[Any]) -> GameRow:
-    return msgspec.convert(dict(zip(_NAMES, row, strict=True)), GameRow)
+def _rows(index: GameIndex, rest: str, arguments: Iterable[Any]) -> list[GameRow]:
+    return [GameRow(*row) for row in index.query(f"SELECT {_COLUMNS} FROM games {rest}", tuple(arguments))]
 
 
-def _where(asked: GameFilter) -> tuple[str, list[Any]]:
+def _where(asked: GameFilter, game: Game) -> tuple[str, list[Any]]:
     """Return the WHERE clause of a filter and its arguments."""
-    equal = ("source", "outcome", "winner", "attacker", "defender", "word")
     terms: list[tuple[str, Any]] = [
-        *((f"{name} = ?", getattr(asked, name)) for name in equal),
+        *((f"{name} = ?", getattr(asked, name)) for name in _EQUAL),
         ("length >= ?", asked.shortest),
         ("length <= ?", asked.longest),
         ("id IN (SELECT rowid FROM texts WHERE texts MATCH ?)", match_expression(asked.text) if asked.text else None),
     ]
     used = [(clause, value.strip() if isinstance(value, str) else value) for clause, value in terms if value is not None]
-    return ("WHERE " if used else "") + " AND ".join(clause for clause, _ in used), [value for _, value in used]
+    if asked.winner is not None:
+        won = [one.name for one in game.outcomes.values() if (asked.winner in one.winners if one.winners else asked.winner == NOBODY)]
+        used.append((f"outcome IN ({', '.join('?' * len(won))})", won))
+    arguments = [value for _, values in used for value in (values if isinstance(values, list) else [values])]
+    return ("WHERE " if used else "") + " AND ".join(clause for clause, _ in used), arguments
 
 
 def match_expression(text: str) -> str:
@@ -124,19 +120,19 @@ def match_expression(text: str) -> str:
     return " AND ".join(quoted) or '""'
 
 
-def outcome_shares(index: GameIndex) -> dict[str, dict[Outcome, int]]:
+def outcome_counts(index: GameIndex) -> dict[str, dict[str, int]]:
     """Return how the games of each source ended, sources in the order in which their games came."""
     rows = index.query("SELECT source, outcome, count(*), min(id) FROM games GROUP BY source, outcome ORDER BY min(id)")
-    shares: dict[str, dict[Outcome, int]] = {}
+    counts: dict[str, dict[str, int]] = {}
     for source, outcome, count, _ in rows:
-        shares.setdefault(source, {})[Outcome(outcome)] = count
-    return shares
+        counts.setdefault(source, {})[outcome] = count
+    return counts
 
 
 def choices(index: GameIndex) -> dict[str, list[str]]:
-    """Return the values that the filters ``source``, ``attacker`` and ``defender`` can take."""
+    """Return the values that the filters ``source``, ``first`` and ``second`` can take."""
     found = {"source": [name for (name,) in index.query("SELECT source FROM games GROUP BY source ORDER BY min(id)")]}
-    for column in ("attacker", "defender"):
+    for column in ("first", "second"):
         rows = index.query(f"SELECT DISTINCT {column} FROM games WHERE {column} != '' ORDER BY {column} LIMIT 100")
         found[column] = [name for (name,) in rows]
     return found
@@ -144,21 +140,21 @@ def choices(index: GameIndex) -> dict[str, list[str]]:
 
 def latest_games(index: GameIndex, count: int) -> list[GameRow]:
     """Return the games that came last."""
-    return [_row(row) for row in index.query(f"SELECT {_COLUMNS} FROM games ORDER BY id DESC LIMIT ?", (count,))]
+    return _rows(index, "ORDER BY id DESC LIMIT ?", (count,))
 
 
-def games_of_word(index: GameIndex, word: str, per_source: int) -> dict[str, tuple[int, list[GameRow]]]:
-    """Return for each source with games of ``word`` how many there are, and the first ``per_source`` of them."""
-    rows = [_row(row) for row in index.query(f"SELECT {_COLUMNS} FROM games WHERE word = ? ORDER BY id", (word,))]
-    sources = list(dict.fromkeys(row.source for row in rows))
-    grouped = {source: [row for row in rows if row.source == source] for source in sources}
-    return {source: (len(games), games[:per_source]) for source, games in grouped.items()}
+def games_of_task(index: GameIndex, task: str, per_source: int) -> dict[str, tuple[int, list[GameRow]]]:
+    """Return for each source with games of ``task`` how many there are, and the first ``per_source`` of them."""
+    grouped: dict[str, list[GameRow]] = {}
+    for row in _rows(index, "WHERE task = ? ORDER BY id", (task,)):
+        grouped.setdefault(row.source, []).append(row)
+    return {source: (len(rows), rows[:per_source]) for source, rows in grouped.items()}
 
 
-def shared_words(index: GameIndex, count: int) -> list[tuple[str, int]]:
-    """Return the words played in the most sources, with that number."""
-    sql = "SELECT word, count(DISTINCT source) AS sources FROM games GROUP BY word ORDER BY sources DESC, count(*) DESC, word LIMIT ?"
-    return [(word, sources) for word, sources in index.query(sql, (count,))]
+def shared_tasks(index: GameIndex, count: int) -> list[tuple[str, int]]:
+    """Return the tasks played in the most sources, with that number."""
+    sql = "SELECT task, count(DISTINCT source) AS sources FROM games GROUP BY task ORDER BY sources DESC, count(*) DESC, task LIMIT ?"
+    return [(task, sources) for task, sources in index.query(sql, (count,))]
 
 
 def last_number(index: GameIndex, source: str) -> int:

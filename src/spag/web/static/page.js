@@ -8,8 +8,8 @@ document.addEventListener("keydown", (event) => {
 });
 
 document.addEventListener("htmx:afterSettle", (event) => {
-  if (event.target.closest("#table") || event.target.id === "reply") {
-    const last = document.querySelector("#table .verdict, #table .notice, #table .speak, #reply");
+  if (event.target.closest("#match") || event.target.id === "reply") {
+    const last = document.querySelector("#match .verdict, #match .notice, #match .speak, #reply");
     if (last) last.scrollIntoView({ block: "nearest" });
   }
 });

@@ -1,0 +1,186 @@
+"""Games between a visitor and a model or a bot. Rules, prompts and verdicts are those of self-play; nothing is written to disk.
+
+A visitor's games belong to a session: an unguessable name in a cookie, kept in memory, limited in number and age. Everything here runs in
+the server's event loop, one call at a time, so a game needs no lock. The visitor sees a game in progress through ``observe`` alone.
+"""
+
+import secrets
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field, replace
+
+from spag.core.errors import ConfigError, DataError, EngineError
+from spag.core.types import Split, State, Task, Utterance
+from spag.engines.base import Sampling
+from spag.games.base import Game, TextGame
+from spag.rollout.runner import next_request, should_retry
+from spag.web.models import REPLY_LIMIT_S, ModelPool, Reply
+
+LONGEST_UTTERANCE = 2000
+MOST_SESSIONS = 256
+MOST_GAMES = 20  # a session
+SESSION_S = 12 * 3600.0
+
+
+@dataclass(slots=True)
+class Match:
+    """A game of a visitor, who plays the role ``human``, against ``opponent``, one of ``models``, which samples by ``sampling``."""
+
+    game: Game
+    state: State
+    human: str
+    opponent: str
+    models: ModelPool
+    sampling: Sampling
+    reply_limit_s: float = REPLY_LIMIT_S
+    id: str = field(default_factory=lambda: secrets.token_urlsafe(9))
+    attempt: int = 0
+    reply: Reply | None = None
+    error: str | None = None
+
+    def __post_init__(self) -> None:
+        self._request_reply()
+
+    @property
+    def is_over(self) -> bool:
+        return self.state.result is not None
+
+    @property
+    def is_humans_move(self) -> bool:
+        return self.game.to_move(self.state) == self.human
+
+    @property
+    def other(self) -> str:
+        """The opponent's role."""
+        first, second = self.game.roles
+        return second if self.human == first else first
+
+    @property
+    def task(self) -> str | None:
+        """The task in words, where the visitor may know all of it."""
+        return self.game.describe_task(self.state.task) if self.is_over or knows_task(self.game, self.human) else None
+
+    @property
+    def view(self) -> str:
+        """What the visitor knows beside the history."""
+        return self.game.describe_view(self.game.observe(self.state, self.human))
+
+    @property
+    def history(self) -> tuple[Utterance, ...]:
+        """What was said, as the visitor heard it; in full once the game is over."""
+        return self.state.history if self.is_over else self.game.observe(self.state, self.human).history
+
+    @property
+    def reply_so_far(self) -> str:
+        """The part of the reply that there is, where the visitor hears it word for word."""
+        text = self.reply.text_so_far if self.reply else ""
+        state = replace(self.state, history=(*self.state.history, Utterance(self.other, text)))
+        heard = self.game.observe(state, self.human).history
+        return text if heard and heard[-1].content == text else ""
+
+    def say(self, text: str) -> None:
+        """Take the visitor's utterance. Raises ``DataError`` for one that cannot be taken."""
+        if not self.is_humans_move:
+            raise DataError("it is not your move; wait for the reply")
+        if not text.strip():
+            raise DataError("your utterance is empty; write something")
+        if len(text) > LONGEST_UTTERANCE:
+            raise DataError(f"your utterance has {len(text):,} characters; at most {LONGEST_UTTERANCE:,} are allowed")
+        self.state = self.game.apply(self.state, Utterance(self.human, text.strip()))
+        self._request_reply()
+
+    def advance(self) -> None:
+        """Take the opponent's reply when it is there, or note why it is not."""
+        if self.reply is None:
+            return
+        self.reply.fail_when_late(self.reply_limit_s)
+        completion, self.error = self.reply.completion, self.reply.error
+        if self.error is not None:
+            self.reply = None
+        elif completion is not None:
+            self.reply = None
+            if should_retry(completion, self.attempt, self.sampling):
+                self.attempt += 1
+            else:
+                self.attempt = 0
+                self.state = self.game.apply(self.state, Utterance(self.other, completion.text))
+            self._request_reply()
+
+    def retry(self) -> None:
+        """Ask again for a reply that failed."""
+        if self.error is not None:
+            self.attempt += 1
+            self._request_reply()
+
+    def _request_reply(self) -> None:
+        """Ask the opponent for its utterance if it is to move."""
+        self.error = None
+        if self.is_over or self.is_humans_move or self.reply is not None:
+            return
+        name = f"{self.id}-{len(self.state.history)}-{self.attempt}"
+        request = next_request(name, self.game, self.state, self.state.seed, self.attempt, self.sampling)
+        try:
+            self.reply = self.models.get(self.opponent).ask(request)
+        except EngineError as error:
+            self.error = str(error)
+
+
+def knows_task(game: Game, role: str) -> bool:
+    """Tell whether nothing of a task is hidden from ``role``."""
+    return not game.hidden.get(role)
+
+
+def informed_roles(game: Game) -> list[str]:
+    """Return the roles whose player can bring a task of its own: none where the game draws its tasks itself."""
+    takes_tasks = getattr(type(game), "custom_task", None) is not TextGame.custom_task
+    return [role for role in game.roles if takes_tasks and knows_task(game, role)]
+
+
+def draw_task(game: Game) -> Task:
+    """Return a held-out task; any task of a game that holds none out. Loading a game's tasks may take a while."""
+    seed = secrets.randbits(62)
+    try:
+        return game.tasks(Split.HELD_OUT, 1, seed)[0]
+    except ConfigError:
+        return game.tasks(Split.TRAIN, 1, seed)[0]
+
+
+@dataclass(slots=True)
+class Session:
+    """The games of one visitor, oldest first."""
+
+    matches: OrderedDict[str, Match] = field(default_factory=OrderedDict)
+    used: float = field(default_factory=time.monotonic)
+
+    def add(self, match: Match) -> None:
+        """Keep a game; above ``MOST_GAMES`` the oldest goes."""
+        self.matches[match.id] = match
+        if len(self.matches) > MOST_GAMES:
+            self.matches.popitem(last=False)
+
+
+class Sessions:
+    """Sessions by name, the least recently used first; old ones and those above ``most`` are dropped."""
+
+    def __init__(self, *, most: int = MOST_SESSIONS, lifetime_s: float = SESSION_S) -> None:
+        self._most, self._lifetime_s = most, lifetime_s
+        self._sessions: OrderedDict[str, Session] = OrderedDict()
+
+    def find(self, name: str | None) -> Session | None:
+        self._drop_old()
+        session = self._sessions.get(name or "")
+        if session is not None and name is not None:
+            session.used = time.monotonic()
+            self._sessions.move_to_end(name)
+        return session
+
+    def create(self) -> tuple[str, Session]:
+        name = secrets.token_urlsafe(24)
+        self._sessions[name] = session = Session()
+        self._drop_old()
+        return name, session
+
+    def _drop_old(self) -> None:
+        limit = time.monotonic() - self._lifetime_s
+        while self._sessions and (len(self._sessions) > self._most or next(iter(self._sessions.values())).used < limit):
+            self._sessions.popitem(last=False)

@@ -1,0 +1,153 @@
+"""Playing: starting a game, speaking, and watching the reply grow.
+
+The reply is watched by a chain of waiting requests: each says how much the page shows already, and is answered as soon as there is more.
+When the reply is done the whole match is swapped. What is hidden from the visitor's role is in no answer before the game is over.
+"""
+
+import asyncio
+import secrets
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, HTTPException, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from spag.core.episodes import Episode
+from spag.core.errors import DataError
+from spag.engines.base import Sampling
+from spag.engines.opening import sampling_of
+from spag.games.base import Explanation, explain
+from spag.web.matches import LONGEST_UTTERANCE, Match, Session, draw_task, informed_roles
+from spag.web.security import SESSION_COOKIE
+from spag.web.site import Site, TheSite, form_of, is_swap
+
+HOLD_S = 10.0  # how long a request waits for news
+_LOOK_S = 0.05
+
+router = APIRouter(default_response_class=HTMLResponse)
+
+
+def session_of(request: Request, site: TheSite) -> Session | None:
+    """Dependency: the visitor's session, if there is one."""
+    return site.sessions.find(request.cookies.get(SESSION_COOKIE))
+
+
+TheSession = Annotated[Session | None, Depends(session_of)]
+
+
+def match_of(match_id: str, session: TheSession) -> Match:
+    """Dependency: a game of this visitor; those of others do not exist for them."""
+    match = session.matches.get(match_id) if session else None
+    if match is None:
+        raise HTTPException(404, "There is no such game in your session; it may have been too long ago.")
+    return match
+
+
+TheMatch = Annotated[Match, Depends(match_of)]
+
+
+@router.get("/play")
+async def lobby(request: Request, site: TheSite, session: TheSession) -> HTMLResponse:
+    """Choose an opponent and a role."""
+    return _lobby(request, site, session)
+
+
+@router.post("/play")
+async def start(request: Request, site: TheSite, session: TheSession) -> Response:
+    """Begin a game and go to its page."""
+    form, run = await form_of(request), site.run()
+    opponent, role, text = form.get("opponent", ""), form.get("role", ""), form.get("task", "").strip()
+    try:
+        if opponent not in site.opponents() or role not in run.game.roles:
+            raise DataError("choose an opponent and a role")
+        task = run.game.custom_task(text) if text and role in informed_roles(run.game) else await run_in_threadpool(draw_task, run.game)
+        state = run.game.start(task, secrets.randbits(62))
+    except DataError as error:
+        return _lobby(request, site, session, 422, str(error))
+    [other] = {*run.game.roles} - {role}
+    sampling = sampling_of(run.config.selfplay.sampling_of(other)) if run.config else Sampling()
+    match = Match(run.game, state, role, opponent, site.models, sampling, site.reply_limit_s)
+    name, session = (None, session) if session else site.sessions.create()
+    session.add(match)
+    answer = RedirectResponse(f"/play/{match.id}", 303)
+    if name is not None:
+        answer.set_cookie(SESSION_COOKIE, name, httponly=True, samesite="strict", secure=request.url.scheme == "https")
+    return answer
+
+
+def _lobby(request: Request, site: Site, session: Session | None, status_code: int = 200, error: str | None = None) -> HTMLResponse:
+    context = {"opponents": site.opponents(), "informed": informed_roles(site.run().game), "error": error}
+    matches = list(reversed(session.matches.values())) if session else []
+    return site.page(request, "play.html", status_code, matches=matches, **context)
+
+
+@router.get("/play/{match_id}")
+async def match_page(request: Request, site: TheSite, match: TheMatch) -> HTMLResponse:
+    """The page of a game."""
+    match.advance()
+    return _match(request, site, match)
+
+
+@router.post("/play/{match_id}/say")
+async def say(request: Request, site: TheSite, match: TheMatch) -> Response:
+    """Take the visitor's utterance."""
+    text = (await form_of(request)).get("text", "")
+    try:
+        match.say(text.replace("\r\n", "\n"))
+    except DataError as error:
+        return _match(request, site, match, 422, fault=str(error), draft=text[:LONGEST_UTTERANCE])
+    return _match(request, site, match) if is_swap(request) else RedirectResponse(f"/play/{match.id}", 303)
+
+
+@router.post("/play/{match_id}/retry")
+async def retry(request: Request, site: TheSite, match: TheMatch) -> Response:
+    """Ask again after a reply failed."""
+    match.retry()
+    return _match(request, site, match) if is_swap(request) else RedirectResponse(f"/play/{match.id}", 303)
+
+
+@router.get("/play/{match_id}/reply")
+async def reply(request: Request, site: TheSite, match: TheMatch, seen: int = 0) -> HTMLResponse:
+    """Answer once the reply has more than ``seen`` characters, or is done, or ten seconds have passed."""
+    until = time.monotonic() + HOLD_S
+    while True:
+        match.advance()
+        if match.reply is None:
+            answer = _match(request, site, match)
+            answer.headers.update({"HX-Retarget": "#match", "HX-Reswap": "outerHTML"})
+            return answer
+        text = match.reply_so_far
+        if len(text) > seen or time.monotonic() > until:
+            return site.page(request, "_reply.html", match=match, text=text)
+        await asyncio.sleep(_LOOK_S)
+
+
+def _match(
+    request: Request, site: Site, match: Match, status_code: int = 200, *, fault: str | None = None, draft: str = ""
+) -> HTMLResponse:
+    template, explained = "_match.html" if is_swap(request) else "match.html", _explanation(match)
+    context = {"match": match, "text": match.reply_so_far, "fault": fault, "draft": draft, "longest": LONGEST_UTTERANCE}
+    return site.page(request, template, status_code, explained=explained, title=_title(match, explained), **context)
+
+
+def _explanation(match: Match) -> Explanation | None:
+    state, result = match.state, match.state.result
+    if result is None:
+        return None
+    episode = Episode(
+        task=state.task, history=state.history, game=match.game.name, outcome=result.outcome, reason=result.reason, seed=state.seed
+    )
+    return explain(match.game, episode)
+
+
+def _title(match: Match, explained: Explanation | None) -> str:
+    """Return how a game ended, as the visitor sees it."""
+    if explained is None:
+        return ""
+    outcome = explained.outcome
+    if outcome.fault is not None:
+        return "You broke a rule" if outcome.fault == match.human else "Your opponent broke a rule"
+    if match.human in outcome.winners:
+        return "You both win" if match.other in outcome.winners else "You win"
+    return "You lose" if outcome.winners else outcome.label.capitalize()
