@@ -1,4 +1,4 @@
-"""Episodes and training samples: the two row types, and reading them from our JSON lines and from upstream's JSON.
+"""Episodes and training samples: the two row types and their readers, for our JSON lines and upstream's JSON.
 
 One row of ``episodes.jsonl``:
 
@@ -33,7 +33,7 @@ TABOO_ROLES = ("attacker", "defender")
 
 
 class SampleType(StrEnum):
-    """What a training sample is for: offline RL, an SFT mix-in, or imitation."""
+    """The purpose of a training sample: offline RL, an SFT mix-in, or imitation."""
 
     RL = "rl"
     SFT = "sft"
@@ -42,7 +42,7 @@ class SampleType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlayerInfo:
-    """Who played a role: the model's name or path, and the sampling settings."""
+    """The player of a role: the model's name or path, and the sampling settings."""
 
     model: str
     sampling: dict[str, Any] = field(default_factory=dict)
@@ -142,7 +142,7 @@ def _checked(episode: Episode, place: str) -> Episode:
 
 
 def _check_taboo(episode: Episode, place: str) -> None:
-    """Check what the one game of old and foreign files needs; other games check their tasks when they start."""
+    """Check the only game of older and foreign files; other games check their tasks when they start."""
     task = _convert(episode.task.data, _TabooTask, place)
     if not task.target_word.strip():
         raise DataError(f"{place}: target_word is empty")
@@ -159,7 +159,7 @@ def episode_of(row: Mapping[str, Any], place: str) -> Episode:
 
 
 def _upgraded(row: Mapping[str, Any], place: str) -> Mapping[str, Any]:
-    """Return a row of schema 1, or of upstream, as one of today's schema."""
+    """Return a row of schema 1, or of upstream, as a row of the current schema."""
     if "task" in row:
         return row
     task = _convert(row, _TabooTask, place)
@@ -198,7 +198,7 @@ def _line_rows(path: Path, lines: Iterable[bytes], decoder: "msgspec.json.Decode
         place = f"{path}:{number}"
         try:
             row = decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):  # what is wrong is said by the slower way
+        except (msgspec.DecodeError, UnicodeDecodeError):  # the slower decoder names the fault
             row = _decode(line, place)
         yield place, row
 

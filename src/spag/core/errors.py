@@ -1,4 +1,4 @@
-"""Every error a user can cause, in one tree.
+"""The tree of errors that a user can cause.
 
     SpagError
     ├── ConfigError       a setting: unknown key, wrong value, unreadable config file

@@ -1,4 +1,4 @@
-"""The run folder's memory: which stage is done, with which settings and inputs.
+"""The manifest of a run folder: the stages that are done, with their settings and inputs.
 
 A stage's fingerprint covers its own settings and the fingerprints of the stages it builds on. A done stage with the same fingerprint is not
 run again; one whose fingerprint changed is an error that names the changed options, unless the caller forces it.
@@ -40,14 +40,14 @@ class Manifest:
             raise DataError(f"{path}: not a manifest: {error}; restore it or start a new run folder") from error
 
     def remember(self, name: str, measure: Callable[[], Any]) -> Any:
-        """Return what ``measure`` found out about this machine when the run began, so that a resumed run goes on with the same."""
+        """Return what ``measure`` found when the run began, so that a resumed run uses the same value."""
         if name not in self.measured:
             self.measured[name] = measure()
             self._save()
         return self.measured[name]
 
     def begin(self, stage: str, settings: Mapping[str, Any], inputs: Sequence[str] = ()) -> bool:
-        """Note that ``stage`` is about to run; return whether it needs to. Raises ``RunError`` when its settings changed."""
+        """Record that ``stage`` is about to run; return whether it needs to. Raises ``RunError`` when its settings changed."""
         fingerprint = self._fingerprint(settings, inputs)
         known = self.stages.get(stage)
         if known and known["fingerprint"] != fingerprint:

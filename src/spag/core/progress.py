@@ -1,4 +1,4 @@
-"""The seam between long work and whoever watches it: a reporter hands out trackers, and work tells a tracker how far it is."""
+"""Progress reports: a reporter hands out a tracker for each piece of long work, which updates it."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
@@ -8,7 +8,7 @@ class Tracker(Protocol):
     """One piece of long work."""
 
     def update(self, done: int, detail: str = "") -> None:
-        """Say how much is done, counted from the start, and the figure that matters right now."""
+        """Report how much is done, counted from the start, and the figure that matters now."""
 
 
 class Reporter(Protocol):
@@ -18,7 +18,7 @@ class Reporter(Protocol):
         """Begin a piece of work of ``total`` units, ``done`` of them finished in an earlier process."""
 
     def note(self, message: str) -> None:
-        """Tell one line of news."""
+        """Show a message of one line."""
 
 
 class _Silence:

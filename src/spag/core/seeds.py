@@ -1,4 +1,4 @@
-"""Seeds derived from what a thing is, never from when or where it happens."""
+"""Seed derivation: a seed depends on what it is for, never on time, place or order."""
 
 import hashlib
 

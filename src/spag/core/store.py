@@ -1,8 +1,8 @@
-"""Writing rows and files so that nothing finished is ever lost.
+"""Crash-safe files: JSON lines that are appended, files that are replaced, and a lock on a folder.
 
 ``JsonlStore`` appends: one ``write`` and one ``fsync`` a call, so a row is on disk before it counts; a torn last line (a crash in
-mid-write) is cut off when the file is opened again. ``write_atomically`` replaces: written beside, then renamed. ``FolderLock`` keeps a
-second process out of a run folder; the kernel frees it however the process dies.
+mid-write) is cut off when the file is opened again. ``write_atomically`` writes a file beside the old one and renames it. ``FolderLock``
+keeps a second process out of a run folder; the kernel frees it however the process dies.
 """
 
 import fcntl
@@ -33,7 +33,7 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 def cut_torn_line(path: Path) -> int:
-    """Cut an unfinished last line off ``path``; return how many bytes went. A missing file is fine. Raises ``StorageError``."""
+    """Cut an unfinished last line off ``path``; return how many bytes were cut. A missing file is fine. Raises ``StorageError``."""
     if not path.exists():
         return 0
     with storage_errors(path), path.open("rb+") as stream:
@@ -72,7 +72,7 @@ class JsonlStore:
                     written += os.write(self._descriptor, data[written:])
                 os.fsync(self._descriptor)
             except OSError:
-                with suppress(OSError):  # what cannot be cut off now is cut off at the next opening
+                with suppress(OSError):  # the next opening cuts it off otherwise
                     os.ftruncate(self._descriptor, size)
                 raise
 
@@ -131,7 +131,7 @@ def folder_beside(folder: Path) -> Iterator[Path]:
 
 
 def folder_identity(folder: Path) -> list[list[Any]]:
-    """Return what tells a folder's files from others: names, sizes and times of change, so that it may be moved."""
+    """Return the names, sizes and times of change of a folder's files, which identify it wherever it is moved."""
     return [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in sorted(folder.iterdir()) if file.is_file()]
 
 
@@ -151,7 +151,7 @@ def write_atomically(path: Path, data: str | bytes) -> None:
 
 
 def write_rows(path: Path, rows: Iterable[Any]) -> None:
-    """Replace ``path`` by JSON lines of ``rows``, written as they come; the old file stays when making a row fails."""
+    """Replace ``path`` by JSON lines of ``rows``, written as they come; the old file stays when a row cannot be made."""
     with _replacing(path) as stream:
         for row in rows:
             stream.write(_line(row))

@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Split(StrEnum):
-    """What a task is for: self-play and training, or evaluation only."""
+    """The use of a task: self-play and training, or evaluation only."""
 
     TRAIN = "train"
     HELD_OUT = "held_out"
@@ -19,7 +19,7 @@ class Split(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What one game is about: a word, a deal, a city. ``id`` is unique among a game's tasks; ``data`` is plain JSON."""
+    """The subject of one game: a word, a deal, a city. ``id`` is unique among a game's tasks; ``data`` is plain JSON."""
 
     id: str
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Utterance:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One way in which a game can end, and how tables, plots, report and page show it.
+    """One way a game can end, with its label and color in tables, plots, report and page.
 
     ``winners``: the roles that win; none in a draw, all of them where players cooperate. ``fault``: the role that broke a rule.
     ``color`` is ``#rrggbb``; ``rule`` is one sentence for people who ask why.
@@ -64,7 +64,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How a game ended. ``rewards`` are by role and need not sum to zero; ``length`` counts the utterances up to the end."""
+    """The end of a game. ``rewards`` are by role and need not sum to zero; ``length`` counts the utterances up to the end."""
 
     outcome: str
     rewards: Mapping[str, float]
@@ -84,7 +84,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one role may know: the utterances it heard, as it heard them, and facts of its own (a secret word, a card)."""
+    """The knowledge of one role: the utterances it heard, as it heard them, and facts of its own (a secret word, a card)."""
 
     role: str
     history: tuple[Utterance, ...]

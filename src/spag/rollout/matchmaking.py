@@ -1,7 +1,7 @@
-"""Who meets whom: the pairings of an arena, and the opponents of self-play.
+"""Matchmaking: the pairings of an arena and the opponents of self-play.
 
 An arena game's id is ``FIRST vs SECOND: TASK``, the players in the order of the game's roles, and its seed comes from (run seed, task)
-alone, so two models that speak the same way play the same game.
+alone, so two models with the same replies play the same game.
 """
 
 import random
@@ -42,7 +42,7 @@ def match_specs(pairing: Pairing, tasks: Sequence[Task], seed: int) -> list[Game
 def draw_opponents(
     specs: Sequence[GameSpec], learner: str, weights: Mapping[str, float], earlier: Sequence[str]
 ) -> dict[Pairing, list[GameSpec]]:
-    """Divide games by who plays them: ``learner``, in either role, and an opponent, both drawn by the game's own seed.
+    """Group games by players: ``learner``, in either role, and an opponent, both drawn by the game's own seed.
 
     ``weights`` are those of ``selfplay.opponents``: ``earlier`` stands for one of the names in ``earlier``, and for ``self`` while there is
     none.

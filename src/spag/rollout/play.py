@@ -1,4 +1,4 @@
-"""Playing games into a file: engines are opened for the players' models, here or on a Ray cluster, and finished games are appended."""
+"""Play into a file: opens engines for the players' models, here or on a Ray cluster, and appends finished games."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PlayerConfig:
-    """Who plays a role: the name for the record, the model, and how it samples."""
+    """The player of a role: its name for the record, its model and its sampling."""
 
     name: str
     model: ModelConfig
@@ -33,7 +33,7 @@ class PlayerConfig:
 
 @dataclass(frozen=True, slots=True)
 class PlaySetup:
-    """What games are played with besides players: the game, the engines' settings, and where progress is reported."""
+    """Everything but the players: the game, the engines' settings, and the reporter of progress."""
 
     game: Game
     engine: EngineConfig
@@ -96,7 +96,7 @@ def open_players(
     stack: ExitStack,
     note: Callable[[str], None] = logger.info,
 ) -> dict[str, Player]:
-    """Open the engines of all players; ``stack`` closes them. Raises what the opening of a model raises."""
+    """Open the engines of all players; ``stack`` closes them. Raises what opening a model raises."""
     bots = {role: player.model.name for role, player in players.items() if player.model.name.startswith(BOT_PREFIX)}
     engines: dict[str, Engine] = {role: BotEngine(bot_of(game, name), concurrency=engine.concurrency) for role, name in bots.items()}
     models = {role: player.model for role, player in players.items() if role not in bots}

@@ -1,8 +1,8 @@
-"""Many games in flight over one or two engines.
+"""The runner: many games in flight over one or two engines.
 
-Each game is a small state machine that always waits for one utterance, so the loop is: ask for the next utterance of every game, take what
-comes back in whatever order, apply it, and start a new game when one ends. A game's draws depend on its own seed alone, not on which games
-run beside it.
+Each game is a small state machine that always waits for one utterance. The loop requests the next utterance of every game, applies
+completions in whatever order they come back, and starts a new game when one ends. A game's draws depend on its own seed alone, not on
+which games run beside it.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ EMPTY_RETRIES = 2
 
 @dataclass(frozen=True, slots=True)
 class Player:
-    """A role's model: the engine that generates for it, its name for the record, and how it samples."""
+    """The player of a role: the engine that generates for it, its model's name for the record, and its sampling."""
 
     engine: Engine
     model: str
@@ -60,12 +60,12 @@ def game_specs(tasks: Iterable[Task], repeats: int, seed: int) -> list[GameSpec]
 
 
 def prompt_digest(prompt: str) -> str:
-    """Return a short hash by which the prompt of an utterance is recognised."""
+    """Return a short hash that identifies the prompt of an utterance."""
     return hashlib.sha256(prompt.encode()).hexdigest()[:12]
 
 
 def next_request(id: str, game: Game, state: State, seed: int, attempt: int, sampling: Sampling) -> Request:
-    """Return what to ask of the player to move; the draw depends on the game's seed, the position and the attempt alone."""
+    """Return the request to the player to move; the draw depends on the game's seed, the position and the attempt alone."""
     role = game.to_move(state)
     assert role is not None
     observation = game.observe(state, role)
@@ -108,7 +108,7 @@ class Runner:
 
     @property
     def capacity(self) -> int:
-        """How many more games there is room for."""
+        """The number of games that may still start."""
         return (self._in_flight or sum(engine.concurrency for engine in self._engines)) - len(self.running)
 
     def start(self, spec: GameSpec) -> None:
@@ -189,7 +189,7 @@ def play(
     """Yield episodes of ``game`` (by default Adversarial Taboo) as they finish, in no particular order.
 
     ``in_flight`` games run at once; by default as many as the engines can work on together. A sampled utterance that comes back empty is
-    sampled again up to twice; then it stands, and the game goes on.
+    sampled again up to twice; after that it stays empty, and the game goes on.
     """
     for batch in play_batches(game or get(DEFAULT), specs, players, stats or PlayStats(), in_flight):
         yield from batch
@@ -198,7 +198,7 @@ def play(
 def play_batches(
     game: Game, specs: Iterable[GameSpec], players: Mapping[str, Player], stats: PlayStats, in_flight: int | None = None
 ) -> Iterator[list[Episode]]:
-    """As ``play``, with the games that end at the same time together."""
+    """Yield what ``play`` does, with games that end at the same time in one list."""
     runner, queue = Runner(game, players, stats, in_flight), iter(specs)
     while True:
         for spec in islice(queue, runner.capacity):

@@ -1,4 +1,4 @@
-"""Playing games into a file: resumable, one row a finished game, nothing played twice."""
+"""The writer of episode files: resumable, one row per finished game, nothing played twice."""
 
 import time
 from collections import Counter
@@ -17,13 +17,13 @@ from spag.rollout.runner import GameSpec, PlayStats
 PlayThem = Callable[[Sequence[GameSpec], PlayStats, ExitStack], Iterator[Sequence[Episode]]]
 """Plays games here or elsewhere: yields episodes as they finish, counts in the stats, and puts clean-up on the stack.
 
-Those that finish together come together, and cost one wait for the disk.
+Games that finish together are stored with one sync.
 """
 
 
 @dataclass(slots=True)
 class PlaySummary:
-    """What is in the file now, and what this process added to it."""
+    """Totals of a file, and of what this process added to it."""
 
     games: int = 0
     played_now: int = 0

@@ -1,4 +1,4 @@
-"""Joining a Ray cluster, and what it has."""
+"""The connection to a Ray cluster, and its nodes."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ LOCAL = "local"
 
 @contextmanager
 def connected(address: str) -> Iterator[None]:
-    """Be a driver of the cluster at ``address`` (``local`` starts one on this machine); an open connection is used and left open.
+    """Connect to the cluster at ``address`` (``local`` starts one on this machine); an open connection is used and left open.
 
     Raises ``ConfigError`` when there is none.
     """
@@ -40,7 +40,7 @@ def connected(address: str) -> Iterator[None]:
 
 
 def _check_reachable(address: str) -> None:
-    """Ray itself tries a dead address for minutes."""
+    """Check the address first, because Ray retries a dead one for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdigit():
         try:

@@ -1,4 +1,4 @@
-"""Who plays which games: small leases, taken back from an engine that is lost. Pure bookkeeping, no Ray.
+"""The ledger of games leased to engines; a lost engine's leases go to others. Pure bookkeeping, no Ray.
 
 An engine holds at most ``most`` games, and near the end no more than its equal share of what is left, so that all engines end together.
 A game is counted once: what a lost engine sends late is refused.
@@ -37,11 +37,11 @@ class Ledger:
         return given
 
     def finish(self, engine: int, game: str) -> bool:
-        """Note a finished game; false when ``engine`` does not hold it (any more)."""
+        """Record a finished game; false when ``engine`` does not hold it (any more)."""
         return self._leased.get(engine, {}).pop(game, None) is not None
 
     def take_back(self, engine: int) -> int:
-        """Let others play what ``engine`` holds, first of all; return how many games that are."""
+        """Return the games of ``engine`` to the front of the queue; return how many there are."""
         lost = self._leased.pop(engine, {})
         self._waiting.extendleft(reversed(lost.values()))
         return len(lost)

@@ -1,8 +1,8 @@
 """Self-play on Ray: one engine actor a GPU (or group of them), small leases out, finished games back to one writer.
 
-The games and their seeds are those of one machine, whoever plays them. An actor that dies, or brings no game for ``cluster.deadline``
-seconds, is replaced and its games are played again elsewhere; a dead driver resumes from its file. The driver takes what has come before it
-hands out more, so a slow disk slows the engines instead of filling memory.
+The games and their seeds are those of one machine, whoever plays them. An actor that dies, or finishes no game for ``cluster.deadline``
+seconds, is replaced and its games are played again elsewhere; a dead driver resumes from its file. The driver stores what has arrived
+before it hands out more, so a slow disk slows the engines instead of filling memory.
 """
 
 import time
@@ -24,12 +24,12 @@ from spag.rollout.ray.ledger import Ledger
 from spag.rollout.ray.worker import Finished, PlayJob, PlayWorker
 from spag.rollout.runner import GameSpec, PlayStats
 
-_AHEAD = 2  # calls under way on each worker
-_LOSSES = 3  # of each worker, on average, without a finished game between them, end the play
+_AHEAD = 2  # calls in flight on each worker
+_LOSSES = 3  # lost workers per slot without a finished game in between: play ends
 
 
 class _Phase(Enum):
-    """What a worker is at: its process starts (or waits for room), its engines open, it plays."""
+    """The phase of a worker: its process starts (or waits for room), its engines open, it plays."""
 
     STARTING = auto()
     OPENING = auto()
@@ -57,8 +57,8 @@ def play_on_ray(
 ) -> Iterator[list[Episode]]:
     """Start the workers, which ``stack`` stops, and yield episodes as they finish anywhere.
 
-    ``cluster.address`` must be set. Raises ``ConfigError`` when there is no cluster or nothing in it can play, what the opening of a model
-    raises, and ``EngineError`` when engines are lost again and again without finishing a game.
+    ``cluster.address`` must be set. Raises ``ConfigError`` when there is no cluster or nothing in it can play, what opening a model raises,
+    and ``EngineError`` when engines are lost again and again without finishing a game.
     """
     assert cluster.address is not None
     stack.enter_context(connected(cluster.address))
@@ -93,7 +93,7 @@ class WorkerPool:
             self._replace_hung()
 
     def close(self) -> None:
-        """Stop all workers; engines that work in processes of their own get a moment to end them."""
+        """Stop all workers; engines with processes of their own get a moment to end them."""
         closing = [worker.actor.close.remote() for worker in self.workers if worker.phase is _Phase.PLAYING]
         if closing:
             ray.wait(closing, num_returns=len(closing), timeout=5.0)
@@ -109,14 +109,14 @@ class WorkerPool:
         self.workers.append(_Worker(self._numbers, actor, deque([actor.ready.remote(), actor.open.remote(self.job)])))
 
     def _ready_workers(self) -> list[_Worker]:
-        """Wait a second at most for anything from anyone."""
+        """Return the workers whose first call has finished; waits a second at most."""
         first = {worker.calls[0]: worker for worker in self.workers if worker.calls}
         ready, rest = ray.wait(list(first), num_returns=1, timeout=1.0)
         more, _ = ray.wait(rest, num_returns=len(rest), timeout=0.0) if rest else ([], [])
         return [first[ref] for ref in (*ready, *more)]
 
     def _receive(self, worker: _Worker) -> list[Episode]:
-        """Take one answer of a worker, keep it busy, and return the games that it brought."""
+        """Take one result of a worker, submit its next turns, and return the games it finished."""
         try:
             answer = ray.get(worker.calls.popleft())
         except RayTaskError as error:
@@ -124,7 +124,7 @@ class WorkerPool:
                 self._replace(worker, first_line(error.cause))
                 return []
             if isinstance(error.cause, SpagError):
-                raise error.cause from None  # a model that does not load here loads nowhere
+                raise error.cause from None  # a model that does not load on one node loads on none
             raise
         except RayError as error:
             self._replace(worker, f"{type(error).__name__}: {first_line(error, 150)}")
@@ -142,7 +142,7 @@ class WorkerPool:
         return episodes
 
     def _submit(self, worker: _Worker) -> None:
-        """Keep ``_AHEAD`` turns under way while the worker holds games."""
+        """Keep ``_AHEAD`` turns in flight while the worker holds games."""
         if worker.phase is not _Phase.PLAYING:
             return
         while len(worker.calls) < _AHEAD:
@@ -166,7 +166,7 @@ class WorkerPool:
                 self._submit(worker)  # games have come back from a lost worker
 
     def _replace(self, worker: _Worker, why: str) -> None:
-        """Replace a worker that is dead or hangs."""
+        """Replace a dead or hanging worker."""
         self.losses += 1
         ray.kill(worker.actor)
         self.workers.remove(worker)
@@ -178,7 +178,7 @@ class WorkerPool:
 
 
 def _layout(job: PlayJob, cluster: ClusterConfig) -> tuple[int, dict[str, float]]:
-    """Return how many workers there are, and what each one takes. Raises ``ConfigError``."""
+    """Return the number of workers and the resources of each. Raises ``ConfigError``."""
     machines = nodes()
     if job.gpus and any("GPU" in machine for machine in machines):
         fitting = sum(int(machine.get("GPU", 0)) // job.gpus for machine in machines)

@@ -1,4 +1,4 @@
-"""Weights on their way to engines of other nodes, through storage that all nodes see: a folder or any fsspec URL.
+"""Transfer of weights to the engines of other nodes, through storage that all nodes see: a folder or any fsspec URL.
 
 A checkpoint is stored under a name of its own, made from its files' names, sizes and times of change; the list of its files is written
 last, so that a half-written copy is never loaded. Weights never pass through Ray.
@@ -21,7 +21,7 @@ _SHARED = "shared:"
 
 
 def publish(model: ModelConfig, storage: str) -> ModelConfig:
-    """Copy a local folder's weights to ``storage`` unless they are there; models of other names stay as they are.
+    """Copy a local folder's weights to ``storage`` unless they are there; other models are returned unchanged.
 
     Raises ``ConfigError`` for a storage URL of an unknown kind, ``StorageError`` when it cannot be written.
     """

@@ -1,7 +1,7 @@
-"""The Ray actor that plays: it opens engines once and keeps games in flight over them until its driver lets go.
+"""The Ray actor that plays: it opens engines once and keeps games in flight over them until its driver ends.
 
-The driver calls ``turn`` again and again, with new games and for finished ones; two calls are always under way, so that an engine never
-waits for the network.
+Each call of ``turn`` brings new games and returns finished ones; two calls are always in flight, so that an engine never waits for the
+network.
 """
 
 import time
@@ -15,12 +15,12 @@ from spag.games.base import Game
 from spag.rollout.runner import GameSpec, Player, PlayStats, Runner
 
 BEAT_S = 0.2
-"""A turn takes at least so long while games are in flight, so that fast engines send many games in one message."""
+"""Minimum duration of a turn while games are in flight, so that fast engines send many games in one message."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlayJob:
-    """What every worker is told. ``gpus`` are those that one worker needs where the cluster has any."""
+    """The job of every worker. ``gpus``: how many one worker needs, where the cluster has any."""
 
     open_players: Callable[[ExitStack], Mapping[str, Player]]
     game: Game
@@ -30,14 +30,14 @@ class PlayJob:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What one turn brought."""
+    """The result of one turn."""
 
     episodes: list[Episode]
     stats: PlayStats
 
 
 class PlayWorker:
-    """Plays on its node."""
+    """Plays games on its node."""
 
     def __init__(self) -> None:
         self._waiting: deque[GameSpec] = deque()
@@ -45,14 +45,14 @@ class PlayWorker:
         self._runner: Runner | None = None
 
     def ready(self) -> None:
-        """Return as soon as the process runs, which tells a node that is full from an engine that is slow to open."""
+        """Return as soon as the process runs: that tells a full node from an engine that is slow to open."""
 
     def open(self, job: PlayJob) -> None:
         """Open the engines. Raises ``SpagError``."""
         self._runner = Runner(job.game, job.open_players(self._stack), PlayStats(), job.in_flight)
 
     def turn(self, specs: Sequence[GameSpec]) -> Finished:
-        """Take on ``specs`` and play until a game is finished, or nothing is left. Raises ``EngineError``."""
+        """Add ``specs`` and play until a game is finished, or nothing is left. Raises ``EngineError``."""
         assert self._runner is not None
         runner, began, episodes = self._runner, time.monotonic(), list[Episode]()
         self._waiting.extend(specs)
@@ -66,5 +66,5 @@ class PlayWorker:
         return Finished(episodes, stats)
 
     def close(self) -> None:
-        """Free the engines and what they started."""
+        """Close the engines and everything they started."""
         self._stack.close()
