@@ -16,9 +16,10 @@ else:
 
 @pytest.fixture(scope="package")
 def cluster() -> "Iterator[Cluster]":
-    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    here = Path(__file__).parent
+    path = os.pathsep.join([str(here), str(here.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", path)  # the nodes' workers import scripted_players
+        patch.setenv("PYTHONPATH", path)  # the nodes' workers import scripted_players and taboo_games
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         started = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
         for _ in range(2):

@@ -12,10 +12,10 @@ import sys
 import time
 from pathlib import Path
 
-from games import a_trainer, games_in, lines, plays, wait_for_lines, wait_until
 from ray.cluster_utils import Cluster
 from rich.console import Console
 from safetensors.torch import load_file
+from watching import a_trainer, games_in, lines, plays, wait_for_lines, wait_until
 
 SETTINGS = (
     "model.dtype=float32", "imitation.training.processes=2", "imitation.training.micro_batch_size=4",

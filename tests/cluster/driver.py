@@ -12,10 +12,11 @@ from spag.config.schema import ClusterConfig
 from spag.core.episodes import Episode
 from spag.rollout.ray.play import play_on_ray
 from spag.rollout.ray.worker import PlayJob
-from spag.rollout.runner import GameSpec, PlayRules, PlayStats, game_specs
+from spag.rollout.runner import GameSpec, PlayStats, game_specs
 from spag.rollout.writer import PlaySummary, collect_episodes
+from taboo_games import TABOO, task_of
 
-SPECS = game_specs(["river", "bread", "piano", "garden", "window", "winter"], 10, seed=3)
+SPECS = game_specs(map(task_of, ["river", "bread", "piano", "garden", "window", "winter"]), 10, seed=3)
 
 
 def play_into(path: Path, address: str, job: PlayJob, specs: Sequence[GameSpec] = SPECS, **cluster: float) -> PlaySummary:
@@ -24,9 +25,9 @@ def play_into(path: Path, address: str, job: PlayJob, specs: Sequence[GameSpec] 
     def play_them(left: Sequence[GameSpec], stats: PlayStats, stack: ExitStack) -> Iterator[list[Episode]]:
         return play_on_ray(left, job, config, stats, stack, print)
 
-    return collect_episodes(path, specs, play_them)
+    return collect_episodes(path, specs, play_them, TABOO)
 
 
 if __name__ == "__main__":
     address, notes, path, latency_s = sys.argv[1:]
-    play_into(Path(path), address, PlayJob(partial(scripted, Path(notes), float(latency_s)), PlayRules()))
+    play_into(Path(path), address, PlayJob(partial(scripted, Path(notes), float(latency_s)), TABOO))

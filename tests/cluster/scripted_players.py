@@ -10,8 +10,8 @@ from pathlib import Path
 from spag.core.errors import EngineError, ModelError
 from spag.engines.base import Completion, Request, Sampling
 from spag.engines.scripted import ScriptedEngine
-from spag.games.taboo.types import Role
 from spag.rollout.runner import Player
+from taboo_games import ROLES
 
 LINES = ["Tell me about your day.", "I know the word! It is `river`!", "I had bread on the train.", "No idea.", "The winter was long."]
 
@@ -40,26 +40,26 @@ class BrokenEngine(ScriptedEngine):
         raise EngineError("the endpoint is gone")
 
 
-def scripted(notes: Path, latency_s: float, stack: ExitStack, together: int = 1) -> Mapping[Role, Player]:
+def scripted(notes: Path, latency_s: float, stack: ExitStack, together: int = 1) -> Mapping[str, Player]:
     """Play once ``together`` workers have opened, each of which leaves its process number in ``notes``."""
     (notes / str(os.getpid())).touch()
     while len(opened(notes)) < together:
         time.sleep(0.02)
     engine = ScriptedEngine(chatter, concurrency=4, latency_s=latency_s)
-    return dict.fromkeys(Role, Player(engine, "chatter", Sampling()))
+    return dict.fromkeys(ROLES, Player(engine, "chatter", Sampling()))
 
 
 def opened(notes: Path) -> list[int]:
     return [int(note.name) for note in notes.iterdir() if note.name.isdigit()]
 
 
-def hanging(mark: Path, stack: ExitStack) -> Mapping[Role, Player]:
-    return dict.fromkeys(Role, Player(HangingEngine(mark), "chatter", Sampling()))
+def hanging(mark: Path, stack: ExitStack) -> Mapping[str, Player]:
+    return dict.fromkeys(ROLES, Player(HangingEngine(mark), "chatter", Sampling()))
 
 
-def broken(stack: ExitStack) -> Mapping[Role, Player]:
-    return dict.fromkeys(Role, Player(BrokenEngine(chatter), "chatter", Sampling()))
+def broken(stack: ExitStack) -> Mapping[str, Player]:
+    return dict.fromkeys(ROLES, Player(BrokenEngine(chatter), "chatter", Sampling()))
 
 
-def missing(stack: ExitStack) -> Mapping[Role, Player]:
+def missing(stack: ExitStack) -> Mapping[str, Player]:
     raise ModelError("nowhere: no such model")

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from games import games_in, kill_in_play, wait_for_lines
 from ray.cluster_utils import Cluster
+from watching import games_in, kill_in_play, wait_for_lines
 
-pytestmark = [pytest.mark.model, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.model, pytest.mark.cluster, pytest.mark.timeout(1800)]
 SETTINGS = (
-    "model.prompt_style=chat", "model.dtype=float32", "game.max_turns=2", "engine.concurrency=2", "cluster.lease=1", "words.source=shipped",
-    "selfplay.attacker.max_new_tokens=6", "selfplay.defender.max_new_tokens=6",
+    "model.prompt_style=chat", "model.dtype=float32", "game.max_turns=2", "engine.concurrency=2", "cluster.lease=1", "game.words=shipped",
+    "selfplay.sampling.max_new_tokens=6",
 )  # fmt: skip
 
 

@@ -13,27 +13,29 @@ from typing import Any
 import pytest
 import ray
 from driver import SPECS, play_into
-from games import games_in, kill_in_play, wait_for_lines, wait_until
 from ray.cluster_utils import Cluster
 from scripted_players import broken, chatter, hanging, missing, opened, scripted
+from watching import games_in, kill_in_play, wait_for_lines, wait_until
 
 from spag.core.episodes import Episode, read_episodes
 from spag.core.errors import ConfigError, EngineError, ModelError
 from spag.engines.base import Sampling
 from spag.engines.scripted import ScriptedEngine
-from spag.games.taboo.types import Role
 from spag.rollout.ray.worker import PlayJob
-from spag.rollout.runner import Player, PlayRules, play
+from spag.rollout.runner import Player, play
+from taboo_games import ROLES, TABOO
 
 Capture = pytest.CaptureFixture[str]
 HERE = Path(__file__).parent
-RULES = PlayRules()
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:Tip. In future versions of Ray:FutureWarning")
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:Tip. In future versions of Ray:FutureWarning"),
+]
 
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, Episode]:
-    players = dict.fromkeys(Role, Player(ScriptedEngine(chatter), "chatter", Sampling()))
+    players = dict.fromkeys(ROLES, Player(ScriptedEngine(chatter), "chatter", Sampling()))
     return {episode.id: episode for episode in play(SPECS, players)}
 
 
@@ -49,7 +51,7 @@ def when_played(path: Path, games: int, act: Callable[[], Any]) -> threading.Thr
 
 
 def test_the_games_are_those_of_one_machine(cluster: Cluster, alone: dict[str, Episode], tmp_path: Path) -> None:
-    summary = play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(partial(scripted, tmp_path, 0.01, together=3), RULES))
+    summary = play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(partial(scripted, tmp_path, 0.01, together=3), TABOO))
     assert games_in(tmp_path / "e.jsonl") == alone
     assert len(opened(tmp_path)) == 3  # a worker a node
     assert summary.stats.utterances == sum(len(episode.history) for episode in alone.values())
@@ -61,7 +63,7 @@ def test_a_killed_worker_is_replaced(cluster: Cluster, alone: dict[str, Episode]
         os.kill(opened(tmp_path)[0], signal.SIGKILL)
 
     killer = when_played(tmp_path / "e.jsonl", 5, kill)
-    play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(partial(scripted, tmp_path, 0.1), RULES), workers=1)
+    play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(partial(scripted, tmp_path, 0.1), TABOO), workers=1)
     killer.join()
     assert games_in(tmp_path / "e.jsonl") == alone
     assert "was lost (" in capsys.readouterr().out
@@ -70,7 +72,7 @@ def test_a_killed_worker_is_replaced(cluster: Cluster, alone: dict[str, Episode]
 
 def test_a_killed_node_costs_no_game(cluster: Cluster, doomed: Any, alone: dict[str, Episode], tmp_path: Path, capsys: Capture) -> None:
     killer = start(lambda: kill_in_play(cluster, doomed))
-    play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(partial(scripted, tmp_path, 0.1), RULES))
+    play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(partial(scripted, tmp_path, 0.1), TABOO))
     killer.join()
     assert games_in(tmp_path / "e.jsonl") == alone
     said = capsys.readouterr().out
@@ -79,7 +81,7 @@ def test_a_killed_node_costs_no_game(cluster: Cluster, doomed: Any, alone: dict[
 
 
 def test_a_worker_that_hangs_is_replaced(cluster: Cluster, alone: dict[str, Episode], tmp_path: Path) -> None:
-    play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(partial(hanging, tmp_path / "mark"), RULES), deadline=40.0)
+    play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(partial(hanging, tmp_path / "mark"), TABOO), deadline=12.0)
     assert (tmp_path / "mark").exists()
     assert games_in(tmp_path / "e.jsonl") == alone
 
@@ -99,16 +101,16 @@ def test_a_killed_driver_resumes(cluster: Cluster, alone: dict[str, Episode], tm
 
 def test_engines_that_fail_for_ever_end_the_play(cluster: Cluster, tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="lost without a finished game between them; the last one: the endpoint is gone"):
-        play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(broken, RULES), workers=2)
+        play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(broken, TABOO), workers=2)
 
 
 def test_a_model_that_is_not_there_is_one_line(cluster: Cluster, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"^nowhere: no such model$"):
-        play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(missing, RULES))
+        play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(missing, TABOO))
 
 
 def test_workers_that_find_no_room_are_an_error(cluster: Cluster, tmp_path: Path) -> None:
-    job = PlayJob(partial(scripted, tmp_path, 0.0), RULES)
+    job = PlayJob(partial(scripted, tmp_path, 0.0), TABOO)
     for_ever = [sys.executable, str(HERE / "driver.py"), cluster.address, str(tmp_path), str(tmp_path / "b.jsonl"), "600"]
     blocker = subprocess.Popen(for_ever)
     try:
@@ -122,4 +124,4 @@ def test_workers_that_find_no_room_are_an_error(cluster: Cluster, tmp_path: Path
 
 def test_no_cluster_at_the_address(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cluster\.address=127\.0\.0\.1:1: no Ray cluster answers there"):
-        play_into(tmp_path / "e.jsonl", "127.0.0.1:1", PlayJob(partial(scripted, tmp_path, 0.0), RULES))
+        play_into(tmp_path / "e.jsonl", "127.0.0.1:1", PlayJob(partial(scripted, tmp_path, 0.0), TABOO))

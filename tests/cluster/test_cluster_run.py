@@ -11,15 +11,14 @@ from typing import Any
 
 import pytest
 import torch
-from games import a_trainer, games_in, kill_in_play, wait_for_lines
 from ray.cluster_utils import Cluster
 from safetensors.torch import load_file
+from watching import a_trainer, games_in, kill_in_play, wait_for_lines
 
 CONFIG = """
 iterations: 1
 model: {name: MODEL, dtype: float32, device: cpu}
-game: {max_turns: 2}
-words: {source: shipped}
+game: {max_turns: 2, words: shipped}
 engine: {concurrency: 2}
 imitation:
   max_episodes: 4
@@ -27,9 +26,8 @@ imitation:
     {learning_rate: 1.0e-3, global_batch_size: 16, micro_batch_size: 4, max_length: 256, gradient_checkpointing: false, save_steps: 4,
      processes: 2}
 selfplay:
-  words: 150
-  attacker: {max_new_tokens: 16}
-  defender: {max_new_tokens: 16}
+  tasks: 150
+  sampling: {max_new_tokens: 16}
 rewards: {tie_reward: 0.5}
 offline_rl: *training
 cluster: {lease: 2}
@@ -55,6 +53,7 @@ def run_till_trained(config: Path, folder: Path, *more: str) -> None:
             time.sleep(0.1)
 
 
+@pytest.mark.cluster
 @pytest.mark.timeout(1800)
 def test_a_run_survives_a_node_and_a_process(cluster: Cluster, doomed: Any, model_folder: Path, tmp_path: Path) -> None:
     config, folder, alone = tmp_path / "config.yaml", tmp_path / "cluster", tmp_path / "alone"

@@ -5,8 +5,9 @@ from hypothesis import strategies as st
 
 from spag.rollout.ray.ledger import Ledger
 from spag.rollout.runner import GameSpec
+from taboo_games import task_of
 
-SPECS = [GameSpec(f"g{number}", "river", number) for number in range(30)]
+SPECS = [GameSpec(f"g{number}", task_of("river"), number) for number in range(30)]
 MOVES = st.lists(st.tuples(st.sampled_from(["lease", "finish", "lose", "late"]), st.integers(0, 3), st.integers(0, 29)), max_size=80)
 
 
