@@ -63,12 +63,14 @@ def test_every_game_has_its_tables(name: str, tmp_path: Path, capsys: pytest.Cap
         specs = match_specs(pairing, game.tasks(Split.HELD_OUT, 3, 0), 0)
         by_role = {role: Player(players[one].engine, one, Sampling()) for role, one in zip(game.roles, pairing.players, strict=True)}
         games += play(specs, by_role, game=game)
-    (tmp_path / "results.json").write_text(json.dumps(arena_report(games, game)))
+    yardsticks = {"iteration-0": {"legal_mass": 0.5}, "iteration-1": {"legal_mass": 0.25, "exploitability": 0.125}}
+    (tmp_path / "results.json").write_text(json.dumps({**arena_report(games, game), "yardsticks": yardsticks}))
     print_arena(tmp_path / "results.json")
     text = " ".join(" ".join(shown(capsys)).split())
     assert "% " + " / ".join(outcome.label for outcome in game.outcomes.values()) in text
     assert f"As {game.roles[1]} (held-out tasks" in text
     assert ("Elo rating" in text) == any(len(outcome.winners) == 1 for outcome in game.outcomes.values())
+    assert text.endswith("player legal mass exploitability " + "─" * 39 + " iteration-0 0.500 - iteration-1 0.250 0.125")
     print_outcomes(game, (game.replay(episode.task, episode.history) for episode in games))
     counts = {line.rpartition("  ")[0].strip(): line for line in shown(capsys)}
     assert "18 games" in next(iter(counts.values()))

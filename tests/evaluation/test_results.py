@@ -26,7 +26,9 @@ def written(path: Path, data: Any) -> Path:
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
-    assert load_results(written(tmp_path / "results.json", RESULTS)) == RESULTS
+    assert load_results(written(tmp_path / "results.json", RESULTS)) == {**RESULTS, "yardsticks": {}}
+    exact = {**RESULTS, "yardsticks": {"a": {"exploitability": 0.25}}}
+    assert load_results(written(tmp_path / "results.json", exact)) == exact
     assert load_health(written(tmp_path / "health.json", HEALTH)) == HEALTH
 
 

@@ -91,6 +91,10 @@ def print_arena(path: Path) -> None:
         ratings = [(row["name"], _interval(row["points"], row["low"], row["high"])) for row in results["ratings"]]
         _print_rows("Elo rating (95 % interval)", ("player", "points over the first"), ratings)
     _print_paired(game, results["paired"])
+    yardsticks = results["yardsticks"]
+    names = list(dict.fromkeys(name for figures in yardsticks.values() for name in figures))
+    exact = [(player, *(f"{figures[name]:.3f}" if name in figures else "-" for name in names)) for player, figures in yardsticks.items()]
+    _print_rows("Exact figures of each model's policy", ("player", *(name.replace("_", " ") for name in names)), exact)
 
 
 def _print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

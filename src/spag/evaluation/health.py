@@ -219,4 +219,4 @@ def _outcome_shares(shares: Mapping[str, float], game: Game) -> Iterator[tuple[f
 
 
 def _the(role: str) -> str:
-    return role if "_" in role else f"the {role}"  # player_0 is a name
+    return role if "_" in role else f"the {role}"  # a numbered player is a name

@@ -5,7 +5,7 @@ The older format had no ``game``, called tasks ``words``, and named outcomes and
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import msgspec
 
@@ -31,6 +31,7 @@ class _Arena(TypedDict):
     pairs: list[PairComparison]
     matrix: list[MatrixCell]
     paired: list[RoleComparison]
+    yardsticks: NotRequired[dict[str, dict[str, float]]]
 
 
 class _Health(TypedDict):
@@ -51,13 +52,16 @@ class _Health(TypedDict):
 
 
 def load_results(path: Path) -> Json:
-    """Return what ``arena_report`` gave. Raises ``DataError`` naming file and field."""
+    """Return what ``arena_report`` gave, and ``yardsticks``: exact figures of policies by player, if any.
+
+    Raises ``DataError`` naming file and field.
+    """
     results = _load(path, _Arena, _upgraded_arena)
     game = _game(path, results)
     _check_names(path, (row["role"] for row in (*results["roles"], *results["paired"])), game.roles)
     _check_names(path, (name for cell in results["matrix"] for name in cell["outcomes"]), game.outcomes)
     _check_names(path, (row["outcome"] for row in results["paired"]), game.outcomes)
-    return results
+    return {"yardsticks": {}, **results}
 
 
 def load_health(path: Path) -> Json:
