@@ -1,6 +1,6 @@
-"""Training: imitation and offline RL, on transformers' Trainer. ``train`` is the way in.
+"""Training: imitation and offline RL, on transformers' Trainer. ``train`` is the entry point.
 
-The names below load on first use: they import torch, and a run that has nothing left to train does without.
+The names below load on first use: they import torch, which a run with nothing left to train does not need.
 """
 
 from importlib import import_module

@@ -1,8 +1,8 @@
 """Attention over packed rows (``packing.py``), registered with transformers under ``ATTENTION``.
 
 Each span of the row is one call of torch's scaled dot product attention: its queries against its ancestors' keys and its own. Nothing is
-computed for tokens that do not see each other, which one masked call for the whole row would do. Works on every device; models take part by
-handing ``packed_spans`` through to their attention function, as those of transformers do.
+computed for tokens that do not see each other, unlike in one masked call for the whole row. Works on every device, for models
+that pass ``packed_spans`` on to their attention function, as those of transformers do.
 """
 
 from bisect import bisect_left
@@ -43,7 +43,7 @@ def packed_attention(
 
 
 def spans_on(spans: list[Span], device: torch.device, dtype: torch.dtype) -> list[Span]:
-    """Return ``spans`` with masks as the kernels like them best: numbers to add to the scores, in the type of computation."""
+    """Return ``spans`` with additive masks in the dtype of computation, which the kernels run fastest."""
 
     def added(mask: Tensor | None) -> Tensor | None:
         return mask if mask is None else torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, -torch.inf).to(device)[None, None]
@@ -52,7 +52,7 @@ def spans_on(spans: list[Span], device: torch.device, dtype: torch.dtype) -> lis
 
 
 def _ancestors(span: Span, starts: list[int]) -> Iterator[int]:
-    """Yield which spans (they begin at ``starts``) are the context of ``span``: each stretch of it is one whole span or several."""
+    """Yield the indices of the spans (they begin at ``starts``) in the context of ``span``: each stretch is one or more whole spans."""
     for first, last in span.context:
         yield from range(bisect_left(starts, first), bisect_left(starts, last))
 
@@ -62,7 +62,7 @@ def _joined(pieces: Sequence[Tensor], chosen: list[int]) -> Tensor:
 
 
 def _no_mask(*_: Any, **__: Any) -> None:
-    """Packed rows bring their own masks."""
+    """Return no mask: packed rows bring their own."""
 
 
 AttentionInterface.register(ATTENTION, packed_attention)

@@ -1,5 +1,4 @@
-"""What happens around the optimiser steps: the reference pass before the first one, progress and metrics after each, a marker behind each
-checkpoint; and where metrics go besides metrics.jsonl.
+"""Callbacks around the optimiser steps: the reference pass, progress, metrics, complete checkpoints, and trackers of experiments.
 """
 
 import time
@@ -20,11 +19,11 @@ from spag.training.state import finish_checkpoint
 from spag.training.trainers import PolicyTrainer
 
 REFERENCE_BATCH = 4
-"""How many times larger batches are without gradients."""
+"""Factor by which batches without gradients are larger."""
 
 
 class Phase(StrEnum):
-    """What a ``TrainProgress`` counts: samples of the reference pass, or optimiser steps."""
+    """The unit of a ``TrainProgress``: samples of the reference pass, or optimiser steps."""
 
     REFERENCE = "reference"
     TRAINING = "training"
@@ -32,7 +31,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TrainProgress:
-    """How far a training is. ``loss`` is ``None`` in the reference phase; ``eta_s`` is the rest of the phase in seconds."""
+    """The progress of training. ``loss`` is ``None`` in the reference phase; ``eta_s`` is the rest of the phase in seconds."""
 
     phase: Phase
     step: int
@@ -146,7 +145,7 @@ def integrations(names: Sequence[str], folder: Path, resume_step: int) -> list[T
     if "tensorboard" in names:
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - an optional package
 
-        made.append(TensorBoardCallback(SummaryWriter(str(folder), purge_step=resume_step + 1)))  # steps that are done again show once
+        made.append(TensorBoardCallback(SummaryWriter(str(folder), purge_step=resume_step + 1)))  # repeated steps show once
     if "wandb" in names:
         made.append(OneWandbRun())
     if "trackio" in names:

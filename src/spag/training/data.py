@@ -1,8 +1,8 @@
-"""Training samples as tokens, and batches of them.
+"""Training samples as tokens, and their batches.
 
-A completion's tokens are those that were sampled, where they are known and the tokenizer reads them as the same text; else the text is
-tokenised on its own and the token that ends a reply is appended, unless the completion was truncated. Samples that are too long lose tokens
-on the left. Only completions are trained.
+A completion's tokens are those that were sampled, where they are known and the tokenizer decodes them to the same text; else the text is
+tokenised on its own and the end token is appended, unless the completion was truncated. Samples that are too long lose tokens on the left.
+Only completions are trained.
 
 A batch holds its samples as one packed row without padding (``packing.py``) where the model can attend to such rows, else as one row a
 sample, padded on the RIGHT without an attention mask: attention is causal, so no real token ever sees the padding. ``columns`` are the
@@ -28,7 +28,7 @@ from spag.training.packing import pack
 logger = logging.getLogger(__name__)
 
 FILLER = -1
-"""Index (and group) of the sample that fills the batch of a process that has none left: weight 0, and it counts nowhere."""
+"""Index (and group) of the sample that fills the batch of a process without samples left: weight 0, not counted."""
 
 Batch = dict[str, Any]
 """Tensors by name, and the ``Span``s of a packed row: see ``collate``."""
@@ -54,7 +54,7 @@ class EncodedSample:
 
     @property
     def fed(self) -> "array[int]":
-        """(T - 1,): what the model is fed; the last token is only ever predicted."""
+        """(T - 1,): the model's input; the last token is only predicted."""
         return self.input_ids[:-1]
 
     @property
@@ -64,7 +64,7 @@ class EncodedSample:
 
 
 def group_names(samples: Sequence[TrainingSample]) -> tuple[str, ...]:
-    """Return what metrics are told apart by: the SFT mix, samples without a role, and each role."""
+    """Return the groups with metrics of their own: the SFT mix, samples without a role, and each role."""
     return ("sft", "other", *sorted({sample.role for sample in samples if sample.role is not None}))
 
 
@@ -100,7 +100,7 @@ def encode_samples(
 
 
 def _are_of(sample: TrainingSample, tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether the sample has sampled tokens, and ``tokenizer`` reads them as its completion; another model's tokens are not trained."""
+    """Whether the sample has sampled tokens that ``tokenizer`` decodes to its completion; another model's tokens are not trained."""
     ids = sample.completion_ids
     if not ids or min(ids) < 0 or max(ids) >= len(tokenizer):
         return False
@@ -142,9 +142,9 @@ def collate(rows: Sequence[tuple[EncodedSample, float]], *, packed: bool) -> Bat
     """Return one batch of B samples, K trained tokens and R rows of T tokens (R = 1 if ``packed``, else B).
 
     ``input_ids`` and ``position_ids`` (R, T) int64, unpacked rows right-padded with 0. ``columns`` (C,): positions where logits are needed.
-    ``picks`` (K,): where in the flattened (R, C) each trained token is predicted; ``labels`` (K,): that token; ``sample`` (K,): whose it
-    is. ``spans``: which tokens of a packed row see each other. ``ref_logprob``, ``reward``, ``weight`` (B,) float32. ``group`` (B,) int64,
-    a group's number or ``FILLER``.
+    ``picks`` (K,): where in the flattened (R, C) each trained token is predicted; ``labels`` (K,): that token; ``sample`` (K,): its
+    sample. ``spans``: which tokens of a packed row see each other. ``ref_logprob``, ``reward``, ``weight`` (B,) float32. ``group`` (B,)
+    int64, a group's number or ``FILLER``.
     """
     samples = [sample for sample, _ in rows]
     sources = _packed_rows(samples) if packed else _padded_rows(samples)

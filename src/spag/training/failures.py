@@ -1,6 +1,6 @@
-"""Failures of the machine under a training, said in one line: memory that runs out, a disk that is full.
+"""Failures of the machine during training as errors of one line: out of memory, disk full.
 
-torch and safetensors wrap the operating system's errors in exceptions of their own, with the cause in the text only.
+torch and safetensors wrap the operating system's errors in exceptions of their own and name the cause in the text only.
 """
 
 import errno
@@ -19,7 +19,7 @@ _MEMORY_TEXTS = ("out of memory", "can't allocate memory", "not enough memory")
 
 @contextmanager
 def clear_failures(output: Path) -> Iterator[None]:
-    """Raise ``StorageError`` or ``RunError`` in place of what the libraries raise when disk or memory run out. Other errors pass."""
+    """Raise ``StorageError`` or ``RunError`` in place of the libraries' errors when disk or memory run out. Other errors pass."""
     try:
         yield
     except MemoryError as error:

@@ -1,4 +1,4 @@
-"""Where a training runs: in this process, in several of this machine, or on a Ray cluster. The work is the same (``training/worker.py``).
+"""The launcher of training: in this process, in several on this machine, or on a Ray cluster, with the same worker (``worker.py``).
 
 A process that torchrun, ``accelerate launch`` or Ray started joins its group and starts nothing.
 """
@@ -30,7 +30,7 @@ def train_on(
     title: str,
     cluster: ClusterConfig | None = None,
 ) -> dict[str, Any]:
-    """Train on the file ``samples`` and return the figures worth keeping: steps, samples, seconds, metrics and versions.
+    """Train on the file ``samples`` and return steps, samples, seconds, metrics and versions.
 
     Offline RL when ``training`` is an ``OfflineRLConfig``, else imitation. The model is in ``output/checkpoint`` afterwards. Raises what
     ``spag.training.train`` raises, and ``RunError`` naming the process when one of several is lost.
@@ -66,7 +66,7 @@ def _do(job: "Job", cluster: ClusterConfig, bars: "_Bars") -> None:
 
 
 class _Bars:
-    """A progress bar for each phase of a training, one after the other."""
+    """A progress bar for each phase of training, one after the other."""
 
     def __init__(self, reporter: Reporter, title: str) -> None:
         self._reporter, self._title = reporter, title

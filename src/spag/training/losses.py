@@ -1,4 +1,4 @@
-"""Token log-probabilities to sample log-probabilities; the objectives over these live in ``spag.algorithms`` and are re-exported here.
+"""Sample log-probabilities from token log-probabilities; the losses over them live in ``spag.algorithms`` and are re-exported here.
 
 Shapes: B samples, T tokens, V vocabulary, K trained tokens. Labels hold -100 where a token is not trained.
 ``tests/golden/losses.json`` pins value and gradient of the published code (Linear95/SPAG).
@@ -37,7 +37,7 @@ def mean_logprob(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def mean_over_samples(logprobs: Tensor, sample: Tensor, samples: int) -> Tensor:
-    """Return the mean of ``logprobs`` (K,) over each of ``samples`` samples: (B,). ``sample`` (K,) says whose each one is."""
+    """Return the mean of ``logprobs`` (K,) over each of ``samples`` samples: (B,). ``sample`` (K,) gives the sample of each."""
     ones = torch.ones_like(logprobs)
     total, count = (torch.zeros(samples, dtype=ones.dtype, device=ones.device).index_add(0, sample, values) for values in (logprobs, ones))
     return total / count.clamp(min=1)

@@ -1,10 +1,9 @@
-"""Which samples form which batch: one seeded schedule for the whole training, the same for any micro-batch size and number of processes.
+"""The batch schedule: seeded, and the same global batches for any micro-batch size and number of processes.
 
 The samples of all epochs, shuffled anew for each, form one stream that is cut into global batches; only the very last batch may be smaller.
-Inside a global batch the order is free, because the loss is normalised over all of it: micro-batches are formed of samples that have much
-in common (their beginnings where rows are packed, else their lengths) and dealt to the processes by size, so that all have equally much to
-do.
-Upstream shuffles alike but pads random micro-batches.
+Inside a global batch the order is free, because the loss is normalised over all of it: samples with a common prefix (unpacked: of
+similar length) form a micro-batch, and micro-batches are dealt to the processes by size, so that all have equal work. Upstream shuffles
+in the same way but pads random micro-batches.
 """
 
 import math
@@ -19,7 +18,7 @@ from spag.training.packing import packed_length
 
 
 def total_steps(samples: int, epochs: int, global_batch_size: int) -> int:
-    """Return how many optimiser steps a training takes."""
+    """Return the number of optimiser steps."""
     return math.ceil(samples * epochs / global_batch_size)
 
 

@@ -1,8 +1,8 @@
-"""Several token sequences as one row without padding, shared prefixes computed once.
+"""Packed rows: several token sequences in one row without padding, shared prefixes computed once.
 
 The sequences of a micro-batch form a prefix tree: tokens that begin several of them (the rules of the game, the history that two moves of
 one game have in common) appear once. The tree is laid out depth first; a token attends to itself and its ancestors, its position is its
-depth. Every token thus sees exactly what it would see in a sequence of its own, so log-probabilities and gradients are those of the
+depth. Every token sees exactly what it would see in a sequence of its own, so log-probabilities and gradients are those of the
 sequences one by one, up to rounding. Upstream pads each sequence to the longest of its batch and computes every prefix anew.
 """
 
@@ -59,7 +59,7 @@ class _Branch:
 def pack(sequences: Sequence[Sequence[int]]) -> Packing:
     """Lay out ``sequences``, each of at least one token, as one row.
 
-    Sequences with a common prefix should stand together: only the prefix that a sequence shares with the one before it is shared.
+    Sequences with a common prefix should be adjacent: only the prefix shared with the sequence before is computed once.
     """
     tokens: list[int] = []
     depths: list[int] = []
@@ -100,7 +100,7 @@ def _ends(depths: Sequence[int]) -> list[int]:
 
 
 def _branches(depths: Sequence[int], ends: Sequence[int]) -> list[_Branch]:
-    """Return the roots of the tree of branches. A branch ends where it forks, so its children all hang from its last token."""
+    """Return the roots of the tree of branches. A branch ends where it forks, so all its children continue its last token."""
     forks = set()
     path: list[int] = []
     for index, depth in enumerate(depths):

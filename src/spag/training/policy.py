@@ -5,7 +5,7 @@ small model's layers. So logits are computed only for the positions that predict
 computes each chunk again instead of keeping it. The head does this inside the model's own forward pass, so DDP, FSDP and peft see nothing
 unusual.
 
-Not every model allows this: ``probe_capabilities`` tries it out. The others get padded rows, or compute all logits.
+Not every model supports this: ``probe_capabilities`` tries it. Other models get padded rows, or compute all logits.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ _PROBE_TOLERANCE = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """The optimisations that a model's forward pass takes.
+    """The optimisations that a model's forward pass supports.
 
     packed: attends within packed rows; kept: computes logits for chosen positions (``logits_to_keep``); chunked: lets us call its head.
     """
@@ -42,9 +42,9 @@ class Capabilities:
 
 
 def probe_capabilities(model: nn.Module, longest: int) -> Capabilities:
-    """Return what ``model`` can do with samples of up to ``longest`` tokens, tried out on a few short ones.
+    """Return the capabilities of ``model`` for samples of up to ``longest`` tokens, tried on a few short ones.
 
-    Leaves the model as it was, except for packed attention where that works.
+    Leaves the model unchanged, except for packed attention where that works.
     """
     samples = [EncodedSample.of(ids, completion_start=1) for ids in _PROBE]
     training = model.training

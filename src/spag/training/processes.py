@@ -1,6 +1,6 @@
-"""Starting the processes of a training on this machine, with torch's elastic launcher, and saying in one line why they failed.
+"""The training processes of one machine, started with torch's elastic launcher; a failure becomes one line that names its cause.
 
-What the processes print goes to logs: when one is lost, the others fail in many words that say nothing.
+The processes print to logs: when one is lost, the others fail with pages that say nothing.
 """
 
 import logging
@@ -65,7 +65,7 @@ def run_in_processes(job: Job, count: int, progress: OnProgress) -> None:
 
 @contextmanager
 def watching(job: Job, progress: OnProgress) -> Iterator[None]:
-    """Hand on to ``progress`` what the first process of ``job`` writes, until the block ends."""
+    """Pass the progress that the first process of ``job`` writes on to ``progress``, until the block ends."""
     file, ended = ProgressFile(job.folder / "progress.json"), threading.Event()
 
     def watch() -> None:
@@ -89,14 +89,14 @@ def watching(job: Job, progress: OnProgress) -> Iterator[None]:
 
 
 def told(text: str) -> SpagError | None:
-    """Return the ``SpagError`` that ``text``, ``ClassName: message``, tells of; ``None`` for any other error."""
+    """Return the ``SpagError`` that ``text``, ``ClassName: message``, describes; ``None`` for any other error."""
     name, _, message = text.partition(": ")
     kind = getattr(errors, name.rpartition(".")[2], None)
     return kind(message) if isinstance(kind, type) and issubclass(kind, SpagError) else None
 
 
 def _cause(failed: ChildFailedError, job: Job, count: int) -> SpagError:
-    """Return the error that ended the processes: when one is lost, the others fail, or are ended, soon after."""
+    """Return the error that ended the processes: when one is lost, the others fail or are ended soon after."""
 
     def order(rank: int) -> tuple[bool, bool, int]:
         failure = failed.failures[rank]
@@ -124,7 +124,7 @@ def _message(failure: ProcessFailure) -> str:
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """Put back the handler of SIGTERM, which the launcher replaces for good."""
+    """Restore the handler of SIGTERM, which the launcher replaces for good."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -137,7 +137,7 @@ def _own_signals() -> Iterator[None]:
 
 @contextmanager
 def _silence(name: str) -> Iterator[None]:
-    """Keep a logger's reports of failed processes off the screen, which get one line from us."""
+    """Silence a logger's reports of failed processes; we print one line."""
     logger = logging.getLogger(name)
     before = logger.level
     logger.setLevel(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""Training on a Ray cluster, with Ray Train: the same work as in local processes, one worker a GPU, on any nodes.
+"""Training on a Ray cluster with Ray Train: the work of local processes, one worker per GPU, on any nodes.
 
 The samples, the start model and the run folder must be on a file system that all nodes see.
 """
@@ -19,7 +19,7 @@ from spag.training.worker import Job, do_with_others
 
 
 def train_on_ray(job: Job, address: str, progress: OnProgress) -> None:
-    """Do ``job`` on the cluster at ``address``, with ``training.processes`` workers, else one a GPU (one where there is none).
+    """Run ``job`` on the cluster at ``address``, with ``training.processes`` workers, else one a GPU (one where there is none).
 
     Raises ``ConfigError`` when there is no cluster, what a worker raised if it is a ``SpagError``, else ``RunError`` naming the worker.
     """

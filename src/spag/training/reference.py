@@ -1,7 +1,7 @@
-"""Log-probabilities of all targets under the start model, computed once before the first step and kept in ``reference.jsonl``.
+"""Reference log-probabilities of all completions under the start model, computed before the first step, in ``reference.jsonl``.
 
 The reference policy is frozen, so its log-probabilities never change: computing them first saves the second model that upstream holds in
-memory, and its forward pass in every epoch. The pass runs through the very module that is trained afterwards (same precision, same
+memory, and its forward pass in every epoch. The pass runs through the module that is trained afterwards (same precision, same
 wrapping), so that importance ratios start at 1.
 
 The file's first row holds a fingerprint of samples, start model and settings, so that a stale file is never used:
@@ -57,7 +57,7 @@ def compute_reference(
 ) -> dict[int, float]:
     """Return the log-probabilities of this process's share of the samples at ``indices``, by index.
 
-    Every process runs equally many forward passes, as sharded models need. ``on_batch`` is told how many samples each batch had.
+    Every process runs equally many forward passes, as sharded models need. ``on_batch`` is called with the number of samples of each batch.
     """
     device = next(model.parameters()).device
     parts = micro_batches(indices, [sample.input_ids for sample in samples], batch_size, packed=capabilities.packed)

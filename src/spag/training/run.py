@@ -1,10 +1,10 @@
 """One training stage from samples to checkpoint: ``train``.
 
-    output/  checkpoint/ (complete or absent)  metrics.jsonl  reference.jsonl  training.json (the finished training's result)
-             state/ (what an interrupted training resumes from; gone when the checkpoint is there)  tensorboard/ (when asked for)
+    output/  checkpoint/ (complete or absent)  metrics.jsonl  reference.jsonl  training.json (the result)
+             state/ (to resume from; removed when the checkpoint is complete)  tensorboard/ (with report_to)
 
-Weights are float32 under bfloat16 autocast, as small learning rates vanish in bfloat16 weights. Under torchrun every process calls
-``train`` alike; the first one writes. Differs from upstream: see ``losses.py``, ``order.py``, ``trainers.py`` and ``reference.py``.
+Weights are float32 under bfloat16 autocast, because updates with small learning rates vanish in bfloat16 weights. Under torchrun every
+process calls ``train``; the first one writes. Differs from upstream: see ``losses.py``, ``order.py``, ``trainers.py`` and ``reference.py``.
 """
 
 import json
@@ -41,7 +41,7 @@ from spag.training.trainers import PolicyTrainer
 
 
 class Stage(StrEnum):
-    """What is trained: imitation of teacher play, or offline RL on self-play."""
+    """The stage to train: imitation of teacher play, or offline RL on self-play."""
 
     IMITATION = "imitation"
     OFFLINE_RL = "offline_rl"
@@ -49,7 +49,7 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """A finished training.
+    """The result of ``train``.
 
     ``samples`` counts each epoch anew; ``seconds`` is the last call's time; ``metrics`` is the last row of metrics.jsonl
     (empty on all but the first process).
@@ -75,8 +75,8 @@ def train(
 ) -> TrainResult:
     """Train the model ``start_from`` on ``samples`` and write ``output/checkpoint``, a plain transformers or LoRA adapter folder.
 
-    A call with the samples, model and settings of an interrupted training resumes it; of a finished one, returns its result. Raises
-    ``DataError`` without samples, ``ConfigError`` for settings that do not fit, ``ModelError``, ``RunError`` when the loss is no number or
+    A call with the samples, model and settings of an interrupted call resumes it; of a finished one, returns its result. Raises
+    ``DataError`` without samples, ``ConfigError`` for settings that do not fit, ``ModelError``, ``RunError`` when the loss is not finite or
     memory runs out, and ``StorageError`` when the disk is full.
     """
     if not samples:
@@ -148,7 +148,7 @@ class _Training:
         return result
 
     def _look_around(self) -> tuple[dict[str, Any] | None, Path | None]:
-        """Return the result of the same training where it has finished, else the checkpoint to resume from; tidy up what is of no use."""
+        """Return the result if this stage has finished, else the checkpoint to resume from; delete stale files."""
         record = self.output / "training.json"
         finished = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
         if finished.get("fingerprint") == self.fingerprint and (self.output / "checkpoint").is_dir():
@@ -203,7 +203,7 @@ class _Training:
         return Imitation(0.0 if is_sft else training.kl_coef, training.sft_coef)
 
     def _finish(self, trainer: PolicyTrainer, tokenizer: PreTrainedTokenizerBase, result: TrainResult) -> None:
-        """Gather the model and save it, then the record that it is finished; only then may the state go."""
+        """Gather and save the model, then the record that it is finished; only then delete the state."""
         policy, weights = trainer.finished()
         if not self.is_first:
             return

@@ -1,4 +1,4 @@
-"""From our settings to Trainer's arguments."""
+"""Trainer's arguments, made from our settings."""
 
 import math
 import os
@@ -30,7 +30,7 @@ def training_arguments(state: Path, model: ModelConfig, training: TrainingConfig
         max_steps=steps,  # the schedule of order.py holds all epochs
         learning_rate=training.learning_rate,
         lr_scheduler_type=training.lr_scheduler,
-        # The first warm-up step has learning rate 0: a training of a single step gets no warm-up, or it would learn nothing.
+        # The first warm-up step has learning rate 0: a single step gets no warm-up, or it would learn nothing.
         warmup_steps=min(math.ceil(training.warmup_ratio * steps), steps - 1),
         weight_decay=training.weight_decay,
         max_grad_norm=training.max_grad_norm,
@@ -39,7 +39,7 @@ def training_arguments(state: Path, model: ModelConfig, training: TrainingConfig
         use_cpu=on_cpu,
         ddp_backend=_backend(on_cpu, training),
         ddp_find_unused_parameters=False,
-        gradient_checkpointing=training.gradient_checkpointing and training.parallel != "fsdp",  # which has its own
+        gradient_checkpointing=training.gradient_checkpointing and training.parallel != "fsdp",  # fsdp has its own
         gradient_checkpointing_kwargs={"use_reentrant": False},
         seed=seed,
         logging_steps=training.log_steps,
@@ -59,7 +59,7 @@ def training_arguments(state: Path, model: ModelConfig, training: TrainingConfig
 
 
 def accumulation_steps(training: TrainingConfig) -> int:
-    """Return how many micro-batches of each process make a global batch. Raises ``ConfigError`` when that is no whole number."""
+    """Return how many micro-batches of each process make a global batch. Raises ``ConfigError`` unless that is a whole number."""
     processes = _processes()
     steps, rest = divmod(training.global_batch_size, training.micro_batch_size * processes)
     if rest or not steps:
@@ -79,7 +79,7 @@ def _backend(on_cpu: bool, training: TrainingConfig) -> str | None:
 
 
 def _sharing(model: ModelConfig, training: TrainingConfig) -> dict[str, Any]:
-    """Return Trainer's arguments that say how the processes share the model. Raises ``ConfigError``."""
+    """Return Trainer's arguments for sharing the model between processes. Raises ``ConfigError``."""
     kind = training.parallel
     if kind == "replicas":
         return {}
@@ -102,7 +102,7 @@ def _sharing(model: ModelConfig, training: TrainingConfig) -> dict[str, Any]:
 
 
 def _tell_deepspeed_of_group() -> None:
-    """Let DeepSpeed join the process group on the CPU, where accelerate does not see to it."""
+    """Let DeepSpeed join the process group on the CPU, where accelerate does not do it."""
     import deepspeed  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415 - an optional package
 
     deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)

@@ -1,8 +1,8 @@
-"""How several processes share a model: settings for FSDP2 and ZeRO-3, checkpoints that fit any number of processes, gathered weights.
+"""Sharding of a model over processes: settings for FSDP2 and ZeRO-3, checkpoints for any number of processes, gathered weights.
 
-Checkpoints of replicas and of FSDP2 are one format, torch's distributed checkpoint by parameter names: each process writes its own share,
-which a gathered state dict (16 bytes a parameter, on one process) would not allow, and any number of processes reads the share it needs. So
-a training goes on with more, fewer or a single process, with FSDP2 or without. DeepSpeed writes its own, which only as many processes read.
+Replicas and FSDP2 write one format, torch's distributed checkpoint by parameter names: each process writes its own shard (a gathered state
+dict would take 16 bytes a parameter on one process) and reads the shards it needs. So any number of processes can resume, with FSDP2 or
+without. DeepSpeed writes its own format, which only as many processes can read.
 """
 
 import warnings
@@ -41,7 +41,7 @@ def fsdp_settings(training: TrainingConfig) -> dict[str, Any]:
     return {
         "version": 2,
         "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-        "cpu_offload": training.offload and torch.cuda.is_available(),  # on the CPU all is there already
+        "cpu_offload": training.offload and torch.cuda.is_available(),  # on the CPU everything is there already
         "cpu_ram_efficient_loading": True,
         "activation_checkpointing": training.gradient_checkpointing,
         "state_dict_type": "SHARDED_STATE_DICT",
@@ -49,7 +49,7 @@ def fsdp_settings(training: TrainingConfig) -> dict[str, Any]:
 
 
 def mixed_precision(dtype: str) -> MixedPrecisionPolicy:
-    """Return in which types FSDP2 computes. Gradients are summed, and log-probabilities stay, in float32 whatever ``dtype`` is.
+    """Return the dtypes in which FSDP2 computes. Gradients are summed in float32 and log-probabilities stay float32 for any ``dtype``.
 
     accelerate's own policy would round both to ``dtype``.
     """
@@ -57,7 +57,7 @@ def mixed_precision(dtype: str) -> MixedPrecisionPolicy:
 
 
 def shard_on_cpu(state: AcceleratorState, plugin: dict[str, Any]) -> None:
-    """Let accelerate use FSDP2 on the CPU as well, where it would keep replicas. ``plugin`` is what Trainer makes of ``fsdp_settings``."""
+    """Let accelerate use FSDP2 on the CPU too, where it would keep replicas. ``plugin`` is what Trainer makes of ``fsdp_settings``."""
     state.fsdp_plugin = FullyShardedDataParallelPlugin(**plugin)
     state.distributed_type = DistributedType.FSDP
 
@@ -99,7 +99,7 @@ def save_shares(folder: Path, model: nn.Module, optimizer: Optimizer) -> None:
 
 
 def load_shares(folder: Path, model: nn.Module, optimizer: Optimizer) -> None:
-    """Put what ``save_shares`` wrote into ``model`` and ``optimizer``. Every process must call it."""
+    """Load what ``save_shares`` wrote into ``model`` and ``optimizer``. Every process must call it."""
     state = _state(model, optimizer)
     with _alone_is_fine():
         load(state, checkpoint_id=folder / SHARES)
@@ -110,7 +110,7 @@ def load_shares(folder: Path, model: nn.Module, optimizer: Optimizer) -> None:
 def whole_weights(model: nn.Module) -> dict[str, Tensor]:
     """Return the trained weights of an FSDP2 model by name, on the first process (none on others). Every process must call it.
 
-    Of tied weights one is returned, as gathered they would be copies.
+    Of tied weights only one is returned: gathered ones would be copies.
     """
     options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
     weights = get_model_state_dict(model, options=options)
@@ -127,7 +127,7 @@ def whole_zero3_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def check_resumable(folder: Path, parallel: str, processes: int) -> None:
-    """Raise ``RunError`` when ``folder`` is a checkpoint that ``processes`` processes cannot read: DeepSpeed's fits itself alone."""
+    """Raise ``RunError`` when ``folder`` is a checkpoint that ``processes`` processes cannot read: DeepSpeed's needs the same number."""
     saved = len(list(folder.glob("global_step*/*_optim_states.pt")))  # one file a process
     if saved == (processes if parallel == "deepspeed" else 0):
         return
@@ -146,7 +146,7 @@ def _state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
 
 @contextmanager
 def _alone_is_fine() -> Iterator[None]:
-    """Keep torch from remarking that a single process saves by itself."""
+    """Silence torch's warning that a single process saves by itself."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
         yield

@@ -24,7 +24,7 @@ from spag.training.policy import Capabilities, probe_capabilities, set_packed_at
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The start of training: a model, or an adapter folder, which is trained further; ``lora`` puts a new adapter on a plain model."""
+    """The start of training: a model, or an adapter folder to train further; ``lora`` adds a new adapter to a plain model."""
 
     name: str
     model: ModelConfig
@@ -35,8 +35,8 @@ class Start:
 def trainable(start: Start, arguments: TrainingArguments, longest: int) -> tuple[PreTrainedModel, Capabilities]:
     """Return the model of ``start``, in float32 on the CPU or sharded (Trainer places it), and its capabilities for ``longest`` tokens.
 
-    The first process probes them: with sharding it alone has the weights. Raises ``ModelError``, and ``ConfigError`` when bitsandbytes is
-    missing.
+    The first process probes them, because with sharding it alone has the weights. Raises ``ModelError``, and ``ConfigError`` without
+    bitsandbytes.
     """
     is_first = arguments.process_index == 0
     found: Capabilities | None = None
@@ -105,7 +105,7 @@ def _load_quantized(start: Start, arguments: TrainingArguments) -> PreTrainedMod
             use_safetensors=True,
         )
         _keep_differentiable(model)
-        model = peft.prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)  # Trainer switches that on
+        model = peft.prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)  # Trainer enables it
         if adapted is not None:
             model = peft.PeftModel.from_pretrained(model, source, is_trainable=True)
     except (OSError, ValueError, KeyError) as error:

@@ -1,4 +1,4 @@
-"""What a killed training leaves on disk, and how it is taken up again.
+"""Checkpoint and resume: the state that an interrupted training stage leaves on disk.
 
 ``state/`` holds the trainer's own checkpoint folders. One is complete when it holds the marker that is written last, after every file is on
 disk; all others are thrown away. A folder loses its marker before anything else of it is deleted. ``state/fingerprint`` says what the state
@@ -33,7 +33,7 @@ def fingerprint(parts: Iterable[Any]) -> str:
 
 
 def model_identity(name: str) -> list[Any]:
-    """Return what tells a model from another: a hub id, or its files' names, sizes and times of change (so that a folder may be moved)."""
+    """Return what identifies a model: a hub id, or its files' names, sizes and times of change, so that a folder may be moved."""
     folder = Path(resolve_model(name))
     if not folder.is_dir():
         return [name]
@@ -41,7 +41,7 @@ def model_identity(name: str) -> list[Any]:
 
 
 def open_state(state: Path, belongs_to: str) -> Path | None:
-    """Return the newest complete checkpoint of a training with the fingerprint ``belongs_to``, and delete everything else in ``state``."""
+    """Return the newest complete checkpoint with the fingerprint ``belongs_to``, and delete everything else in ``state``."""
     label = state / "fingerprint"
     if state.is_dir() and not (label.is_file() and label.read_text(encoding="utf-8") == belongs_to):
         if any(state.iterdir()):
@@ -85,7 +85,7 @@ def _discard_all(state: Path, *, but: Path | None) -> None:
 class MetricsLog:
     """``metrics.jsonl``: one row a logged step, on disk before training goes on.
 
-    Rows behind the step that training resumes from are dropped.
+    Rows after the step that training resumes from are dropped.
     """
 
     def __init__(self, path: Path, resume_step: int) -> None:

@@ -33,8 +33,8 @@ Row = dict[str, float | None]
 class PolicyTrainer(Trainer):  # type: ignore[misc]
     """Batches, global normalisation and metrics for an ``objective``.
 
-    ``groups``: what metrics are told apart by (``data.group_names``). ``on_row`` is called with each logged step's metrics, on the first
-    process.
+    ``groups``: the groups of samples with metrics of their own (``data.group_names``). ``on_row`` is called with each logged step's
+    metrics, on the first process.
     """
 
     control: TrainerControl
@@ -65,7 +65,7 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
             self.is_fsdp_enabled: bool = True
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """Return batches of this process; the schedule already shares them out, so accelerate must not."""
+        """Return batches of this process; the schedule already splits them, so accelerate must not."""
         rows = partial(collate, packed=self.capabilities.packed)
         return DataLoader(self.train_dataset, batch_sampler=self.order, collate_fn=rows, pin_memory=self.args.device.type == "cuda")
 
@@ -90,7 +90,7 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
         return (loss, None) if return_outputs else loss
 
     def _policy_batch(self, logprob: Tensor, batch: Batch, counts: Tensor) -> PolicyBatch:
-        """Return what the objective takes. ``logprob`` (B,); ``counts`` (G,): samples of each group in the global batch."""
+        """Return the objective's input. ``logprob`` (B,); ``counts`` (G,): samples of each group in the global batch."""
         return PolicyBatch(
             logprob=logprob,
             ref_logprob=batch["ref_logprob"],
@@ -113,7 +113,7 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
     def reduce_step(self) -> None:
         """Turn the sums of one optimiser step, over all processes, into ``step_metrics``.
 
-        Raises ``RunError`` when the loss is no number.
+        Raises ``RunError`` when the loss is not finite.
         """
         loss, *rest = self._sum_over_processes(self.sums).tolist()
         self.sums.zero_()
@@ -135,9 +135,9 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
         return row
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Hand over a step's row, to the integrations less what is no number. Trainer's own history is not kept.
+        """Pass a step's row to ``on_row`` and, without nulls, to the integrations. Trainer's own history is not kept.
 
-        Raises ``RunError`` when the gradient is no number.
+        Raises ``RunError`` when the gradient is not finite.
         """
         if "grad_norm" not in logs:  # Trainer's own summary at the end
             return
@@ -151,14 +151,14 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, numbers)
 
     def finished(self) -> tuple[PreTrainedModel, dict[str, Tensor] | None]:
-        """Return the model and, where it is shared out, its weights, gathered on the first process. Every process must call it."""
+        """Return the model and, where it is sharded, its weights gathered on the first process. Every process must call it."""
         policy = self.accelerator.unwrap_model(self.model)
         if self.is_deepspeed_enabled:
             return policy, whole_zero3_weights(policy)
         return policy, whole_weights(policy) if self.is_fsdp_enabled else None
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Make the checkpoint's folder: the weights are among the shares that are saved next."""
+        """Make the checkpoint's folder; the weights are saved with the shards."""
         Path(output_dir or self.args.output_dir).mkdir(parents=True, exist_ok=True)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
@@ -170,7 +170,7 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
             torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / _SCHEDULER)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        """Load nothing yet: the shares are for the model as it is shared out."""
+        """Load nothing yet: the shards fit the model once it is sharded."""
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None or self.is_deepspeed_enabled:

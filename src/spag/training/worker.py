@@ -1,9 +1,9 @@
-"""A training as a job: a JSON file that any process can read, and do alone or together with others.
+"""The training job: a JSON file that any process can run, alone or together with others.
 
-    output/processes/  job.json  progress.json (how far the first process is)  one folder of logs a launch
+    output/processes/  job.json  progress.json (of the first process)  one folder of logs per launch
 
-``python -m spag.training.worker JOB`` is what each of several processes runs (``processes.py`` starts them, on Ray ``cluster/train.py``).
-The folder is gone when the training is done.
+``python -m spag.training.worker JOB`` is what each of several processes runs (``processes.py`` starts them, on Ray ``ray.py``). The folder
+is removed when training ends.
 """
 
 import json
@@ -24,12 +24,12 @@ from spag.training.callbacks import OnProgress, Phase, TrainProgress
 from spag.training.run import Stage, TrainResult, train
 
 _INTERVAL_S = 0.2
-"""Between two writings of progress.json."""
+"""Minimum seconds between two writes of progress.json."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What ``train`` is told, with the samples' file instead of the samples. Offline RL if ``training`` is an ``OfflineRLConfig``."""
+    """The arguments of ``train``, with the samples' file instead of the samples. Offline RL if ``training`` is an ``OfflineRLConfig``."""
 
     samples: Path
     model: ModelConfig
@@ -44,7 +44,7 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        """Where the processes and whoever started them leave word."""
+        """Where the processes and their launcher exchange files."""
         return self.output / "processes"
 
     def to_json(self) -> str:
@@ -74,7 +74,7 @@ class Job:
 
 
 def do(job: Job, progress: OnProgress | None = None) -> TrainResult:
-    """Do ``job`` in this process, together with the others of its process group if there is one. Raises what ``train`` raises."""
+    """Run ``job`` in this process, together with the others of its process group if there is one. Raises what ``train`` raises."""
     if not job.samples.is_file():
         raise ConfigError(f"{job.samples}: not seen by {os.uname().nodename}; every node must see the samples and the run folder")
     return train(
@@ -90,18 +90,18 @@ def do(job: Job, progress: OnProgress | None = None) -> TrainResult:
 
 
 def in_order(samples: Iterable[TrainingSample]) -> list[TrainingSample]:
-    """Sort ``samples`` by game and turn, so that a training does not depend on which game of its file ended first."""
+    """Sort ``samples`` by game and turn, so that training does not depend on the order in which games ended."""
     return sorted(samples, key=lambda sample: (sample.episode_id or "", -1 if sample.turn is None else sample.turn))
 
 
 def do_with_others(text: str) -> None:
-    """Do the job that ``text`` describes as one of several processes, and leave progress in a file."""
+    """Run the job that ``text`` describes as one of several processes, and write progress to a file."""
     job = Job.of_json(text)
     do(job, ProgressFile(job.folder / "progress.json").write)
 
 
 class ProgressFile:
-    """The latest ``TrainProgress``, for another process to read. What is newer than a moment replaces what is there now and then."""
+    """The latest ``TrainProgress`` in a file, for another process to read, written every ``_INTERVAL_S`` at most."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -117,7 +117,7 @@ class ProgressFile:
         beside.replace(self.path)
 
     def read(self) -> TrainProgress | None:
-        """Return what was last written; ``None`` before that."""
+        """Return the last progress written; ``None`` before the first."""
         try:
             values = json.loads(self.path.read_text(encoding="utf-8"))
         except FileNotFoundError:
