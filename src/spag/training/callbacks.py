@@ -1,5 +1,4 @@
-"""Callbacks around the optimiser steps: the reference pass, progress, metrics, complete checkpoints, and trackers of experiments.
-"""
+"""Callbacks around the optimiser steps: the reference pass, progress, metrics, complete checkpoints, and trackers of experiments."""
 
 import time
 from collections.abc import Callable, Sequence
