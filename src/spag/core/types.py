@@ -1,7 +1,7 @@
 """The vocabulary of a turn-based language game: tasks, utterances, states, observations, results and outcomes.
 
 Everything here is immutable and pure: no I/O, no clock, no global randomness, no torch. A role is a plain string that the game names
-(``attacker``, ``player_0``). A *turn* is one utterance of each role (arXiv 2404.10642, section 3).
+(``attacker``, ``defender``). A *turn* is one utterance of each role (arXiv 2404.10642, section 3).
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """The check that task files of a folder are plain data.
 
 An lm-eval task file can name Python code: by a ``!function`` tag, or by a metric that is fetched from the hub's ``evaluate`` library.
-Whoever evaluates on somebody's task folder does not expect that, so such files are refused unless trusted. Included files are followed;
-those that lm-eval itself installs are fine. Data cannot bring code: ``datasets`` no longer runs scripts or reads pickles.
+Users of somebody else's task folder do not expect that, so such files are refused unless trusted. Included files are checked too, except
+those that lm-eval installs. Data cannot bring code: ``datasets`` no longer runs scripts or reads pickles.
 """
 
 from collections.abc import Iterator, Mapping

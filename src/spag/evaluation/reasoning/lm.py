@@ -1,7 +1,7 @@
-"""The model as lm-eval asks it, with a cache of every answer on disk.
+"""lm-eval's interface to a model, with a cache of answers on disk and a progress bar.
 
-lm-eval can cache answers itself, but as pickles, which must not be read from a folder that people pass around. Here answers are JSON lines
-keyed by the request, in a file of the model's own, so that a stopped evaluation goes on where it was; and a bar shows how far it is.
+lm-eval's own cache holds pickles, which must not be read from a folder that people pass around. Here answers are JSON lines keyed by the
+request, in one file per model, so that a stopped evaluation resumes.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Stored items and their figures: every number of ``spag eval`` can be recomputed from the item files, without model or lm-eval."""
+"""Figures from stored items: every number of ``spag eval`` can be recomputed from the item files, without model or lm-eval."""
 
 from collections.abc import Mapping
 from dataclasses import asdict

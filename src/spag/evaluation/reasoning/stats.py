@@ -1,6 +1,6 @@
 """Error bars for reasoning figures: standard errors, paired differences, and the geometric mean with a bootstrap interval.
 
-Two models answer the same items, so what matters is the difference item by item: it is far less noisy than the difference of two means.
+Models answer the same items, so differences are paired by item: far less noisy than the difference of two means.
 Every function takes per-item values and no model, so all figures can be recomputed from the stored items.
 """
 

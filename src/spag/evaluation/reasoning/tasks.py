@@ -1,6 +1,6 @@
-"""Reasoning tasks: the paper's under lm-eval's names, and loading any lm-eval task, data included, before the first model is loaded.
+"""Reasoning tasks: the paper's under lm-eval's names, and a loader of any lm-eval task, data included, that runs before models load.
 
-The paper names its benchmarks; exact task versions, shots and metrics are not all known, so ``PAPER_TASKS`` says what is taken here
+The paper names its benchmarks; exact task versions, shots and metrics are not all known, so ``PAPER_TASKS`` fixes them
 (docs/reasoning.md gives the reasons). Task files of a user's own folder must be plain: one that names Python code (``!function``), a metric
 or a data loader from elsewhere is refused unless the caller trusts it. Templates of all tasks run in jinja's sandbox.
 """
