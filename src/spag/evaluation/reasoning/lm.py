@@ -50,7 +50,7 @@ class CachedLM(HFLM):  # type: ignore[misc]
         return [str(text) for text in self._cached("generate_until", requests, super().generate_until)]
 
     def _cached(self, kind: str, requests: Sequence[Any], compute: Callable[..., list[Any]]) -> list[Any]:
-        """Compute what is not known yet, longest requests first, a chunk at a time."""
+        """Compute the missing answers in chunks, longest requests first."""
         keys = [_key(kind, request.args) for request in requests]
         missing = {key: request for key, request in zip(keys, requests, strict=True) if key not in self._answers}
         todo = sorted(missing.items(), key=lambda item: (-len(item[1].args[0]), item[1].args[0]))

@@ -55,7 +55,7 @@ class _Model:
 def evaluate_reasoning(
     models: Mapping[str, ModelConfig], settings: ReasoningSettings, folder: Path, reporter: Reporter, *, force: bool = False
 ) -> dict[str, Any]:
-    """Evaluate ``models`` by name, the reference first, and return what ``folder/results.json`` then holds.
+    """Evaluate ``models`` by name, the reference first, and return the contents of ``folder/results.json``.
 
     A model's dtype must be resolved (not ``auto``). Raises ``ConfigError`` or ``DataError`` before any work when a task cannot be had, and
     ``RunError`` when results in ``folder`` come from other settings, unless ``force`` redoes those.
@@ -83,7 +83,7 @@ def evaluate_reasoning(
 def _evaluate(
     name: str, model: _Model, tasks: Sequence[LoadedTask], manifest: Manifest, settings: ReasoningSettings, reporter: Reporter
 ) -> None:
-    """Ask one model ``tasks``; each one's items are on disk before the next begins."""
+    """Evaluate one model on ``tasks``; the items of each are on disk before the next begins."""
     place = manifest.folder / model.place
     with quiet_harness():
         lm = CachedLM(model.config, place / f"answers-{model.identity}.jsonl", settings.batch_size, reporter)
@@ -150,7 +150,7 @@ def _places(models: Mapping[str, ModelConfig]) -> dict[str, str]:
 
 
 def _results(models: Mapping[str, _Model], tasks: Sequence[LoadedTask], manifest: Manifest, settings: ReasoningSettings) -> dict[str, Any]:
-    """Return what ``results.json`` holds, from the items on disk."""
+    """Return the contents of ``results.json``, from the items on disk."""
     items = {
         task.name: {name: read_items(manifest.folder / model.place / f"{task.name}.jsonl") for name, model in models.items()}
         for task in tasks

@@ -35,7 +35,7 @@ PAPER = "paper"
 
 @dataclass(frozen=True, slots=True)
 class PaperTask:
-    """A benchmark of the paper: lm-eval's task or group, the metric shown, and how many solved examples precede a question."""
+    """A benchmark of the paper: lm-eval's task or group, the metric shown, and the number of solved examples before a question."""
 
     task: str
     metric: str
@@ -60,7 +60,7 @@ _TASK_FAILURES = (OSError, ValueError, KeyError, TypeError, AttributeError, Impo
 
 @dataclass(frozen=True, slots=True)
 class ReasoningSettings:
-    """What to evaluate on. ``tasks``: lm-eval's names, or ``paper``; ``limit``: items a task, the first ones; ``shots`` overrides all."""
+    """Settings of an evaluation. ``tasks``: lm-eval's names, or ``paper``; ``limit``: the first so many items of a task; ``shots`` overrides all."""
 
     tasks: tuple[str, ...] = (PAPER,)
     task_path: Path | None = None
@@ -79,7 +79,7 @@ class ReasoningSettings:
 
 @dataclass(frozen=True, slots=True)
 class LoadedTask:
-    """A task, or a group of tasks whose items count alike, with its data in memory.
+    """A task, or a group of tasks whose items have equal weight, with its data in memory.
 
     parts: lm-eval's task objects by name. digest: of the definition and of every item that can appear in a prompt.
     """
@@ -143,7 +143,7 @@ def load_tasks(settings: ReasoningSettings) -> list[LoadedTask]:
 
 @cache
 def _shipped() -> TaskManager:
-    """Return the tasks that lm-eval installs; reading all their files takes it many seconds."""
+    """Return the tasks that lm-eval installs; it takes many seconds to read them."""
     return TaskManager()
 
 
