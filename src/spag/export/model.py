@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HFValidationError, HTTPError  # type: ignore[attr-defined]  # of httpx or httpx2, by the hub's version
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from safetensors import SafetensorError
-from transformers import AutoConfig
 
 from spag.config.files import dump_config
 from spag.core.errors import ConfigError, ModelError, RunError, StorageError, first_line
@@ -118,6 +116,8 @@ def save_weights(source: Source, folder: Path, dtype: str | None = None) -> Weig
     An adapter is merged in float32, whatever ``dtype``: rounding comes last and once. Raises ``ModelError``, and ``StorageError`` when the
     disk is full.
     """
+    import torch  # noqa: PLC0415 - slow
+
     merged = adapter_base(Path(resolve_model(source.model))) is not None
     wanted = dtype or default_dtype(source)
     tokenizer = load_tokenizer(source.model, trust_remote_code=source.trust_remote_code)
@@ -143,6 +143,8 @@ def default_dtype(source: Source) -> str:
 
     Training saves float32, whatever dtype it plays in; so the export of a run that played in bfloat16 is half as large as its checkpoint.
     """
+    from transformers import AutoConfig  # noqa: PLC0415 - slow
+
     if source.run and source.run.config and source.run.config.model.dtype != "auto":
         return source.run.config.model.dtype
     resolved = resolve_model(source.model)
@@ -153,7 +155,7 @@ def default_dtype(source: Source) -> str:
             config = AutoConfig.from_pretrained(place, trust_remote_code=source.trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(load_failure(source.model, place, error)) from error
-    return str(config.dtype or torch.float32).removeprefix("torch.")
+    return str(config.dtype or "float32").removeprefix("torch.")
 
 
 def check_destination(destination: Destination) -> None:
