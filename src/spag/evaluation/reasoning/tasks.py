@@ -60,7 +60,7 @@ _TASK_FAILURES = (OSError, ValueError, KeyError, TypeError, AttributeError, Impo
 
 @dataclass(frozen=True, slots=True)
 class ReasoningSettings:
-    """Settings of an evaluation. ``tasks``: lm-eval's names, or ``paper``; ``limit``: items per task, the first ones; ``shots`` overrides all."""
+    """Settings of an evaluation: ``tasks`` are lm-eval's names, or ``paper``; ``limit``: the first items of a task; ``shots``: of every task."""
 
     tasks: tuple[str, ...] = (PAPER,)
     task_path: Path | None = None
