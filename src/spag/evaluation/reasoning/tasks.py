@@ -60,7 +60,7 @@ _TASK_FAILURES = (OSError, ValueError, KeyError, TypeError, AttributeError, Impo
 
 @dataclass(frozen=True, slots=True)
 class ReasoningSettings:
-    """Settings of an evaluation: ``tasks`` are lm-eval's names, or ``paper``; ``limit``: the first items of a task; ``shots``: of every task."""
+    """Settings of an evaluation: ``tasks`` are lm-eval's names or ``paper``; ``limit``: the first items of a task; ``shots``: for all."""
 
     tasks: tuple[str, ...] = (PAPER,)
     task_path: Path | None = None
