@@ -24,16 +24,16 @@ from spag.config.schema import ClusterConfig
 from spag.core.episodes import Episode
 from spag.engines.base import Request, Sampling
 from spag.engines.scripted import ScriptedEngine
-from spag.games.taboo.types import Role
+from spag.games.taboo.rules import AdversarialTaboo
 from spag.rollout.ray.play import play_on_ray
 from spag.rollout.ray.worker import PlayJob
-from spag.rollout.runner import GameSpec, Player, PlayRules, PlayStats, game_specs
+from spag.rollout.runner import GameSpec, Player, PlayStats, game_specs
 from spag.rollout.writer import collect_episodes
 
 WORKERS = (1, 4, 16, 64)
 CONCURRENCY = 8
 LATENCY_S = 2.0
-TURNS = 2
+GAME = AdversarialTaboo(max_turns=2)
 ROUNDS = 6  # games that each of a worker's places plays, one after the other
 
 
@@ -51,31 +51,31 @@ def chat(request: Request) -> str:
     return "Let us talk about something else, while the evening is long and the weather is what it is."
 
 
-def players(stack: ExitStack) -> Mapping[Role, Player]:
+def players(stack: ExitStack) -> Mapping[str, Player]:
     engine = ScriptedEngine(chat, concurrency=CONCURRENCY, latency_s=LATENCY_S)
-    return dict.fromkeys(Role, Player(engine, f"worker-{os.getpid()}", Sampling()))
+    return dict.fromkeys(GAME.roles, Player(engine, f"worker-{os.getpid()}", Sampling()))
 
 
 def measure(workers: int, path: Path) -> Growth:
     """Play ``ROUNDS`` games on each place of ``workers`` workers; a worker's rate is taken from its first game to its last."""
-    specs = game_specs([f"word{number}" for number in range(workers * CONCURRENCY * ROUNDS)], 1, seed=0)
+    specs = game_specs([GAME.custom_task(f"word{number}") for number in range(workers * CONCURRENCY * ROUNDS)], 1, seed=0)
     cluster = ClusterConfig(address="local", workers=workers, lease=CONCURRENCY)
     arrivals: dict[str, list[float]] = defaultdict(list)
     began: list[float] = []
 
     def play_them(left: Sequence[GameSpec], stats: PlayStats, stack: ExitStack) -> Iterator[list[Episode]]:
-        job = PlayJob(players, PlayRules(max_turns=TURNS))
+        job = PlayJob(players, GAME)
         for batch in play_on_ray(left, job, cluster, stats, stack, lambda _: None):
             now = time.monotonic()
             began.append(time.process_time())
             for episode in batch:
-                arrivals[episode.players[Role.ATTACKER].model].append(now)
+                arrivals[episode.players["attacker"].model].append(now)
             yield batch
 
-    collect_episodes(path, specs, play_them)
+    collect_episodes(path, specs, play_them, GAME)
     cpu = time.process_time() - began[0]
     rate = sum(_rate(times) for times in arrivals.values())
-    ideal = workers * CONCURRENCY / (2 * TURNS * LATENCY_S)
+    ideal = workers * CONCURRENCY / (2 * GAME.max_turns * LATENCY_S)
     return Growth(workers, 3600 * rate, rate / ideal, 1000 * cpu / len(specs))
 
 

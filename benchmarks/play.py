@@ -22,16 +22,13 @@ import torch
 
 from benchmarks.harness import Contest, Reading
 from spag.config.schema import EngineConfig, ModelConfig
-from spag.core.types import GameState, Utterance
+from spag.core.types import Result, Split, State, Task, Utterance
 from spag.engines.base import Completion, Engine, Request, Sampling
 from spag.engines.opening import open_engines
-from spag.games.taboo.prompts import play_prompt
 from spag.games.taboo.rules import AdversarialTaboo
-from spag.games.taboo.types import Outcome, Role, Verdict
-from spag.games.taboo.wordlist import load_words
 from spag.models.loading import EMBEDDED_NAME, default_device, fastest_dtype, load_model, load_tokenizer
 from spag.models.tokens import PromptStyle, encode_prompt, stop_token_ids
-from spag.rollout.runner import Player, PlayStats, game_specs, play
+from spag.rollout.runner import Player, PlayStats, game_specs, next_request, play
 
 MODEL = ModelConfig(name=EMBEDDED_NAME, dtype=fastest_dtype(), device=default_device())
 TOKENS, TURNS = 64, 3
@@ -43,14 +40,20 @@ GPU_IN_FLIGHT = 256  # with a model as small as SmolLM2-135M
 GPU_MEMORY = 0.6
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EndlessTaboo(AdversarialTaboo):
-    """The rules without a judge: every game runs to its last turn. Satisfies ``spag.core.types.Game``."""
+    """The rules without a judge: every game runs to its last turn."""
 
-    def apply(self, state: GameState, utterance: Utterance) -> GameState:
-        history = (*state.history, utterance)
-        over = len(history) == 2 * state.max_turns
-        return replace(state, history=history, verdict=Verdict(Outcome.TIE, len(history), "") if over else None)
+    def rule(self, state: State) -> Result | None:
+        return self.draw(state) if len(state.history) == 2 * self.max_turns else None
+
+    def some_tasks(self, count: int) -> list[Task]:
+        """Return words drawn anew at each call."""
+        return random.sample(self.tasks(Split.TRAIN, None, 0), count)
+
+
+LONG_GAME = EndlessTaboo(max_turns=TURNS, words="shipped")
+SHORT_GAME = EndlessTaboo(max_turns=SHORT, words="shipped")
 
 
 class PaperLoop:
@@ -60,15 +63,13 @@ class PaperLoop:
         self.model = load_model(model.name, dtype=model.dtype, device=model.device)
         self.tokenizer = load_tokenizer(model.name)
         self.stop_ids = sorted(stop_token_ids(self.model.generation_config, self.tokenizer, PromptStyle.PLAIN))
-        self.words = iter(_words(1000))
+        self.tasks = iter(LONG_GAME.some_tasks(1000))
 
     def __call__(self) -> Reading:
-        game = EndlessTaboo()
-        state = game.initial_state(next(self.words), TURNS)
-        tokens, began = 0, time.perf_counter()
-        while state.verdict is None:
-            role = state.role_to_move
-            prompt = encode_prompt(self.tokenizer, play_prompt(game.observe(state, role)), PromptStyle.PLAIN)
+        game, tokens = LONG_GAME, 0
+        state, began = game.start(next(self.tasks), 0), time.perf_counter()
+        while (role := game.to_move(state)) is not None:
+            prompt = encode_prompt(self.tokenizer, game.prompt(game.observe(state, role)), PromptStyle.PLAIN)
             generated = self._generate(prompt)
             tokens += len(generated)
             state = game.apply(state, Utterance(role, self.tokenizer.decode(generated, skip_special_tokens=True).strip()))
@@ -93,35 +94,34 @@ class PaperLoop:
 def full_games(engine: Engine, games: int) -> Reading:
     """Play ``games`` games of full length, all in flight at once."""
     stats = PlayStats()
-    player = Player(engine, "player", FULL)
-    specs = game_specs(random.sample(_words(2000), games), 1, seed=random.getrandbits(32))
+    players = dict.fromkeys(LONG_GAME.roles, Player(engine, "player", FULL))
+    specs = game_specs(LONG_GAME.some_tasks(games), 1, seed=random.getrandbits(32))
     began = time.perf_counter()
-    finished = list(play(specs, dict.fromkeys(Role, player), max_turns=TURNS, game=EndlessTaboo(), stats=stats, in_flight=games))
+    finished = list(play(specs, players, game=LONG_GAME, stats=stats, in_flight=games))
     assert len(finished) == games
     return _games_per_hour(stats.completion_tokens, time.perf_counter() - began)
 
 
-def rounds(engine: Engine, games: int, turns: int, sampling: Sampling) -> Iterator[Reading]:
+def rounds(engine: Engine, games: int, game: EndlessTaboo, sampling: Sampling) -> Iterator[Reading]:
     """Play games in step: all first utterances, once all are there the second ones, and so on. Yields tokens a second of each round."""
-    game = EndlessTaboo()
-    states = {word: game.initial_state(word, turns) for word in random.sample(_words(2000), games)}
-    for _ in range(2 * turns):
+    states = {task.id: game.start(task, 0) for task in game.some_tasks(games)}
+    for _ in range(2 * game.max_turns):
         began, done, tokens = time.perf_counter(), 0, 0
         for word, state in states.items():
-            engine.submit(Request(word, play_prompt(game.observe(state, state.role_to_move)), sampling, random.getrandbits(62)))
+            engine.submit(next_request(word, game, state, random.getrandbits(62), 0, sampling))
         while done < games:
             for completion in engine.poll():
                 done += 1
                 tokens += completion.completion_tokens
                 state = states[completion.id]
-                states[completion.id] = game.apply(state, Utterance(state.role_to_move, completion.text))
+                states[completion.id] = game.apply(state, Utterance(game.roles[len(state.history) % 2], completion.text))
         seconds = time.perf_counter() - began
         yield Reading(tokens / seconds, {"tokens": tokens, "seconds": seconds})
 
 
 def flat_batches(engine: Engine, size: int) -> Reading:
     """Tokens a second of batches of equal lengths: the rounds of ``size`` games in step."""
-    played = list(rounds(engine, size, SHORT, EVEN))
+    played = list(rounds(engine, size, SHORT_GAME, EVEN))
     tokens, seconds = (sum(reading.more[name] for reading in played) for name in ("tokens", "seconds"))
     return Reading(tokens / seconds, {"tokens": tokens})
 
@@ -154,9 +154,9 @@ def uneven_games(engine: Engine, games: int, in_flight: int) -> Reading:
     The clock runs from as many utterances until no game is left to begin: ``in_flight`` utterances are under way at either end.
     """
     uneven = UnevenEngine(engine)
-    player = Player(uneven, "player", FULL)
-    specs = game_specs(random.sample(_words(2000), games), 1, seed=random.getrandbits(32))
-    play_on = play(specs, dict.fromkeys(Role, player), max_turns=SHORT, game=EndlessTaboo(), in_flight=in_flight)
+    players = dict.fromkeys(SHORT_GAME.roles, Player(uneven, "player", FULL))
+    specs = game_specs(SHORT_GAME.some_tasks(games), 1, seed=random.getrandbits(32))
+    play_on = play(specs, players, game=SHORT_GAME, in_flight=in_flight)
     last = 0
     for finished, _ in enumerate(play_on, start=1):
         if finished == games - in_flight:
@@ -189,12 +189,9 @@ def open_one(backend: str, stack: ExitStack, model: ModelConfig, in_flight: int)
     """Open one engine, and warm it up. On a GPU it leaves room for the paper's loop and its model."""
     settings = {"backend": backend, "concurrency": in_flight, "max_length": 2048, "memory": None if model.device == "cpu" else GPU_MEMORY}
     [engine] = open_engines([model], EngineConfig.model_validate(settings), stack)
-    list(play(game_specs(["apple"], 1, seed=0), {role: Player(engine, "warm-up", replace(FULL, max_new_tokens=4)) for role in Role}))
+    player = Player(engine, "warm-up", replace(FULL, max_new_tokens=4))
+    list(play(game_specs(SHORT_GAME.some_tasks(1), 1, seed=0), dict.fromkeys(SHORT_GAME.roles, player), game=SHORT_GAME))
     return engine
-
-
-def _words(count: int) -> list[str]:
-    return load_words("shipped", count)
 
 
 def _games_per_hour(tokens: int, seconds: float) -> Reading:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from benchmarks.corpus import long_games
 from spag.algorithms.spag import RewardSettings, Template, assign_rewards
+from spag.games.registry import get
 from spag.models.loading import EMBEDDED_NAME, default_device, load_model, load_tokenizer
 from spag.models.tokens import PromptStyle
 from spag.planning import read_shape
@@ -21,6 +22,7 @@ from spag.training.order import micro_batches
 from spag.training.policy import Capabilities, completion_logprobs, probe_capabilities, to_device
 from spag.training.reference import compute_reference
 
+TABOO = get("adversarial_taboo")
 GLOBAL_BATCH = 128
 COEFFICIENTS = {"kl_coef": 0.2, "sft_coef": 0.5, "clip_range": 0.2}
 PAPER_MICRO_BATCH = 2
@@ -45,7 +47,7 @@ class Work:
 
 def encoded_samples(work: Work) -> list[EncodedSample]:
     """The samples of as many games as it takes."""
-    episodes = list(long_games(work.turns, work.samples)) if work.turns else teacher_episodes(["teacher"], work.samples, seed=1)
+    episodes = list(long_games(work.turns, work.samples)) if work.turns else teacher_episodes(["teacher"], work.samples, 1, TABOO)
     samples = assign_rewards(episodes, settings=RewardSettings(template=Template(work.template)))
     return encode_samples(samples, load_tokenizer(work.model), PromptStyle.PLAIN, max_length=2048)[: work.samples]
 

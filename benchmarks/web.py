@@ -23,31 +23,30 @@ from fastapi import FastAPI
 from spag.core.episodes import Episode, PlayerInfo
 from spag.core.store import write_json, write_rows
 from spag.core.types import Utterance
-from spag.games.taboo.types import Outcome, Role
+from spag.games.taboo.rules import AdversarialTaboo
 from spag.games.taboo.wordlist import shipped_words
-from spag.web.app import create_app
+from spag.web.app import create_app, listen
 from spag.web.security import Access
-from spag.web.serving import listen
 
 ITERATIONS = 5
 TARGET_MS = 300.0
+TABOO = AdversarialTaboo()
 
 
 def make_games(count: int, iteration: int, words: Sequence[str]) -> Iterator[Episode]:
     rng = random.Random(iteration)
-    outcomes = list(Outcome)
-    players = {role: PlayerInfo(f"iteration-{iteration - 1}") for role in Role}
+    outcomes = list(TABOO.outcomes)
+    players = dict.fromkeys(TABOO.roles, PlayerInfo(f"iteration-{iteration - 1}"))
     for number in range(count):
         said = []
         for turn in range(rng.randint(1, 10)):
             text = " ".join(rng.choices(words, k=20))
             ids = tuple(rng.choices(range(32_000), k=25))
-            said.append(Utterance(Role.ATTACKER if turn % 2 == 0 else Role.DEFENDER, text, "eos", ids, tuple(-rng.random() for _ in ids)))
+            said.append(Utterance(TABOO.roles[turn % 2], text, "eos", ids, tuple(-rng.random() for _ in ids)))
         word = words[number % len(words)]
         yield Episode(
             id=f"{word}-{number}",
-            target_word=word,
-            max_turns=5,
+            task=TABOO.custom_task(word),
             history=tuple(said),
             outcome=rng.choice(outcomes),
             reason="made up",
@@ -75,9 +74,9 @@ def kinds(words: Sequence[str]) -> dict[str, tuple[str, Query]]:
         "first page": lambda rng: {},
         "any page": lambda rng: {"page": rng.randint(1, 1600)},
         "by iteration": lambda rng: {"source": f"iteration-{rng.randint(1, ITERATIONS)}"},
-        "by outcome": lambda rng: {"outcome": str(rng.choice(list(Outcome)))},
+        "by outcome": lambda rng: {"outcome": rng.choice(list(TABOO.outcomes))},
         "by winner and length": lambda rng: {"winner": "nobody", "shortest": rng.randint(1, 5), "longest": rng.randint(5, 10)},
-        "by word": lambda rng: {"word": rng.choice(words)},
+        "by word": lambda rng: {"task": rng.choice(words)},
         "text, one word": lambda rng: {"text": f'"{rng.choice(words)}"'},
         "text, while typing": lambda rng: {"text": rng.choice(words)[:3]},
         "text, three words": lambda rng: {"text": " ".join(rng.sample(list(words), 3))},
@@ -88,8 +87,8 @@ def kinds(words: Sequence[str]) -> dict[str, tuple[str, Query]]:
     return {
         **{f"games, {title}": ("/games", query) for title, query in games.items()},
         "one game": ("/games/iteration-2/{}", lambda rng: {}),
-        "one word": ("/words", lambda rng: {"word": rng.choice(words)}),
-        "words": ("/words", lambda rng: {}),
+        "one word": ("/tasks", lambda rng: {"task": rng.choice(words)}),
+        "words": ("/tasks", lambda rng: {}),
         "overview": ("/", lambda rng: {}),
     }
 
