@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from spag.config.schema import RunConfig
-    from spag.planning import Assumptions, Inputs, Plan
+    from spag.planning import Inputs, Plan
 
 _PARTS = {
     "weights": "weights", "gradients": "gradients", "optimizer": "optimiser", "copies": "working copies of weights",
@@ -85,7 +85,8 @@ def _print(plan: "Plan") -> None:
         console.print(Text(text, style=style), soft_wrap=True)
 
     line(f"{plan.shape.name} ({plan.shape.parameters:,} parameters) on {plan.gpus} x {plan.gpu.name}", "italic")
-    console.print(_work(plan), _memory(plan))
+    work, memory, assumed = _tables(plan)
+    console.print(work, memory)
     for stage in plan.stages:
         if stage.fits:
             line(f"{stage.name} fits: {_gib(stage.memory.total)} of {_gib(stage.room)} GiB", "green")
@@ -95,46 +96,30 @@ def _print(plan: "Plan") -> None:
             line(f"  would fit: {advice}", "green")
         for note in stage.notes:
             line(f"  {note}")
-    console.print(_assumed(plan.assumptions))
+    console.print(assumed)
 
 
-def _work(plan: "Plan") -> "Table":
+def _tables(plan: "Plan") -> "tuple[Table, Table, Table]":
     from spag.cli.console import new_table
 
-    table = new_table(None, "stage", "times", "each", "tokens", "hours")
+    work = new_table(None, "stage", "times", "each", "tokens", "hours")
     for stage in plan.stages:
-        table.add_row(stage.name, str(stage.times), f"{stage.count:,} {stage.unit}", _millions(stage.tokens), f"{stage.hours:.2f}")
-    table.add_section()
-    table.add_row("total", "", f"{plan.hours * plan.gpus:,.1f} GPU hours", _millions(plan.tokens), f"{plan.hours:.2f}")
-    return table
-
-
-def _memory(plan: "Plan") -> "Table":
-    from spag.cli.console import new_table
-
-    table = new_table("GiB on each GPU, at the fullest moment", "", *(stage.name for stage in plan.stages))
+        work.add_row(stage.name, str(stage.times), f"{stage.count:,} {stage.unit}", f"{stage.tokens / 1e6:,.1f} M", f"{stage.hours:.2f}")
+    work.add_section()
+    work.add_row("total", "", f"{plan.hours * plan.gpus:,.1f} GPU hours", f"{plan.tokens / 1e6:,.1f} M", f"{plan.hours:.2f}")
+    memory = new_table("GiB on each GPU, at the fullest moment", "", *(stage.name for stage in plan.stages))
     for part, label in _PARTS.items():
-        table.add_row(label, *(_gib(getattr(stage.memory, part)) for stage in plan.stages))
-    table.add_row("may be filled", *(_gib(stage.room) for stage in plan.stages))
-    table.add_row("fits", *("yes" if stage.fits else "no" for stage in plan.stages))
-    return table
-
-
-def _assumed(assumptions: "Assumptions") -> "Table":
-    from spag.cli.console import new_table
-
-    table = new_table("Assumptions (--assume NAME=VALUE)", "name", "value")
-    table.add_column("reason")
-    for name, field in type(assumptions).model_fields.items():
-        table.add_row(name, f"{getattr(assumptions, name):g}", field.description)
-    return table
+        memory.add_row(label, *(_gib(getattr(stage.memory, part)) for stage in plan.stages))
+    memory.add_row("may be filled", *(_gib(stage.room) for stage in plan.stages))
+    memory.add_row("fits", *("yes" if stage.fits else "no" for stage in plan.stages))
+    assumed = new_table("Assumptions (--assume NAME=VALUE)", "name", "value")
+    assumed.add_column("reason")
+    for name, field in type(plan.assumptions).model_fields.items():
+        assumed.add_row(name, f"{getattr(plan.assumptions, name):g}", field.description)
+    return work, memory, assumed
 
 
 def _gib(size: float) -> str:
     from spag.planning import GIB
 
     return f"{size / GIB:.1f}" if size else "-"
-
-
-def _millions(tokens: float) -> str:
-    return f"{tokens / 1e6:,.1f} M"

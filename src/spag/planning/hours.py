@@ -100,9 +100,9 @@ class Workload:
 
     @property
     def max_turns(self) -> float:
-        """Turns of the longest game: the game's setting (``max_turns``, ``max_questions``), or where it has none the assumed turns."""
+        """Turns of the longest game, by the game's settings; of a game without such a setting, the assumed turns."""
         settings = self.config.game.model_extra or {}
-        return next((value for name, value in settings.items() if name.startswith("max_")), self.assumed.turns)
+        return next((settings[name] for name in ("max_turns", "max_questions") if name in settings), self.assumed.turns)
 
     @property
     def turns(self) -> float:
@@ -116,9 +116,8 @@ class Workload:
     @property
     def longest_text(self) -> int:
         """Tokens of the longest game there can be: rules, and every utterance at its limit."""
-        assumed = self.assumed
-        turn = sum(self.utterance_limits) + 2 * assumed.name_tokens
-        return round(assumed.prefix_tokens + assumed.instruction_tokens + self.max_turns * turn)
+        turn = sum(self.utterance_limits) + 2 * self.assumed.name_tokens
+        return round(self.assumed.prefix_tokens + self.assumed.instruction_tokens + self.max_turns * turn)
 
     @property
     def _selfplay_games(self) -> int:
@@ -143,8 +142,8 @@ class Workload:
         if rewards.tie_reward:
             rewarded += (1 - assumed.decided_share) * 2 * self.max_turns
         rows = self._selfplay_games * rewarded * (1 - others / 2)  # of games against others, one role is trained
-        length = min(assumed.utterance_tokens, self.utterance_limits[0])
-        return self._training(self.config.offline_rl, rows, self.inputs.offline_rl_sft, length)
+        utterance = min(assumed.utterance_tokens, self.utterance_limits[0])
+        return self._training(self.config.offline_rl, rows, self.inputs.offline_rl_sft, utterance)
 
     def selfplay(self) -> PlayLoad:
         """Return what one iteration plays."""
