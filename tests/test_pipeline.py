@@ -104,6 +104,7 @@ def test_a_second_run_does_nothing(folder: Path, model_folder: Path, words_file:
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
+@pytest.mark.slow
 def test_changed_settings_are_refused_by_name_and_forced_from_there_on(
     folder: Path, tmp_path: Path, model_folder: Path, words_file: Path, use_script: None
 ) -> None:
@@ -162,6 +163,7 @@ def test_opponents_are_drawn_by_game_and_weight() -> None:
     assert [(match.title, len(games)) for match, games in alone.items()] == [("now vs now", 4000)]
 
 
+@pytest.mark.slow
 def test_frozen_opponents_play_and_only_the_current_policy_is_trained(
     tmp_path: Path, model_folder: Path, words_file: Path, use_script: None
 ) -> None:
@@ -219,6 +221,7 @@ def steps_of(folder: Path, name: str) -> int:
     return len((folder / name / "metrics.jsonl").read_text().splitlines())
 
 
+@pytest.mark.slow
 def test_sft_alone_and_imitation_with_sft(tmp_path: Path, model_folder: Path, words_file: Path, use_script: None) -> None:
     mix = ["iterations=0", f"imitation.training.sft_data={sft_file(tmp_path)}", "imitation.training.sft_samples=5"]
     mix += ["imitation.training.max_steps=3"]
@@ -236,6 +239,7 @@ def test_sft_alone_and_imitation_with_sft(tmp_path: Path, model_folder: Path, wo
         run(nothing, tmp_path / "nothing", SilentReporter())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ROLES)
 def test_one_roles_rewards(folder: Path, model_folder: Path, words_file: Path, use_script: None, role: str) -> None:
     options = [f"rewards.roles={role}", "rewards.loser_reward=-1", "offline_rl.max_steps=2"]

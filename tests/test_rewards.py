@@ -209,7 +209,7 @@ def test_memory_does_not_grow_with_the_number_of_games(tmp_path: Path) -> None:
         return peak
 
     peak_kib(10)  # the dictionary and the caches
-    assert peak_kib(5000) < peak_kib(1000) + 4000 * 16 / 1024  # at most 16 bytes a game; holding them would take 4 MiB
+    assert peak_kib(2000) < peak_kib(500) + 1500 * 16 / 1024  # at most 16 bytes a game; holding them would take 1.5 MiB
 
 
 def test_games_that_change_between_the_passes_are_an_error(tmp_path: Path) -> None:
