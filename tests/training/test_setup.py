@@ -42,7 +42,7 @@ def test_sharing_that_cannot_work_is_refused_in_one_line(tmp_path: Path, monkeyp
         with pytest.raises(ConfigError, match=expected):
             training_arguments(tmp_path, model, settings(**changes), 1, 0)
 
-    refused(r"training\.parallel=fsdp: processes share the model, so call spag\.launch\.train_on", parallel="fsdp")
+    refused(r"training\.parallel=fsdp: processes share the model, so call spag\.training\.launch\.train_on", parallel="fsdp")
     monkeypatch.setenv("LOCAL_RANK", "0")
     refused(r"training\.parallel=fsdp with lora\.quantize", parallel="fsdp", lora=QLORA)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -54,7 +54,7 @@ def test_sharing_that_cannot_work_is_refused_in_one_line(tmp_path: Path, monkeyp
 def test_training_on_a_cluster_without_ray_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ray" else found(name))
-    with pytest.raises(ConfigError, match=r"^cluster\.address=auto: ray is not installed; pip install 'spag\[cluster\]'$"):
+    with pytest.raises(ConfigError, match=r"^cluster\.address=auto: ray is not installed; pip install '\.\[cluster\]'$"):
         train_on(
             tmp_path / "samples.jsonl",
             MODEL,

@@ -12,14 +12,14 @@ import json
 import logging
 import os
 import shutil
-import time
+import timeit
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from spag.core.errors import ModelError, first_line
@@ -126,28 +126,48 @@ def load_tokenizer(name: str, *, trust_remote_code: bool = False) -> PreTrainedT
 
 @no_progress_bars()
 def load_model(
-    name: str, *, dtype: str = "bfloat16", device: str | None = None, trust_remote_code: bool = False, trainable_adapter: bool = False
+    name: str,
+    *,
+    dtype: str = "bfloat16",
+    device: str | None = None,
+    trust_remote_code: bool = False,
+    trainable_adapter: bool = False,
+    quantization: BitsAndBytesConfig | None = None,
 ) -> PreTrainedModel:
     """Load a causal LM in evaluation mode.
 
     ``dtype`` is a torch dtype's name. ``device`` defaults to the first GPU, else the CPU. A LoRA adapter folder is loaded over its base
-    model; ``trainable_adapter`` leaves the adapter's weights trainable.
+    model; ``trainable_adapter`` leaves the adapter's weights trainable. ``quantization`` freezes the base model, for an adapter to train.
     """
     source = resolve_model(name)
     adapted = adapter_base(Path(source))
     base = source if adapted is None else resolve_model(adapted)
+    device = device or default_device()
+    options = {"quantization_config": quantization, "device_map": {"": device}} if quantization else {}
     try:
         model = AutoModelForCausalLM.from_pretrained(
-            base, dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code, use_safetensors=True
+            base, dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code, use_safetensors=True, **options
         )
+        if quantization:
+            model = _freeze_quantized(model)
         if adapted is not None:
             from peft import PeftModel  # noqa: PLC0415 - slow to import, and only adapters need it
 
             model = PeftModel.from_pretrained(model, source, is_trainable=trainable_adapter)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(load_failure(name, base, error)) from error
-    model.to(device or default_device())
-    return model.eval()
+    return (model if quantization else model.to(device)).eval()
+
+
+def _freeze_quantized(model: PreTrainedModel) -> PreTrainedModel:
+    """Prepare a quantized model for training an adapter: frozen, and float32 where it is not quantized."""
+    from peft import prepare_model_for_kbit_training  # noqa: PLC0415 - slow to import, and only adapters need it
+
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):  # in evaluation mode it would repack weights for a kernel without gradients
+            module.support_avx512bf16_for_cpu = False
+    frozen: PreTrainedModel = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)  # Trainer switches that on
+    return frozen
 
 
 def fastest_dtype() -> str:
@@ -164,13 +184,8 @@ def fastest_dtype() -> str:
 def _matmul_seconds(dtype: torch.dtype) -> float:
     """Return the best of several timings of the product that dominates a small model's training."""
     activations, weights = torch.ones(1024, 576, dtype=dtype), torch.ones(1536, 576, dtype=dtype)
-    best = float("inf")
     with torch.inference_mode():
-        for _ in range(12):
-            started = time.perf_counter()
-            torch.nn.functional.linear(activations, weights)
-            best = min(best, time.perf_counter() - started)
-    return best
+        return min(timeit.repeat(lambda: torch.nn.functional.linear(activations, weights), number=1, repeat=12))
 
 
 def default_device() -> str:

@@ -5,7 +5,8 @@ A process that torchrun, ``accelerate launch`` or Ray started joins its group an
 
 import json
 import os
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from spag.rollout.ray import require_ray
 
 if TYPE_CHECKING:
     from spag.training import Phase, TrainProgress
+    from spag.training.callbacks import OnProgress
     from spag.training.worker import Job
 
 
@@ -38,50 +40,44 @@ def train_on(
     from spag.models.loading import library_versions  # noqa: PLC0415 - imports torch
     from spag.training.worker import Job  # noqa: PLC0415 - imports torch
 
-    job = Job(samples, model, training, start_from, output, seed)
-    with _Bars(reporter, title) as bars:
-        _do(job, cluster or ClusterConfig(), bars)
+    job = Job(samples=samples, model=model, training=training, start_from=start_from, output=output, seed=seed)
+    with _progress_bars(reporter, title) as show:
+        _launch(job, cluster.address if cluster else None, show)
     result = json.loads((output / "training.json").read_text(encoding="utf-8"))["result"]
     return {**result, "seconds": round(result["seconds"], 1), "versions": library_versions()}
 
 
-def _do(job: "Job", cluster: ClusterConfig, bars: "_Bars") -> None:
-    from spag.training.processes import default_processes, run_in_processes  # noqa: PLC0415 - imports torch
-    from spag.training.worker import do  # noqa: PLC0415 - imports torch
+def _launch(job: "Job", address: str | None, show: "OnProgress") -> None:
+    import torch  # noqa: PLC0415 - slow to import
 
-    if "WORLD_SIZE" in os.environ:
-        do(job, bars.show)
-        return
-    if cluster.address is not None:
-        require_ray(cluster.address)
+    gpus = torch.cuda.device_count() if job.model.device != "cpu" else 0
+    count = job.training.processes or max(1, gpus)
+    if "WORLD_SIZE" in os.environ or (address is None and count == 1 and job.training.parallel == "replicas"):
+        from spag.training.worker import train_job  # noqa: PLC0415 - imports torch
+
+        train_job(job, show)
+    elif address is not None:
+        require_ray(address)
         from spag.training.ray import train_on_ray  # noqa: PLC0415 - imports ray
 
-        train_on_ray(job, cluster.address, bars.show)
-        return
-    count = job.training.processes or default_processes(job.model.device)
-    if count == 1 and job.training.parallel == "replicas":
-        do(job, bars.show)
+        train_on_ray(job, address, show)
     else:
-        run_in_processes(job, count, bars.show)
+        from spag.training.processes import run_in_processes  # noqa: PLC0415 - imports torch
+
+        run_in_processes(job, count, show)
 
 
-class _Bars:
+@contextmanager
+def _progress_bars(reporter: Reporter, title: str) -> "Iterator[OnProgress]":
     """A progress bar for each phase of training, one after the other."""
+    bars: dict[Phase, Tracker] = {}
+    with ExitStack() as stack:
 
-    def __init__(self, reporter: Reporter, title: str) -> None:
-        self._reporter, self._title = reporter, title
-        self._stack = ExitStack()
-        self._bars: dict[Phase, Tracker] = {}
+        def show(at: "TrainProgress") -> None:
+            if at.phase not in bars:
+                stack.close()  # the bar of the phase before
+                bars[at.phase] = stack.enter_context(reporter.track(f"{title}: {at.phase}", at.total_steps))
+            loss = "" if at.loss is None else f"  loss {at.loss:.3f}"
+            bars[at.phase].update(at.step, f"{at.samples_per_second:.2f} samples/s{loss}")
 
-    def __enter__(self) -> "_Bars":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def show(self, at: "TrainProgress") -> None:
-        if at.phase not in self._bars:
-            self._stack.close()  # the bar of the phase before
-            self._bars[at.phase] = self._stack.enter_context(self._reporter.track(f"{self._title}: {at.phase}", at.total_steps))
-        loss = "" if at.loss is None else f"  loss {at.loss:.3f}"
-        self._bars[at.phase].update(at.step, f"{at.samples_per_second:.2f} samples/s{loss}")
+        yield show

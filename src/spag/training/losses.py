@@ -8,18 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
-from spag.algorithms.imitation import imitation_loss, imitation_terms
-from spag.algorithms.spag import importance_ratio, offline_rl_loss, offline_rl_terms
+from spag.algorithms.imitation import imitation_loss
+from spag.algorithms.spag import offline_rl_loss
 
-__all__ = [
-    "imitation_loss",
-    "imitation_terms",
-    "importance_ratio",
-    "mean_logprob",
-    "mean_over_samples",
-    "offline_rl_loss",
-    "offline_rl_terms",
-]
+__all__ = ["imitation_loss", "mean_logprob", "mean_over_samples", "offline_rl_loss"]
 
 IGNORED_LABEL = -100
 

@@ -9,17 +9,13 @@ in the same way but pads random micro-batches.
 import math
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 from torch.utils.data import Sampler
 
 from spag.training.data import FILLER
 from spag.training.packing import packed_length
-
-
-def total_steps(samples: int, epochs: int, global_batch_size: int) -> int:
-    """Return the number of optimiser steps."""
-    return math.ceil(samples * epochs / global_batch_size)
 
 
 def micro_batches(indices: Sequence[int], sequences: Sequence[Sequence[int]], size: int, *, packed: bool) -> list[list[int]]:
@@ -37,24 +33,18 @@ def micro_batches(indices: Sequence[int], sequences: Sequence[Sequence[int]], si
     return sorted(batches, key=tokens, reverse=True)
 
 
+@dataclass(eq=False)
 class MicroBatches(Sampler[list[int]]):
     """Yields the sample indices of each micro-batch of one process, the largest micro-batch of a global batch first."""
 
-    def __init__(
-        self,
-        sequences: Sequence[Sequence[int]],
-        *,
-        epochs: int,
-        global_batch_size: int,
-        micro_batch_size: int,
-        seed: int,
-        packed: bool,
-        world_size: int = 1,
-        rank: int = 0,
-    ) -> None:
-        self.sequences, self.epochs, self.seed, self.packed = sequences, epochs, seed, packed
-        self.global_batch_size, self.micro_batch_size = global_batch_size, micro_batch_size
-        self.world_size, self.rank = world_size, rank
+    sequences: Sequence[Sequence[int]]
+    epochs: int
+    global_batch_size: int
+    micro_batch_size: int
+    seed: int
+    packed: bool
+    world_size: int = 1
+    rank: int = 0
 
     def __len__(self) -> int:
         full, rest = divmod(len(self.sequences) * self.epochs, self.global_batch_size)

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import torch
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -22,14 +21,11 @@ from spag.core import errors
 from spag.core.errors import RunError, SpagError
 from spag.core.store import write_atomically
 from spag.training.callbacks import OnProgress
-from spag.training.worker import Job, ProgressFile
+from spag.training.worker import PROGRESS, Job
 
 _POLL_S = 0.25
 
-
-def default_processes(device: str | None) -> int:
-    """Return one process a visible GPU, and one where training is on the CPU."""
-    return max(1, torch.cuda.device_count()) if device != "cpu" else 1
+logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # we report failed processes in one line
 
 
 def run_in_processes(job: Job, count: int, progress: OnProgress) -> None:
@@ -53,31 +49,33 @@ def run_in_processes(job: Job, count: int, progress: OnProgress) -> None:
         signals_to_handle="SIGTERM",  # SIGINT stays KeyboardInterrupt
         shutdown_timeout=5,
     )
-    with _own_signals(), _silence("torch.distributed.elastic"), watching(job, progress):
-        try:
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with watching(job, progress):
             elastic_launch(config, sys.executable)("-m", "spag.training.worker", str(path))
-        except ChildFailedError as failed:
-            raise _cause(failed, job, count) from None
-        except SignalException as received:
-            raise SystemExit(128 + received.sigval) from received
+    except ChildFailedError as failed:
+        raise _cause(failed, job, count) from None
+    except SignalException as received:
+        raise SystemExit(128 + received.sigval) from received
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)  # the launcher replaces the handler for good
     shutil.rmtree(job.folder)
 
 
 @contextmanager
 def watching(job: Job, progress: OnProgress) -> Iterator[None]:
     """Pass the progress that the first process of ``job`` writes on to ``progress``, until the block ends."""
-    file, ended = ProgressFile(job.folder / "progress.json"), threading.Event()
+    ended = threading.Event()
 
     def watch() -> None:
-        seen = None
-        while True:
+        seen, last = b"", False
+        while not last:
             last = ended.wait(_POLL_S)
-            at = file.read()
-            if at is not None and at != seen:
-                progress(at)
-                seen = at
-            if last:
-                return
+            data = job.progress_file.read_bytes() if job.progress_file.exists() else b""
+            if data != seen:
+                progress(PROGRESS.validate_json(data))
+                seen = data
 
     thread = threading.Thread(target=watch, name="spag-progress", daemon=True)
     thread.start()
@@ -120,28 +118,3 @@ def _message(failure: ProcessFailure) -> str:
     """Return ``ClassName: message`` of the exception that ended a process; empty where there was none."""
     message = failure.error_file_data.get("message", "")
     return str(message.get("message", "")) if isinstance(message, dict) else ""
-
-
-@contextmanager
-def _own_signals() -> Iterator[None]:
-    """Restore the handler of SIGTERM, which the launcher replaces for good."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _silence(name: str) -> Iterator[None]:
-    """Silence a logger's reports of failed processes; we print one line."""
-    logger = logging.getLogger(name)
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)

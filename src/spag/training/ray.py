@@ -4,7 +4,6 @@ The samples, the start model and the run folder must be on a file system that al
 """
 
 import shutil
-from typing import Any
 
 from ray.exceptions import RayActorError
 from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
@@ -15,7 +14,7 @@ from spag.core.store import storage_errors
 from spag.rollout.ray.connection import connected, nodes
 from spag.training.callbacks import OnProgress
 from spag.training.processes import watching
-from spag.training.worker import Job, do_with_others
+from spag.training.worker import Job, train_in_group
 
 
 def train_on_ray(job: Job, address: str, progress: OnProgress) -> None:
@@ -30,9 +29,9 @@ def train_on_ray(job: Job, address: str, progress: OnProgress) -> None:
         with storage_errors(job.folder):
             shutil.rmtree(job.folder, ignore_errors=True)
             job.folder.mkdir(parents=True)
+        text = job.to_json()
         trainer = TorchTrainer(
-            _work,
-            train_loop_config={"job": job.to_json()},
+            lambda: train_in_group(text),
             torch_config=TorchConfig(backend=None if on_gpus else "gloo"),
             scaling_config=ScalingConfig(num_workers=count, use_gpu=on_gpus),
             run_config=RunConfig(
@@ -45,10 +44,6 @@ def train_on_ray(job: Job, address: str, progress: OnProgress) -> None:
             except TrainingFailedError as failed:
                 raise _cause(failed, job, count) from None
     shutil.rmtree(job.folder)
-
-
-def _work(settings: dict[str, Any]) -> None:
-    do_with_others(settings["job"])
 
 
 def _cause(failed: TrainingFailedError, job: Job, count: int) -> SpagError:

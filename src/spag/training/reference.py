@@ -12,7 +12,7 @@ The file's first row holds a fingerprint of samples, start model and settings, s
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -64,15 +64,10 @@ def compute_reference(
     result: dict[int, float] = {}
     model.eval()
     with torch.no_grad():
-        for batch in _share(parts, world_size, rank):
+        for start in range(0, len(parts), world_size):
+            batch = parts[min(start + rank, len(parts) - 1)]  # a process that has none left repeats the last
             rows = to_device(collate([(samples[index], 0.0) for index in batch], packed=capabilities.packed), device)
             result.update(zip(batch, completion_logprobs(model, rows, capabilities).tolist(), strict=True))
             if on_batch is not None:
                 on_batch(len(batch))
     return result
-
-
-def _share(batches: Sequence[list[int]], world_size: int, rank: int) -> Iterator[list[int]]:
-    """Yield the batches of one process; a process without one repeats the last."""
-    for start in range(0, len(batches), world_size):
-        yield batches[min(start + rank, len(batches) - 1)]

@@ -31,7 +31,7 @@ from spag.models.tokens import PromptStyle
 from spag.training.callbacks import OnProgress, ReferencePass, StepKeeper, integrations
 from spag.training.data import TrainingSet, encode_samples, group_names
 from spag.training.failures import clear_failures
-from spag.training.order import MicroBatches, total_steps
+from spag.training.order import MicroBatches
 from spag.training.reference import read_reference
 from spag.training.setup import training_arguments
 from spag.training.sharding import check_resumable
@@ -90,13 +90,10 @@ def train(
     with clear_failures(output):
         output.mkdir(parents=True, exist_ok=True)
         origin = str(Path(start_from).resolve()) if Path(start_from).is_dir() else start_from
-        job = _Training(
-            stage=stage, samples=samples, model=model, training=training, start_from=origin, output=output, seed=seed, progress=progress
-        )
-        return job.run()
+        return _Training(stage, samples, model, training, origin, output, seed, progress).run()
 
 
-@dataclass(kw_only=True)
+@dataclass
 class _Training:
     stage: Stage
     samples: Sequence[TrainingSample]
@@ -109,12 +106,10 @@ class _Training:
 
     def __post_init__(self) -> None:
         self.state = self.output / "state"
-        self.epochs, steps = self.training.epochs, self.training.max_steps
-        self.samples_seen = len(self.samples) * self.epochs
-        if steps is not None:
-            self.samples_seen = steps * self.training.global_batch_size
-            self.epochs = math.ceil(self.samples_seen / len(self.samples))
-        self.steps = steps or total_steps(len(self.samples), self.epochs, self.training.global_batch_size)
+        steps, batch = self.training.max_steps, self.training.global_batch_size
+        self.samples_seen = steps * batch if steps else len(self.samples) * self.training.epochs
+        self.epochs = math.ceil(self.samples_seen / len(self.samples))
+        self.steps = math.ceil(self.samples_seen / batch)
         self.arguments = training_arguments(self.state, self.model, self.training, self.steps, self.seed)
         self.is_first = self.arguments.process_index == 0
         if not self.is_first:
@@ -129,16 +124,15 @@ class _Training:
 
     def run(self) -> TrainResult:
         began = time.perf_counter()
-        finished, resume_from = broadcast_object_list(list(self._look_around()) if self.is_first else [None, None])
+        finished, resume_from = broadcast_object_list(list(self._find_earlier_work()) if self.is_first else [None, None])
         checkpoint = self.output / "checkpoint"
         if finished is not None:
             return TrainResult(checkpoint, **finished)
         tokenizer = load_tokenizer(self.start_from, trust_remote_code=self.model.trust_remote_code)
         resume_step = checkpoint_step(resume_from) if resume_from else 0
-        reports = integrations(self.training.report_to, self.output / "tensorboard", resume_step) if self.is_first else []
         metrics = MetricsLog(self.output / "metrics.jsonl", resume_step) if self.is_first else None
         trainer = self._trainer(tokenizer, metrics)
-        for callback in reports:
+        for callback in integrations(self.training.report_to, self.output / "tensorboard", resume_step) if self.is_first else []:
             trainer.add_callback(callback)
         with no_progress_bars():
             trainer.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
@@ -147,7 +141,7 @@ class _Training:
         trainer.accelerator.wait_for_everyone()
         return result
 
-    def _look_around(self) -> tuple[dict[str, Any] | None, Path | None]:
+    def _find_earlier_work(self) -> tuple[dict[str, Any] | None, Path | None]:
         """Return the result if this stage has finished, else the checkpoint to resume from; delete stale files."""
         record = self.output / "training.json"
         finished = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
@@ -179,7 +173,6 @@ class _Training:
             world_size=self.arguments.world_size,
             rank=self.arguments.process_index,
         )
-        on_row = metrics.append if metrics else None
         trainer = PolicyTrainer(
             model=policy,
             args=self.arguments,
@@ -188,7 +181,7 @@ class _Training:
             train_set=train_set,
             order=order,
             capabilities=capabilities,
-            on_row=on_row,
+            on_row=metrics.append if metrics else None,
         )
         trainer.remove_callback(PrinterCallback)
         trainer.add_callback(ReferencePass(trainer, train_set, self.output / "reference.jsonl", self.reference_fingerprint, self.progress))
@@ -197,10 +190,11 @@ class _Training:
 
     def _objective(self) -> Objective:
         training = self.training
-        if isinstance(training, OfflineRLConfig) and self.stage is Stage.OFFLINE_RL and training.objective == "offline_rl":
-            return OfflineRL(training.kl_coef, training.sft_coef, training.clip_range)
-        is_sft = isinstance(training, OfflineRLConfig) and self.stage is Stage.OFFLINE_RL  # the ablation objective=sft
-        return Imitation(0.0 if is_sft else training.kl_coef, training.sft_coef)
+        if self.stage is Stage.IMITATION or not isinstance(training, OfflineRLConfig):
+            return Imitation(training.kl_coef, training.sft_coef)
+        if training.objective == "sft":
+            return Imitation(0.0, training.sft_coef)
+        return OfflineRL(training.kl_coef, training.sft_coef, training.clip_range)
 
     def _finish(self, trainer: PolicyTrainer, tokenizer: PreTrainedTokenizerBase, result: TrainResult) -> None:
         """Gather and save the model, then the record that it is finished; only then delete the state."""

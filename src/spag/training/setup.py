@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.fsdp import MixedPrecisionPolicy
 from transformers import TrainingArguments
 
 from spag.config.schema import ModelConfig, TrainingConfig
 from spag.core.errors import ConfigError, require_package
 from spag.models.loading import default_device
-from spag.training.sharding import deepspeed_settings, fsdp_settings, mixed_precision
+from spag.training.sharding import deepspeed_settings, fsdp_settings
 
 
 def training_arguments(state: Path, model: ModelConfig, training: TrainingConfig, steps: int, seed: int) -> TrainingArguments:
@@ -21,7 +22,6 @@ def training_arguments(state: Path, model: ModelConfig, training: TrainingConfig
     _check_device(device, model.dtype)
     for name in training.report_to:
         require_package(name, f"training.report_to={name}", f"pip install {name}, or take it out of report_to")
-    sharing = _sharing(model, training)
     arguments = TrainingArguments(
         output_dir=str(state),
         run_name="/".join(state.parent.absolute().parts[-2:]),
@@ -48,28 +48,28 @@ def training_arguments(state: Path, model: ModelConfig, training: TrainingConfig
         remove_unused_columns=False,
         report_to=[],  # callbacks.py makes the integrations
         disable_tqdm=True,
-        **sharing,
+        **_sharing(model, training),
     )
     if training.parallel == "fsdp" and model.dtype != "float32":
-        arguments.fsdp_plugin_args["mixed_precision_policy"] = mixed_precision(model.dtype)
+        # accelerate's own policy would sum gradients and keep log-probabilities in model.dtype
+        policy = MixedPrecisionPolicy(param_dtype=getattr(torch, model.dtype), reduce_dtype=torch.float32)
+        arguments.fsdp_plugin_args["mixed_precision_policy"] = policy
     if training.parallel == "deepspeed" and on_cpu:
-        _tell_deepspeed_of_group()
+        import deepspeed  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415 - an optional package
+
+        deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)  # accelerate does not on the CPU
     arguments._n_gpu = min(arguments.n_gpu, 1)  # one process a GPU: several in one process would mean nn.DataParallel
     return arguments
 
 
 def accumulation_steps(training: TrainingConfig) -> int:
     """Return how many micro-batches of each process make a global batch. Raises ``ConfigError`` unless that is a whole number."""
-    processes = _processes()
+    processes = int(os.environ.get("WORLD_SIZE", "1"))  # torchrun's
     steps, rest = divmod(training.global_batch_size, training.micro_batch_size * processes)
     if rest or not steps:
         product = f"micro_batch_size={training.micro_batch_size} times {processes} processes"
         raise ConfigError(f"global_batch_size={training.global_batch_size} is not a multiple of {product}")
     return steps
-
-
-def _processes() -> int:
-    return int(os.environ.get("WORLD_SIZE", "1"))  # torchrun's
 
 
 def _backend(on_cpu: bool, training: TrainingConfig) -> str | None:
@@ -99,13 +99,6 @@ def _sharing(model: ModelConfig, training: TrainingConfig) -> dict[str, Any]:
             f"training.parallel=deepspeed with model.dtype={model.dtype} on the CPU: set model.dtype=float32, or parallel=fsdp"
         )
     return {"deepspeed": deepspeed_settings(training, model.dtype)}
-
-
-def _tell_deepspeed_of_group() -> None:
-    """Let DeepSpeed join the process group on the CPU, where accelerate does not do it."""
-    import deepspeed  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415 - an optional package
-
-    deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
 
 
 def _check_device(device: str, dtype: str) -> None:

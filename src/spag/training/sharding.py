@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.state import AcceleratorState
-from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -24,7 +22,6 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
-from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.optim import Optimizer
 
 from spag.config.schema import TrainingConfig
@@ -46,20 +43,6 @@ def fsdp_settings(training: TrainingConfig) -> dict[str, Any]:
         "activation_checkpointing": training.gradient_checkpointing,
         "state_dict_type": "SHARDED_STATE_DICT",
     }
-
-
-def mixed_precision(dtype: str) -> MixedPrecisionPolicy:
-    """Return the dtypes in which FSDP2 computes. Gradients are summed in float32 and log-probabilities stay float32 for any ``dtype``.
-
-    accelerate's own policy would round both to ``dtype``.
-    """
-    return MixedPrecisionPolicy(param_dtype=getattr(torch, dtype), reduce_dtype=torch.float32)
-
-
-def shard_on_cpu(state: AcceleratorState, plugin: dict[str, Any]) -> None:
-    """Let accelerate use FSDP2 on the CPU too, where it would keep replicas. ``plugin`` is what Trainer makes of ``fsdp_settings``."""
-    state.fsdp_plugin = FullyShardedDataParallelPlugin(**plugin)
-    state.distributed_type = DistributedType.FSDP
 
 
 def deepspeed_settings(training: TrainingConfig, dtype: str) -> dict[str, Any]:

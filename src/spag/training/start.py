@@ -7,18 +7,17 @@ an ordinary one. Play loads it over the base model in full precision, so the pol
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate.utils import broadcast_object_list
 from torch import nn
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig, PreTrainedModel, TrainingArguments, set_seed
+from transformers import BitsAndBytesConfig, PreTrainedModel, TrainingArguments, set_seed
 from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
 
 from spag.config.schema import LoraConfig, ModelConfig
-from spag.core.errors import ModelError, require_package
-from spag.models.loading import adapter_base, load_failure, load_model, no_progress_bars, resolve_model
+from spag.core.errors import require_package
+from spag.models.loading import load_model
 from spag.training.policy import Capabilities, probe_capabilities, set_packed_attention
 
 
@@ -55,24 +54,28 @@ def trainable(start: Start, arguments: TrainingArguments, longest: int) -> tuple
 
 def load(start: Start, arguments: TrainingArguments) -> PreTrainedModel:
     """Return the model of ``start`` without probing its capabilities."""
-    if start.lora is not None and start.lora.quantize:
-        policy = _load_quantized(start, arguments)
-    else:
-        policy = load_model(
-            start.name, dtype="float32", device="cpu", trust_remote_code=start.model.trust_remote_code, trainable_adapter=True
-        )
+    in_4_bits = start.lora is not None and start.lora.quantize
+    policy = load_model(
+        start.name,
+        dtype="float32",
+        device=str(arguments.device) if in_4_bits else "cpu",
+        trust_remote_code=start.model.trust_remote_code,
+        trainable_adapter=True,
+        quantization=quantization(start.model.dtype) if in_4_bits else None,
+    )
     if start.lora is None or hasattr(policy, "peft_config"):
         return policy
     import peft  # noqa: PLC0415 - slow to import, and only adapters need it
 
-    settings: dict[str, Any] = {
-        "r": start.lora.rank,
-        "lora_alpha": start.lora.alpha,
-        "lora_dropout": start.lora.dropout,
-        "target_modules": start.lora.target_modules,
-    }
+    settings = peft.LoraConfig(
+        task_type="CAUSAL_LM",
+        r=start.lora.rank,
+        lora_alpha=start.lora.alpha,
+        lora_dropout=start.lora.dropout,
+        target_modules=start.lora.target_modules,
+    )
     set_seed(start.seed)
-    adapted: PreTrainedModel = peft.get_peft_model(policy, peft.LoraConfig(task_type="CAUSAL_LM", **settings))
+    adapted: PreTrainedModel = peft.get_peft_model(policy, settings)
     return adapted
 
 
@@ -85,40 +88,6 @@ def quantization(dtype: str) -> BitsAndBytesConfig:
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=getattr(torch, dtype),
     )
-
-
-@no_progress_bars()
-def _load_quantized(start: Start, arguments: TrainingArguments) -> PreTrainedModel:
-    """Load the model, on the device that trains it, in 4 bits; what stays in full precision is float32."""
-    import peft  # noqa: PLC0415 - slow to import, and only adapters need it
-
-    source = resolve_model(start.name)
-    adapted = adapter_base(Path(source))
-    base = source if adapted is None else resolve_model(adapted)
-    try:
-        model = AutoModelForCausalLM.from_pretrained(
-            base,
-            dtype=torch.float32,
-            quantization_config=quantization(start.model.dtype),
-            device_map={"": arguments.device},
-            trust_remote_code=start.model.trust_remote_code,
-            use_safetensors=True,
-        )
-        _keep_differentiable(model)
-        model = peft.prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)  # Trainer enables it
-        if adapted is not None:
-            model = peft.PeftModel.from_pretrained(model, source, is_trainable=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(load_failure(start.name, base, error)) from error
-    loaded: PreTrainedModel = model.eval()
-    return loaded
-
-
-def _keep_differentiable(model: nn.Module) -> None:
-    """Keep 4-bit layers on CPUs from repacking their weights in evaluation mode for a kernel that has no gradients."""
-    layers: list[Any] = [module for module in model.modules() if hasattr(module, "support_avx512bf16_for_cpu")]
-    for layer in layers:
-        layer.support_avx512bf16_for_cpu = False
 
 
 @contextmanager

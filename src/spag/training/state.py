@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from spag.core.store import folder_identity, write_atomically
+from spag.core.store import cut_torn_line, folder_identity, write_atomically
 from spag.models.loading import resolve_model
 
 logger = logging.getLogger(__name__)
@@ -90,7 +90,9 @@ class MetricsLog:
 
     def __init__(self, path: Path, resume_step: int) -> None:
         self.path = path
-        kept = [row for row in _complete_rows(path) if row["step"] <= resume_step]
+        cut_torn_line(path)
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+        kept = [row for row in map(json.loads, lines) if row["step"] <= resume_step]
         self.last: dict[str, float | None] = kept[-1] if kept else {}
         write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept))
 
@@ -100,11 +102,3 @@ class MetricsLog:
             file.write(json.dumps(row) + "\n")
             file.flush()
             os.fsync(file.fileno())
-
-
-def _complete_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the rows, less a last line torn by a crash."""
-    if not path.is_file():
-        return []
-    *lines, _torn = path.read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Trainer, TrainerControl
@@ -23,7 +24,7 @@ from spag.core.errors import RunError
 from spag.training.data import OTHER, SFT, Batch, TrainingSet, collate
 from spag.training.order import MicroBatches
 from spag.training.policy import Capabilities, completion_logprobs
-from spag.training.sharding import load_shares, save_shares, shard_on_cpu, whole_weights, whole_zero3_weights
+from spag.training.sharding import load_shares, save_shares, whole_weights, whole_zero3_weights
 
 _SCHEDULER = "scheduler.pt"
 
@@ -61,7 +62,9 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
     def create_accelerator_and_postprocess(self) -> None:
         super().create_accelerator_and_postprocess()
         if self.args.fsdp and self.args.device.type == "cpu":
-            shard_on_cpu(self.accelerator.state, self.args.fsdp_plugin_args)
+            # accelerate knows FSDP2 on GPUs only, and would keep replicas
+            self.accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin(**self.args.fsdp_plugin_args)
+            self.accelerator.state.distributed_type = DistributedType.FSDP
             self.is_fsdp_enabled: bool = True
 
     def get_train_dataloader(self) -> DataLoader[Any]:
@@ -82,24 +85,20 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
         assert num_items_in_batch is not None
         with self.accelerator.autocast():  # masks are made outside the model, in the precision of its products
             logprob = completion_logprobs(model, inputs, self.capabilities)
-        policy_batch = self._policy_batch(logprob, inputs, num_items_in_batch)
+        policy_batch = PolicyBatch(
+            logprob=logprob,
+            ref_logprob=inputs["ref_logprob"],
+            reward=inputs["reward"],
+            weight=inputs["weight"],
+            is_sft=inputs["group"] == SFT,
+            n=num_items_in_batch.sum() - num_items_in_batch[SFT],
+            n_sft=num_items_in_batch[SFT],
+        )
         loss = self.objective.loss(policy_batch)
         with torch.no_grad():
             self._add_up(loss, policy_batch, inputs["group"])
         loss = loss * self.accelerator.num_processes  # gradients are averaged over the processes
         return (loss, None) if return_outputs else loss
-
-    def _policy_batch(self, logprob: Tensor, batch: Batch, counts: Tensor) -> PolicyBatch:
-        """Return the objective's input. ``logprob`` (B,); ``counts`` (G,): samples of each group in the global batch."""
-        return PolicyBatch(
-            logprob=logprob,
-            ref_logprob=batch["ref_logprob"],
-            reward=batch["reward"],
-            weight=batch["weight"],
-            is_sft=batch["group"] == SFT,
-            n=counts.sum() - counts[SFT],
-            n_sft=counts[SFT],
-        )
 
     def _add_up(self, loss: Tensor, batch: PolicyBatch, group: Tensor) -> None:
         ratio = importance_ratio(batch.logprob, batch.ref_logprob)

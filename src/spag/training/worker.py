@@ -6,80 +6,61 @@
 is removed when training ends.
 """
 
-import json
 import os
 import sys
-import time
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from pydantic import BaseModel, TypeAdapter
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from spag.config.schema import ModelConfig, OfflineRLConfig, TrainingConfig
-from spag.core.episodes import TrainingSample, read_samples
+from spag.core.episodes import read_samples
 from spag.core.errors import ConfigError
-from spag.training.callbacks import OnProgress, Phase, TrainProgress
+from spag.training.callbacks import OnProgress, TrainProgress
 from spag.training.run import Stage, TrainResult, train
 
-_INTERVAL_S = 0.2
-"""Minimum seconds between two writes of progress.json."""
+PROGRESS = TypeAdapter(TrainProgress)
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(BaseModel, frozen=True):
     """The arguments of ``train``, with the samples' file instead of the samples. Offline RL if ``training`` is an ``OfflineRLConfig``."""
 
     samples: Path
     model: ModelConfig
-    training: TrainingConfig
+    training: TrainingConfig | OfflineRLConfig
     start_from: str
     output: Path
     seed: int
-
-    @property
-    def stage(self) -> Stage:
-        return Stage.OFFLINE_RL if isinstance(self.training, OfflineRLConfig) else Stage.IMITATION
 
     @property
     def folder(self) -> Path:
         """Where the processes and their launcher exchange files."""
         return self.output / "processes"
 
+    @property
+    def progress_file(self) -> Path:
+        return self.folder / "progress.json"
+
     def to_json(self) -> str:
         """Return the job with absolute paths, for processes that may work in another folder."""
         start = Path(self.start_from).expanduser()
-        texts = {
-            "stage": self.stage,
-            "samples": str(self.samples.absolute()),
+        paths = {
+            "samples": self.samples.absolute(),
             "start_from": str(start.absolute()) if start.exists() else self.start_from,
-            "output": str(self.output.absolute()),
+            "output": self.output.absolute(),
         }
-        models = {"model": self.model.model_dump(mode="json"), "training": self.training.model_dump(mode="json")}
-        return json.dumps({**texts, **models, "seed": self.seed}, indent=2)
-
-    @staticmethod
-    def of_json(text: str) -> "Job":
-        values = json.loads(text)
-        kind = OfflineRLConfig if values["stage"] == Stage.OFFLINE_RL else TrainingConfig
-        return Job(
-            samples=Path(values["samples"]),
-            model=ModelConfig.model_validate(values["model"]),
-            training=kind.model_validate(values["training"]),
-            start_from=values["start_from"],
-            output=Path(values["output"]),
-            seed=values["seed"],
-        )
+        return self.model_copy(update=paths).model_dump_json(indent=2)
 
 
-def do(job: Job, progress: OnProgress | None = None) -> TrainResult:
+def train_job(job: Job, progress: OnProgress | None = None) -> TrainResult:
     """Run ``job`` in this process, together with the others of its process group if there is one. Raises what ``train`` raises."""
     if not job.samples.is_file():
         raise ConfigError(f"{job.samples}: not seen by {os.uname().nodename}; every node must see the samples and the run folder")
     return train(
-        job.stage,
-        in_order(read_samples(job.samples)),
+        Stage.OFFLINE_RL if isinstance(job.training, OfflineRLConfig) else Stage.IMITATION,
+        # by game and turn, so that training does not depend on the order in which games ended
+        sorted(read_samples(job.samples), key=lambda sample: (sample.episode_id or "", -1 if sample.turn is None else sample.turn)),
         model=job.model,
         training=job.training,
         start_from=job.start_from,
@@ -89,47 +70,23 @@ def do(job: Job, progress: OnProgress | None = None) -> TrainResult:
     )
 
 
-def in_order(samples: Iterable[TrainingSample]) -> list[TrainingSample]:
-    """Sort ``samples`` by game and turn, so that training does not depend on the order in which games ended."""
-    return sorted(samples, key=lambda sample: (sample.episode_id or "", -1 if sample.turn is None else sample.turn))
-
-
-def do_with_others(text: str) -> None:
+def train_in_group(text: str) -> None:
     """Run the job that ``text`` describes as one of several processes, and write progress to a file."""
-    job = Job.of_json(text)
-    do(job, ProgressFile(job.folder / "progress.json").write)
+    job = Job.model_validate_json(text)
 
+    def report(at: TrainProgress) -> None:
+        beside = job.progress_file.with_suffix(".new")
+        beside.write_bytes(PROGRESS.dump_json(at))
+        beside.replace(job.progress_file)  # a reader sees the old file or the new one
 
-class ProgressFile:
-    """The latest ``TrainProgress`` in a file, for another process to read, written every ``_INTERVAL_S`` at most."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._written = 0.0
-
-    def write(self, at: TrainProgress) -> None:
-        now = time.monotonic()
-        if now - self._written < _INTERVAL_S and at.step < at.total_steps:
-            return
-        self._written = now
-        beside = self.path.with_suffix(".new")
-        beside.write_text(json.dumps(asdict(at)), encoding="utf-8")
-        beside.replace(self.path)
-
-    def read(self) -> TrainProgress | None:
-        """Return the last progress written; ``None`` before the first."""
-        try:
-            values = json.loads(self.path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return None
-        return TrainProgress(**{**values, "phase": Phase(values["phase"])})
+    train_job(job, report)
 
 
 @record
 def main() -> None:
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // int(os.environ["LOCAL_WORLD_SIZE"])))
-    do_with_others(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    train_in_group(Path(sys.argv[1]).read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":
