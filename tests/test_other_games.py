@@ -3,21 +3,29 @@
 import json
 import random
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from spag.algorithms.spag import assign_rewards
+from spag.cli import main
 from spag.config.files import parse_config
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.episodes import read_episodes, read_samples
-from spag.core.errors import ConfigError
+from spag.core.errors import ConfigError, DataError
 from spag.core.progress import SilentReporter
+from spag.core.store import write_rows
 from spag.engines.base import Request
+from spag.engines.opening import gpus_of
 from spag.engines.scripted import ScriptedEngine
 from spag.games.registry import get
 from spag.rollout import play
 from spag.runs.offline import run
+from spag.runs.stages import teacher_episodes
+from taboo_games import episode_of
 
 CONFIG = """
 iterations: 1
@@ -80,3 +88,45 @@ def test_a_game_without_teacher_games_names_its_bots(tmp_path: Path) -> None:
     config = parse_config("game: {name: kuhn_poker}\nmodel: {dtype: float32}", "test")
     with pytest.raises(ConfigError, match=r"kuhn_poker ships no teacher games; .* one of its bots: bot:random, bot:equilibrium"):
         run(config, tmp_path, SilentReporter())
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("arena.tasks=22", "arena.tasks: 22 tasks asked for, but guess_my_city has 21"),
+        ("selfplay.tasks=1000", "selfplay.tasks: 1000 tasks asked for, but"),
+        ("selfplay.opponents={bot:best: 1}", "bot:best: guess_my_city has no such bot"),
+    ],
+)
+def test_what_a_late_stage_would_refuse_is_refused_at_once(tmp_path: Path, option: str, message: str) -> None:
+    config = parse_config(CONFIG, "test", ["game.name=guess_my_city", "model.dtype=float32", option])
+    with pytest.raises(ConfigError) as caught:
+        run(config, tmp_path, SilentReporter())
+    assert message in str(caught.value)
+    assert not (tmp_path / "manifest.json").exists()
+
+
+def test_a_bot_plays_each_task_once_before_any_again() -> None:
+    game = get("kuhn_poker", hands=12)
+    counts = Counter(episode.task.id for episode in teacher_episodes(["bot:random"], 30, 1, game))
+    assert len(counts) == 12
+    assert sorted(counts.values()) == [2] * 6 + [3] * 6
+    few = teacher_episodes(["bot:random"], 5, 1, get("tic_tac_toe"))
+    assert len({episode.task.id for episode in few}) == 5
+    assert [episode.id for episode in few] != [episode.id for episode in teacher_episodes(["bot:random"], 5, 2, get("tic_tac_toe"))]
+
+
+def test_a_bot_takes_no_gpu() -> None:
+    bot = ModelConfig(name="bot:random")
+    assert (gpus_of([bot, bot], EngineConfig()), gpus_of([bot, ModelConfig(name="a/b")], EngineConfig())) == (0, 1)
+
+
+def test_games_of_another_kind_are_named_not_judged(tmp_path: Path) -> None:
+    [hand] = teacher_episodes(["bot:random"], 1, 1, get("kuhn_poker"))
+    message = r"the game 'train-\d+-\w+-0' is kuhn_poker, not adversarial_taboo; keep the games of one kind in a file"
+    with pytest.raises(DataError, match=message):
+        assign_rewards([hand])
+    write_rows(tmp_path / "games.jsonl", [episode_of("river", "Hi", id="taboo"), hand])
+    result = CliRunner().invoke(main, ["judge", str(tmp_path / "games.jsonl")])
+    assert result.exit_code == 2
+    assert re.search(message, result.output)

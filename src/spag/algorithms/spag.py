@@ -26,6 +26,7 @@ from spag.core.seeds import derive_seed
 from spag.core.types import Result, State
 from spag.games.base import Game
 from spag.games.registry import DEFAULT, get
+from spag.games.replay import replay
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -116,7 +117,7 @@ def iterate_rewards(
     results = []
     trained: Counter[str] = Counter()
     for episode in games:
-        result = replace(game.replay(episode.task, episode.history, episode.seed or 0), reason="")
+        result = replace(replay(game, episode), reason="")
         results.append(known.setdefault((result.outcome, result.length, *result.rewards.values()), result))
         if _paid_roles(episode, game, result, settings):
             trained.update(game.outcomes[result.outcome].winners)

@@ -56,12 +56,13 @@ def judge_command(episodes: Path, mode: str | None, show: int, output: Path | No
     from spag.core.store import write_rows
     from spag.core.types import Result
     from spag.games.registry import game_of_file
+    from spag.games.replay import replay
 
     game = game_of_file(episodes, **({"judge": mode} if mode else {}))
 
     def judged() -> Iterator[tuple[Episode, Result]]:
         for episode in read_episodes(episodes):
-            yield episode, game.replay(episode.task, episode.history, episode.seed or 0)
+            yield episode, replay(game, episode)
 
     for episode, result in islice(judged(), show):
         print_game(game, episode, result)

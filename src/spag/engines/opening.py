@@ -8,6 +8,7 @@ from pathlib import Path
 
 from spag.config.schema import EngineConfig, ModelConfig, SamplingConfig
 from spag.engines.base import Engine, Sampling
+from spag.engines.bot import BOT_PREFIX
 from spag.engines.vllm.setup import Backend, VLLMSettings, choose_backend, installed_vllm
 from spag.models.tokens import PromptStyle
 
@@ -54,8 +55,8 @@ def sampling_of(config: SamplingConfig) -> Sampling:
 
 
 def gpus_of(models: Sequence[ModelConfig], engine: EngineConfig) -> int:
-    """Return how many GPUs the engines of ``models`` take on a machine that has some: none for endpoints and models kept on the CPU."""
-    local = any(not model.name.startswith(OPENAI_PREFIX) and model.device != "cpu" for model in models)
+    """Return how many GPUs the engines of ``models`` take where there are some: none for endpoints, bots and models kept on the CPU."""
+    local = any(not model.name.startswith((OPENAI_PREFIX, BOT_PREFIX)) and model.device != "cpu" for model in models)
     return engine.tensor_parallel * engine.data_parallel if local else 0
 
 

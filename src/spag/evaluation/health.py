@@ -15,8 +15,8 @@ from typing import Any
 
 from spag.core.episodes import Episode
 from spag.core.types import Result
-from spag.evaluation.replay import replay
 from spag.games.base import Game
+from spag.games.replay import replay
 
 DISTINCT_WORDS = 20_000
 """Words of each role that distinct-n looks at: the share falls with the length of a text, so files compare only over equal lengths."""

@@ -14,13 +14,16 @@ from spag.algorithms.spag import RewardStats
 from spag.config.files import dump_config
 from spag.config.schema import FREE_TO_CHANGE, OPPONENTS, ModelConfig, RewardsConfig, RunConfig, TrainingConfig
 from spag.core.episodes import SampleType, TrainingSample, read_episodes
+from spag.core.errors import ConfigError
 from spag.core.manifest import Manifest
 from spag.core.progress import Reporter
 from spag.core.seeds import derive_seed
 from spag.core.sft import read_sft
 from spag.core.store import FolderLock, file_digest, storage_errors, write_atomically, write_json
 from spag.core.types import Split
+from spag.engines.bot import BOT_PREFIX, bot_of
 from spag.evaluation.health import health
+from spag.games.base import Game
 from spag.rollout.matchmaking import draw_opponents
 from spag.rollout.play import PlaySetup, play_matches
 from spag.rollout.runner import game_specs
@@ -74,12 +77,27 @@ def run(config: RunConfig, folder: Path, reporter: Reporter, *, force: bool = Fa
     with FolderLock(folder):
         setup = PlaySetup.of(config, reporter)
         manifest = Manifest.open(folder, force=force)
+        if not manifest.stages:
+            _check_early(config, setup.game)
         config = resolve_dtype(config, lambda measure: manifest.remember("dtype", measure))
         state = Run(config, folder, manifest, setup)
         imitate(state)
         for number in range(1, config.iterations + 1):
             iterate(state, number)
         compete(state)
+
+
+def _check_early(config: RunConfig, game: Game) -> None:
+    """Raise ``ConfigError`` now for what a late stage would find wrong after hours of work."""
+    wanted = {"selfplay.tasks": (Split.TRAIN, config.selfplay.tasks), "arena.tasks": (Split.HELD_OUT, config.arena.tasks)}
+    for option, (split, count) in wanted.items():
+        try:
+            game.tasks(split, count, 0)
+        except ConfigError as error:
+            raise ConfigError(f"{option}: {error}") from error
+    for opponent in config.selfplay.opponents:
+        if opponent.startswith(BOT_PREFIX):
+            bot_of(game, opponent)
 
 
 def imitate(run: Run) -> None:

@@ -75,10 +75,13 @@ def teacher_file(source: str, game: Game) -> Path | None:
 
 
 def _bot_episodes(name: str, count: int, seed: int, game: Game) -> Iterator[Episode]:
-    tasks = game.tasks(Split.TRAIN, None, derive_seed(seed, name))
-    specs = game_specs(tasks, -(-count // len(tasks)), derive_seed(seed, name))[:count]
+    """Play ``count`` games, on each task once before any is played again."""
+    everything, seed = len(game.tasks(Split.TRAIN, None, 0)), derive_seed(seed, name)
+    repeats = -(-count // everything)
+    specs = game_specs(game.tasks(Split.TRAIN, min(count, everything), seed), repeats, seed)
     player = Player(BotEngine(bot_of(game, name)), name, Sampling())
-    return play(specs, dict.fromkeys(game.roles, player), game=game)
+    in_rounds = [spec for repeat in range(repeats) for spec in specs[repeat::repeats]]
+    return play(in_rounds[:count], dict.fromkeys(game.roles, player), game=game)
 
 
 def write_samples(

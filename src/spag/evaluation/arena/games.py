@@ -15,10 +15,10 @@ from spag.core.errors import DataError
 from spag.core.types import Outcome, Result
 from spag.evaluation.arena.paired import Grid, compare_pairs, compare_roles, win_matrix
 from spag.evaluation.arena.ratings import rate
-from spag.evaluation.replay import replay
 from spag.evaluation.stats import Rate, bootstrap_weights, mean_over_tasks, rate_over_tasks
 from spag.games.base import Figure, Game
 from spag.games.registry import settings_of
+from spag.games.replay import replay
 
 NOTE = (
     "Games that neither player wins alone (ties, broken rules for which the game pays nobody) are undecided: each side scores 0.5 in score "
