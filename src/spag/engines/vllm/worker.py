@@ -38,22 +38,17 @@ class WorkerOutput:
     hit_limit: bool
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerSetup:
-    """The first message: arguments of ``vllm.EngineArgs`` and the adapters' folders. The answer is ``None`` once vLLM is ready."""
-
-    arguments: dict[str, Any]
-    adapters: tuple[str, ...]
-
-
 def serve(pipe: Connection) -> None:
-    """Open the engine that the first message describes and answer requests until the pipe closes."""
-    setup: WorkerSetup = pipe.recv()
-    from vllm import EngineArgs, LLMEngine  # noqa: PLC0415 - only here, in vLLM's own process
+    """Open an engine and answer requests until the pipe closes.
+
+    The first message holds the arguments of ``vllm.EngineArgs`` and the adapters' folders; ``None`` says that vLLM is ready.
+    """
+    arguments, folders = pipe.recv()
+    from vllm import EngineArgs, LLMEngine, SamplingParams  # noqa: PLC0415 - only here, in vLLM's own process
     from vllm.lora.request import LoRARequest  # noqa: PLC0415
 
-    engine = LLMEngine.from_engine_args(EngineArgs(**setup.arguments))
-    adapters = [LoRARequest(f"adapter-{index}", index, path) for index, path in enumerate(setup.adapters, 1)]
+    engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
+    adapters = [LoRARequest(f"adapter-{index}", index, path) for index, path in enumerate(folders, 1)]
     requests: queue.SimpleQueue[WorkerRequest | None] = queue.SimpleQueue()
     # a thread, so that neither side ever waits for the other to make room in the pipe
     threading.Thread(target=_read, args=(pipe, requests), daemon=True).start()
@@ -65,7 +60,9 @@ def serve(pipe: Connection) -> None:
             if request is None:
                 engine.engine_core.shutdown()
                 return
-            _submit(engine, request, adapters[request.adapter - 1] if request.adapter else None)
+            adapter = adapters[request.adapter - 1] if request.adapter else None
+            prompt, sampling = {"prompt_token_ids": request.prompt}, SamplingParams(**request.sampling)
+            engine.add_request(request.key, prompt, sampling, lora_request=adapter)
             if cold:
                 cold = False
                 break  # one prefill fills the cache with the rules that all games share
@@ -80,12 +77,6 @@ def _read(pipe: Connection, requests: "queue.SimpleQueue[WorkerRequest | None]")
             requests.put(pipe.recv())
     except (EOFError, OSError):
         requests.put(None)
-
-
-def _submit(engine: Any, request: WorkerRequest, adapter: Any) -> None:
-    from vllm import SamplingParams  # noqa: PLC0415
-
-    engine.add_request(request.key, {"prompt_token_ids": request.prompt}, SamplingParams(**request.sampling), lora_request=adapter)
 
 
 def _output(output: Any) -> WorkerOutput:

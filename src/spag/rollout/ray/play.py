@@ -76,6 +76,7 @@ class WorkerPool:
         self.cluster, self.stats, self.note = cluster, stats, note
         count, self.resources = _layout(job, cluster)
         count = min(count, len(specs))
+        self.needs = ", ".join(f"{amount:g} {name.removeprefix('num_')}" for name, amount in self.resources.items())
         self.ledger = Ledger(specs, (job.in_flight or cluster.lease) + cluster.lease)
         self.job = ray.put(job)
         self.losses = 0
@@ -83,7 +84,7 @@ class WorkerPool:
         self._numbers = 0
         for _ in range(count):
             self._start_worker()
-        note(f"cluster: {count} workers, {self._needs()} each, on {len(nodes())} nodes")
+        note(f"cluster: {count} workers, {self.needs} each, on {len(nodes())} nodes")
 
     def batches(self) -> Iterator[list[Episode]]:
         """Yield every game once, with those that arrive at the same time."""
@@ -99,9 +100,6 @@ class WorkerPool:
             ray.wait(closing, num_returns=len(closing), timeout=5.0)
         for worker in self.workers:
             ray.kill(worker.actor)
-
-    def _needs(self) -> str:
-        return ", ".join(f"{count:g} {name.removeprefix('num_')}" for name, count in self.resources.items())
 
     def _start_worker(self) -> None:
         self._numbers += 1
@@ -130,15 +128,13 @@ class WorkerPool:
             self._replace(worker, f"{type(error).__name__}: {first_line(error, 150)}")
             return []
         worker.last_seen = time.monotonic()
-        episodes = self._finished(worker, answer) if isinstance(answer, Finished) else []
+        episodes = []
+        if isinstance(answer, Finished):
+            self.stats.add(answer.stats)
+            episodes = [episode for episode in answer.episodes if self.ledger.finish(worker.number, episode.id)]
+        self.losses = 0 if episodes else self.losses
         worker.phase = _Phase.OPENING if worker.phase is _Phase.STARTING else _Phase.PLAYING
         self._submit(worker)
-        return episodes
-
-    def _finished(self, worker: _Worker, answer: Finished) -> list[Episode]:
-        self.stats.add(answer.stats)
-        episodes = [episode for episode in answer.episodes if self.ledger.finish(worker.number, episode.id)]
-        self.losses = 0 if episodes else self.losses
         return episodes
 
     def _submit(self, worker: _Worker) -> None:
@@ -155,9 +151,7 @@ class WorkerPool:
         now = time.monotonic()
         if all(worker.phase is _Phase.STARTING and now - worker.last_seen > self.cluster.deadline for worker in self.workers):
             limit = f"{self.cluster.deadline:g} s"
-            raise EngineError(
-                f"cluster: no worker could start within {limit}; each needs {self._needs()} of one node that others leave free"
-            )
+            raise EngineError(f"cluster: no worker could start within {limit}; each needs {self.needs} of one node that others leave free")
         for worker in list(self.workers):
             if worker.calls and worker.phase is not _Phase.STARTING and now - worker.last_seen > self.cluster.deadline:
                 self._replace(worker, f"nothing heard for {self.cluster.deadline:g} s")
