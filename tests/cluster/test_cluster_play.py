@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 import ray
+from click.testing import CliRunner
 from driver import SPECS, play_into
 from ray.cluster_utils import Cluster
 from scripted_players import broken, chatter, hanging, missing, opened, scripted
 from watching import games_in, kill_in_play, wait_for_lines, wait_until
 
+from spag.cli import main
 from spag.core.episodes import Episode, read_episodes
 from spag.core.errors import ConfigError, EngineError, ModelError
 from spag.engines.base import Sampling
@@ -58,12 +60,22 @@ def test_the_games_are_those_of_one_machine(cluster: Cluster, alone: dict[str, E
     assert not ray.is_initialized()
 
 
+def test_a_bot_plays_another_game_on_the_cluster(cluster: Cluster, tmp_path: Path) -> None:
+    alone, together = tmp_path / "alone.jsonl", tmp_path / "together.jsonl"
+    command = ["play", "bot:random", "bot:equilibrium", "--game", "kuhn_poker", "--count", "12"]
+    for path, more in ((alone, []), (together, ["--ray", cluster.address])):
+        result = CliRunner().invoke(main, [*command, "--output", str(path), *more])
+        assert result.exit_code == 0, result.output
+    assert len(games_in(alone)) == 12
+    assert games_in(together) == games_in(alone)
+
+
 def test_a_killed_worker_is_replaced(cluster: Cluster, alone: dict[str, Episode], tmp_path: Path, capsys: Capture) -> None:
     def kill() -> None:
         os.kill(opened(tmp_path)[0], signal.SIGKILL)
 
     killer = when_played(tmp_path / "e.jsonl", 5, kill)
-    play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(partial(scripted, tmp_path, 0.1), TABOO), workers=1)
+    play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(partial(scripted, tmp_path, 0.05), TABOO), workers=1)
     killer.join()
     assert games_in(tmp_path / "e.jsonl") == alone
     assert "was lost (" in capsys.readouterr().out
@@ -72,7 +84,7 @@ def test_a_killed_worker_is_replaced(cluster: Cluster, alone: dict[str, Episode]
 
 def test_a_killed_node_costs_no_game(cluster: Cluster, doomed: Any, alone: dict[str, Episode], tmp_path: Path, capsys: Capture) -> None:
     killer = start(lambda: kill_in_play(cluster, doomed))
-    play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(partial(scripted, tmp_path, 0.1), TABOO))
+    play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(partial(scripted, tmp_path, 0.05), TABOO))
     killer.join()
     assert games_in(tmp_path / "e.jsonl") == alone
     said = capsys.readouterr().out
@@ -88,7 +100,7 @@ def test_a_worker_that_hangs_is_replaced(cluster: Cluster, alone: dict[str, Epis
 
 def test_a_killed_driver_resumes(cluster: Cluster, alone: dict[str, Episode], tmp_path: Path) -> None:
     path = tmp_path / "e.jsonl"
-    command = [sys.executable, str(HERE / "driver.py"), cluster.address, str(tmp_path), str(path), "0.1"]
+    command = [sys.executable, str(HERE / "driver.py"), cluster.address, str(tmp_path), str(path), "0.05"]
     with subprocess.Popen(command) as driver:
         when_played(path, 7, driver.kill).join()
     assert driver.returncode == -signal.SIGKILL

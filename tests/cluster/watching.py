@@ -41,7 +41,7 @@ def plays(node: Any) -> bool:
     return any(_raylet(node) == process.ppid() for process in players())
 
 
-def kill_in_play(cluster: Cluster, node: Any) -> None:
+def kill_in_play(cluster: Cluster, node: Any, seconds: float = 600.0) -> None:
     """Kill ``node`` as soon as it plays. Who plays elsewhere is stopped till then: a busy machine could start this node's worker last."""
     stopped: dict[int, psutil.Process] = {}
 
@@ -53,7 +53,7 @@ def kill_in_play(cluster: Cluster, node: Any) -> None:
         return False
 
     try:
-        wait_until(stop_others)
+        wait_until(stop_others, seconds)
         cluster.remove_node(node, allow_graceful=False)
     finally:
         for process in stopped.values():
