@@ -15,7 +15,7 @@ from spag.models.loading import load_model, load_tokenizer, save_model
 from spag.training.launch import train_on
 from spag.training.setup import training_arguments
 from spag.training.sharding import deepspeed_settings, fsdp_settings
-from spag.training.start import Start, load, quantization
+from spag.training.start import load, quantization
 from tiny_model import make_model
 
 QLORA = LoraConfig(rank=4, alpha=8, quantize=True)
@@ -81,7 +81,7 @@ def test_qlora_trains_the_adapter_that_lora_trains_on_the_same_coarse_weights(wi
     chosen = settings(lora=QLORA, gradient_checkpointing=True)
     first = train_tiny(wide_folder, tmp_path / "four_bits", chosen)
     arguments = training_arguments(tmp_path / "state", MODEL, chosen, 1, 0)
-    coarse = load(Start(str(wide_folder), MODEL, QLORA, 0), arguments).unload()
+    coarse = load(MODEL.model_copy(update={"name": str(wide_folder)}), QLORA, arguments).unload()
     kinds = {name: type(weight) for name, weight in coarse.named_parameters()}
     assert kinds["model.layers.0.mlp.up_proj.weight"] is Params4bit
     assert kinds["lm_head.weight"] is torch.nn.Parameter

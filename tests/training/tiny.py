@@ -13,7 +13,9 @@ import torch
 
 from spag.config.schema import ModelConfig, OfflineRLConfig
 from spag.core.episodes import SampleType, TrainingSample
-from spag.training import Stage, TrainProgress, TrainResult, train
+from spag.training import Stage, train
+from spag.training.callbacks import TrainProgress
+from spag.training.run import TrainResult
 
 MODEL = ModelConfig(dtype="float32", device="cpu")
 SAMPLES = 41

@@ -67,6 +67,12 @@ class Completion:
     logprobs: tuple[float, ...] | None = None
 
 
+def text_before_stop(text: str, stop: tuple[str, ...]) -> str | None:
+    """Return what comes before the first of the ``stop`` strings in ``text``, ``None`` where there is none."""
+    cuts = [at for string in stop if (at := text.find(string)) >= 0]
+    return text[: min(cuts)] if cuts else None
+
+
 class Engine(Protocol):
     """Generates completions for one model."""
 

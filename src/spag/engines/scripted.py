@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Callable
 
-from spag.engines.base import Completion, FinishReason, Request
+from spag.engines.base import Completion, FinishReason, Request, text_before_stop
 
 Reply = Callable[[Request], str]
 
@@ -40,9 +40,9 @@ class ScriptedEngine:
 
     def _complete(self, request: Request) -> Completion:
         text = self._reply(request)
-        cuts = [at for stop in request.stop if (at := text.find(stop)) >= 0]
-        reason = FinishReason.STOP if cuts else FinishReason.EOS
-        words = (text[: min(cuts)] if cuts else text).split(" ")
+        cut = text_before_stop(text, request.stop)
+        reason = FinishReason.EOS if cut is None else FinishReason.STOP
+        words = (text if cut is None else cut).split(" ")
         if len(words) > request.sampling.max_new_tokens:  # a word stands for a token here
             words, reason = words[: request.sampling.max_new_tokens], FinishReason.LENGTH
         return Completion(

@@ -30,14 +30,13 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TrainProgress:
-    """The progress of training. ``loss`` is ``None`` in the reference phase; ``eta_s`` is the rest of the phase in seconds."""
+    """The progress of training. ``loss`` is ``None`` in the reference phase."""
 
     phase: Phase
     step: int
     total_steps: int
     samples_per_second: float
     loss: float | None
-    eta_s: float
 
 
 OnProgress = Callable[[TrainProgress], None]
@@ -68,7 +67,7 @@ class ReferencePass(TrainerCallback):  # type: ignore[misc]
             done = min(done + count * args.world_size, len(indices))
             if self.progress is not None:
                 speed = done / (time.perf_counter() - started)
-                self.progress(TrainProgress(Phase.REFERENCE, done, len(indices), speed, None, (len(indices) - done) / speed))
+                self.progress(TrainProgress(Phase.REFERENCE, done, len(indices), speed, None))
 
         with self.trainer.accelerator.autocast():
             share = compute_reference(
@@ -95,10 +94,7 @@ class StepKeeper(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         self.trainer, self.state_folder, self.progress = trainer, state_folder, progress
         self.global_batch_size, self.samples = global_batch_size, samples
-        self.resumed_at, self.began, self.step_began = 0, 0.0, 0.0
-
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        self.resumed_at, self.began = state.global_step, time.perf_counter()
+        self.step_began = 0.0
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self.step_began = time.perf_counter()
@@ -109,15 +105,13 @@ class StepKeeper(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         last = state.global_step >= state.max_steps
         batch = self.samples - (state.max_steps - 1) * self.global_batch_size if last else self.global_batch_size
-        now = time.perf_counter()
-        self.trainer.samples_per_second = batch / (now - self.step_began)
+        self.trainer.samples_per_second = batch / (time.perf_counter() - self.step_began)
         if last:
             control.should_log = True
             control.should_save = False  # the finished model is saved instead
         if self.progress is not None:
-            eta = (now - self.began) / (state.global_step - self.resumed_at) * (state.max_steps - state.global_step)
             loss, speed = self.trainer.step_metrics["loss"], self.trainer.samples_per_second
-            self.progress(TrainProgress(Phase.TRAINING, state.global_step, state.max_steps, speed, loss, eta))
+            self.progress(TrainProgress(Phase.TRAINING, state.global_step, state.max_steps, speed, loss))
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self.trainer.accelerator.wait_for_everyone()  # every process adds its own random state to the checkpoint

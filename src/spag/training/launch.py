@@ -15,8 +15,7 @@ from spag.core.progress import Reporter, Tracker
 from spag.rollout.ray import require_ray
 
 if TYPE_CHECKING:
-    from spag.training import Phase, TrainProgress
-    from spag.training.callbacks import OnProgress
+    from spag.training.callbacks import OnProgress, Phase, TrainProgress
     from spag.training.worker import Job
 
 

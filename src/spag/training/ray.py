@@ -52,8 +52,7 @@ def _cause(failed: TrainingFailedError, job: Job, count: int) -> SpagError:
     for cause in causes.values():
         if isinstance(cause, SpagError):
             return cause
-    lost = [rank for rank, cause in causes.items() if isinstance(cause, RayActorError)]
-    rank = next(iter([*lost, *causes]), None)
+    rank = min(causes, key=lambda rank: not isinstance(causes[rank], RayActorError), default=None)  # a lost worker first
     where = f"{job.output}: training on Ray" if rank is None else f"{job.output}: worker {rank} of {count} (they count from 0)"
     what = first_line(failed if rank is None else causes[rank], 200).rstrip(".")
     return RunError(f"{where} failed: {what}; the same command resumes the training")

@@ -35,7 +35,7 @@ from spag.training.order import MicroBatches
 from spag.training.reference import read_reference
 from spag.training.setup import training_arguments
 from spag.training.sharding import check_resumable
-from spag.training.start import Start, trainable
+from spag.training.start import trainable
 from spag.training.state import MetricsLog, checkpoint_step, discard_state, fingerprint, model_identity, open_state
 from spag.training.trainers import PolicyTrainer
 
@@ -161,8 +161,8 @@ class _Training:
     def _trainer(self, tokenizer: PreTrainedTokenizerBase, metrics: MetricsLog | None) -> PolicyTrainer:
         encoded = encode_samples(self.samples, tokenizer, PromptStyle(self.model.prompt_style), self.training.max_length)
         train_set = TrainingSet(encoded)
-        start = Start(self.start_from, self.model, self.training.lora, self.seed)
-        policy, capabilities = trainable(start, self.arguments, max(len(sample.input_ids) for sample in encoded))
+        start, longest = self.model.model_copy(update={"name": self.start_from}), max(len(sample.input_ids) for sample in encoded)
+        policy, capabilities = trainable(start, self.training.lora, self.arguments, longest)
         order = MicroBatches(
             [sample.input_ids for sample in encoded],
             epochs=self.epochs,

@@ -57,11 +57,9 @@ def deepspeed_settings(training: TrainingConfig, dtype: str) -> dict[str, Any]:
             "offload_param": place,
             "offload_optimizer": place,
             "overlap_comm": torch.cuda.is_available(),
-            "contiguous_gradients": True,
             "reduce_bucket_size": "auto",
             "stage3_prefetch_bucket_size": "auto",
             "stage3_param_persistence_threshold": "auto",
-            "stage3_gather_16bit_weights_on_model_save": False,  # ours are gathered in float32
         },
         "bf16": {"enabled": dtype == "bfloat16"},
         "fp16": {"enabled": dtype == "float16"},

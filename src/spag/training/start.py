@@ -6,7 +6,6 @@ an ordinary one. Play loads it over the base model in full precision, so the pol
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,18 +20,10 @@ from spag.models.loading import load_model
 from spag.training.policy import Capabilities, probe_capabilities, set_packed_attention
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
-    """The start of training: a model, or an adapter folder to train further; ``lora`` adds a new adapter to a plain model."""
-
-    name: str
-    model: ModelConfig
-    lora: LoraConfig | None
-    seed: int
-
-
-def trainable(start: Start, arguments: TrainingArguments, longest: int) -> tuple[PreTrainedModel, Capabilities]:
-    """Return the model of ``start``, in float32 on the CPU or sharded (Trainer places it), and its capabilities for ``longest`` tokens.
+def trainable(
+    model: ModelConfig, lora: LoraConfig | None, arguments: TrainingArguments, longest: int
+) -> tuple[PreTrainedModel, Capabilities]:
+    """Return the model of ``load``, in float32 on the CPU or sharded (Trainer places it), and its capabilities for ``longest`` tokens.
 
     The first process probes them, because with sharding it alone has the weights. Raises ``ModelError``, and ``ConfigError`` without
     bitsandbytes.
@@ -41,8 +32,8 @@ def trainable(start: Start, arguments: TrainingArguments, longest: int) -> tuple
     found: Capabilities | None = None
     if arguments.deepspeed and is_first:
         with _unsharded(arguments):
-            found = probe_capabilities(load(start, arguments), longest)
-    policy = load(start, arguments)
+            found = probe_capabilities(load(model, lora, arguments), longest)
+    policy = load(model, lora, arguments)
     if found is None and is_first:
         with _full_precision(policy):
             found = probe_capabilities(policy, longest)
@@ -52,29 +43,29 @@ def trainable(start: Start, arguments: TrainingArguments, longest: int) -> tuple
     return policy, capabilities
 
 
-def load(start: Start, arguments: TrainingArguments) -> PreTrainedModel:
-    """Return the model of ``start`` without probing its capabilities."""
-    in_4_bits = start.lora is not None and start.lora.quantize
+def load(model: ModelConfig, lora: LoraConfig | None, arguments: TrainingArguments) -> PreTrainedModel:
+    """Return ``model``: an adapter folder, which is trained further, or a plain model, to which ``lora`` adds a new adapter."""
+    in_4_bits = lora is not None and lora.quantize
     policy = load_model(
-        start.name,
+        model.name,
         dtype="float32",
         device=str(arguments.device) if in_4_bits else "cpu",
-        trust_remote_code=start.model.trust_remote_code,
+        trust_remote_code=model.trust_remote_code,
         trainable_adapter=True,
-        quantization=quantization(start.model.dtype) if in_4_bits else None,
+        quantization=quantization(model.dtype) if in_4_bits else None,
     )
-    if start.lora is None or hasattr(policy, "peft_config"):
+    if lora is None or hasattr(policy, "peft_config"):
         return policy
     import peft  # noqa: PLC0415 - slow to import, and only adapters need it
 
     settings = peft.LoraConfig(
         task_type="CAUSAL_LM",
-        r=start.lora.rank,
-        lora_alpha=start.lora.alpha,
-        lora_dropout=start.lora.dropout,
-        target_modules=start.lora.target_modules,
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=lora.target_modules,
     )
-    set_seed(start.seed)
+    set_seed(arguments.seed)
     adapted: PreTrainedModel = peft.get_peft_model(policy, settings)
     return adapted
 

@@ -35,9 +35,7 @@ def fingerprint(parts: Iterable[Any]) -> str:
 def model_identity(name: str) -> list[Any]:
     """Return what identifies a model: a hub id, or its files' names, sizes and times of change, so that a folder may be moved."""
     folder = Path(resolve_model(name))
-    if not folder.is_dir():
-        return [name]
-    return folder_identity(folder)
+    return folder_identity(folder) if folder.is_dir() else [name]
 
 
 def open_state(state: Path, belongs_to: str) -> Path | None:

@@ -15,7 +15,7 @@ import openai
 from anyio.from_thread import start_blocking_portal
 
 from spag.core.errors import ConfigError, EngineError
-from spag.engines.base import Completion, FinishReason, Request
+from spag.engines.base import Completion, FinishReason, Request, text_before_stop
 from spag.engines.openai.client import open_client
 
 MAX_STOPS = 4  # of the protocol; the rest is cut here
@@ -165,9 +165,8 @@ def _read_reply(response: Any, request: Request) -> Completion:
     if not is_valid:
         raise ValueError(f"the reply is not a chat completion: {response.text}")
     kept = text[: MAX_CHARS_PER_TOKEN * request.sampling.max_new_tokens]
-    cuts = [at for stop in request.stop if (at := kept.find(stop)) >= 0]
-    if cuts:
-        kept, reason = kept[: min(cuts)], FinishReason.STOP
+    if (cut := text_before_stop(kept, request.stop)) is not None:
+        kept, reason = cut, FinishReason.STOP
     elif choice.finish_reason == "length" or len(text) > len(kept):
         reason = FinishReason.LENGTH
     elif choice.finish_reason == "content_filter" or isinstance(getattr(choice, "stop_reason", None), str):  # vLLM's: the stop string

@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from spag.core.errors import EngineError, ModelError
-from spag.engines.base import Completion, FinishReason, Request
+from spag.engines.base import Completion, FinishReason, Request, text_before_stop
 from spag.engines.transformers.sampler import random_bits, sample_tokens
 from spag.engines.transformers.slots import ATTENTION, SlotCache, attention_mask
 from spag.models.tokens import PromptStyle, encode_prompt, shared_length, stop_token_ids
@@ -177,9 +177,8 @@ class TransformersEngine:
             row.text = self._tokenizer.decode(row.generated[:-1], skip_special_tokens=True)
             return FinishReason.EOS
         row.text = self._tokenizer.decode(row.generated, skip_special_tokens=True)
-        cuts = [at for stop in row.request.stop if (at := row.text.find(stop)) >= 0]
-        if cuts:
-            row.text = row.text[: min(cuts)]
+        if (cut := text_before_stop(row.text, row.request.stop)) is not None:
+            row.text = cut
             return FinishReason.STOP
         return FinishReason.LENGTH if len(row.generated) >= row.request.sampling.max_new_tokens else None
 

@@ -17,7 +17,7 @@ import torch
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
 from spag.core.errors import EngineError, ModelError
-from spag.engines.base import Completion, FinishReason, Request
+from spag.engines.base import Completion, FinishReason, Request, text_before_stop
 from spag.engines.vllm.pool import VLLMPool
 from spag.engines.vllm.setup import VLLMSettings, engine_arguments, worker_environments
 from spag.engines.vllm.worker import WorkerOutput
@@ -127,19 +127,14 @@ class VLLMEngine:
         vLLM looks for stop strings only after ``min_new_tokens``, so it may have run past one: then the tokens behind it go.
         """
         ids = output.token_ids
-        cut = self._before_stop(ids, request.stop)
-        while cut is not None and (earlier := self._before_stop(ids[:-1], request.stop)) is not None:
+        cut = text_before_stop(self._decode(ids), request.stop)
+        while cut is not None and (earlier := text_before_stop(self._decode(ids[:-1]), request.stop)) is not None:
             ids, cut = ids[:-1], earlier
         if cut is not None:
             return ids, FinishReason.STOP, cut
         if ids and ids[-1] in self.stop_ids:
             return ids, FinishReason.EOS, self._decode(ids[:-1])
         return ids, FinishReason.LENGTH if output.hit_limit else FinishReason.STOP, self._decode(ids)
-
-    def _before_stop(self, ids: tuple[int, ...], stop: tuple[str, ...]) -> str | None:
-        text = self._decode(ids)
-        cuts = [at for string in stop if (at := text.find(string)) >= 0]
-        return text[: min(cuts)] if cuts else None
 
     def _decode(self, ids: tuple[int, ...]) -> str:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))

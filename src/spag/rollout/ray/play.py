@@ -21,7 +21,7 @@ from spag.core.episodes import Episode
 from spag.core.errors import ConfigError, EngineError, SpagError, first_line
 from spag.rollout.ray.connection import connected, nodes
 from spag.rollout.ray.ledger import Ledger
-from spag.rollout.ray.worker import Finished, PlayJob, PlayWorker
+from spag.rollout.ray.worker import PlayJob, PlayWorker
 from spag.rollout.runner import GameSpec, PlayStats
 
 _AHEAD = 2  # calls in flight on each worker
@@ -129,9 +129,10 @@ class WorkerPool:
             return []
         worker.last_seen = time.monotonic()
         episodes = []
-        if isinstance(answer, Finished):
-            self.stats.add(answer.stats)
-            episodes = [episode for episode in answer.episodes if self.ledger.finish(worker.number, episode.id)]
+        if answer is not None:  # of ``turn``
+            played, stats = answer
+            self.stats.add(stats)
+            episodes = [episode for episode in played if self.ledger.finish(worker.number, episode.id)]
         self.losses = 0 if episodes else self.losses
         worker.phase = _Phase.OPENING if worker.phase is _Phase.STARTING else _Phase.PLAYING
         self._submit(worker)

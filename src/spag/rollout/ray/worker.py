@@ -28,14 +28,6 @@ class PlayJob:
     gpus: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """The result of one turn."""
-
-    episodes: list[Episode]
-    stats: PlayStats
-
-
 class PlayWorker:
     """Plays games on its node."""
 
@@ -51,7 +43,7 @@ class PlayWorker:
         """Open the engines. Raises ``SpagError``."""
         self._runner = Runner(job.game, job.open_players(self._stack), PlayStats(), job.in_flight)
 
-    def turn(self, specs: Sequence[GameSpec]) -> Finished:
+    def turn(self, specs: Sequence[GameSpec]) -> tuple[list[Episode], PlayStats]:
         """Add ``specs`` and play until a game is finished, or nothing is left. Raises ``EngineError``."""
         assert self._runner is not None
         runner, began, episodes = self._runner, time.monotonic(), list[Episode]()
@@ -63,7 +55,7 @@ class PlayWorker:
                 break
             episodes.extend(runner.poll())
         stats, runner.stats = runner.stats, PlayStats()
-        return Finished(episodes, stats)
+        return episodes, stats
 
     def close(self) -> None:
         """Close the engines and everything they started."""
