@@ -7,7 +7,7 @@ from spag.core.episodes import Episode, read_episodes
 from spag.core.types import Task, Utterance
 from spag.games.taboo.rules import AdversarialTaboo
 from spag.games.taboo.types import Role
-from spag.games.taboo.wordlist import common_words
+from spag.games.taboo.words import common_words
 from spag.runs.stages import teacher_path
 
 

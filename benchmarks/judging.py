@@ -24,7 +24,7 @@ from spag.core.episodes import Episode, read_episodes
 from spag.core.store import write_rows
 from spag.games.taboo.judge import JudgeMode
 from spag.games.taboo.rules import AdversarialTaboo
-from spag.games.taboo.wordlist import common_words
+from spag.games.taboo.words import common_words
 from spag.runs.stages import write_samples
 
 GAMES = 50_000

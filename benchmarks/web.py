@@ -24,7 +24,7 @@ from spag.core.episodes import Episode, PlayerInfo
 from spag.core.store import write_json, write_rows
 from spag.core.types import Utterance
 from spag.games.taboo.rules import AdversarialTaboo
-from spag.games.taboo.wordlist import shipped_words
+from spag.games.taboo.words import shipped_words
 from spag.web.app import create_app, listen
 from spag.web.security import Access
 

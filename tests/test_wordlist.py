@@ -5,8 +5,16 @@ from pathlib import Path
 import pytest
 
 from spag.core.errors import DataError
-from spag.games.taboo.wordlist import EXCLUDED_LISTS, _data_lines, common_words, load_words, shipped_words
-from spag.games.taboo.words import Split, parse_words, split_of
+from spag.games.taboo.words import (
+    EXCLUDED_LISTS,
+    Split,
+    _data_lines,
+    common_words,
+    load_words,
+    parse_words,
+    shipped_words,
+    split_of,
+)
 
 
 def test_the_shipped_list_is_a_selection_of_the_frequency_list_in_its_order() -> None:

@@ -14,7 +14,6 @@ from spag.evaluation import health as rules
 from spag.evaluation.health import warnings
 from spag.games import get
 from spag.games.base import Game
-from spag.games.taboo import prompt_texts
 from spag.games.taboo.promptfile import save_prompts
 from spag.games.taboo.prompts import PromptSet
 from taboo_games import TABOO
@@ -77,7 +76,7 @@ def test_openings_shared_between_tasks() -> None:
 
 
 def test_copies_of_the_rules_and_instructions(tmp_path: Path) -> None:
-    copied = " ".join(prompt_texts.RULES[3].split()[:12])
+    copied = " ".join(PromptSet.default().rules[3].split()[:12])
     assert health([one(copied, "x", max_turns=1)])["copied"] == 0.5
     assert health([one("Hi", GUESS.format("bread"))])["copied"] == 0.0
     prompts = PromptSet(("One two three {max_turns} four five six seven eight nine ten eleven.",), PromptSet.default().instructions)

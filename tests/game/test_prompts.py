@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from spag.core.errors import DataError
 from spag.core.types import Observation, State, Utterance
-from spag.games.taboo.promptfile import import_upstream_prompts, load_prompts, save_prompts
+from spag.games.taboo.promptfile import import_upstream_prompts, load_prompts, parse_upstream_prompts, save_prompts
 from spag.games.taboo.prompts import Layout, PromptSet, play_prompt, stop_strings, training_prompt
-from spag.games.taboo.upstream_prompts import parse_upstream_prompts
 from taboo_games import ROLES, TABOO, history_of, task_of
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "prompts"

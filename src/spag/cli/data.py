@@ -28,7 +28,7 @@ def games_command(name: str | None) -> None:
 def words_command(source: str, top: int, split: str, output: Path | None) -> None:
     """List target words: common words without stop words, names, inflected duplicates and offensive words."""
     from spag.core.store import write_atomically
-    from spag.games.taboo.wordlist import load_words
+    from spag.games.taboo.words import load_words
     from spag.games.taboo.words import split_of
 
     words = [word for word in load_words(source, top) if split in ("all", str(split_of(word)))]

@@ -1,4 +1,4 @@
-"""The protocol of a two-player, turn-based language game, and ``TextGame``, which implements all of it that is not a rule.
+"""The protocol of a two-player, turn-based language game, and ``TextGame``, which plays and replays it by its rules.
 
 A game is a frozen dataclass. Its fields are its settings (the ``game`` section of a config, validated by their annotations); its
 methods are pure functions of a ``State``. ``spag.games.conformance`` tests any game, ``spag.games.registry`` finds it by name.
@@ -8,14 +8,15 @@ import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
 from spag.core.episodes import Episode
-from spag.core.errors import DataError
+from spag.core.errors import ConfigError, DataError
 from spag.core.types import Observation, Outcome, Result, Split, State, Task, Utterance
 
 Bot = Callable[[Observation, random.Random], str]
 """A player made of code: returns what to say. Deterministic given the random generator."""
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,9 @@ class Game(Protocol):
 
     ``roles`` are in the order of the first turn. ``outcomes`` are in the order in which they are shown. An illegal move is an outcome,
     never an exception; ``apply`` raises ``ValueError`` only for a caller's mistake (wrong role, finished game). ``hidden`` names, by
-    role, the keys of ``Task.data`` that this role may not learn; it is empty where both know everything.
+    role, the keys of ``Task.data`` that this role may not learn; it is empty where both know everything. ``fixed_form`` lists the roles
+    that do not speak freely (``[bet]``, yes or no): no figure of health looks for repetition or copies in what they say. What has a
+    body here is the default.
     """
 
     name: ClassVar[str]
@@ -62,61 +65,80 @@ class Game(Protocol):
     summary: ClassVar[str]
     roles: ClassVar[tuple[str, ...]]
     role_help: ClassVar[Mapping[str, str]]
-    hidden: ClassVar[Mapping[str, tuple[str, ...]]]
+    hidden: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     outcomes: ClassVar[Mapping[str, Outcome]]
-    figures: ClassVar[tuple[Figure, ...]]
-    bots: ClassVar[Mapping[str, Bot]]
-    fixed_form: ClassVar[tuple[str, ...]]
+    figures: ClassVar[tuple[Figure, ...]] = ()
+    bots: ClassVar[Mapping[str, Bot]] = {}
+    fixed_form: ClassVar[tuple[str, ...]] = ()
 
-    def __hash__(self) -> int: ...
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     def tasks(self, split: Split, count: int | None, seed: int) -> Sequence[Task]:
         """Return ``count`` tasks of a split, drawn by ``seed`` (all of them when ``None``). Raises ``ConfigError`` for too many."""
+        raise NotImplementedError
 
     def start(self, task: Task, seed: int) -> State:
         """Return the position before the first utterance. Raises ``DataError`` for a task that this game cannot play."""
+        return State(task, seed)
 
     def to_move(self, state: State) -> str | None:
         """Return the role that speaks next, ``None`` when the game is over."""
+        return self.roles[len(state.history) % len(self.roles)] if state.result is None else None
 
     def observe(self, state: State, role: str) -> Observation:
         """Return what ``role`` may know of ``state``, and nothing else."""
+        raise NotImplementedError
 
     def prompt(self, observation: Observation) -> str:
         """Return the prompt of play; the prompts of a game's turns share a growing prefix."""
+        raise NotImplementedError
 
     def training_prompt(self, observation: Observation, rng: random.Random) -> str:
         """Return a prompt for training; games with paraphrases of their rules draw one."""
+        return self.prompt(observation)
 
     def stop_strings(self) -> tuple[str, ...]:
         """Return the strings that end an utterance, the likeliest first."""
+        return ()
 
     def template_texts(self) -> tuple[str, ...]:
         """Return the texts that every prompt repeats, for finding copies of them in play."""
+        return ()
 
     def apply(self, state: State, utterance: Utterance) -> State:
         """Return the position after ``utterance``."""
+        raise NotImplementedError
 
     def result(self, state: State) -> Result:
         """Return how ``state`` ended. Raises ``ValueError`` while the game goes on."""
+        if state.result is None:
+            raise ValueError("the game is not over")
+        return state.result
 
     def replay(self, task: Task, history: Sequence[Utterance], seed: int = 0) -> Result:
         """Judge a whole game anew, whatever was recorded of it; a game cut short is a draw."""
+        raise NotImplementedError
 
     def measure(self, task: Task, history: Sequence[Utterance], result: Result) -> Mapping[str, int]:
         """Return ``figures`` of one finished game, those that are not 0."""
+        return {}
 
     def explain(self, task: Task, history: Sequence[Utterance], result: Result) -> tuple[int, int] | None:
         """Return the characters of the last utterance that decided, where there are such."""
+        return None
 
     def describe_task(self, task: Task) -> str:
         """Return the task in a few words, hidden information included: ``river``, ``K against Q``."""
+        return task.id
 
     def describe_view(self, observation: Observation) -> str:
         """Return what a role knows beside the history, as one or more lines of text: its card, the board, the secret word."""
+        return "\n".join(f"{name.replace('_', ' ')}: {value}" for name, value in observation.facts.items())
 
     def custom_task(self, text: str) -> Task:
         """Return the task that a person typed. Raises ``DataError`` for one that cannot be played."""
+        raise DataError(f"{self.title} draws its own tasks; leave this empty")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,20 +162,8 @@ class SolvedGame(Game, Protocol):
 
 
 @dataclass(frozen=True)
-class TextGame:
-    """Everything of ``Game`` but the rules. A game gives the class attributes, ``tasks``, ``observe``, ``prompt`` and ``rule``."""
-
-    name: ClassVar[str]
-    title: ClassVar[str]
-    summary: ClassVar[str]
-    roles: ClassVar[tuple[str, ...]]
-    role_help: ClassVar[Mapping[str, str]]
-    hidden: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    outcomes: ClassVar[Mapping[str, Outcome]]
-    figures: ClassVar[tuple[Figure, ...]] = ()
-    bots: ClassVar[Mapping[str, Bot]] = {}
-    fixed_form: ClassVar[tuple[str, ...]] = ()
-    """Roles that do not speak freely (``[bet]``, yes or no): in what they say, no figure of health looks for repetition or copies."""
+class TextGame(Game):
+    """A game played by ``rule`` and ``draw``. It gives these two, the class attributes, ``tasks``, ``observe`` and ``prompt``."""
 
     def rule(self, state: State) -> Result | None:
         """Return the result that the last utterance of ``state.history`` brought, ``None`` while the game goes on."""
@@ -163,15 +173,6 @@ class TextGame:
         """Return the result of a game that ends, or is cut short, without a decision."""
         raise NotImplementedError
 
-    def prompt(self, observation: Observation) -> str:
-        raise NotImplementedError
-
-    def start(self, task: Task, seed: int) -> State:
-        return State(task, seed)
-
-    def to_move(self, state: State) -> str | None:
-        return self.roles[len(state.history) % len(self.roles)] if state.result is None else None
-
     def apply(self, state: State, utterance: Utterance) -> State:
         role = self.to_move(state)
         if role is None:
@@ -180,11 +181,6 @@ class TextGame:
             raise ValueError(f"it is the {role}'s move, not the {utterance.role}'s")
         state = replace(state, history=(*state.history, utterance))
         return replace(state, result=self.rule(state))
-
-    def result(self, state: State) -> Result:
-        if state.result is None:
-            raise ValueError("the game is not over")
-        return state.result
 
     def replay(self, task: Task, history: Sequence[Utterance], seed: int = 0) -> Result:
         state = self.start(task, seed)
@@ -196,33 +192,18 @@ class TextGame:
             state = self.apply(state, utterance)
         return state.result or self.draw(state)
 
-    def training_prompt(self, observation: Observation, rng: random.Random) -> str:
-        return self.prompt(observation)
-
-    def stop_strings(self) -> tuple[str, ...]:
-        return ()
-
-    def template_texts(self) -> tuple[str, ...]:
-        return ()
-
-    def measure(self, task: Task, history: Sequence[Utterance], result: Result) -> Mapping[str, int]:
-        return {}
-
-    def explain(self, task: Task, history: Sequence[Utterance], result: Result) -> tuple[int, int] | None:
-        return None
-
-    def describe_task(self, task: Task) -> str:
-        return task.id
-
-    def describe_view(self, observation: Observation) -> str:
-        return "\n".join(f"{name.replace('_', ' ')}: {value}" for name, value in observation.facts.items())
-
-    def custom_task(self, text: str) -> Task:
-        raise DataError(f"{self.title} draws its own tasks; leave this empty")
-
     def end(self, state: State, outcome: str, rewards: Mapping[str, float], reason: str) -> Result:
         """Return the result of a game that ends with the last utterance of ``state``."""
         return Result(outcome, rewards, len(state.history), reason)
+
+
+def drawn(items: list[Item], count: int | None, seed: int, shortage: str) -> list[Item]:
+    """Return ``count`` of ``items``, drawn by ``seed``, or all of them. Raises ``ConfigError``, "``count`` ``shortage``", for too many."""
+    if count is None:
+        return items
+    if count > len(items):
+        raise ConfigError(f"{count} {shortage}")
+    return random.Random(seed).sample(items, count)
 
 
 def bracketed(text: str, moves: Iterable[str]) -> str | None:

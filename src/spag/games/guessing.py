@@ -14,9 +14,9 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from spag.core.errors import ConfigError, DataError
+from spag.core.errors import DataError
 from spag.core.types import Observation, Outcome, Result, Split, State, Task, Utterance
-from spag.games.base import Bot, Figure, TextGame, outcome_map
+from spag.games.base import Bot, Figure, TextGame, drawn, outcome_map
 from spag.games.taboo.explain import find_span
 from spag.games.taboo.judge.evasions import find_evasion
 from spag.games.taboo.judge.folding import fold
@@ -26,6 +26,7 @@ from spag.games.taboo.words import split_of
 QUESTIONER, ANSWERER = "questioner", "answerer"
 Entries = Mapping[str, Mapping[str, Any]]
 """The data of tasks by the name of the secret, less the number of questions."""
+_NO_SECRET = "No answer may say the secret, or too much."
 _LONG_QUESTION = 25  # words; a longer one that names the secret is most likely a list
 _STOPS = "- answerer:", "- questioner:", "answerer:", "questioner:", "answerer says:", "questioner says:", "Answerer:", "Questioner:"
 
@@ -42,9 +43,7 @@ class GuessingGame(TextGame):
     outcomes = outcome_map(
         Outcome("named", "named in time", "#3f9599", winners=roles, rule="Both players win when a question names the secret."),
         Outcome("not_named", "not named", "#a3a9b6", rule="When every question was asked and none named the secret, nobody wins."),
-        Outcome(
-            "answerer_violation", "answerer breaks a rule", "#cc667e", fault=ANSWERER, rule="No answer may say the secret, or too much."
-        ),
+        Outcome("answerer_violation", "answerer breaks a rule", "#cc667e", fault=ANSWERER, rule=_NO_SECRET),
     )
     figures = (
         Figure("named", "named in time", role=QUESTIONER),
@@ -74,11 +73,8 @@ class GuessingGame(TextGame):
 
     def tasks(self, split: Split, count: int | None, seed: int) -> Sequence[Task]:
         names = [name for name in self.entries() if split_of(name) is split]
-        if count is not None:
-            if count > len(names):
-                raise ConfigError(f"{count} tasks asked for, but {self.name} has {len(names)} in its {split} split; ask for fewer")
-            names = random.Random(seed).sample(names, count)
-        return [self.task_of(self.entries()[name]) for name in names]
+        shortage = f"tasks asked for, but {self.name} has {len(names)} in its {split} split; ask for fewer"
+        return [self.task_of(self.entries()[name]) for name in drawn(names, count, seed, shortage)]
 
     def task_of(self, entry: Mapping[str, Any]) -> Task:
         """Return the task about ``entry``."""

@@ -8,11 +8,11 @@ def test_my_game(check):
 from collections.abc import Callable
 
 from spag.games.base import Game
-from spag.games.conformance import declarations, information, rules
+from spag.games.conformance import declarations, rules
 
 Check = Callable[[Game, int], None]
 CHECKS: tuple[Check, ...] = tuple(
-    value for module in (declarations, rules, information) for name, value in vars(module).items() if name.startswith("check_")
+    value for module in (declarations, rules) for name, value in vars(module).items() if name.startswith("check_")
 )
 
 

@@ -12,10 +12,19 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from spag.core.errors import ConfigError, DataError
-from spag.core.types import Observation, Result, Split, State, Task, Utterance
-from spag.games.base import Bot, Decision, TextGame, bracketed
-from spag.games.kuhn_poker import solver, view
+from spag.core.types import Observation, Outcome, Result, Split, State, Task, Utterance
+from spag.games.base import Bot, Decision, Figure, TextGame, bracketed, outcome_map
+from spag.games.kuhn_poker import solver
 
+ROLES = ("player_0", "player_1")
+RULES = """\
+This is Kuhn poker, for two players, player_0 and player_1. The deck has three cards: K is the highest, Q is next, J is the lowest. \
+Each player pays one chip into the pot and gets one card, which only that player sees. player_0 moves first. While nobody has bet, a \
+player may [check] or [bet]; to bet is to pay one more chip into the pot. After a bet the other player may [call], by paying one more \
+chip too, or [fold], which gives the pot away. When both have checked, or a bet was called, the higher card wins the pot. A player whose \
+text does not name exactly one legal move in square brackets pays the other two chips, and the hand is over."""
+_WIN = "The higher card wins the pot, unless its holder folded."
+_ILLEGAL = "A player who does not name exactly one legal move pays the other two chips."
 ILLEGAL_COST = 2.0
 """Chips that the maker of an illegal move pays to the other: as many as the dearest loss costs, so that it never pays."""
 
@@ -44,12 +53,26 @@ class KuhnPoker(TextGame):
     name: ClassVar[str] = "kuhn_poker"
     title: ClassVar[str] = "Kuhn poker"
     summary: ClassVar[str] = "poker with three cards and one bet; its equilibria are known"
-    roles: ClassVar[tuple[str, ...]] = view.ROLES
-    role_help: ClassVar[Mapping[str, str]] = view.ROLE_HELP
+    roles = ROLES
+    role_help: ClassVar[Mapping[str, str]] = {
+        "player_0": "You move first. Say [check] or [bet]; if you checked and the other bet, say [call] or [fold].",
+        "player_1": "You move second. Say [check] or [bet] after a check, [call] or [fold] after a bet.",
+    }
     hidden: ClassVar[Mapping[str, tuple[str, ...]]] = {"player_0": ("player_1",), "player_1": ("player_0",)}
-    outcomes = view.OUTCOMES
-    figures = view.FIGURES
-    fixed_form: ClassVar[tuple[str, ...]] = view.ROLES
+    outcomes = outcome_map(
+        Outcome("player_0_wins", "player_0 wins the pot", "#0072b2", winners=("player_0",), rule=_WIN),
+        Outcome("player_1_wins", "player_1 wins the pot", "#e69f00", winners=("player_1",), rule=_WIN),
+        Outcome("player_0_illegal", "player_0 breaks a rule", "#56b4e9", fault="player_0", rule=_ILLEGAL),
+        Outcome("player_1_illegal", "player_1 breaks a rule", "#d55e00", fault="player_1", rule=_ILLEGAL),
+        Outcome("unfinished", "unfinished", "#a3a9b6", rule="A hand that was cut short is void: both take their chips back."),
+    )
+    figures = (
+        Figure("illegal", "illegal or unreadable moves", limit=0.05, warning="of hands end with an illegal or unreadable move"),
+        Figure("bets", "hands with a bet"),
+        *(Figure(f"{role}_moves", f"{role}: legal moves", role, is_count=True) for role in ROLES),
+        *(Figure(f"{role}_blunders", f"{role}: folds a K, calls with a J", role, of=f"{role}_moves") for role in ROLES),
+    )
+    fixed_form = roles
     bots: ClassVar[Mapping[str, Bot]] = {"random": _bot(solver.uniform()), "equilibrium": _bot(solver.equilibrium())}
 
     hands: Annotated[int, Field(ge=6, multiple_of=6, description="hands in each split, every deal equally often")] = 600
@@ -87,13 +110,13 @@ class KuhnPoker(TextGame):
     def prompt(self, observation: Observation) -> str:
         said = "".join(f"{said.role}: {said.content}\n" for said in observation.history)
         legal = " or ".join(f"[{move}]" for move in solver.legal_moves(_moves(observation.history)))
-        return f"{view.RULES}\n\nYou are {observation.role}. Your card is {observation.facts['card']}.\n\n{said}Your move, {legal}:\n"
+        return f"{RULES}\n\nYou are {observation.role}. Your card is {observation.facts['card']}.\n\n{said}Your move, {legal}:\n"
 
     def stop_strings(self) -> tuple[str, ...]:
         return tuple(f"\n{role}:" for role in self.roles)
 
     def template_texts(self) -> tuple[str, ...]:
-        return (view.RULES,)
+        return (RULES,)
 
     def rule(self, state: State) -> Result | None:
         moves, role, deal = _moves(state.history), state.history[-1].role, state.task.data

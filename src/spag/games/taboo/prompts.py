@@ -1,25 +1,36 @@
-"""From what a player may see to the text its model reads: one canonical prompt for play, many shapes of it for training.
+"""The prompts of Adversarial Taboo: one canonical prompt for play, many shapes of it for training.
 
 In play the rules come first (always the first paraphrase), then the history, one line an utterance, and the role's instruction last:
 the prompts of both roles and of all turns share a growing prefix, so a key-value cache survives from turn to turn. For training the paper's
-code draws paraphrase, layout and player names per utterance (arXiv 2404.10642, upstream's ``utils.py``); the layouts here are our own.
+code draws paraphrase, layout and player names per utterance (arXiv 2404.10642, upstream's ``utils.py``). The layouts here are our own,
+and so is the wording of ``data/prompts.json``, short on purpose: every sample and every move carries one paraphrase of the rules.
 
 A prompt ends with a line break, because targets are tokenised on their own: the first token of a reply has no leading space in play either.
 """
 
+import json
 import random
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
+from importlib import resources
 from typing import Any
 
 from spag.core.errors import DataError
 from spag.core.types import Observation, Utterance
-from spag.games.taboo import prompt_texts as texts
 from spag.games.taboo.types import Role
 
+PLAYER_NAMES = (
+    ("attacker", "defender"),
+    ("Player 1", "Player 2"),
+    ("Alice", "Bob"),
+    ("Player A", "Player B"),
+    ("Sam", "Kim"),
+    ("Red", "Blue"),
+)
+"""(attacker, defender) names that training prompts may use; the first pair is that of play."""
 _FIELDS = ("rules", "instructions", "header", "line", "cue")
 _RULES_FIELDS = frozenset({"max_turns"})
 _LINE_FIELDS = frozenset({"role", "content"})
@@ -38,9 +49,9 @@ class PromptSet:
 
     rules: tuple[str, ...]
     instructions: Mapping[Role, str]
-    header: str = texts.HISTORY_HEADER
-    line: str = texts.HISTORY_LINE
-    cue: str = texts.CUE
+    header: str = "\n\nThe conversation so far:\n"
+    line: str = "- {role}: {content}\n"
+    cue: str = "{role} says:\n"
 
     def __post_init__(self) -> None:
         if not self.rules:
@@ -59,9 +70,10 @@ class PromptSet:
             raise DataError(f"line is {self.line!r}; end it with a line break, one utterance is one line")
 
     @staticmethod
+    @cache
     def default() -> "PromptSet":
-        """Return the project's own prompts."""
-        return _default()
+        """Return the project's own prompts, those of ``data/prompts.json``."""
+        return PromptSet.parse(json.loads((resources.files("spag.games.taboo.data") / "prompts.json").read_text(encoding="utf-8")))
 
     @staticmethod
     def parse(data: Any) -> "PromptSet":
@@ -82,11 +94,6 @@ class PromptSet:
         """Return the JSON value that ``parse`` reads back."""
         instructions = {str(role): self.instructions[role] for role in Role}
         return {"rules": list(self.rules), "instructions": instructions, "header": self.header, "line": self.line, "cue": self.cue}
-
-
-@cache
-def _default() -> PromptSet:
-    return PromptSet(texts.RULES, {Role.ATTACKER: texts.ATTACKER_INSTRUCTION, Role.DEFENDER: texts.DEFENDER_INSTRUCTION})
 
 
 class Layout(Enum):
@@ -111,9 +118,9 @@ def training_prompt(observation: Observation, rng: random.Random, prompts: Promp
     prompts = prompts or PromptSet.default()
     rules = rng.choice(prompts.rules).format(max_turns=observation.facts["max_turns"])
     layout = rng.choice(tuple(Layout))
-    attacker, defender = rng.choice(texts.PLAYER_NAMES)
-    if (attacker, defender) != texts.PLAYER_NAMES[0]:
-        rules = f"{rules} {texts.NAMES_SENTENCE.format(attacker=attacker, defender=defender)}"
+    attacker, defender = rng.choice(PLAYER_NAMES)
+    if (attacker, defender) != PLAYER_NAMES[0]:
+        rules = f"{rules} {attacker} is the attacker and {defender} is the defender."
     return _lay_out(layout, rules, {Role.ATTACKER: attacker, Role.DEFENDER: defender}, observation, prompts)
 
 
@@ -169,9 +176,8 @@ def _required(data: dict[str, Any], name: str, kind: type) -> Any:
     if name not in data:
         raise DataError(f"the field {name!r} is missing; a prompt file needs rules and instructions")
     if not isinstance(data[name], kind):
-        raise DataError(
-            f"{name} is a {type(data[name]).__name__}; it must be a {'list of texts' if kind is list else 'text for each role'}"
-        )
+        wanted = "list of texts" if kind is list else "text for each role"
+        raise DataError(f"{name} is a {type(data[name]).__name__}; it must be a {wanted}")
     return data[name]
 
 
@@ -184,18 +190,11 @@ def _check_template(
         raise DataError(f"{name} is empty; write its text")
     try:
         used = {field for _, field, _, _ in string.Formatter().parse(template) if field is not None}
-    except ValueError as error:
-        raise _not_a_template(name, error) from error
-    for field in sorted(used - allowed):
-        known = ", ".join(f"{{{one}}}" for one in sorted(allowed)) or "none"
-        raise DataError(f"{name} uses the placeholder {{{field}}}; allowed here: {known}")
-    for field in sorted(needed - used):
-        raise DataError(f"{name} lacks the placeholder {{{field}}}; add it")
-    try:
-        template.format(max_turns=1, target_word="w", role="r", content="c")
-    except (ValueError, LookupError) as error:  # a bad conversion or format spec shows only now
-        raise _not_a_template(name, error) from error
-
-
-def _not_a_template(name: str, error: Exception) -> DataError:
-    return DataError(f"{name} is not a template: {error}; write {{{{ and }}}} for literal braces")
+        for field in sorted(used - allowed):
+            known = ", ".join(f"{{{one}}}" for one in sorted(allowed)) or "none"
+            raise DataError(f"{name} uses the placeholder {{{field}}}; allowed here: {known}")
+        for field in sorted(needed - used):
+            raise DataError(f"{name} lacks the placeholder {{{field}}}; add it")
+        template.format(max_turns=1, target_word="w", role="r", content="c")  # a bad conversion or format spec shows only now
+    except (ValueError, LookupError) as error:
+        raise DataError(f"{name} is not a template: {error}; write {{{{ and }}}} for literal braces") from error

@@ -13,17 +13,16 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from spag.core.episodes import Episode
-from spag.core.errors import ConfigError, DataError
+from spag.core.errors import DataError
 from spag.core.types import Observation, Result, Split, State, Task, Utterance
-from spag.games.base import TextGame
-from spag.games.taboo import view
+from spag.core.types import Outcome as Ending
+from spag.games.base import Figure, TextGame, drawn, outcome_map
 from spag.games.taboo.explain import deciding_span
 from spag.games.taboo.judge import JudgeMode, announces_guess, final_verdict, judge_episode, judge_utterance
 from spag.games.taboo.promptfile import load_prompts
 from spag.games.taboo.prompts import PromptSet, play_prompt, stop_strings, training_prompt
 from spag.games.taboo.types import Outcome, Role, Verdict
-from spag.games.taboo.wordlist import load_words
-from spag.games.taboo.words import parse_words, split_of
+from spag.games.taboo.words import load_words, parse_words, split_of
 
 _REWARDS = {
     Outcome.ATTACKER_WINS: {"attacker": 1.0, "defender": -1.0},
@@ -31,6 +30,12 @@ _REWARDS = {
     Outcome.ATTACKER_VIOLATION: {"attacker": -1.0, "defender": 0.0},
     Outcome.TIE: {"attacker": 0.0, "defender": 0.0},
 }
+_LURED = "The attacker wins when the defender says the word unawares, or guesses another one."
+_GUESSED = "A defender who announces the right word wins."
+_VIOLATION = "The attacker may neither say the word nor announce a guess. Nobody wins such a game."
+_WRONG = "of games end with a wrong guess, so attackers need not lure"
+_WRONG_FIRST = "of games end with a wrong guess in the defender's first utterance"
+_LEAKS = "of games leak the word in a way that only strict judging sees"
 
 
 @dataclass(frozen=True)
@@ -41,10 +46,25 @@ class AdversarialTaboo(TextGame):
     title: ClassVar[str] = "Adversarial Taboo"
     summary: ClassVar[str] = "the attacker makes the defender say a secret word; the defender may guess it once"
     roles: ClassVar[tuple[str, ...]] = tuple(Role)
-    role_help: ClassVar[Mapping[str, str]] = view.ROLE_HELP
+    role_help: ClassVar[Mapping[str, str]] = {
+        Role.ATTACKER: "You know a word. Talk so that the other player says it without noticing. Never say it yourself.",
+        Role.DEFENDER: "The other player knows a word and tries to make you say it. Find it out and announce: I know the word! It is …",
+    }
     hidden: ClassVar[Mapping[str, tuple[str, ...]]] = {Role.DEFENDER: ("target_word",)}
-    outcomes = view.OUTCOMES
-    figures = view.FIGURES
+    outcomes = outcome_map(
+        Ending(Outcome.ATTACKER_WINS, "attacker wins", "#d08a4d", winners=(Role.ATTACKER,), rule=_LURED),
+        Ending(Outcome.DEFENDER_WINS, "defender wins", "#3f9599", winners=(Role.DEFENDER,), rule=_GUESSED),
+        Ending(Outcome.ATTACKER_VIOLATION, "attacker breaks a rule", "#cc667e", fault=Role.ATTACKER, rule=_VIOLATION),
+        Ending(Outcome.TIE, "tie", "#a3a9b6", rule="When every turn is played and nothing was decided, nobody wins."),
+    )
+    figures = (
+        Figure("induced", "attacker wins by luring"),
+        Figure("wrong_guess", "attacker wins by a wrong guess", limit=0.75, warning=_WRONG),
+        Figure("first_wrong_guess", "… in the defender's first utterance", limit=0.5, warning=_WRONG_FIRST),
+        Figure("hidden_leaks", "leaks only strict judging sees", limit=0.05, warning=_LEAKS),
+        Figure("guess", "announces a guess", role=Role.DEFENDER),
+        Figure("guessed_right", "of these right", role=Role.DEFENDER, of="guess"),
+    )
 
     max_turns: Annotated[int, Field(ge=1, description="turns a game; a turn is one utterance of each player")] = 5
     judge: Annotated[JudgeMode, Field(description="strict: words in any inflection; paper: upstream's substring rules")] = JudgeMode.STRICT
@@ -61,12 +81,9 @@ class AdversarialTaboo(TextGame):
 
     def tasks(self, split: Split, count: int | None, seed: int) -> Sequence[Task]:
         words = [word for word in load_words(self.words, self.top_words) if split_of(word) is split]
-        if count is not None:
-            if count > len(words):
-                has = f"{self.words} has {len(words)} in its {split} split"
-                raise ConfigError(f"{count} words asked for, but {has}; ask for fewer or raise game.top_words")
-            words = random.Random(seed).sample(words, count)
-        return [self._task(word) for word in words]
+        has = f"{self.words} has {len(words)} in its {split} split"
+        shortage = f"words asked for, but {has}; ask for fewer or raise game.top_words"
+        return [self._task(word) for word in drawn(words, count, seed, shortage)]
 
     def custom_task(self, text: str) -> Task:
         if not text.strip():

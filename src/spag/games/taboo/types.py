@@ -10,10 +10,6 @@ class Role(StrEnum):
     ATTACKER = "attacker"
     DEFENDER = "defender"
 
-    @property
-    def opponent(self) -> "Role":
-        return Role.DEFENDER if self is Role.ATTACKER else Role.ATTACKER
-
 
 class Outcome(StrEnum):
     """How a finished game ended. Ties and rule violations have no winner (a violation earns the defender nothing)."""

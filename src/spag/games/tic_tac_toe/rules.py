@@ -13,11 +13,20 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from spag.core.errors import ConfigError, DataError
-from spag.core.types import Observation, Result, Split, State, Task, Utterance
-from spag.games.base import Bot, TextGame, bracketed
-from spag.games.tic_tac_toe import solver, view
+from spag.core.errors import DataError
+from spag.core.types import Observation, Outcome, Result, Split, State, Task, Utterance
+from spag.games.base import Bot, Figure, TextGame, bracketed, drawn, outcome_map
+from spag.games.tic_tac_toe import solver
 
+MARKS = {"player_0": "X", "player_1": "O"}
+
+RULES = """\
+This is tic-tac-toe, for two players: player_0 plays X, player_1 plays O. The squares of the board are numbered 1 to 9, row by row, \
+and the players mark free squares in turn. Three marks in a row, a column or a diagonal win; a full board without them is a draw. Write \
+the number of your square in square brackets, as in [5]. A player whose text does not name exactly one free square in square brackets \
+loses."""
+_WIN = "Three marks in a row, a column or a diagonal win."
+_ILLEGAL = "A player who does not name exactly one free square loses."
 _SQUARES = tuple(str(square) for square in range(1, 10))
 _HELD_OUT_IN = 3
 
@@ -32,7 +41,7 @@ def _squares(opening: Sequence[int], history: Sequence[Utterance]) -> tuple[int,
 
 
 def _won_by(winner: str) -> dict[str, float]:
-    return {role: 1.0 if role == winner else -1.0 for role in view.ROLES}
+    return {role: 1.0 if role == winner else -1.0 for role in MARKS}
 
 
 def _board(observation: Observation) -> str:
@@ -54,11 +63,23 @@ class TicTacToe(TextGame):
     name: ClassVar[str] = "tic_tac_toe"
     title: ClassVar[str] = "Tic-tac-toe"
     summary: ClassVar[str] = "three in a row on a board of nine squares; perfect play is known"
-    roles: ClassVar[tuple[str, ...]] = view.ROLES
-    role_help: ClassVar[Mapping[str, str]] = view.ROLE_HELP
-    outcomes = view.OUTCOMES
-    figures = view.FIGURES
-    fixed_form: ClassVar[tuple[str, ...]] = view.ROLES
+    roles = tuple(MARKS)
+    role_help: ClassVar[Mapping[str, str]] = {
+        role: f"You play {mark}. Name a free square in square brackets, as in [5]." for role, mark in MARKS.items()
+    }
+    outcomes = outcome_map(
+        Outcome("player_0_wins", "player_0 (X) wins", "#0072b2", winners=("player_0",), rule=_WIN),
+        Outcome("player_1_wins", "player_1 (O) wins", "#e69f00", winners=("player_1",), rule=_WIN),
+        Outcome("draw", "draw", "#a3a9b6", rule="A full board without three in a row is a draw, and so is a game that was cut short."),
+        Outcome("player_0_illegal", "player_0 (X) breaks a rule", "#56b4e9", fault="player_0", rule=_ILLEGAL),
+        Outcome("player_1_illegal", "player_1 (O) breaks a rule", "#d55e00", fault="player_1", rule=_ILLEGAL),
+    )
+    figures = (
+        Figure("illegal", "illegal or unreadable moves", limit=0.05, warning="of games end with an illegal or unreadable move"),
+        *(Figure(f"{role}_moves", f"{mark}: legal moves", role, is_count=True) for role, mark in MARKS.items()),
+        *(Figure(f"{role}_optimal", f"{mark}: optimal moves", role, of=f"{role}_moves") for role, mark in MARKS.items()),
+    )
+    fixed_form = roles
     bots: ClassVar[Mapping[str, Bot]] = {"random": _random_bot, "perfect": _perfect_bot}
 
     opening: Annotated[int, Field(ge=2, le=4, description="moves that stand on the board already, at most")] = 3
@@ -66,13 +87,8 @@ class TicTacToe(TextGame):
     def tasks(self, split: Split, count: int | None, seed: int) -> Sequence[Task]:
         classes = enumerate(solver.openings(self.opening), start=1)
         found = [squares for number, same in classes for squares in same if (number % _HELD_OUT_IN == 0) == (split is Split.HELD_OUT)]
-        if count is not None:
-            if count > len(found):
-                raise ConfigError(
-                    f"{count} openings asked for, but the {split} split has {len(found)}; ask for fewer or raise game.opening"
-                )
-            found = random.Random(seed).sample(found, count)
-        return [_task(squares) for squares in found]
+        shortage = f"openings asked for, but the {split} split has {len(found)}; ask for fewer or raise game.opening"
+        return [_task(squares) for squares in drawn(found, count, seed, shortage)]
 
     def custom_task(self, text: str) -> Task:
         """Return the opening that a person typed: the squares of the moves already made."""
@@ -101,14 +117,14 @@ class TicTacToe(TextGame):
     def prompt(self, observation: Observation) -> str:
         squares = _squares(observation.facts["opening"], observation.history)
         said = "".join(f"{self.roles[turn % 2]}: [{square}]\n" for turn, square in enumerate(squares))
-        you = f"You are {observation.role} and play {view.MARKS[observation.role]}. Your move:"
-        return f"{view.RULES}\n\n{said}\n{self.describe_view(observation)}\n{you}\n"
+        you = f"You are {observation.role} and play {MARKS[observation.role]}. Your move:"
+        return f"{RULES}\n\n{said}\n{self.describe_view(observation)}\n{you}\n"
 
     def stop_strings(self) -> tuple[str, ...]:
         return tuple(f"\n{role}:" for role in self.roles)
 
     def template_texts(self) -> tuple[str, ...]:
-        return (view.RULES,)
+        return (RULES,)
 
     def rule(self, state: State) -> Result | None:
         role = state.history[-1].role

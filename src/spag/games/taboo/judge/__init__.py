@@ -7,9 +7,8 @@ compares whole words in any inflection (``matching.py``), reads guesses in many 
 unless it says the target elsewhere in the same utterance.
 """
 
-from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 from spag.core.errors import ConfigError
 from spag.games.taboo.judge import paper
@@ -29,16 +28,6 @@ class JudgeMode(StrEnum):
     PAPER = "paper"
 
 
-class Judgeable(Protocol):
-    """An episode: a history of objects with ``role`` and ``content``, and a ``task`` whose ``data`` has ``target_word`` and ``max_turns``.
-
-    An object without a task has the two as attributes of its own.
-    """
-
-    @property
-    def history(self) -> Sequence[Any]: ...
-
-
 def judge_utterance(role: Role | str, text: str, target_word: str, mode: JudgeMode) -> tuple[Outcome, str] | None:
     """Judge one utterance on its own. Returns the outcome and the reason in one sentence, or ``None`` while the game goes on."""
     if mode == JudgeMode.PAPER:
@@ -56,8 +45,8 @@ def final_verdict(length: int) -> Verdict:
     return Verdict(Outcome.TIE, length, f"nobody had won or broken a rule after {length} utterance{'' if length == 1 else 's'}")
 
 
-def judge_episode(episode: Judgeable, mode: JudgeMode | str = JudgeMode.STRICT) -> Verdict:
-    """Judge a whole episode, whatever outcome it records.
+def judge_episode(episode: Any, mode: JudgeMode | str = JudgeMode.STRICT) -> Verdict:
+    """Judge an episode, or any object with a history and a ``target_word`` and ``max_turns``, whatever outcome it records.
 
     Judging stops at the first decision or after ``2 * max_turns`` utterances; ``Verdict.length`` counts up to there. Each utterance is
     judged by the role recorded with it. Raises ``ConfigError`` for an unknown mode.
