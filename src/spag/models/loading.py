@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import shutil
+import struct
 import timeit
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -94,7 +95,7 @@ def _dequantised(gguf: Path) -> Path:
     try:
         tokenizer = AutoTokenizer.from_pretrained(**source)
         loaded = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, struct.error) as error:  # struct's: the file ends too early
         raise ModelError(f"{gguf}: transformers cannot load this GGUF file: {first_line(error)}") from error
     config = AutoConfig.from_pretrained(**source)
     if hasattr(config, "quantization_config"):
@@ -221,9 +222,8 @@ def load_failure(name: str, source: str, error: Exception) -> str:
     if "trust_remote_code" in text:
         return f"{name}: this model brings its own code; review it, then set model.trust_remote_code=true"
     if "safetensors" in text:
-        return (
-            f"{name}: no safetensors weights found (pickled weights are never loaded); convert it first or choose a revision that has them"
-        )
+        fix = "convert it first or choose a revision that has them"
+        return f"{name}: no safetensors weights found (pickled weights are never loaded); {fix}"
     where = "" if Path(source).exists() else " (neither a local folder nor a hub model that can be reached)"
     return f"{name}: cannot be loaded{where}: {first_line(error)}"
 

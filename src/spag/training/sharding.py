@@ -112,9 +112,9 @@ def check_resumable(folder: Path, parallel: str, processes: int) -> None:
     saved = len(list(folder.glob("global_step*/*_optim_states.pt")))  # one file a process
     if saved == (processes if parallel == "deepspeed" else 0):
         return
-    by = (
-        f"by DeepSpeed with {saved} processes; resume with parallel=deepspeed and {saved}" if saved else "without DeepSpeed; resume without"
-    )
+    by = "without DeepSpeed; resume without"
+    if saved:
+        by = f"by DeepSpeed with {saved} processes; resume with parallel=deepspeed and {saved}"
     raise RunError(f"{folder} was saved {by}, or delete {folder.parent} to start over")
 
 

@@ -8,7 +8,6 @@ import fcntl
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
 
 import fsspec  # type: ignore[import-untyped]
 
@@ -56,16 +55,11 @@ def fetch(model: ModelConfig, cache: Path) -> ModelConfig:
     with (local.parent / f".{local.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # one worker of a node fetches, the others wait for it
         if not local.is_dir():
-            _download(system, root, url, local)
+            try:
+                with folder_beside(local) as beside:
+                    for name in json.loads(system.cat_file(f"{root}/{_LIST}")):
+                        system.get_file(f"{root}/{name}", str(beside / name))
+                    beside.rename(local)
+            except OSError as error:
+                raise ModelError(f"{url}: the weights cannot be read: {first_line(error)}; does this node see cluster.storage?") from error
     return model.model_copy(update={"name": str(local)})
-
-
-def _download(system: Any, root: str, url: str, local: Path) -> None:
-    """Make the folder ``local``, complete or absent."""
-    try:
-        with folder_beside(local) as beside:
-            for name in json.loads(system.cat_file(f"{root}/{_LIST}")):
-                system.get_file(f"{root}/{name}", str(beside / name))
-            beside.rename(local)
-    except OSError as error:
-        raise ModelError(f"{url}: the weights cannot be read: {first_line(error)}; does this node see cluster.storage?") from error
