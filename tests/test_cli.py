@@ -146,7 +146,7 @@ def test_train_and_arena_on_their_own(games: Path, tmp_path: Path, model_folder:
     assert (checkpoint / "model.safetensors").exists()
     quick = settings("model.dtype=float32", "arena.tasks=2", "arena.sampling.max_new_tokens=4", "game.max_turns=1", "game.words=shipped")
     text = spag("arena", f"before={model_folder}", f"after={checkpoint}", *quick, "--output", tmp_path / "arena").output
-    assert "before - after" in text
+    assert "after – before" in text
     results = json.loads((tmp_path / "arena" / "results.json").read_text())
     assert results["pairs"][0]["games"] == 4
     assert {row["name"] for row in results["roles"]} == {"before", "after"}

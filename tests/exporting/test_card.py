@@ -57,7 +57,6 @@ def test_the_text_holds_results_with_intervals_data_and_commands(run: Path) -> N
         "- Teacher games: games shipped with spag; an unknown number of games.",
         "- Game: `name` `adversarial_taboo`, `max_turns` `5`, `judge` `strict`, `words` `frequency`, `top_words` `50000`.",
         "- Self-play of `iteration-1`: 7 games.",
-        "| `offline_rl.clip_range` | `0.2` |",
         "spag export model RUN --name iteration-1 --dtype bfloat16 --output FOLDER",
         "| parameters | 135,000,000 |",
         "The run recorded `lm_eval` `0.4.13`, `torch` `2.13.0`.",

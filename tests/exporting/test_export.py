@@ -107,8 +107,7 @@ def test_the_config_in_the_export_names_no_folder_of_the_machine(tmp_path: Path)
     run = make_run(tmp_path / "run", "imitation")
     export_model(find_source(str(run)), tmp_path / "out")
     assert load_config(str(tmp_path / "out" / "spag_config.yaml")).model.name == "./base"
-    card = (tmp_path / "out" / "README.md").read_text()
-    assert str(tmp_path) not in card and '`"./base"`' in card
+    assert str(tmp_path) not in (tmp_path / "out" / "README.md").read_text()
 
 
 REFUSED = {

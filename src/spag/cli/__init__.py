@@ -16,7 +16,7 @@ from spag.cli.plan import plan_command
 from spag.cli.play import arena_command, play_command
 from spag.cli.report import report_command
 from spag.cli.run import run_command
-from spag.cli.train import train_group
+from spag.cli.train import train_command
 from spag.cli.web import web_command
 from spag.core.errors import SpagError
 
@@ -50,7 +50,7 @@ for _command in (
     play_command,
     judge_command,
     rewards_command,
-    train_group,
+    train_command,
     arena_command,
     eval_command,
     report_command,

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from rich import box
 from rich.console import Console
@@ -42,7 +43,7 @@ class _PlainTracker:
             return
         self.last_line = now
         rate = (done - self.first) / max(now - self.started, 1e-9)
-        left = f", {_clock((self.total - done) / rate)} left" if rate > 0 and done < self.total else ""
+        left = f", {timedelta(seconds=round((self.total - done) / rate))} left" if rate > 0 and done < self.total else ""
         logger.info("%s: %d/%d%s  %s", self.title, done, self.total, left, detail)
 
 
@@ -93,10 +94,5 @@ def new_table(title: str | None, *columns: str) -> Table:
     """Return a table in the look that all have, narrow enough for 80 columns: text in its first column, figures in the others."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for index, label in enumerate(columns):
-        table.add_column(label, justify="right" if index else "left")
+        table.add_column(escape(label), justify="right" if index else "left")
     return table
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}" if minutes >= 60 else f"{minutes}:{rest:02}"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from spag.cli.options import ANY_PATH, EXISTING, config_options, open_console, read_config
+from spag.cli.options import ANY_PATH, EXISTING, config_options, read_config, setting
 
 
 @click.command("games")
@@ -28,8 +28,7 @@ def games_command(name: str | None) -> None:
 def words_command(source: str, top: int, split: str, output: Path | None) -> None:
     """List target words: common words without stop words, names, inflected duplicates and offensive words."""
     from spag.core.store import write_atomically
-    from spag.games.taboo.words import load_words
-    from spag.games.taboo.words import split_of
+    from spag.games.taboo.words import load_words, split_of
 
     words = [word for word in load_words(source, top) if split in ("all", str(split_of(word)))]
     text = "".join(f"{word}\n" for word in words)
@@ -79,19 +78,10 @@ def judge_command(episodes: Path, mode: str | None, show: int, output: Path | No
 @click.argument("episodes", type=EXISTING)
 @config_options
 @click.option("--imitation", is_flag=True, help="Make imitation samples (teacher games) instead of offline RL samples.")
-@click.option("--sft", type=EXISTING, help="Instruction data to mix in (short for --set offline_rl.sft_data=FILE).")
+@setting("--sft", "offline_rl.sft_data={}", "FILE", "Instruction data to mix in (short for --set offline_rl.sft_data=FILE).")
 @click.option("--learner", metavar="NAME", help="Player whose utterances to keep, in games against frozen opponents. [default: both]")
 @click.option("--output", type=ANY_PATH, required=True, help="Samples file to write.")
-def rewards_command(
-    episodes: Path,
-    config_name: str | None,
-    overrides: tuple[str, ...],
-    seed: int | None,
-    imitation: bool,
-    sft: Path | None,
-    learner: str | None,
-    output: Path,
-) -> None:
+def rewards_command(episodes: Path, config_name: str | None, imitation: bool, learner: str | None, output: Path) -> None:
     """Turn the games of a file into weighted training samples."""
     from spag.cli.tables import print_rewards
     from spag.core.episodes import SampleType, read_episodes
@@ -99,8 +89,7 @@ def rewards_command(
     from spag.games.registry import game_of_file
     from spag.runs.stages import write_samples
 
-    short = [f"offline_rl.sft_data={sft}"] if sft else []
-    config = read_config(config_name, (*overrides, *short), seed, game=game_of_file(episodes).name)
+    config = read_config(config_name, (f"game.name={game_of_file(episodes).name}",))
     mix, game = config.offline_rl, config.game.build()
     rows = read_sft(mix.sft_data, mix.sft_samples, config.seed) if mix.sft_data and not imitation else []
     stats = write_samples(
@@ -145,4 +134,4 @@ def import_episodes(source: Path, output: Path) -> None:
 
     named = (replace(e, id=e.id or f"{e.task.id}-{number}") for number, e in enumerate(read_episodes(source)))
     write_rows(output, named)
-    open_console()[1].note(f"games of {source} -> {output}")
+    click.echo(f"games of {source} -> {output}", err=True)

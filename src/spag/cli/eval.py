@@ -1,11 +1,11 @@
 """``spag eval``: reasoning tasks on models, or on every model of a run."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from spag.cli.options import ANY_PATH, config_options, entrant, open_console, read_config
+from spag.cli.options import ANY_PATH, config_options, entrant, open_reporter, read_config
 from spag.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 def eval_command(
     models: tuple[str, ...],
     config_name: str | None,
-    overrides: tuple[str, ...],
-    seed: int | None,
     tasks: str,
     task_path: Path | None,
     trust_task_code: bool,
@@ -42,82 +40,36 @@ def eval_command(
     Name run folders (base, imitation and every finished iteration are evaluated) or models as for spag arena: MODEL or NAME=MODEL. The
     same command resumes.
     """
-    config = read_config(config_name, overrides, seed)
+    config = read_config(config_name)
     try:
         import lm_eval  # noqa: F401
     except ImportError as error:
         raise ConfigError(f"spag eval needs lm-eval ({error}); install it with: pip install '.[eval]'") from error
+    from spag.cli.tables import print_reasoning
     from spag.evaluation.reasoning.run import evaluate_reasoning
     from spag.evaluation.reasoning.tasks import ReasoningSettings
 
-    _, reporter = open_console()
     settings = ReasoningSettings(
         tuple(name.strip() for name in tasks.split(",") if name.strip()), task_path, trust_task_code, limit, shots, batch_size, config.seed
     )
-    results = evaluate_reasoning(_players(models, config), settings, output, reporter, force=force)
+    results = evaluate_reasoning(_players(models, config), settings, output, open_reporter(), force=force)
     print_reasoning(results)
 
 
 def _players(arguments: tuple[str, ...], config: "RunConfig") -> "dict[str, ModelConfig]":
     """Return the models by name; a run folder stands for all its models, under its own name when other models are named beside it."""
+    from spag.runs.reading import RunFolder
     from spag.runs.stages import resolve_dtype
 
     players: dict[str, ModelConfig] = {}
     for name, model in map(entrant, arguments):
         if (Path(model) / "config.yaml").is_file():
+            run = RunFolder(Path(model))
             prefix = "" if len(arguments) == 1 else f"{Path(model).resolve().name if name == model else name}/"
-            found = {f"{prefix}{player}": entry for player, entry in _models_of_run(Path(model)).items()}
+            found = {f"{prefix}{player}": run.model(player) for player in run.checkpoints()}
         else:
             found = {name: resolve_dtype(config).model.model_copy(update={"name": model})}
         if twice := players.keys() & found.keys():
             raise click.UsageError(f"two models are called {sorted(twice)[0]}; give them names as NAME=MODEL")
         players |= found
     return players
-
-
-def _models_of_run(folder: Path) -> "dict[str, ModelConfig]":
-    """Return base, imitation and the iterations of a run, as far as they are trained, as the run's own config loads them."""
-    from spag.runs.reading import RunFolder
-
-    run = RunFolder(folder)
-    return {name: run.model(name) for name in run.checkpoints()}
-
-
-def print_reasoning(results: dict[str, Any]) -> None:
-    """Show for every task and model: percent with standard error, and the difference to the first model with interval and p-value."""
-    from rich.console import Console
-    from rich.text import Text
-
-    from spag.cli.console import new_table
-    from spag.display.figures import p_value
-
-    reference, models, tasks = results["reference"], results["models"], results["tasks"]
-    table = new_table("Reasoning, % ± standard error", "model")
-    for label in ("score", f"minus {reference}", "p"):
-        table.add_column(label, justify="right", no_wrap=True)
-    for task_name, task in tasks.items():
-        items = models[reference]["tasks"][task_name]["items"]
-        table.add_row(Text(f"{task['label']} {task['metric']} {task['shots']}-shot n={items}"), style="bold")
-        for name, model in models.items():
-            figure = model["tasks"][task_name]
-            error = "" if figure["se"] is None else f" ± {100 * figure['se']:.1f}"
-            change = [] if name == reference else [_signed(figure["difference"]), p_value(figure["difference"]["p"])]
-            table.add_row(Text(f"  {name}"), f"{100 * figure['value']:.1f}{error}", *change)
-        table.add_section()
-    if len(tasks) > 1:
-        table.add_row("geometric mean", style="bold")
-        for name, model in models.items():
-            overall = model["geometric_mean"]
-            low, high = (f"{100 * overall[key]:.1f}" for key in ("low", "high"))
-            change = [] if name == reference else [_signed(overall["difference"])]
-            table.add_row(Text(f"  {name}"), f"{100 * overall['value']:.1f} [{low}, {high}]", *change)
-    console = Console(highlight=False)
-    console.print(table)
-    if comparisons := (len(models) - 1) * len(tasks):
-        console.print("In brackets: 95 % bootstrap interval over the same items.", markup=False)
-        console.print(f"p: exact McNemar (sign) test, not corrected for the {comparisons} comparisons.", markup=False)
-
-
-def _signed(difference: dict[str, Any]) -> str:
-    value, low, high = (f"{100 * difference[key]:+.1f}" for key in ("value", "low", "high"))
-    return f"{value} [{low}, {high}]"

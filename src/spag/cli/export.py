@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from spag.cli.options import ANY_PATH, EXISTING, open_console
+from spag.cli.options import ANY_PATH, EXISTING, open_reporter
 
 
 @click.group("export")
@@ -34,7 +34,7 @@ def export_model_command(source: str, output: Path, name: str | None, dtype: str
     if private and repo is None:
         raise click.UsageError("--private says how to push; give --push OWNER/NAME too")
     destination = Destination(repo, private) if repo else None
-    exported = export_model(find_source(source, name), output, dtype=dtype, destination=destination, note=open_console()[1].note)
+    exported = export_model(find_source(source, name), output, dtype=dtype, destination=destination, note=open_reporter().note)
     for made in (exported.folder, exported.url):
         if made:
             click.echo(made)

@@ -7,56 +7,55 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from spag.config.schema import RunConfig
     from spag.core.progress import Reporter
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
 ANY_PATH = click.Path(path_type=Path)
+_OVERRIDES = "spag.overrides"
+
+
+def setting(flag: str, override: str, metavar: str, text: str, *, multiple: bool = False) -> Callable[[Command], Command]:
+    """Return an option that is short for ``--set OVERRIDE``, its value in place of ``{}``; ``read_config`` applies it."""
+
+    def keep(context: click.Context, _: click.Parameter, value: Any) -> None:
+        values = value if multiple else [value]
+        context.meta.setdefault(_OVERRIDES, []).extend(override.format(one) for one in values if one is not None)
+
+    return click.option(flag, metavar=metavar, help=text, multiple=multiple, expose_value=False, callback=keep)
+
+
+set_option = setting("--set", "{}", "A.B=VALUE", "Override one option; may be repeated.", multiple=True)
+seed_option = setting("--seed", "seed={}", "NUMBER", "Overrides the config's seed.")
+game_option = setting("--game", "game.name={}", "NAME", "The game (short for --set game.name=NAME); spag games lists them.")
+prompts_option = setting("--prompts", "game.prompts={}", "FILE", "Prompt file (short for --set game.prompts=FILE).")
+ray_option = setting(
+    "--ray", "cluster.address={}", "auto|local|ADDRESS", "Play and train on this Ray cluster (short for --set cluster.address=...)."
+)
 
 
 def config_options(command: Command) -> Command:
     """Add ``--config``, ``--set`` and ``--seed``."""
-    command = click.option("--seed", type=int, help="Overrides the config's seed.")(command)
-    command = click.option("--set", "overrides", multiple=True, metavar="A.B=VALUE", help="Override one option; may be repeated.")(command)
-    return click.option("--config", "config_name", metavar="PRESET|FILE", help="Preset or YAML file with the settings.")(command)
+    option = click.option("--config", "config_name", metavar="PRESET|FILE", help="Preset or YAML file with the settings.")
+    return option(set_option(seed_option(command)))
 
 
-def ray_option(command: Command) -> Command:
-    """Add ``--ray``."""
-    text = "Play and train on this Ray cluster (short for --set cluster.address=...)."
-    return click.option("--ray", "cluster", metavar="auto|local|ADDRESS", help=text)(command)
-
-
-def game_option(command: Command) -> Command:
-    """Add ``--game``."""
-    return click.option("--game", "game_name", metavar="NAME", help="The game (short for --set game.name=NAME); spag games lists them.")(
-        command
-    )
-
-
-def read_config(
-    config_name: str | None, overrides: tuple[str, ...], seed: int | None, cluster: str | None = None, game: str | None = None
-) -> "RunConfig":
-    """Return the config that the shared options describe; without ``--config``, the defaults."""
+def read_config(config_name: str | None, overrides: tuple[str, ...] = ()) -> "RunConfig":
+    """Return the config that ``overrides`` and then the command's options describe; without a name, of the defaults."""
     from spag.config.files import load_config, parse_config
 
-    short = {"seed": seed, "cluster.address": cluster}
-    extra = (*overrides, *(f"{name}={value}" for name, value in short.items() if value is not None))
-    extra = (f"game.name={game}", *extra) if game else extra
-    return load_config(config_name, extra) if config_name else parse_config("", "defaults", extra)
+    given = (*overrides, *click.get_current_context().meta.get(_OVERRIDES, ()))
+    return load_config(config_name, given) if config_name else parse_config("", "defaults", given)
 
 
-def open_console() -> "tuple[Console, Reporter]":
-    """Return standard error as a console (results go to standard output) and the reporter on it."""
+def open_reporter() -> "Reporter":
+    """Return the reporter on standard error; results go to standard output."""
     from rich.console import Console
 
     from spag.cli.console import make_reporter
 
-    console = Console(stderr=True)
-    return console, make_reporter(console)
+    return make_reporter(Console(stderr=True))
 
 
 def entrant(text: str) -> tuple[str, str]:

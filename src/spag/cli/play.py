@@ -4,7 +4,17 @@ from pathlib import Path
 
 import click
 
-from spag.cli.options import ANY_PATH, config_options, entrant, game_option, open_console, ray_option, read_config
+from spag.cli.options import (
+    ANY_PATH,
+    config_options,
+    entrant,
+    game_option,
+    open_reporter,
+    prompts_option,
+    ray_option,
+    read_config,
+    setting,
+)
 
 
 @click.command("play")
@@ -14,25 +24,19 @@ from spag.cli.options import ANY_PATH, config_options, entrant, game_option, ope
 @config_options
 @ray_option
 @click.option("--teacher", metavar="openai:MODEL", help="Collect teacher games: this model plays both roles.")
-@click.option("--words", "words_source", metavar="shipped|frequency|FILE", help="Target words of taboo (short for --set game.words=...).")
+@setting("--words", "game.words={}", "shipped|frequency|FILE", "Target words of taboo (short for --set game.words=...).")
 @click.option("--count", type=click.IntRange(min=1), help="How many tasks, drawn by seed. [default: selfplay.tasks of the config]")
 @click.option("--testing", is_flag=True, help="Greedy play, the paper's testing mode.")
-@click.option("--prompts", type=ANY_PATH, help="Prompt file (short for --set game.prompts=FILE).")
+@prompts_option
 @click.option("--price", type=(float, float), metavar="IN OUT", help="USD per million prompt and completion tokens, to show the cost.")
 @click.option("--output", type=ANY_PATH, required=True, help="Episodes file; played games in it are kept.")
 def play_command(
     first: str | None,
     second: str | None,
-    game_name: str | None,
     config_name: str | None,
-    overrides: tuple[str, ...],
-    seed: int | None,
-    cluster: str | None,
     teacher: str | None,
-    words_source: str | None,
     count: int | None,
     testing: bool,
-    prompts: Path | None,
     price: tuple[float, float] | None,
     output: Path,
 ) -> None:
@@ -50,13 +54,9 @@ def play_command(
     from spag.rollout.runner import game_specs
     from spag.runs.stages import resolve_dtype
 
-    extra = [*overrides]
-    extra += [f"game.words={words_source}"] if words_source else []
-    extra += [f"game.prompts={prompts}"] if prompts else []
-    config = resolve_dtype(read_config(config_name, tuple(extra), seed, cluster, game_name))
+    config = resolve_dtype(read_config(config_name))
     first = teacher or first or config.model.name
-    _, reporter = open_console()
-    setup = PlaySetup.of(config, reporter)
+    setup = PlaySetup.of(config, open_reporter())
     tasks = setup.game.tasks(Split.TRAIN, count or config.selfplay.tasks, derive_seed(config.seed, "words"))
     greedy = {"temperature": 0.0} if testing else {}
     players = {
@@ -67,9 +67,8 @@ def play_command(
         )
         for role, name in zip(setup.game.roles, (first, teacher or second or first), strict=True)
     }
-    cost = Price(*price) if price else None
     summary = play_games(output, game_specs(tasks, config.selfplay.repeats, config.seed), players, setup, title="play")
-    print_play(summary, setup.game, cost)
+    print_play(summary, setup.game, Price(*price) if price else None)
 
 
 @click.command("arena")
@@ -78,15 +77,7 @@ def play_command(
 @config_options
 @ray_option
 @click.option("--output", type=ANY_PATH, required=True, help="Folder for episodes.jsonl and results.json.")
-def arena_command(
-    models: tuple[str, ...],
-    game_name: str | None,
-    config_name: str | None,
-    overrides: tuple[str, ...],
-    seed: int | None,
-    cluster: str | None,
-    output: Path,
-) -> None:
+def arena_command(models: tuple[str, ...], config_name: str | None, output: Path) -> None:
     """Let every pair of MODELS play held-out tasks in both role assignments, and show who wins.
 
     MODELS are two or more of what ``spag play`` takes, and LoRA adapter folders. A model may be given a short name: NAME=MODEL. The first
@@ -96,11 +87,10 @@ def arena_command(
     from spag.rollout.play import PlaySetup
     from spag.runs.stages import play_arena, resolve_dtype
 
-    config = resolve_dtype(read_config(config_name, overrides, seed, cluster, game_name))
+    config = resolve_dtype(read_config(config_name))
     entrants = dict(entrant(text) for text in models)
     if len(entrants) < 2 or len(entrants) < len(models):
         raise click.UsageError("name at least two different models; NAME=MODEL gives one a name")
-    _, reporter = open_console()
     players = {name: config.model.model_copy(update={"name": model}) for name, model in entrants.items()}
-    play_arena(output, players, config, PlaySetup.of(config, reporter))
+    play_arena(output, players, config, PlaySetup.of(config, open_reporter()))
     print_arena(output / "results.json")

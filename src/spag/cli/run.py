@@ -4,39 +4,28 @@ from pathlib import Path
 
 import click
 
-from spag.cli.options import ANY_PATH, open_console, ray_option
+from spag.cli.options import ANY_PATH, open_reporter, prompts_option, ray_option, read_config, seed_option, set_option
 
 
 @click.command("run")
 @click.argument("config_name", metavar="CONFIG")
 @click.option("--output", type=ANY_PATH, help="Run folder. [default: runs/NAME]")
-@click.option("--seed", type=int, help="Overrides the config's seed.")
-@click.option("--set", "overrides", multiple=True, metavar="A.B=VALUE", help="Override one option; may be repeated.")
-@click.option("--prompts", type=ANY_PATH, help="Prompt file to play and train with (short for --set game.prompts=FILE).")
+@seed_option
+@set_option
+@prompts_option
 @ray_option
 @click.option("--force", is_flag=True, help="Redo the stages whose settings changed; their old results are removed.")
-def run_command(
-    config_name: str,
-    output: Path | None,
-    seed: int | None,
-    overrides: tuple[str, ...],
-    prompts: Path | None,
-    cluster: str | None,
-    force: bool,
-) -> None:
+def run_command(config_name: str, output: Path | None, force: bool) -> None:
     """Run or resume everything: imitation, self-play, rewards, training, arena.
 
     CONFIG is a preset (demo, llama2-7b, baichuan2-13b, qwen3) or a YAML file. The same command resumes a run that was stopped.
     """
-    from spag.cli.options import read_config
     from spag.cli.tables import print_run
     from spag.runs.offline import run
 
-    extra = (*overrides, f"game.prompts={prompts}") if prompts else overrides
-    config = read_config(config_name, extra, seed, cluster)
+    config = read_config(config_name)
     folder = output or Path("runs") / Path(config_name).stem
-    _, reporter = open_console()
-    run(config, folder, reporter, force=force)
+    run(config, folder, open_reporter(), force=force)
     print_run(folder)
     click.echo(f"  the report   {_report(folder)}")
 

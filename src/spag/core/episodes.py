@@ -108,7 +108,7 @@ class EpisodeFile:
 
     def __iter__(self) -> Iterator[Episode]:
         for place, row in _rows(self.path, _EPISODES):
-            yield _checked(row if isinstance(row, Episode) else _convert(_upgraded(_object(row, place), place), Episode, place), place)
+            yield _checked(row, place) if isinstance(row, Episode) else episode_of(_object(row, place), place)
 
 
 def read_episodes(path: str | Path) -> EpisodeFile:
@@ -186,7 +186,11 @@ def _rows(path: Path, decoder: "msgspec.json.Decoder[Any]") -> Iterator[tuple[st
         with path.open("rb") as stream:
             start = stream.read(64).lstrip()
             stream.seek(0)
-            yield from _listed_rows(path, stream.read()) if start.startswith(b"[") else _line_rows(path, stream, decoder)
+            if not start.startswith(b"["):
+                yield from _line_rows(path, stream, decoder)
+                return
+            for number, row in enumerate(_decode(stream.read(), str(path)), start=1):
+                yield f"{path}: row {number}", row  # a line number means nothing in a file of one line
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
 
@@ -201,12 +205,6 @@ def _line_rows(path: Path, lines: Iterable[bytes], decoder: "msgspec.json.Decode
         except (msgspec.DecodeError, UnicodeDecodeError):  # the slower decoder names the fault
             row = _decode(line, place)
         yield place, row
-
-
-def _listed_rows(path: Path, data: bytes) -> Iterator[tuple[str, Any]]:
-    """Rows of a JSON list carry their index as the place: a line number means nothing in a file of one line."""
-    for number, row in enumerate(_decode(data, str(path)), start=1):
-        yield f"{path}: row {number}", row
 
 
 def _decode(data: bytes, place: str) -> Any:

@@ -7,20 +7,18 @@ keeps a second process out of a run folder; the kernel frees it however the proc
 
 import fcntl
 import hashlib
+import mmap
 import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 import msgspec
 
 from spag.core.errors import DataError, RunError, StorageError
-
-_TAIL = 1 << 16
 
 
 @contextmanager
@@ -34,24 +32,19 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 def cut_torn_line(path: Path) -> int:
     """Cut an unfinished last line off ``path``; return how many bytes were cut. A missing file is fine. Raises ``StorageError``."""
-    if not path.exists():
-        return 0
-    with storage_errors(path), path.open("rb+") as stream:
-        size = end = stream.seek(0, os.SEEK_END)
-        while end > 0:
-            start = max(0, end - _TAIL)
-            stream.seek(start)
-            newline = stream.read(end - start).rfind(b"\n")
-            if newline >= 0:
-                end = start + newline + 1
-                break
-            end = start
-        if end < size:
-            stream.truncate(end)
+    with storage_errors(path):
+        size = path.stat().st_size if path.exists() else 0
+        if not size:  # an empty file cannot be mapped
+            return 0
+        with path.open("rb+") as stream:
+            with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                end = data.rfind(b"\n") + 1
+            if end < size:
+                stream.truncate(end)
         return size - end
 
 
-class JsonlStore:
+class JsonlStore(AbstractContextManager["JsonlStore"]):
     """An append-only JSON-lines file of one kind of row. Use as a context manager."""
 
     def __init__(self, path: Path) -> None:
@@ -81,10 +74,7 @@ class JsonlStore:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -184,5 +174,5 @@ class FolderLock:
         self._stream.flush()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stream.close()

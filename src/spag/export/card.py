@@ -5,11 +5,10 @@ says. Names of models, players and files and every setting come from outside: wh
 span, where neither Markdown nor HTML means anything, unless it is ``Markdown``.
 """
 
-import json
 import re
 import shlex
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from importlib.metadata import version
@@ -24,12 +23,11 @@ from spag.display.figures import is_contest
 from spag.evaluation.arena.games import NOTE
 from spag.evaluation.stats import Rate
 from spag.export.metadata import Source, card_data, license_of
-from spag.games.base import Game
 from spag.models.loading import library_versions
 from spag.report.findings import FEW_TASKS, arena_findings, reasoning_finding, sentence
 from spag.report.rows import Cell, Noted, Table, pair_table, reasoning_table, role_table, versions
-from spag.runs.folder import BASE, IMITATION
-from spag.runs.reading import RunFolder
+from spag.runs.folder import BASE
+from spag.runs.reading import RunFolder, SelfPlay
 from spag.runs.stages import TEACHER
 
 CONFIG = "spag_config.yaml"
@@ -54,7 +52,7 @@ def card(title: str, source: Source, weights: Weights) -> str:
     run, config = source.run, source.run.config if source.run else None
     shared = shareable_config(config) if config else None
     environment = Environment(finalize=figure, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"plain": Markdown, "cell": _cell, "word": _word, "numbered": _numbered}
+    environment.filters |= {"plain": Markdown, "cell": _cell, "word": _word, "numbered": _numbered, "shared": _shared_name}
     template = (resources.files("spag.export") / "card.md").read_text(encoding="utf-8")
     text = environment.from_string(template).render(
         metadata=Markdown(card_data(title, source).to_yaml()),
@@ -68,9 +66,13 @@ def card(title: str, source: Source, weights: Weights) -> str:
         config_file=CONFIG,
         weights=weights,
         licence=license_of(source.base or source.model),
-        data=list(_data(source.name, run, config)) if run and config else [],
-        results=Markdown("\n\n".join(_results(run))) if run else "",
-        settings=_settings(shared) if shared else "",
+        teacher=TEACHER,
+        game_settings={"name": shared.game.name, **_known(shared.game.model_extra)} if shared else {},
+        counts=_counts,
+        plays=_plays(source.name, run) if run else [],
+        results=_results(run) if run else {},
+        few_tasks=FEW_TASKS,
+        note=Markdown(NOTE),
         paths_shortened=shared != config,
         versions={"spag": version("spag-selfplay"), **library_versions(), "peft": version("peft")},
         recorded=versions(run) if run else {},
@@ -133,77 +135,46 @@ def _shared_name(name: str) -> str:
     return Path(name).name if name.startswith(("/", "~", ".")) else name
 
 
-def _data(name: str, run: RunFolder, config: RunConfig) -> Iterator[Markdown]:
-    teacher = ", ".join("games shipped with spag" if one == TEACHER else code(_shared_name(one)) for one in config.imitation.episodes)
-    yield Markdown(f"Teacher games: {teacher}; {_counts(run, IMITATION)}.")
-    given = (shareable_config(config).game.model_extra or {}).items()
-    yield Markdown(f"Game: {_numbered({'name': config.game.name} | {key: value for key, value in given if value is not None})}.")
-    repeats = config.selfplay.repeats
-    tasks = f"{config.selfplay.tasks:,} drawn" if config.selfplay.tasks else "all"
-    yield Markdown(f"Tasks: {tasks} an iteration, {repeats} game{'s' * (repeats > 1)} a task; the arena's are held out.")
+def _known(settings: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {name: value for name, value in (settings or {}).items() if value is not None}
+
+
+def _plays(name: str, run: RunFolder) -> list[SelfPlay]:
+    """Return the self-play that made the model."""
     names = [play.name for play in run.plays]
-    until = names.index(name) + 1 if name in names else 0
-    for play in run.plays[:until]:
-        yield Markdown(f"Self-play of {code(play.name)}: {_counts(run, play.name, play.games)}.")
-    mixed = config.offline_rl.sft_data or config.imitation.training.sft_data
-    yield Markdown(f"Instruction data mixed in: {code(mixed.name)}." if mixed else "No instruction data was mixed in.")
+    return run.plays[: names.index(name) + 1] if name in names else []
 
 
-def _counts(run: RunFolder, name: str, games: int = 0) -> str:
+def _counts(run: RunFolder, name: str, games: int = 0) -> Markdown:
     """Return how many games a stage had, ``games`` where its samples do not tell, and how many training samples."""
     results = run.stages.get(f"{name}/samples", {}).get("results") or {}
     played, samples = (sum(results.get(key, {}).values()) for key in ("outcomes", "samples"))
     count = played or games
-    return (f"{count:,} games" if count else "an unknown number of games") + (f", {samples:,} training samples of them" if samples else "")
+    told = f"{count:,} games" if count else "an unknown number of games"
+    return Markdown(f"{told}, {samples:,} training samples of them" if samples else told)
 
 
-def _settings(config: RunConfig) -> Markdown:
-    def leaves(section: Mapping[str, Any], prefix: str) -> Iterator[tuple[Markdown, Markdown]]:
-        for name, value in section.items():
-            if isinstance(value, Mapping):
-                yield from leaves(value, f"{prefix}{name}.")
-            else:
-                yield code(prefix + name), code(json.dumps(value))
-
-    return table((Markdown("setting"), Markdown("value")), leaves(config.model_dump(mode="json"), ""))
-
-
-def _results(run: RunFolder) -> Iterator[str]:
-    if run.arena:
-        yield from _arena(run.arena, run.game)
-    if run.reasoning:
-        yield from _reasoning(run.reasoning)
-    if not run.arena and not run.reasoning:
-        yield "The run holds no results."
-
-
-def _arena(arena: Mapping[str, Any], game: Game) -> Iterator[str]:
-    player, found = arena_findings(arena, game)
-    marked = [replace(one, other=code(one.other)) for one in found]
-    if marked:
-        yield sentence(code(player), marked)
-        yield "\n".join(f"- against {one.other}: {one.figures}" for one in marked)
-    few = " With so few tasks only large differences can show." if arena["tasks"] < FEW_TASKS else ""
-    yield f"Games on {arena['tasks']:,} held-out tasks.{few}"
-    for role in game.roles:
-        yield f"As {role}, % of games:"
-        yield _report_table(role_table(arena, game, role))
-    if is_contest(game):
-        yield "Every two players, in both roles:"
-        yield _report_table(pair_table(arena))
-        yield "Elo points over the first player:"
+def _results(run: RunFolder) -> dict[str, Any]:
+    """Return the findings and tables of the arena and of the reasoning tasks; empty where the run has none."""
+    found: dict[str, Any] = {}
+    if arena := run.arena:
+        player, findings = arena_findings(arena, run.game)
+        marked = [replace(one, other=code(one.other)) for one in findings]
         ratings = [(code(row["name"]), f"{row['points']:.0f} [{row['low']:.0f}, {row['high']:.0f}]") for row in arena["ratings"]]
-        yield table((Markdown("player"), Markdown("points")), ratings)
-    yield NOTE
-
-
-def _reasoning(reasoning: Mapping[str, Any]) -> Iterator[str]:
-    yield "Reasoning, measured with lm-evaluation-harness; below each score, the difference to the first model with its 95 % interval:"
-    found = reasoning_finding(reasoning)
-    if found:
-        model, finding = found
-        yield f"{sentence(code(model), [replace(finding, other=code(finding.other))])} {code(finding.figures)}"
-    yield _report_table(reasoning_table(reasoning))
+        found |= {
+            "findings": [(one.other, Markdown(one.figures)) for one in marked],
+            "finding": Markdown(sentence(code(player), marked)) if marked else None,
+            "tables": {role: _report_table(role_table(arena, run.game, role)) for role in run.game.roles},
+            "pairs": _report_table(pair_table(arena)) if is_contest(run.game) else None,
+            "ratings": table((Markdown("player"), Markdown("points")), ratings),
+        }
+    if run.reasoning:
+        found["reasoning"] = _report_table(reasoning_table(run.reasoning))
+        if first := reasoning_finding(run.reasoning):
+            model, finding = first
+            told = sentence(code(model), [replace(finding, other=code(finding.other))])
+            found["reasoning_finding"] = Markdown(f"{told} {code(finding.figures)}")
+    return found
 
 
 def _report_table(shown: Table) -> Markdown:

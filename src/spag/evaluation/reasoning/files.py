@@ -60,7 +60,8 @@ def _check(file: Path, seen: set[Path]) -> None:
     if not isinstance(content, dict):
         raise DataError(f"{file}: not a task file: it holds no settings")
     for key, value in _settings(content):
-        _check_setting(file, key, value)
+        if why := _code_named_by(key, value):
+            raise ConfigError(f"{file}: `{key}: {value}` {why}; review it, then pass --trust-task-code")
     included = content.get("include", [])
     for name in included if isinstance(included, list) else [included]:
         _check((file.parent / str(name)).resolve(), seen)
@@ -77,15 +78,13 @@ def _settings(value: Any) -> Iterator[tuple[str, Any]]:
             yield from _settings(inner)
 
 
-def _check_setting(file: Path, key: str, value: Any) -> None:
-    why = None
-    if key == "class":
-        why = "names a Python class"
-    elif key == "hf_evaluate" and value:
-        why = "fetches a metric's code from the hub"
-    elif key == "use_prompt" and value:
-        why = "fetches prompts from elsewhere"
-    elif key == "metric" and str(value) not in metric_registry:
-        why = "is no metric of lm-eval's own, so code for it would be fetched"
-    if why:
-        raise ConfigError(f"{file}: `{key}: {value}` {why}; review it, then pass --trust-task-code")
+def _code_named_by(key: str, value: Any) -> str | None:
+    """Return how a setting names code from elsewhere; ``None`` when it does not."""
+    if key == "metric":
+        return None if str(value) in metric_registry else "is no metric of lm-eval's own, so code for it would be fetched"
+    ways = {
+        "class": "names a Python class",
+        "hf_evaluate": "fetches a metric's code from the hub",
+        "use_prompt": "fetches prompts from elsewhere",
+    }
+    return ways.get(key) if value or key == "class" else None

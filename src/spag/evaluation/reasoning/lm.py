@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from lm_eval.models.huggingface import HFLM
 
 from spag.config.schema import ModelConfig
+from spag.core.episodes import raw_rows
 from spag.core.errors import RunError, first_line
 from spag.core.progress import Reporter
 from spag.core.store import JsonlStore, cut_torn_line
@@ -90,5 +90,4 @@ def _read_answers(path: Path) -> dict[str, Any]:
     cut_torn_line(path)
     if not path.exists():
         return {}
-    rows = (msgspec.json.decode(line) for line in path.read_bytes().splitlines())
-    return {row["key"]: row["answer"] for row in rows}
+    return {row["key"]: row["answer"] for _, row in raw_rows(path)}

@@ -5,9 +5,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
+from spag.core.episodes import raw_rows
 from spag.core.errors import RunError
 from spag.core.seeds import derive_seed
 from spag.evaluation.reasoning.stats import item_difference, mean_of, overall
@@ -17,7 +17,7 @@ Items = list[dict[str, Any]]
 
 def read_items(path: Path) -> Items:
     """Return the rows of one model's item file for one task."""
-    return [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]
+    return [row for _, row in raw_rows(path)]
 
 
 def check_same_items(task: str, items: Mapping[str, Items]) -> None:
