@@ -48,9 +48,10 @@ def test_a_gguf_is_converted_once_wherever_its_copies_lie(tmp_path: Path, monkey
     converted.mkdir(parents=True)
     (converted / "config.json").touch()
     assert resolve_model(str(first)) == resolve_model(str(copy)) == str(converted)
-    copy.write_bytes(b"something else")
-    with pytest.raises(ModelError, match=r"elsewhere/tiny\.gguf: transformers cannot load this GGUF file"):
-        resolve_model(str(copy))
+    for broken in (b"something else", b"GGUF\x03\0\0\0"):  # the second is cut short
+        copy.write_bytes(broken)
+        with pytest.raises(ModelError, match=r"elsewhere/tiny\.gguf: transformers cannot load this GGUF file"):
+            resolve_model(str(copy))
     assert [*converted.parent.iterdir()] == [converted]
 
 

@@ -5,15 +5,14 @@ what is left to do; ``stages.py`` does it.
 """
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spag.algorithms.spag import RewardStats
 from spag.config.files import dump_config
 from spag.config.schema import FREE_TO_CHANGE, OPPONENTS, ModelConfig, RewardsConfig, RunConfig, TrainingConfig
-from spag.core.episodes import SampleType, TrainingSample, read_episodes
+from spag.core.episodes import Episode, SampleType, read_episodes
 from spag.core.errors import ConfigError
 from spag.core.manifest import Manifest
 from spag.core.progress import Reporter
@@ -27,7 +26,6 @@ from spag.games.base import Game
 from spag.rollout.matchmaking import draw_opponents
 from spag.rollout.play import PlaySetup, play_matches
 from spag.rollout.runner import game_specs
-from spag.rollout.writer import PlaySummary
 from spag.runs.folder import BASE, HEALTH, IMITATION, iteration_name
 from spag.runs.stages import play_arena, resolve_dtype, teacher_episodes, teacher_file, write_samples
 from spag.training.launch import train_on
@@ -102,23 +100,14 @@ def _check_early(config: RunConfig, game: Game) -> None:
 
 def imitate(run: Run) -> None:
     """Teacher play -> samples -> the imitation checkpoint."""
-    config, samples_path = run.config.imitation, run.folder / IMITATION / "samples.jsonl"
-    shared = run.config.rewards
+    config, shared = run.config.imitation, run.config.rewards
     rewards = RewardsConfig(discount=shared.discount, template=shared.template, completions=shared.completions)  # winners only
 
     def samples() -> Results:
-        episodes = teacher_episodes(config.episodes, config.max_episodes, run.config.seed, run.setup.game)
-        sft = _sft(config.training, derive_seed(run.config.seed, IMITATION, "sft"))
-        stats = write_samples(
-            samples_path,
-            episodes,
-            rewards,
-            game=run.setup.game,
-            seed=run.config.seed,
-            sample_type=SampleType.IMITATION,
-            sft=sft,
-        )
-        return {**_sample_results(run, "imitation samples", stats), "sft": len(sft)}
+        seed = run.config.seed
+        episodes = teacher_episodes(config.episodes, config.max_episodes, seed, run.setup.game)
+        sft_seed, kind = derive_seed(seed, IMITATION, "sft"), SampleType.IMITATION
+        return _write_samples(run, IMITATION, episodes, rewards, config.training, seed=seed, sft_seed=sft_seed, sample_type=kind)
 
     digests = [file_digest(path) if (path := teacher_file(source, run.setup.game)) else source for source in config.episodes]
     sources = {"max_episodes": config.max_episodes, "episodes": config.episodes, "digests": digests, **_sft_settings(config.training)}
@@ -147,28 +136,22 @@ def iterate(run: Run, number: int) -> None:
         write_json(run.folder / name / HEALTH, found)
         for warning in found["warnings"]:
             run.setup.reporter.note(f"{name} self-play: {warning}")
-        return _play_results(run, f"{name} self-play", summary)
+        told, stats = summary.describe(run.setup.game), summary.stats
+        run.setup.reporter.note(f"{name} self-play: {summary.games} games, {told}, {stats.empty} empty utterances")
+        return {
+            "games": summary.games,
+            "outcomes": dict(summary.outcomes),
+            "games_per_hour": round(summary.games_per_hour),
+            "empty_utterances": stats.empty,
+            "completion_tokens": stats.completion_tokens,
+        }
 
     def samples() -> Results:
-        sft = _sft(config.offline_rl, derive_seed(seed, "sft"))
-        stats = write_samples(
-            run.folder / name / "samples.jsonl",
-            read_episodes(episodes_path),
-            config.rewards,
-            game=run.setup.game,
-            seed=seed,
-            sft=sft,
-            learner=previous,
-        )
-        return {**_sample_results(run, f"{name} samples", stats), "sft": len(sft)}
+        games, sft_seed = read_episodes(episodes_path), derive_seed(seed, "sft")
+        return _write_samples(run, name, games, config.rewards, config.offline_rl, seed=seed, sft_seed=sft_seed, learner=previous)
 
-    run.stage(
-        f"{name}/play",
-        run.settings("seed", "game", "selfplay"),
-        [f"{previous}/train"],
-        [f"{name}/episodes.jsonl", f"{name}/{HEALTH}"],
-        play,
-    )
+    outputs = [f"{name}/episodes.jsonl", f"{name}/{HEALTH}"]
+    run.stage(f"{name}/play", run.settings("seed", "game", "selfplay"), [f"{previous}/train"], outputs, play)
     settings = run.settings("rewards", **_sft_settings(config.offline_rl))
     run.stage(f"{name}/samples", settings, [f"{name}/play"], [f"{name}/samples.jsonl"], samples)
     _train(run, name, config.offline_rl, start_from=previous)
@@ -210,30 +193,29 @@ def _train(run: Run, name: str, training: TrainingConfig, start_from: str) -> No
     run.stage(f"{name}/train", settings, [f"{name}/samples", *before], outputs, train)
 
 
-def _sft(training: TrainingConfig, seed: int) -> list[TrainingSample]:
-    return read_sft(training.sft_data, training.sft_samples, seed) if training.sft_data else []
-
-
 def _sft_settings(training: TrainingConfig) -> dict[str, Any]:
     return {"sft_digest": file_digest(training.sft_data) if training.sft_data else None, "sft_samples": training.sft_samples}
 
 
-def _play_results(run: Run, title: str, summary: PlaySummary) -> Results:
-    run.setup.reporter.note(f"{title}: {summary.games} games, {summary.describe(run.setup.game)}, {summary.stats.empty} empty utterances")
-    return {
-        "games": summary.games,
-        "outcomes": dict(summary.outcomes),
-        "games_per_hour": round(summary.games_per_hour),
-        "empty_utterances": summary.stats.empty,
-        "completion_tokens": summary.stats.completion_tokens,
-    }
-
-
-def _sample_results(run: Run, title: str, stats: RewardStats) -> Results:
-    weights = {str(role): round(weight, 3) for role, weight in stats.role_weights.items()}
-    counts = {str(role): count for role, count in stats.samples.items()}
-    run.setup.reporter.note(f"{title}: {sum(counts.values())} ({counts}), role weights {weights}")
-    return {"outcomes": dict(stats.outcomes), "samples": counts, "role_weights": weights}
+def _write_samples(
+    run: Run,
+    name: str,
+    episodes: Iterable[Episode],
+    rewards: RewardsConfig,
+    training: TrainingConfig,
+    *,
+    seed: int,
+    sft_seed: int,
+    **kind: Any,
+) -> Results:
+    """Write the training samples of ``name`` with the SFT mix of ``training``."""
+    sft = read_sft(training.sft_data, training.sft_samples, sft_seed) if training.sft_data else []
+    path = run.folder / name / "samples.jsonl"
+    stats = write_samples(path, episodes, rewards, game=run.setup.game, seed=seed, sft=sft, **kind)
+    weights = {role: round(weight, 3) for role, weight in stats.role_weights.items()}
+    counts = dict(stats.samples)
+    run.setup.reporter.note(f"{name} samples: {sum(counts.values())} ({counts}), role weights {weights}")
+    return {"outcomes": dict(stats.outcomes), "samples": counts, "role_weights": weights, "sft": len(sft)}
 
 
 def _remove(path: Path) -> None:

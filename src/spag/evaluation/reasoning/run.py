@@ -85,6 +85,7 @@ def _evaluate(
 ) -> None:
     """Evaluate one model on ``tasks``; the items of each are on disk before the next begins."""
     place = manifest.folder / model.place
+    versions = library_versions() | {name: version(name) for name in ("lm_eval", "datasets")} | {"spag": version("spag-selfplay")}
     with quiet_harness():
         lm = CachedLM(model.config, place / f"answers-{model.identity}.jsonl", settings.batch_size, reporter)
         for task in tasks:
@@ -92,7 +93,7 @@ def _evaluate(
             with manifest.running(f"{model.place}/{task.name}") as results:
                 items = _ask(lm, task, settings)
                 write_rows(place / f"{task.name}.jsonl", items)
-                results.update(items=len(items), versions=_versions())
+                results.update(items=len(items), versions=versions)
 
 
 def _ask(lm: CachedLM, task: LoadedTask, settings: ReasoningSettings) -> Items:
@@ -175,7 +176,3 @@ def _results(models: Mapping[str, _Model], tasks: Sequence[LoadedTask], manifest
         "tasks": {task.name: {"label": task.label, "metric": task.metric, "shots": task.shots, "digest": task.digest} for task in tasks},
         "models": figures,
     }
-
-
-def _versions() -> dict[str, str]:
-    return {**library_versions(), "spag": version("spag-selfplay"), "lm_eval": version("lm_eval"), "datasets": version("datasets")}
