@@ -42,20 +42,7 @@ def main() -> None:
 
 
 for _command in (
-    run_command,
-    plan_command,
-    doctor_command,
-    games_command,
-    words_command,
-    play_command,
-    judge_command,
-    rewards_command,
-    train_command,
-    arena_command,
-    eval_command,
-    report_command,
-    web_command,
-    import_group,
-    export_group,
-):
+    run_command, plan_command, doctor_command, games_command, words_command, play_command, judge_command, rewards_command,
+    train_command, arena_command, eval_command, report_command, web_command, import_group, export_group,
+):  # fmt: skip
     main.add_command(_command)

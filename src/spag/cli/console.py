@@ -64,7 +64,6 @@ class ConsoleReporter:
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("left"),
             TimeRemainingColumn(),
             TextColumn("{task.fields[detail]}"),
         )

@@ -92,16 +92,8 @@ def rewards_command(episodes: Path, config_name: str | None, imitation: bool, le
     config = read_config(config_name, (f"game.name={game_of_file(episodes).name}",))
     mix, game = config.offline_rl, config.game.build()
     rows = read_sft(mix.sft_data, mix.sft_samples, config.seed) if mix.sft_data and not imitation else []
-    stats = write_samples(
-        output,
-        read_episodes(episodes),
-        config.rewards,
-        game=game,
-        seed=config.seed,
-        sample_type=SampleType.IMITATION if imitation else SampleType.RL,
-        sft=rows,
-        learner=learner,
-    )
+    kind, games = SampleType.IMITATION if imitation else SampleType.RL, read_episodes(episodes)
+    stats = write_samples(output, games, config.rewards, game=game, seed=config.seed, sample_type=kind, sft=rows, learner=learner)
     print_rewards(game, stats, len(rows))
 
 

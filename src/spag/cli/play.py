@@ -58,15 +58,10 @@ def play_command(
     first = teacher or first or config.model.name
     setup = PlaySetup.of(config, open_reporter())
     tasks = setup.game.tasks(Split.TRAIN, count or config.selfplay.tasks, derive_seed(config.seed, "words"))
-    greedy = {"temperature": 0.0} if testing else {}
-    players = {
-        role: PlayerConfig(
-            name,
-            config.model.model_copy(update={"name": name}),
-            config.selfplay.sampling_of(role).model_copy(update=greedy),
-        )
-        for role, name in zip(setup.game.roles, (first, teacher or second or first), strict=True)
-    }
+    model, greedy = config.model, {"temperature": 0.0} if testing else {}
+    sampling = {role: config.selfplay.sampling_of(role).model_copy(update=greedy) for role in setup.game.roles}
+    named = zip(setup.game.roles, (first, teacher or second or first), strict=True)
+    players = {role: PlayerConfig(name, model.model_copy(update={"name": name}), sampling[role]) for role, name in named}
     summary = play_games(output, game_specs(tasks, config.selfplay.repeats, config.seed), players, setup, title="play")
     print_play(summary, setup.game, Price(*price) if price else None)
 

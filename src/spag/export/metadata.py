@@ -83,7 +83,7 @@ def _hub_id(base: str | None) -> str | None:
 def _arena_results(name: str, run: RunFolder) -> Iterator[EvalResult]:
     if run.arena is None:
         return
-    title, tasks = run.game.title, f"{run.arena['tasks']} held-out tasks"
+    title = run.game.title
     figures = []
     for row in run.arena["roles"]:
         role, win = row["role"], row["win"]
@@ -92,19 +92,11 @@ def _arena_results(name: str, run: RunFolder) -> Iterator[EvalResult]:
     for row in run.arena["ratings"] if is_contest(run.game) else ():
         label = f"Elo points over the run's first player, 95 % interval {row['low']:.0f} to {row['high']:.0f}"
         figures.append((row["name"], "both", f"{title}, both roles", "elo", label, round(row["points"], 1)))
-    for player, config, task, metric, label, value in figures:
-        if player == name:
-            yield EvalResult(
-                task_type="text-generation",
-                task_name=task,
-                dataset_type=_tag(run),
-                dataset_name=f"{task}, {tasks}",
-                dataset_config=config,
-                dataset_split="held_out",
-                metric_type=metric,
-                metric_name=label,
-                metric_value=value,
-            )
+    for _, config, task, metric, label, value in (one for one in figures if one[0] == name):
+        where = f"{task}, {run.arena['tasks']} held-out tasks"
+        about = {"task_name": task, "dataset_type": _tag(run), "dataset_name": where, "dataset_config": config}
+        measure = {"metric_type": metric, "metric_name": label, "metric_value": value}
+        yield EvalResult(task_type="text-generation", dataset_split="held_out", **about, **measure)
 
 
 def _reasoning_results(name: str, run: RunFolder) -> Iterator[EvalResult]:
