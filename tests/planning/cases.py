@@ -44,7 +44,3 @@ TRAININGS = (
     Case("bfloat16, checkpointing", "deep", 300, "bfloat16", accumulated=1, settings=CHECKPOINTING),
     Case("bfloat16, LoRA", "deep", 300, "bfloat16", accumulated=1, settings={"lora": {"rank": 8}}),
 )
-PLAYS = (
-    Case("play, cache", "deep", 500, "float32", samples=8),
-    Case("play, weights", "wide", 200, "float32", samples=4),
-)

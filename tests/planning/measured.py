@@ -1,4 +1,4 @@
-"""Peak memory of small real trainings and of real play: the bytes of all tensors alive at once, as PyTorch's allocator reports them.
+"""Peak memory of small real trainings: the bytes of all tensors alive at once, as PyTorch's allocator reports them.
 
 That is what a GPU's memory would be filled with. The process's resident memory is up to 30 MiB more in these trainings, a third of
 it oneDNN's compiled kernels. The model in the folder has a byte-level tokenizer, so LENGTH letters are
@@ -18,9 +18,6 @@ from torch.profiler import ProfilerActivity, profile
 
 from spag.config.schema import ModelConfig, OfflineRLConfig
 from spag.core.episodes import TrainingSample
-from spag.engines.base import Request, Sampling
-from spag.engines.transformers.engine import TransformersEngine
-from spag.models.loading import load_model, load_tokenizer
 from spag.training import Stage, train
 
 TRAINED = 64
@@ -58,18 +55,4 @@ def train_peak(folder: Path, length: int, dtype: str, settings: dict[str, object
     model = ModelConfig(dtype=dtype, device="cpu")
     with watched() as peak:
         train(Stage.OFFLINE_RL, samples, model=model, training=training, start_from=str(folder), output=output, seed=0)
-    return peak.bytes
-
-
-def play_peak(folder: Path, length: int, dtype: str, concurrency: int) -> int:
-    tokenizer = load_tokenizer(str(folder))
-    sampling = Sampling(max_new_tokens=4, min_new_tokens=4)
-    rules = letters(length // 2, -1)
-    with watched() as peak:
-        engine = TransformersEngine(load_model(str(folder), dtype=dtype, device="cpu"), tokenizer, concurrency=concurrency)
-        for index in range(concurrency + 1):  # the first request fills the slot that the others copy their beginning from
-            engine.submit(Request(id=str(index), prompt=rules + letters(length - len(rules) - 5, index), seed=index, sampling=sampling))
-        done = 0
-        while done < concurrency + 1:
-            done += len(engine.poll())
     return peak.bytes

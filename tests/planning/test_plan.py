@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -9,21 +10,11 @@ from click.testing import CliRunner, Result
 from spag.cli import SpagGroup
 from spag.cli.plan import plan_command
 from spag.config.files import load_config
-from spag.config.schema import OfflineRLConfig, RunConfig
+from spag.config.schema import EngineConfig, OfflineRLConfig, RunConfig
 from spag.core.errors import ConfigError
-from spag.engines.transformers import slots
-from spag.planning import GIB, GPUS, Assumptions, Inputs, Plan, find_gpu, memory, plan_run
-from spag.planning.hours import (
-    EngineLayout,
-    PlayLoad,
-    TrainingLoad,
-    Workload,
-    play_hours,
-    step_seconds,
-    training_flops,
-    training_hours,
-)  # fmt: skip
-from spag.planning.memory import MicroBatch, training_memory
+from spag.planning import GIB, GPUS, Assumptions, Planner, StagePlan, find_gpu, memory
+from spag.planning.hours import Load, play_hours, training_flops, training_hours
+from spag.planning.memory import training_memory
 from spag.planning.specs import KNOWN_SHAPES
 from spag.training import policy
 
@@ -33,38 +24,35 @@ REPLICAS = ("imitation.training.parallel=replicas", "offline_rl.parallel=replica
 ADAPTER = (*REPLICAS, "imitation.training.lora.quantize=true", "offline_rl.lora.quantize=true")
 
 
-def planned(kind: str, gpus: int, *changes: str, preset: str = "llama2-7b") -> Plan:
-    config = load_config(preset, changes)
-    return plan_run(config, KNOWN_SHAPES[config.model.name], gpus, find_gpu(kind))
+def planned(kind: str, gpus: int, *changes: str) -> list[StagePlan]:
+    return list(Planner(load_config("llama2-7b", changes), LLAMA, gpus, find_gpu(kind)).stages())
 
 
 @pytest.mark.parametrize("gpus", [8, 32])
 def test_the_papers_setting_fits(gpus: int) -> None:
-    plan = planned("A100-80", gpus, *ZERO_3)
-    assert plan.fits
-    imitation = plan.stages[0]
+    stages = planned("A100-80", gpus, *ZERO_3)
+    assert not any(stage.problems for stage in stages)
+    imitation = stages[0]
     # bfloat16 weights and their float32 masters, float32 gradients and two moments: 6 + 4 + 8 bytes a parameter, shared out
     static = imitation.memory.weights + imitation.memory.gradients + imitation.memory.optimizer
     assert static == pytest.approx(18 * 6_738_415_616 / gpus)
-    assert plan.hours == pytest.approx(sum(one.hours * one.times for one in plan.stages))
 
 
 def test_one_small_gpu_cannot_train_all_weights_and_qlora_is_named() -> None:
-    plan = planned("RTX-4090", 1, *REPLICAS)
-    assert not plan.fits
-    imitation = plan.stages[0]
+    imitation = planned("RTX-4090", 1, *REPLICAS)[0]
+    assert imitation.problems
     assert imitation.memory.total > 16 * 6.7e9 > imitation.room
     assert imitation.advice[0].startswith("lora={quantize: true} (QLoRA)")
     assert imitation.advice[1].startswith("8 GPUs, parallel=fsdp")
     with_adapter = planned("RTX-4090", 1, *ADAPTER)
-    assert all(one.fits for one in with_adapter.stages)  # and in the arena adapters share one copy of the weights
+    assert not any(one.problems for one in with_adapter)  # and in the arena adapters share one copy of the weights
 
 
 def test_on_several_gpus_sharding_is_the_nearest_change_and_it_does_fit() -> None:
-    assert planned("A100-80", 8, *REPLICAS).stages[0].memory.total > 20 * LLAMA.parameters  # with DDP's buckets
-    [advice] = planned("A100-80", 8, *REPLICAS).stages[0].advice
+    assert planned("A100-80", 8, *REPLICAS)[0].memory.total > 20 * LLAMA.parameters  # with DDP's buckets
+    [advice] = planned("A100-80", 8, *REPLICAS)[0].advice
     assert advice.startswith("parallel=fsdp:")
-    assert planned("A100-80", 8, *REPLICAS, "imitation.training.parallel=fsdp").stages[0].fits
+    assert not planned("A100-80", 8, *REPLICAS, "imitation.training.parallel=fsdp")[0].problems
 
 
 @pytest.mark.parametrize(("changes", "problem"), [
@@ -73,47 +61,46 @@ def test_on_several_gpus_sharding_is_the_nearest_change_and_it_does_fit() -> Non
     ((*ADAPTER, "imitation.training.parallel=fsdp"), "a model in 4 bits is not sharded"),
 ])  # fmt: skip
 def test_what_training_would_refuse_does_not_fit(changes: tuple[str, ...], problem: str) -> None:
-    assert any(problem in found for found in planned("A100-80", 12, *changes).stages[0].problems)
+    assert any(problem in found for found in planned("A100-80", 12, *changes)[0].problems)
 
 
 def test_offload_leaves_nothing_but_gathered_weights_on_the_gpu() -> None:
     training = OfflineRLConfig(parallel="fsdp", offload=True)
-    found = training_memory(LLAMA, training, MicroBatch(4096, 514), dtype="bfloat16", processes=4)
+    found = training_memory(LLAMA, training, 4096, 514, dtype="bfloat16", processes=4)
     assert (found.weights, found.gradients, found.optimizer) == (0, 0, 0)
     assert found.host == 16 * LLAMA.parameters / 4
-    kept = training_memory(LLAMA, training.model_copy(update={"offload": False}), MicroBatch(4096, 514), dtype="bfloat16", processes=4)
+    kept = training_memory(LLAMA, training.model_copy(update={"offload": False}), 4096, 514, dtype="bfloat16", processes=4)
     assert kept.total - found.total == found.host
 
 
 def test_replicas_hold_everything_and_buckets_of_gradients() -> None:
-    alone, two = (training_memory(LLAMA, OfflineRLConfig(), MicroBatch(4096, 514), dtype="bfloat16", processes=count) for count in (1, 2))
+    alone, two = (training_memory(LLAMA, OfflineRLConfig(), 4096, 514, dtype="bfloat16", processes=count) for count in (1, 2))
     assert alone.weights + alone.gradients + alone.optimizer == 16 * LLAMA.parameters
     assert two.total - alone.total == 4 * LLAMA.parameters
 
 
 def test_two_models_on_one_gpu_need_room_for_both() -> None:
-    plan = planned("A10G", 1)  # 24 GiB: 21.6 for vLLM, and bfloat16 weights of 12.6 GiB
-    selfplay, arena = plan.stages[1], plan.stages[3]
-    assert selfplay.fits and not arena.fits
+    _, selfplay, _, arena = planned("A10G", 1)  # 24 GiB: 21.6 for vLLM, and bfloat16 weights of 12.6 GiB
+    assert not selfplay.problems
     assert "2 models share a GPU" in arena.problems[0]
     assert any(advice.startswith("engine.tensor_parallel=2") for advice in arena.advice)
-    assert planned("A10G", 2, "engine.tensor_parallel=2").stages[3].fits
+    assert not planned("A10G", 2, "engine.tensor_parallel=2")[3].problems
     # what vLLM leaves for the cache: 0.9 x 24 - 2 GiB less the weights, in tokens of half a MiB
     tokens = int((0.9 * 24 * GIB - 2 * GIB - 2 * LLAMA.parameters) / LLAMA.kv_bytes(2))
     assert f"{tokens:,} tokens" in selfplay.notes[0]
 
 
 def test_idle_gpus_are_named_and_copies_use_them() -> None:
-    one = planned("A100-80", 8).stages[1]
+    one = planned("A100-80", 8)[1]
     assert "7 of 8 GPUs play no games; set engine.data_parallel=8 and engine.concurrency=256" in one.notes
-    eight = planned("A100-80", 8, "engine.data_parallel=8", "engine.concurrency=256").stages[1]
+    eight = planned("A100-80", 8, "engine.data_parallel=8", "engine.concurrency=256")[1]
     assert not any("play no games" in note for note in eight.notes)
     start = Assumptions().stage_minutes / 60
     assert (one.hours - start) / (eight.hours - start) == pytest.approx(8)
 
 
 def test_operations_by_hand() -> None:
-    load = TrainingLoad(samples=100, unique=100, tokens=1000.0, trained_tokens=50.0, mean_length=10.0)
+    load = Load(count=100, read=1000.0, written=50.0, length=10.0, unique=100)
     forward = 2 * LLAMA.matrices + 2 * 32 * 4096 * 10  # a token, with its attention to half of 10 others
     head = 2 * 32_000 * 4096
     full = training_flops(LLAMA, OfflineRLConfig(gradient_checkpointing=False), load)
@@ -122,14 +109,14 @@ def test_operations_by_hand() -> None:
     adapter = OfflineRLConfig.model_validate({"gradient_checkpointing": False, "lora": {}})
     assert training_flops(LLAMA, adapter, load) == 1000 * forward * 3 + 50 * head * 4
     # 6.5e9 parameters x 8 (and 2) x 1e6 tokens at 35 % of 312 TFLOP/s: 592 s, and a little attention
-    big = replace(load, samples=2000, unique=2000, tokens=1e6, trained_tokens=0.0)
+    big = replace(load, count=2000, unique=2000, read=1e6, written=0.0)
     hours = training_hours(LLAMA, OfflineRLConfig(), big, find_gpu("A100-80"), 1, Assumptions())
     assert 3600 * hours == pytest.approx(10 * 6.476e9 * 1e6 / (0.35 * 312e12), rel=1e-3)
 
 
 def test_sharded_training_of_short_samples_waits_for_weights() -> None:
     """A micro-batch of 700 tokens moves 8 bytes a parameter: on 32 GPUs of machines with 50 GB/s between them that takes longer."""
-    load = TrainingLoad(samples=6400, unique=6400, tokens=6400 * 350.0, trained_tokens=0.0, mean_length=350.0)
+    load = Load(count=6400, read=6400 * 350.0, written=0.0, length=350.0, unique=6400)
     hours = training_hours(LLAMA, OfflineRLConfig(parallel="fsdp"), load, find_gpu("A100-80"), 32, Assumptions())
     moved = 100 * 8 * LLAMA.parameters * 31 / 32  # 100 rounds of 2 x 32 samples
     assert hours == pytest.approx(moved / (50e9 * 0.6) / 3600)
@@ -137,18 +124,18 @@ def test_sharded_training_of_short_samples_waits_for_weights() -> None:
 
 def test_a_decoding_step_reads_weights_and_cache() -> None:
     taken = Assumptions(bandwidth_share=1.0, step_overhead_ms=1.0)
-    gpu = find_gpu("H100")
-    layout = EngineLayout(copies=1, tensor_parallel=1, games=32)
     read = 2 * (LLAMA.matrices + LLAMA.embedding) + 32 * 300 * 524_288
-    assert step_seconds(LLAMA, gpu, layout, 300, "bfloat16", taken) == pytest.approx(read / 3.35e12 + 0.001)
-    load = PlayLoad(games=10, prompt_tokens=0.0, new_tokens=3200.0, context=300)
-    assert play_hours(LLAMA, load, gpu, layout, "bfloat16", taken) == pytest.approx(100 * (read / 3.35e12 + 0.001) / 3600)
+    load = Load(count=10, read=0.0, written=3200.0, length=300)
+    hours = play_hours(LLAMA, EngineConfig(), load, find_gpu("H100"), 1, 32.0, "bfloat16", taken)
+    assert hours == pytest.approx(100 * (read / 3.35e12 + 0.001) / 3600)
 
 
-def test_counts_follow_config_files_and_assumptions() -> None:
-    config = RunConfig.model_validate({"iterations": 2, "selfplay": {"tasks": 1000, "repeats": 3}, "arena": {"tasks": 50}})
-    plan = plan_run(config, LLAMA, 8, find_gpu("A100-80"), inputs=Inputs(teacher_games=100, offline_rl_sft=500))
-    assert [(one.name, one.times, one.count) for one in plan.stages] == [
+def test_counts_follow_config_files_and_assumptions(tmp_path: Path) -> None:
+    rows = tmp_path / "sft.json"
+    rows.write_text(json.dumps([{"instruction": "Say hello.", "input": "", "output": "Hello!"}] * 500))
+    sections = {"selfplay": {"tasks": 1000, "repeats": 3}, "arena": {"tasks": 50}, "imitation": {"max_episodes": 100}}
+    config = RunConfig.model_validate({"iterations": 2, "offline_rl": {"sft_data": rows}, **sections})
+    assert [(one.name, one.times, one.count) for one in Planner(config, LLAMA, 8, find_gpu("A100-80")).stages()] == [
         ("imitation", 1, 294),  # 100 games x 2.94 utterances of the winner
         ("self-play", 2, 3000),
         ("offline RL", 2, round(3000 * 0.68 * 2.94) + 500),
@@ -157,17 +144,17 @@ def test_counts_follow_config_files_and_assumptions() -> None:
 
 
 def test_another_game_has_its_own_limits_and_taboos_assumptions() -> None:
-    config = RunConfig.model_validate({"game": {"name": "twenty_questions"}, "rewards": {"roles": "answerer"}})
-    work = Workload(config, Inputs(train_tasks=100), Assumptions())
-    assert work.longest_text == 160 + 45 + 20 * 2 * (256 + 5)  # rules, instruction, and twenty questions and answers at their limit
-    assert work.offline_rl().samples == round(100 * 0.68 * 2.94 * (1 - 0.92))
-    play = plan_run(config, LLAMA, 8, find_gpu("A100-80")).stages[1]
+    bots = {"episodes": ["bot:systematic"], "max_episodes": 5}
+    config = RunConfig.model_validate({"game": {"name": "twenty_questions"}, "selfplay": {"tasks": 100}, "imitation": bots})
+    planner = Planner(config, LLAMA, 8, find_gpu("A100-80"))
+    assert planner.longest_text == 160 + 45 + 20 * 2 * (256 + 5)  # rules, instruction, and twenty questions and answers at their limit
+    _, play, trained, _ = planner.stages()
+    assert trained.count == round(100 * 0.68 * 2.94)
     assert any("assumed as in Adversarial Taboo" in note for note in play.notes)
 
 
-def test_numbers_taken_from_other_rooms_are_still_theirs() -> None:
+def test_the_chunk_of_logits_is_still_the_policys() -> None:
     assert policy.CHUNK == memory.CHUNK
-    assert slots.GROWTH == memory.SLOT_GROWTH
 
 
 def command(*arguments: str) -> Result:
@@ -189,8 +176,8 @@ def test_json_holds_the_same_figures_and_assumptions_can_be_changed() -> None:
     slow, fast = (json.loads(command("demo", "--json", "--assume", f"stage_minutes={minutes}").output) for minutes in (10, 4))
     assert slow["total"]["hours"] - fast["total"]["hours"] == pytest.approx(4 * 6 / 60)  # four stages
     assert slow["assumptions"]["stage_minutes"] == 10
-    assert slow["shape"]["parameters"] == 134_515_008
-    assert [one["fits"] for one in slow["stages"]] == [True] * 4
+    assert slow["parameters"] == 134_515_008
+    assert [one["problems"] for one in slow["stages"]] == [[]] * 4 and slow["total"]["fits"]
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

@@ -7,15 +7,9 @@ import click
 from spag.cli.options import read_config
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from collections.abc import Sequence
 
-    from spag.config.schema import RunConfig
-    from spag.planning import Inputs, Plan
-
-_PARTS = {
-    "weights": "weights", "gradients": "gradients", "optimizer": "optimiser", "copies": "working copies of weights",
-    "activations": "activations", "logits": "logits and the head's gradient", "cache": "KV cache", "total": "together",
-}  # fmt: skip
+    from spag.planning import StagePlan
 
 
 @click.command("plan")
@@ -31,95 +25,49 @@ def plan_command(config_name: str, gpus: int, kind: str, overrides: tuple[str, .
     CONFIG is a preset or a YAML file. Only the model's config is read, no weights. Exit status 1: the run does not fit; the nearest
     settings that would are named.
     """
-    from spag.planning import Assumptions, find_gpu, plan_run, read_shape
-
-    gpu, assumptions = find_gpu(kind), Assumptions().changed(changes)
-    config = read_config(config_name, overrides, None)
-    shape = read_shape(config.model.name, trust_remote_code=config.model.trust_remote_code)
-    plan = plan_run(config, shape, gpus, gpu, assumptions=assumptions, inputs=_inputs(config))
-    if as_json:
-        click.echo(_json(plan))
-    else:
-        _print(plan)
-    if not plan.fits:
-        raise SystemExit(1)
-
-
-def _inputs(config: "RunConfig") -> "Inputs":
-    """Count the game's tasks and the rows of the config's files."""
-    from spag.core.sft import read_sft
-    from spag.core.types import Split
-    from spag.planning import Inputs
-    from spag.runs.stages import teacher_episodes
-
-    game = config.game.build()
-    rows = [len(read_sft(one.sft_data, None, 0)) if one.sft_data else 0 for one in (config.imitation.training, config.offline_rl)]
-    return Inputs(
-        train_tasks=len(game.tasks(Split.TRAIN, None, config.seed)),
-        teacher_games=len(teacher_episodes(config.imitation.episodes, None, config.seed, game)),
-        imitation_sft=rows[0],
-        offline_rl_sft=rows[1],
-    )
-
-
-def _json(plan: "Plan") -> str:
-    """Bytes, hours and counts; stages also say whether they fit, and the total of their memory."""
     import json
     from dataclasses import asdict
 
-    values = asdict(plan) | {"assumptions": plan.assumptions.model_dump()}
-    for stage, row in zip(plan.stages, values["stages"], strict=True):
-        row["fits"], row["memory"]["total"] = stage.fits, stage.memory.total
-    values["shape"]["parameters"] = plan.shape.parameters
-    total = {"hours": plan.hours, "gpu_hours": plan.hours * plan.gpus, "tokens": plan.tokens, "fits": plan.fits}
-    return json.dumps(values | {"total": total}, indent=2)
+    from spag.planning import Assumptions, Planner, find_gpu, read_shape
+
+    gpu, assumed = find_gpu(kind), Assumptions().changed(changes)
+    config = read_config(config_name, overrides)
+    shape = read_shape(config.model.name, trust_remote_code=config.model.trust_remote_code)
+    stages = list(Planner(config, shape, gpus, gpu, assumed).stages())
+    fits, hours = not any(stage.problems for stage in stages), sum(stage.hours * stage.times for stage in stages)
+    if as_json:
+        found = {"parameters": shape.parameters, "gpus": gpus, "gpu": asdict(gpu), "stages": [asdict(stage) for stage in stages]}
+        total = {"hours": hours, "gpu_hours": hours * gpus, "fits": fits}
+        click.echo(json.dumps(found | {"total": total, "assumptions": assumed.model_dump()}, indent=2))
+    else:
+        click.echo(f"{shape.name} ({shape.parameters:,} parameters) on {gpus} x {gpu.name}")
+        _print(stages, hours, gpus)
+        click.echo("Assumptions (--assume NAME=VALUE):")
+        for name, field in type(assumed).model_fields.items():
+            click.echo(f"  {name}={getattr(assumed, name):g}: {field.description}")
+    if not fits:
+        raise SystemExit(1)
 
 
-def _print(plan: "Plan") -> None:
+def _print(stages: "Sequence[StagePlan]", hours: float, gpus: int) -> None:
+    from dataclasses import asdict
+
     from rich.console import Console
-    from rich.text import Text
 
-    console = Console(highlight=False)
-
-    def line(text: str, style: str = "") -> None:
-        console.print(Text(text, style=style), soft_wrap=True)
-
-    line(f"{plan.shape.name} ({plan.shape.parameters:,} parameters) on {plan.gpus} x {plan.gpu.name}", "italic")
-    work, memory, assumed = _tables(plan)
-    console.print(work, memory)
-    for stage in plan.stages:
-        if stage.fits:
-            line(f"{stage.name} fits: {_gib(stage.memory.total)} of {_gib(stage.room)} GiB", "green")
-        for problem in stage.problems:
-            line(f"{stage.name} does not fit: {problem}", "red")
-        for advice in stage.advice:
-            line(f"  would fit: {advice}", "green")
-        for note in stage.notes:
-            line(f"  {note}")
-    console.print(assumed)
-
-
-def _tables(plan: "Plan") -> "tuple[Table, Table, Table]":
     from spag.cli.console import new_table
-
-    work = new_table(None, "stage", "times", "each", "tokens", "hours")
-    for stage in plan.stages:
-        work.add_row(stage.name, str(stage.times), f"{stage.count:,} {stage.unit}", f"{stage.tokens / 1e6:,.1f} M", f"{stage.hours:.2f}")
-    work.add_section()
-    work.add_row("total", "", f"{plan.hours * plan.gpus:,.1f} GPU hours", f"{plan.tokens / 1e6:,.1f} M", f"{plan.hours:.2f}")
-    memory = new_table("GiB on each GPU, at the fullest moment", "", *(stage.name for stage in plan.stages))
-    for part, label in _PARTS.items():
-        memory.add_row(label, *(_gib(getattr(stage.memory, part)) for stage in plan.stages))
-    memory.add_row("may be filled", *(_gib(stage.room) for stage in plan.stages))
-    memory.add_row("fits", *("yes" if stage.fits else "no" for stage in plan.stages))
-    assumed = new_table("Assumptions (--assume NAME=VALUE)", "name", "value")
-    assumed.add_column("reason")
-    for name, field in type(plan.assumptions).model_fields.items():
-        assumed.add_row(name, f"{getattr(plan.assumptions, name):g}", field.description)
-    return work, memory, assumed
-
-
-def _gib(size: float) -> str:
     from spag.planning import GIB
 
-    return f"{size / GIB:.1f}" if size else "-"
+    table = new_table(None, "stage", "times", "each", "tokens", "hours")
+    for stage in stages:
+        table.add_row(stage.name, str(stage.times), f"{stage.count:,} {stage.unit}", f"{stage.tokens / 1e6:,.1f} M", f"{stage.hours:.2f}")
+    table.add_section()
+    tokens = sum(stage.tokens * stage.times for stage in stages)
+    table.add_row("total", "", f"{hours * gpus:,.1f} GPU hours", f"{tokens / 1e6:,.1f} M", f"{hours:.2f}")
+    Console(highlight=False).print(table)
+    for stage in stages:
+        parts = [f"{part} {size / GIB:.1f}" for part, size in asdict(stage.memory).items() if size >= GIB / 20 and part != "host"]
+        memory = f"{stage.memory.total / GIB:.1f} of {stage.room / GIB:.1f} GiB ({', '.join(parts)})"
+        verdict, color = ("does not fit", "red") if stage.problems else ("fits", "green")
+        click.secho(f"{stage.name} {verdict}: {memory}", fg=color)
+        for line in (*stage.problems, *(f"would fit: {advice}" for advice in stage.advice), *stage.notes):
+            click.echo(f"  {line}")

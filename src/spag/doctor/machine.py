@@ -5,24 +5,27 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from huggingface_hub import constants, try_to_load_from_cache
+from huggingface_hub import constants
 
-from spag.config.files import load_config, preset_names
 from spag.core.errors import first_line
 from spag.engines.vllm.setup import installed_vllm
 
-PACKAGES = (
-    *("torch", "transformers", "accelerate", "peft", "gguf", "openai"),
-    *("vllm", "ray", "bitsandbytes", "deepspeed", "lm-eval", "fastapi", "uvicorn"),
-)
+OPTIONAL = {
+    "deepspeed": ("parallel: deepspeed", "'.[deepspeed]'"),
+    "bitsandbytes": ("QLoRA: lora.quantize", "'.[qlora]'"),
+    "ray": ("clusters: cluster.address", "'.[cluster]'"),
+    "lm-eval": ("reasoning tasks: spag eval", "'.[eval]'"),
+    "fastapi": ("the web page: spag web", "'.[web]'"),
+}
+"""Packages that not every run needs: what for, and what ``pip install`` calls them in a clone."""
 _NVIDIA = Path("/proc/driver/nvidia/version")
+_SHARED = Path("/dev/shm")
 _MEMORY_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-_INSTRUCTIONS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +42,22 @@ class Machine:
     """A machine; sizes in bytes.
 
     memory: what this process may use, by the system or a container's limit. driver: NVIDIA's, also where torch sees no GPU.
-    torch_trouble: why torch cannot be imported. disks: free space by purpose. packages: version by name, ``None`` for one not installed.
-    models: the presets' models whose weights are here. endpoint: address of the OpenAI-compatible endpoint, if set.
+    torch_trouble: why torch cannot be imported. shared: size of /dev/shm, if there is one. disks: free space by purpose. packages: version
+    by name. endpoint: address of the OpenAI-compatible endpoint, if set.
     """
 
     python: str
     system: str
-    cpu: str
     cores: int
     memory: int
-    instructions: tuple[str, ...] = ()
     gpus: tuple[Gpu, ...] = ()
     driver: str | None = None
     torch_cuda: str | None = None
     torch_trouble: str | None = None
+    shared: int | None = None
     disks: Mapping[str, int] = field(default_factory=dict)
-    packages: Mapping[str, str | None] = field(default_factory=dict)
+    packages: Mapping[str, str] = field(default_factory=dict)
     vllm: tuple[str, bool] | None = None
-    models: frozenset[str] = frozenset()
     endpoint: str | None = None
     has_key: bool = False
 
@@ -64,27 +65,24 @@ class Machine:
 def look_around() -> Machine:
     """Return what this machine has. Takes a few seconds, for torch."""
     gpus, cuda, trouble = _torch()
-    flags = (_cpuinfo("flags") or _cpuinfo("Features")).split()
-    vllm = installed_vllm()
     # models.cache_folder, which a broken torch keeps from us
     kept = {"runs/": "runs", "models": constants.HF_HUB_CACHE, "converted models": os.environ.get("SPAG_CACHE", "~/.cache/spag")}
-    packages = {name: _version(name) for name in PACKAGES} | {"vllm": vllm[0] if vllm else None}
+    installed = {one.name.lower().replace("_", "-"): one.version for one in importlib.metadata.distributions()}
+    address = os.environ.get("OPENAI_BASE_URL", "")
     return Machine(
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
-        cpu=_cpuinfo("model name") or platform.processor() or "unknown",
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         memory=_memory(),
-        instructions=tuple(name for name in _INSTRUCTIONS if name in flags),
         gpus=gpus,
         driver=_driver(),
         torch_cuda=cuda,
         torch_trouble=trouble,
+        shared=shutil.disk_usage(_SHARED).total if _SHARED.is_dir() else None,
         disks={what: _free(place) for what, place in kept.items()},
-        packages=packages,
-        vllm=vllm,
-        models=frozenset() if trouble else _local_models(load_config(name).model.name for name in preset_names()),
-        endpoint=_endpoint(),
+        packages={name: installed[name] for name in ("torch", "transformers", *OPTIONAL) if name in installed},
+        vllm=installed_vllm(),
+        endpoint=re.sub(r"//[^/@]*@", "//", address).partition("?")[0] or None,  # without name, password and keys
         has_key=bool(os.environ.get("OPENAI_API_KEY", "").strip()),
     )
 
@@ -104,21 +102,8 @@ def _torch() -> tuple[tuple[Gpu, ...], str | None, str | None]:
     return tuple(Gpu(one.name, one.total_memory, bfloat16) for one in found), built_for, None
 
 
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
 def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-
-
-def _cpuinfo(label: str) -> str:
-    """Return the first value of ``label`` in the kernel's description of the processor, empty where there is none."""
-    found = re.search(rf"^{label}\s*:\s*(.*)$", _text(Path("/proc/cpuinfo")), re.MULTILINE)
-    return found.group(1).strip() if found else ""
 
 
 def _memory() -> int:
@@ -137,22 +122,3 @@ def _free(place: str) -> int:
     """Return the free bytes where ``place`` is, or would be."""
     path = Path(place).expanduser().absolute()
     return shutil.disk_usage(next(one for one in (path, *path.parents) if one.exists())).free
-
-
-def _local_models(names: Iterable[str]) -> frozenset[str]:
-    """Return those of the models whose weights are on this machine."""
-    from spag.models.loading import EMBEDDED_NAME, embedded_gguf  # noqa: PLC0415 - imports torch
-
-    def is_here(name: str) -> bool:
-        if name == EMBEDDED_NAME and embedded_gguf() is not None:
-            return True
-        weights = ("model.safetensors", "model.safetensors.index.json")
-        return Path(name).is_dir() or any(isinstance(try_to_load_from_cache(name, file), str) for file in weights if "/" in name)
-
-    return frozenset(filter(is_here, names))
-
-
-def _endpoint() -> str | None:
-    """Return the endpoint's address without name and password."""
-    address = os.environ.get("OPENAI_BASE_URL")
-    return re.sub(r"//[^/@]*@", "//", address).partition("?")[0] if address else None

@@ -13,15 +13,11 @@ from spag.core.errors import ConfigError, ModelError, first_line
 
 GIB = 2**30
 _FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "baichuan")
-_QKV = ("q_proj", "k_proj", "v_proj")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A decoder-only model. ``biased``: linear maps with biases; ``head_norms``: queries and keys are normalised per head (Qwen3).
-
-    ``positions``: the longest text it takes. ``custom_code``: it brings its own code, so training packs no rows and computes all logits.
-    """
+    """A decoder-only model. ``biases`` of a layer's linear maps; ``head_norms``: queries and keys are normalised per head (Qwen3)."""
 
     name: str
     vocab: int
@@ -32,10 +28,8 @@ class ModelShape:
     kv_heads: int
     head_size: int
     tied: bool
-    biased: tuple[str, ...] = ()
+    biases: int = 0
     head_norms: bool = False
-    positions: int | None = None
-    custom_code: bool = False
 
     @property
     def query_size(self) -> int:
@@ -66,8 +60,7 @@ class ModelShape:
     @property
     def layer(self) -> int:
         """All parameters of one layer."""
-        biases = sum(self.maps[name][1] for name in self.biased)
-        return self.layer_matrices + biases + 2 * self.hidden + 2 * self.head_norms * self.head_size
+        return self.layer_matrices + self.biases + 2 * self.hidden + 2 * self.head_norms * self.head_size
 
     @property
     def matrices(self) -> int:
@@ -83,40 +76,33 @@ class ModelShape:
         """Return the bytes of a token's keys and values in all layers, at ``number`` bytes a number."""
         return 2 * self.layers * self.kv_size * number
 
-    def adapter(self, lora: LoraConfig) -> int:
-        """Return the parameters of a LoRA adapter: rank x (inputs + outputs) of each adapted map."""
+    def adapter(self, lora: LoraConfig | None) -> int:
+        """Return the parameters of a LoRA adapter: rank x (inputs + outputs) of each adapted map. Without ``lora``, 0."""
+        if lora is None:
+            return 0
         adapted = [sum(ends) for name, ends in self.maps.items() if name in lora.target_modules]
         return lora.rank * self.layers * sum(adapted or map(sum, self.maps.values()))
 
 
 _PRESET_MODELS = (
     # each model's config.json on the Hugging Face hub
-    ModelShape("meta-llama/Llama-2-7b-hf", 32_000, 4096, 11_008, 32, 32, 32, 128, tied=False, positions=4096),
-    ModelShape("baichuan-inc/Baichuan2-13B-Base", 125_696, 5120, 13_696, 40, 40, 40, 128, tied=False, positions=4096, custom_code=True),
-    ModelShape("Qwen/Qwen3-1.7B", 151_936, 2048, 6144, 28, 16, 8, 128, tied=True, head_norms=True, positions=40_960),
-    ModelShape("smollm2-135m", 49_152, 576, 1536, 30, 9, 3, 64, tied=True, positions=8192),
+    ModelShape("meta-llama/Llama-2-7b-hf", 32_000, 4096, 11_008, 32, 32, 32, 128, tied=False),
+    ModelShape("baichuan-inc/Baichuan2-13B-Base", 125_696, 5120, 13_696, 40, 40, 40, 128, tied=False),
+    ModelShape("Qwen/Qwen3-1.7B", 151_936, 2048, 6144, 28, 16, 8, 128, tied=True, head_norms=True),
+    ModelShape("smollm2-135m", 49_152, 576, 1536, 30, 9, 3, 64, tied=True),
 )
 KNOWN_SHAPES = {shape.name: shape for shape in _PRESET_MODELS}
 
 
 def read_shape(name: str, *, trust_remote_code: bool = False) -> ModelShape:
-    """Return the shape of a model: a preset's, a folder, an adapter's base, a GGUF file or a hub id. Raises ``ModelError``."""
+    """Return the shape of a model: a preset's, a folder or a hub id. Raises ``ModelError``."""
     if name in KNOWN_SHAPES:
         return KNOWN_SHAPES[name]
     from transformers import AutoConfig  # noqa: PLC0415 - slow to import, and presets' models need none
 
-    from spag.models.loading import adapter_base  # noqa: PLC0415 - imports torch
-
-    path = Path(name).expanduser()
-    base = adapter_base(path)
-    if base is not None:
-        return read_shape(base, trust_remote_code=trust_remote_code)
-    folder, gguf = (path.parent, {"gguf_file": path.name}) if path.suffix == ".gguf" else (path, {})
     try:
-        config = AutoConfig.from_pretrained(str(folder), trust_remote_code=trust_remote_code, **gguf)
+        config = AutoConfig.from_pretrained(str(Path(name).expanduser()), trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
-        if "trust_remote_code" in str(error):
-            raise ModelError(f"{name}: this model brings its own code; review it, then set model.trust_remote_code=true") from error
         fix = "give a folder that holds its config.json, which is all a plan needs (--set model.name=FOLDER)"
         raise ModelError(f"{name}: its config cannot be read ({first_line(error, 120)}); {fix}") from error
     return shape_of(config, name)
@@ -128,11 +114,11 @@ def shape_of(config: Any, name: str) -> ModelShape:
     family, heads = text.model_type, text.num_attention_heads
     if family not in _FAMILIES:
         raise ModelError(f"{name}: a plan of a {family} model cannot be made, its shape is not known (known: {', '.join(_FAMILIES)})")
-    biased: tuple[str, ...] = ("gate_proj", "up_proj", "down_proj") if getattr(text, "mlp_bias", False) else ()
-    if getattr(text, "attention_bias", False):
-        biased += (*_QKV, "o_proj")
-    elif family == "qwen2":
-        biased += _QKV
+    kv_heads = getattr(text, "num_key_value_heads", None) or heads
+    head_size = getattr(text, "head_dim", None) or text.hidden_size // heads
+    biases = 2 * text.intermediate_size + text.hidden_size if getattr(text, "mlp_bias", False) else 0
+    if getattr(text, "attention_bias", False) or family == "qwen2":
+        biases += (heads + 2 * kv_heads) * head_size + (family != "qwen2") * text.hidden_size
     return ModelShape(
         name=name,
         vocab=text.vocab_size,
@@ -140,13 +126,11 @@ def shape_of(config: Any, name: str) -> ModelShape:
         intermediate=text.intermediate_size,
         layers=text.num_hidden_layers,
         heads=heads,
-        kv_heads=getattr(text, "num_key_value_heads", None) or heads,
-        head_size=getattr(text, "head_dim", None) or text.hidden_size // heads,
+        kv_heads=kv_heads,
+        head_size=head_size,
         tied=bool(text.tie_word_embeddings),
-        biased=biased,
+        biases=biases,
         head_norms=family == "qwen3",
-        positions=getattr(text, "max_position_embeddings", None) or getattr(text, "model_max_length", None),
-        custom_code=family == "baichuan",
     )
 
 
@@ -162,23 +146,20 @@ class GPU:
     flops: float
     bandwidth: float
     link: float
-    source: str
 
 
-def _gpu(name: str, gigabytes: int, teraflops: float, gigabytes_s: float, link_gigabytes_s: float, source: str) -> GPU:
-    # Datasheets write GB for what the driver reports as about as many GiB.
-    return GPU(name, gigabytes * GIB, teraflops * 1e12, gigabytes_s * 1e9, link_gigabytes_s * 1e9, source)
-
-
-GPUS = (
-    _gpu("A100-40", 40, 312, 1555, 300, "NVIDIA A100 datasheet, SXM4 40 GB; NVLink 600 GB/s both ways"),
-    _gpu("A100-80", 80, 312, 2039, 300, "NVIDIA A100 datasheet, SXM4 80 GB; NVLink 600 GB/s both ways"),
-    _gpu("H100", 80, 989, 3350, 450, "NVIDIA H100 datasheet, SXM5; 1,979 TFLOP/s with sparsity, halved; NVLink 900 GB/s both ways"),
-    _gpu("H200", 141, 989, 4800, 450, "NVIDIA H200 datasheet, SXM; 1,979 TFLOP/s with sparsity, halved; NVLink 900 GB/s both ways"),
-    _gpu("L40S", 48, 362, 864, 32, "NVIDIA L40S datasheet; 733 TFLOP/s with sparsity, halved; PCIe 4.0 x16"),
-    _gpu("A10G", 24, 70, 600, 32, "NVIDIA A10G datasheet (as AWS quotes it); PCIe 4.0 x16"),
-    _gpu("RTX-4090", 24, 165.2, 1008, 32, "NVIDIA Ada GPU architecture whitepaper, appendix A; PCIe 4.0 x16"),
-    _gpu("RTX-3090", 24, 71, 936, 32, "NVIDIA Ampere GA102 whitepaper, table 2; PCIe 4.0 x16"),
+GPUS = tuple(
+    GPU(name, gigabytes * GIB, teraflops * 1e12, bandwidth * 1e9, link * 1e9)  # datasheets write GB for about as many GiB
+    for name, gigabytes, teraflops, bandwidth, link in (
+        ("A100-40", 40, 312, 1555, 300),  # NVIDIA A100 datasheet, SXM4; NVLink 600 GB/s both ways
+        ("A100-80", 80, 312, 2039, 300),  # NVIDIA A100 datasheet, SXM4
+        ("H100", 80, 989, 3350, 450),  # NVIDIA H100 datasheet, SXM5; TFLOP/s with sparsity, halved; NVLink 900 GB/s both ways
+        ("H200", 141, 989, 4800, 450),  # NVIDIA H200 datasheet, SXM; TFLOP/s with sparsity, halved
+        ("L40S", 48, 362, 864, 32),  # NVIDIA L40S datasheet; TFLOP/s with sparsity, halved; PCIe 4.0 x16
+        ("A10G", 24, 70, 600, 32),  # NVIDIA A10G datasheet (as AWS quotes it); PCIe 4.0 x16
+        ("RTX-4090", 24, 165.2, 1008, 32),  # NVIDIA Ada GPU architecture whitepaper, appendix A
+        ("RTX-3090", 24, 71, 936, 32),  # NVIDIA Ampere GA102 whitepaper, table 2
+    )
 )
 
 
