@@ -4,19 +4,22 @@ Needs Playwright and Debian's ``chromium`` package; without them these tests are
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from web_fixtures import OVERRIDE, SCRIPT, TypingEngine, make_run, serve, site, won
+from web_fixtures import OVERRIDE, SCRIPT, TypingEngine, bot_games, make_run, serve, site, won
 
 from spag.core.errors import EngineError
 from spag.core.store import JsonlStore
-from spag.engines.base import Engine, Request
+from spag.engines.base import Request
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
 CHROMIUM = Path("/usr/bin/chromium")
-pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason="no /usr/bin/chromium: apt-get install chromium")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not CHROMIUM.exists(), reason="no /usr/bin/chromium: apt-get install chromium"),
+]
 
 ARGUMENTS = [
     "--headless=new",
@@ -36,21 +39,28 @@ def faults() -> list[str]:
     return []
 
 
-@pytest.fixture
-def page(tmp_path: Path, faults: list[str]) -> Iterator["sync_api.Page"]:
-    """A page of a fresh profile, without faults to the end."""
+@pytest.fixture(scope="module")
+def browser() -> Iterator["sync_api.Browser"]:
     with sync_api.sync_playwright() as playwright:
-        context = playwright.chromium.launch_persistent_context(str(tmp_path / "profile"), executable_path=str(CHROMIUM), args=ARGUMENTS)
-        context.set_default_timeout(20_000)
-        opened = context.new_page()
-        opened.on("dialog", lambda dialog: (faults.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        opened.on("pageerror", lambda error: faults.append(str(error)))
-        opened.on("console", lambda message: faults.append(message.text) if message.type in ("error", "warning") else None)
-        opened.on("request", lambda request: faults.append(request.url) if "//127.0.0.1:" not in request.url else None)
+        opened = playwright.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
         yield opened
-        assert opened.evaluate("window.hacked") is None
-        context.close()
-        assert [fault for fault in faults if "the server responded with a status of" not in fault] == []
+        opened.close()
+
+
+@pytest.fixture
+def page(browser: "sync_api.Browser", faults: list[str]) -> Iterator["sync_api.Page"]:
+    """A page of a fresh profile, without faults to the end."""
+    context = browser.new_context()
+    context.set_default_timeout(20_000)
+    opened = context.new_page()
+    opened.on("dialog", lambda dialog: (faults.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    opened.on("pageerror", lambda error: faults.append(str(error)))
+    opened.on("console", lambda message: faults.append(message.text) if message.type in ("error", "warning") else None)
+    opened.on("request", lambda request: faults.append(request.url) if "//127.0.0.1:" not in request.url else None)
+    yield opened
+    assert opened.evaluate("window.hacked") is None
+    context.close()
+    assert [fault for fault in faults if "the server responded with a status of" not in fault] == []
 
 
 @pytest.fixture
@@ -58,23 +68,32 @@ def run(tmp_path: Path) -> Path:
     return make_run(tmp_path / "run", hostile=True)
 
 
-def talk(*lines: str) -> Callable[[str], Engine]:
-    """Return what opens an engine that says ``lines`` in turn, slowly."""
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where a run is served that nobody changes."""
+    with serve(site(make_run(tmp_path_factory.mktemp("browser") / "run", hostile=True))) as served:
+        yield served
+
+
+def talk(*lines: str) -> TypingEngine:
+    """Return an engine that says ``lines`` in turn, as the test lets it."""
     left = iter(lines)
-    return lambda checkpoint: TypingEngine(lambda request: next(left))
+    return TypingEngine(lambda request: next(left))
 
 
 def test_a_whole_game_as_attacker(page: "sync_api.Page", run: Path) -> None:
-    with serve(site(run, talk("I like long walks in the hills.", "You mean a river, surely."))) as address:
+    engine = talk("I like long walks in the hills.", "You mean a river, surely.")
+    with serve(site(run, lambda name: engine)) as address:
         page.goto(f"{address}/play")
         page.get_by_role("radio", name="Attacker").check()
-        page.get_by_label("Your word").fill("river")
+        page.get_by_label("Your own task, as attacker").fill("river")
         page.get_by_label("Play against").select_option("imitation")
         page.get_by_role("button", name="Begin").click()
         page.get_by_label("Your utterance").fill("Where do you swim in summer?")
         page.keyboard.press("Enter")
-        growing = page.locator("#reply .text", has_text="I like")  # a part of the reply, before it is whole
-        growing.wait_for()
+        engine.say(2)
+        page.locator("#reply .text", has_text=re.compile("^I like$")).wait_for()
+        engine.say()
         page.locator("#u2", has_text="I like long walks in the hills.").wait_for()
         assert page.locator("#utterance").evaluate("field => field === document.activeElement")
         page.get_by_label("Your utterance").fill("And what runs through the valley?")
@@ -86,12 +105,14 @@ def test_a_whole_game_as_attacker(page: "sync_api.Page", run: Path) -> None:
 
 
 def test_a_whole_game_as_defender(page: "sync_api.Page", run: Path) -> None:
-    with serve(site(run, talk("Have you been outside today?", "What flows past your house?"))) as address:
+    engine = talk("Have you been outside today?", "What flows past your house?")
+    engine.say()
+    with serve(site(run, lambda name: engine)) as address:
         page.goto(f"{address}/play")
         page.get_by_role("radio", name="Defender").check()
         page.get_by_role("button", name="Begin").click()
         page.get_by_label("Your utterance").fill("Only in the garden.")
-        assert "A hidden word" in page.locator("h1").inner_text()
+        assert page.locator("h1").inner_text() == "Adversarial Taboo"
         assert "river" not in page.content()
         page.keyboard.press("Enter")
         page.locator("#u3", has_text="What flows").wait_for()
@@ -102,45 +123,43 @@ def test_a_whole_game_as_defender(page: "sync_api.Page", run: Path) -> None:
         assert page.locator("mark").inner_text() == "River"
         assert page.locator("h1").inner_text() == "river"
         page.get_by_role("link", name="Play again").click()
-        assert "Defender wins" in page.locator(".games").inner_text()
+        assert "defender wins" in page.locator(".games").inner_text()
 
 
-def test_filters_answer_while_typing_and_make_links(page: "sync_api.Page", run: Path) -> None:
-    with serve(site(run)) as address:
-        page.goto(f"{address}/games")
-        assert page.locator(".games > li").count() == 14
-        page.get_by_label("Outcome").select_option("defender_wins")
-        page.wait_for_url("**/games?outcome=defender_wins")
-        page.locator(".count", has_text="1 game").wait_for()
-        page.get_by_label("Outcome").select_option("")
-        page.get_by_label("Search what was said").press_sequentially("good evening")
-        page.locator(".count", has_text=re.compile("^1 game$")).wait_for()
-        page.wait_for_url("**/games?text=good+evening")
-        page.reload()
-        assert page.get_by_label("Search what was said").input_value() == "good evening"
-        assert page.locator(".games .word").inner_text() == "garden"
-        page.get_by_label("Search what was said").fill(SCRIPT)
-        page.locator(".count, .empty").first.wait_for()
-        page.locator(".games .word").first.click()
-        page.get_by_role("link", name="Compare across iterations").click()
-        assert page.locator(".column").count() == 1
+def test_filters_answer_while_typing_and_make_links(page: "sync_api.Page", address: str) -> None:
+    page.goto(f"{address}/games")
+    assert page.locator(".games > li").count() == 14
+    page.get_by_label("Outcome").select_option("defender_wins")
+    page.wait_for_url("**/games?outcome=defender_wins")
+    page.locator(".count", has_text="1 game").wait_for()
+    page.get_by_label("Outcome").select_option("")
+    page.get_by_label("Search what was said").press_sequentially("good evening")
+    page.locator(".count", has_text=re.compile("^1 game$")).wait_for()
+    page.wait_for_url("**/games?text=good+evening")
+    page.reload()
+    assert page.get_by_label("Search what was said").input_value() == "good evening"
+    assert page.locator(".games .task").inner_text() == "garden"
+    page.get_by_label("Search what was said").fill(SCRIPT)
+    page.locator(".count, .empty").first.wait_for()
+    page.locator(".games .task").first.click()
+    page.get_by_role("link", name="Compare across iterations").click()
+    assert page.locator(".column").count() == 1
 
 
-def test_hostile_text_is_shown_as_written_and_does_nothing(page: "sync_api.Page", run: Path) -> None:
-    with serve(site(run)) as address:
-        for path in ("/", "/games", "/words"):
-            page.goto(address + path)
-            assert page.locator("main script, main img, main iframe").count() == 0
-        page.goto(f"{address}/games/iteration-2/3")
-        assert page.locator("#u1 .text").inner_text() == SCRIPT
-        page.goto(f"{address}/games/iteration-2/4")
-        assert page.locator("#u1 .text").inner_text() == OVERRIDE.replace("\u202e", "U+202E").replace("\u200b", "U+200B")
-        page.goto(f"{address}/games/iteration-2/6")  # 300,000 letters without a space
-        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-        page.goto(f"{address}/games/iteration-2/10")
-        assert page.locator("#u1 .text").inner_text() == "مرحبا بكم"
-        assert page.locator("#u1 .text").evaluate("box => getComputedStyle(box).direction") == "rtl"
-        assert page.locator("#u1 .who").evaluate("box => getComputedStyle(box).direction") == "ltr"
+def test_hostile_text_is_shown_as_written_and_does_nothing(page: "sync_api.Page", address: str) -> None:
+    for path in ("/", "/games", "/tasks"):
+        page.goto(address + path)
+        assert page.locator("main script, main img, main iframe").count() == 0
+    page.goto(f"{address}/games/iteration-2/3")
+    assert page.locator("#u1 .text").inner_text() == SCRIPT
+    page.goto(f"{address}/games/iteration-2/4")
+    assert page.locator("#u1 .text").inner_text() == OVERRIDE.replace("\u202e", "U+202E").replace("\u200b", "U+200B")
+    page.goto(f"{address}/games/iteration-2/6")  # 300,000 letters without a space
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    page.goto(f"{address}/games/iteration-2/10")
+    assert page.locator("#u1 .text").inner_text() == "مرحبا بكم"
+    assert page.locator("#u1 .text").evaluate("box => getComputedStyle(box).direction") == "rtl"
+    assert page.locator("#u1 .who").evaluate("box => getComputedStyle(box).direction") == "ltr"
 
 
 def test_a_running_run_is_followed(page: "sync_api.Page", run: Path) -> None:
@@ -150,7 +169,7 @@ def test_a_running_run_is_followed(page: "sync_api.Page", run: Path) -> None:
         page.locator(".share-count", has_text="11 games").wait_for()
         store.append(won("planet", ident="new"))
         page.locator(".share-count", has_text="12 games").wait_for()
-        assert page.locator(".games .word").first.inner_text() == "planet"
+        assert page.locator(".games .task").first.inner_text() == "planet"
 
 
 def test_a_dead_engine_says_so_and_the_game_goes_on(page: "sync_api.Page", run: Path) -> None:
@@ -162,7 +181,9 @@ def test_a_dead_engine_says_so_and_the_game_goes_on(page: "sync_api.Page", run: 
             raise EngineError("the endpoint at localhost:1 does not answer; start it")
         return "Nice weather, is it not?"
 
-    with serve(site(run, lambda checkpoint: TypingEngine(answer))) as address:
+    engine = TypingEngine(answer)
+    engine.say()
+    with serve(site(run, lambda name: engine)) as address:
         page.goto(f"{address}/play")
         page.get_by_role("radio", name="Defender").check()
         page.get_by_role("button", name="Begin").click()
@@ -170,6 +191,20 @@ def test_a_dead_engine_says_so_and_the_game_goes_on(page: "sync_api.Page", run: 
         page.get_by_role("button", name="Try again").click()
         page.locator("#u1", has_text="Nice weather").wait_for()
         page.get_by_label("Your utterance").wait_for()
+
+
+def test_a_game_on_a_board_against_a_bot(page: "sync_api.Page", tmp_path: Path) -> None:
+    with serve(site(bot_games("tic_tac_toe", tmp_path / "games.jsonl"))) as address:
+        page.goto(f"{address}/play")
+        page.get_by_role("radio", name="Player 0").check()
+        page.get_by_label("Your own task").fill("1 5 9")  # player_1 is to move
+        page.get_by_label("Play against").select_option("bot:perfect")
+        page.get_by_role("button", name="Begin").click()
+        page.get_by_label("Your utterance").fill("[1]")
+        assert page.locator(".board").inner_text().count("X") == 2
+        page.keyboard.press("Enter")
+        page.get_by_role("heading", name="You broke a rule").wait_for()
+        assert "square 1, which is taken" in page.locator(".verdict").inner_text()
 
 
 def test_a_server_that_is_gone_is_named(page: "sync_api.Page", run: Path, faults: list[str]) -> None:

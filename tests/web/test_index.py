@@ -68,7 +68,7 @@ def test_a_filter_finds_what_python_finds(file: Path, games: list[Episode], aske
         assert found.total == len(wanted)
         if page == found.page:
             seen += found.rows
-    assert [index.episode("games", row.number) for row in seen] == wanted[::-1]
+    assert [index.episode("games", row["number"]) for row in seen] == wanted[::-1]
     assert all(len(page) <= PAGE_SIZE for page in (seen[:PAGE_SIZE],))
 
 
@@ -106,7 +106,7 @@ def test_a_growing_file_is_followed_and_a_torn_line_waits(tmp_path: Path) -> Non
         assert find(index).total == 1
         stream.write(whole[50:])
     index.sync()
-    assert [row.task for row in find(index).rows] == ["bread", "river"]
+    assert [row["task"] for row in find(index).rows] == ["bread", "river"]
     assert not index.faults
 
 
@@ -148,7 +148,7 @@ def test_a_line_that_is_no_game_is_named_and_passed_over(tmp_path: Path) -> None
     write_rows(path, [won("river"), {"hello": 1}, said("bread")])
     path.write_bytes(path.read_bytes() + b"not json\n\xff\n")
     index = index_of(path)
-    assert [row.number for row in find(index).rows] == [3, 1]
+    assert [row["number"] for row in find(index).rows] == [3, 1]
     assert [fault.partition(" ")[0] for fault in index.faults] == [f"{path}:{number}:" for number in (2, 4, 5)]
 
 
@@ -170,7 +170,7 @@ def test_one_word_across_sources(tmp_path: Path) -> None:
     index = GameIndex(folder.sources, lambda: TABOO)
     index.sync_all()
     found = games_of_task(index, "RIVER", 3)
-    assert {source: (total, [row.number for row in rows]) for source, (total, rows) in found.items()} == {
+    assert {source: (total, [row["number"] for row in rows]) for source, (total, rows) in found.items()} == {
         "iteration-1": (1, [1]),
         "iteration-2": (1, [1]),
     }
@@ -227,7 +227,7 @@ def test_rows_of_schema_1_are_found_like_todays(tmp_path: Path) -> None:
     old = {"target_word": "river", "max_turns": 5, "history": history, "outcome": "attacker_wins", "players": {"attacker": {"model": "m"}}}
     write_rows(path, [old, said("river"), {"history": history, "outcome": "tie"}])
     index = index_of(path)
-    assert [(row.task, row.outcome, row.first) for row in find(index).rows] == [
+    assert [(row["task"], row["outcome"], row["first"]) for row in find(index).rows] == [
         ("river", "attacker_wins", "imitation"),
         ("river", "attacker_wins", "m"),
     ]

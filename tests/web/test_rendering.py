@@ -4,7 +4,7 @@ import pytest
 
 from spag.core.errors import ConfigError
 from spag.core.types import Outcome
-from spag.display.html import curve, duration, outcome_style, said, shares, visible
+from spag.display.html import curve, duration, game_style, said, shares, visible
 from spag.games.registry import get
 
 
@@ -50,10 +50,11 @@ def test_shares_add_up_in_the_order_of_the_outcomes() -> None:
 )
 def test_only_plain_names_and_colors_reach_the_style_sheet(monkeypatch: pytest.MonkeyPatch, name: str, color: str) -> None:
     game = get("adversarial_taboo")
-    assert ".o-tie { --fill: #a3a9b6;" in outcome_style(game)
+    assert ".o-tie { --fill: #a3a9b6;" in game_style(game)
+    assert ".second { --fill: #3f9599;" in game_style(game)  # the color of the defender's victory
     monkeypatch.setattr(type(game), "outcomes", {name: Outcome(name, "label", color)})
     with pytest.raises(ConfigError, match="write a plain name and a color as #rrggbb"):
-        outcome_style(game)
+        game_style(game)
 
 
 def test_curves_and_durations() -> None:

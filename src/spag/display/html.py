@@ -20,6 +20,7 @@ from spag.games.base import Game
 
 SHOWN = 20_000  # characters of one text that a page shows
 POINTS = 120  # of a curve
+ROLE_COLORS = ("#d08a4d", "#3f9599")  # of players who win together
 _BLANKS = "\u115f\u1160\u3164\uffa0\u2800\u034f"
 _SUSPECT = re.compile(rf"[^\x09\x0a\x20-\x7e\u00a1-\u00ac\u00ae-\u02ff]|[{_BLANKS}]")
 _JOINERS = "\u200c\u200d"  # part of emoji, and of Persian and Indic spelling
@@ -68,8 +69,13 @@ def said(text: str, span: tuple[int, int] | None = None, longest: int = SHOWN, b
     return Markup("").join(pieces)
 
 
+def capital(text: str) -> str:
+    """Return ``text`` with a capital at its start, the rest as it is."""
+    return text[:1].upper() + text[1:]
+
+
 def spaced(name: str) -> str:
-    """Return a role's name as people write it: ``player_0`` is player 0."""
+    """Return a role's name as people write it, without underscores."""
     return name.replace("_", " ")
 
 
@@ -107,19 +113,28 @@ def duration(seconds: float) -> str:
 
 
 def theme() -> str:
-    """Return the style sheet that report and page share; ``outcome_style`` adds the colors of a game."""
+    """Return the style sheet that report and page share; ``game_style`` adds the colors of a game."""
     return (resources.files("spag.display") / "static" / "theme.css").read_text(encoding="utf-8")
 
 
-def outcome_style(game: Game) -> str:
-    """Return style rules with a class ``o-NAME`` for each outcome. Raises ``ConfigError`` for a name or a color that cannot stand there."""
-    rules = []
+def game_style(game: Game) -> str:
+    """Return style rules for the classes ``first`` and ``second`` of the roles, and ``o-NAME`` of each outcome.
+
+    Raises ``ConfigError`` for an outcome whose name or color cannot stand in a style sheet.
+    """
+    colors = {role_class(role, game): role_color(role, game) for role in game.roles}
     for outcome in game.outcomes.values():
         if not (outcome.name.isidentifier() and outcome.name.isascii() and _COLOR.fullmatch(outcome.color)):
             raise ConfigError(f"{game.name}: outcome {outcome.name!r}, color {outcome.color!r}: write a plain name and a color as #rrggbb")
-        mixed = "--side: color-mix(in srgb, var(--fill) 62%, var(--ink)); --soft: color-mix(in srgb, var(--fill) 17%, var(--card));"
-        rules.append(f".o-{outcome.name} {{ --fill: {outcome.color}; {mixed} }}")
-    return "\n".join(rules)
+        colors[f"o-{outcome.name}"] = outcome.color
+    mixed = "--side: color-mix(in srgb, var(--fill) 62%, var(--ink)); --soft: color-mix(in srgb, var(--fill) 17%, var(--card));"
+    return "\n".join(f".{name} {{ --fill: {color}; {mixed} }}" for name, color in colors.items())
+
+
+def role_color(role: str, game: Game) -> str:
+    """Return the color of a role: that of its own victory, where it can win alone."""
+    won = (outcome.color for outcome in game.outcomes.values() if outcome.winners == (role,))
+    return next(won, ROLE_COLORS[role != game.roles[0]])
 
 
 @cache
@@ -127,6 +142,6 @@ def environment(package: str) -> Environment:
     """Return the templates of ``package``, beside those of this one: escaping always on, unknown names are errors."""
     loader = ChoiceLoader([PackageLoader(package), PackageLoader("spag.display")])
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    for function in (visible, said, spaced, role_class, shares, curve, duration):
+    for function in (visible, said, capital, spaced, role_class, shares, curve, duration):
         made.filters[function.__name__] = function
     return made

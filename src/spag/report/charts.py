@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from spag.display.html import spaced
+from spag.display.html import role_color, spaced
 from spag.games.base import Game
-from spag.report.plots import GRID, INK, MARKERS, MODELS, ROLES, WIDTH
+from spag.report.plots import GRID, INK, MARKERS, MODELS, WIDTH
 from spag.runs.reading import SelfPlay
 
 Floats = NDArray[np.float64]
@@ -124,8 +124,8 @@ def training_curves(title: str, rows: Sequence[Mapping[str, Any]], game: Game) -
 def _role_losses(figure: Figure, axes: Axes, rows: Sequence[Mapping[str, Any]], game: Game) -> None:
     """Add the losses of both roles where there are two; the total of one is its own."""
     if all(any(_is_number(row.get(f"loss_{role}")) for row in rows) for role in game.roles):
-        for role, color in zip(game.roles, ROLES, strict=True):
-            _curve(axes, rows, f"loss_{role}", color, label=spaced(role), linewidth=1.1)
+        for role in game.roles:
+            _curve(axes, rows, f"loss_{role}", role_color(role, game), label=spaced(role), linewidth=1.1)
         figure.legend(loc="upper right", ncols=2, fontsize=9, handlelength=1.2, columnspacing=1)
 
 

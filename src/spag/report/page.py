@@ -10,7 +10,7 @@ from markupsafe import Markup
 from spag.core.episodes import read_episodes
 from spag.core.store import write_atomically
 from spag.display.figures import is_contest
-from spag.display.html import environment, outcome_style, theme
+from spag.display.html import environment, game_style, theme
 from spag.games.base import Game
 from spag.report import charts
 from spag.report.findings import FEW_TASKS, arena_findings, reasoning_finding, sentence
@@ -40,7 +40,7 @@ def write_report(run_folder: Path) -> Path:
             run=run,
             game=run.game,
             plots=plots,
-            style=Markup("\n".join((theme(), style.read_text(encoding="utf-8"), outcome_style(run.game)))),
+            style=Markup("\n".join((theme(), style.read_text(encoding="utf-8"), game_style(run.game)))),
             versions=versions(run),
             cost=cost_table(run),
             health=health_table(run),

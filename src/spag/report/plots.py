@@ -20,8 +20,6 @@ from matplotlib.figure import Figure
 from spag.core.store import write_atomically
 
 INK, GRID = "#33363f", "#d3d7de"
-ROLES = ("#d08a4d", "#3f9599")
-"""The first role's color and the second's."""
 MODELS = ("#8d93a1", "#e69f00", "#56b4e9", "#009e73", "#cc79a7", "#d55e00", "#0072b2")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 WIDTH = 5.2

@@ -12,18 +12,22 @@ from fastapi.staticfiles import StaticFiles
 from starlette.concurrency import run_in_threadpool
 
 from spag.core.errors import ConfigError, RunError, SpagError
-from spag.display.html import outcome_style
+from spag.display.html import game_style
+from spag.engines.base import Engine
+from spag.engines.bot import BOT_PREFIX, BotEngine, bot_of
+from spag.engines.opening import open_engine
 from spag.runs.reading import RunFolder
 from spag.web import pages, play
 from spag.web.index import GameIndex
 from spag.web.matches import Sessions
 from spag.web.models import REPLY_LIMIT_S, ModelPool, OpenModel
+from spag.web.pages import Site
 from spag.web.security import Access, Guard
-from spag.web.site import Site, open_opponent
 
 logger = logging.getLogger(__name__)
 
 FOLLOW_S = 1.0  # between two looks at the files of a run
+CONCURRENCY = 4  # utterances a model works on at once
 
 
 def create_app(path: Path, access: Access, *, open_model: OpenModel | None = None, reply_limit_s: float = REPLY_LIMIT_S) -> FastAPI:
@@ -32,9 +36,9 @@ def create_app(path: Path, access: Access, *, open_model: OpenModel | None = Non
     ``open_model`` opens an opponent by its name on the page (``base``, ``iteration-1``, ``bot:NAME``); by default as the run's settings
     say. Raises ``SpagError`` when ``path`` cannot be shown.
     """
-    outcome_style(_check(path).game)  # a game that cannot be shown is told now
+    game_style(_check(path).game)  # a game that cannot be shown is told now
     index = GameIndex(lambda: RunFolder(path).sources(), lambda: RunFolder(path).game)
-    models = ModelPool(open_model or (lambda name: open_opponent(path, name)))
+    models = ModelPool(open_model or (lambda name: _open_opponent(path, name)))
     app = FastAPI(lifespan=_lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.site = Site(path, access, index, models, Sessions(), reply_limit_s)
     app.include_router(pages.router)
@@ -44,6 +48,17 @@ def create_app(path: Path, access: Access, *, open_model: OpenModel | None = Non
         app.add_exception_handler(kind, answer)
     app.add_middleware(Guard, access=access)
     return app
+
+
+def _open_opponent(path: Path, name: str) -> Engine:
+    """Open a bot, or a model of the run at ``path``. Raises ``RunError`` for one that is gone."""
+    run = RunFolder(path)
+    if name.startswith(BOT_PREFIX):
+        return BotEngine(bot_of(run.game, name))
+    model, config = run.model(name), run.config
+    assert config is not None  # a run without settings has no models
+    # transformers, whatever the run plays with: its replies can be watched, and two models fit beside each other
+    return open_engine(model, config.engine.model_copy(update={"concurrency": CONCURRENCY, "backend": "transformers"}))
 
 
 def _check(path: Path) -> RunFolder:

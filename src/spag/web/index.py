@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
@@ -83,16 +83,6 @@ class _Follower:
     offset: int = 0
     lines: int = 0
 
-    def knows(self, stream: BinaryIO) -> bool:
-        """Tell whether ``stream`` is still the file read before, grown or not."""
-        stat = os.fstat(stream.fileno())
-        return stat.st_ino == self.inode and stat.st_size >= self.offset and stream.read(len(self.head)) == self.head
-
-    def remember(self, stream: BinaryIO) -> None:
-        self.inode = os.fstat(stream.fileno()).st_ino
-        stream.seek(0)
-        self.head = stream.read(min(_HEAD, self.offset))
-
 
 class GameIndex:
     """The index over the files that ``sources`` names, all of them of one game. Safe to use from several threads.
@@ -106,13 +96,14 @@ class GameIndex:
         self._followers: dict[str, _Follower] = {}
         self._lock = threading.Lock()
         self._db = sqlite3.connect("", check_same_thread=False, isolation_level=None)  # "": a private temporary file
+        self._db.row_factory = sqlite3.Row
         self._db.executescript("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA cache_size=-65536;" + _SCHEMA)
 
     def close(self) -> None:
         with self._lock:
             self._db.close()
 
-    def query(self, sql: str, arguments: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def query(self, sql: str, arguments: Sequence[Any] = ()) -> list[sqlite3.Row]:
         """Run a reading query over the table ``games`` (and ``texts``)."""
         with self._lock:
             return self._db.execute(sql, arguments).fetchall()
@@ -151,17 +142,21 @@ class GameIndex:
     def _follow(self, name: str, path: Path) -> bool:
         try:
             with path.open("rb") as stream:
-                follower = self._followers.get(name)
-                if follower is not None and not follower.knows(stream):
+                stat, follower = os.fstat(stream.fileno()), self._followers.get(name, _Follower(path))
+                same = (
+                    stat.st_ino == follower.inode and stat.st_size >= follower.offset and stream.read(len(follower.head)) == follower.head
+                )
+                if name in self._followers and not same:
                     self._forget(name)
-                    follower = None
-                follower = follower or self._followers.setdefault(name, _Follower(path))
+                    follower = _Follower(path)
+                self._followers[name] = follower
                 stream.seek(follower.offset)
                 lines = list(islice(stream, BATCH))
                 if lines and not lines[-1].endswith(b"\n"):
                     lines.pop()  # being written
                 self._add(name, follower, lines)
-                follower.remember(stream)
+                stream.seek(0)
+                follower.inode, follower.head = stat.st_ino, stream.read(min(_HEAD, follower.offset))
                 return len(lines) == BATCH
         except OSError as error:
             self._note(f"{path}: cannot be read: {error.strerror}")

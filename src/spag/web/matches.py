@@ -1,11 +1,10 @@
 """Games between a visitor and a model or a bot. Rules, prompts and verdicts are those of self-play; nothing is written to disk.
 
-A visitor's games belong to a session: an unguessable name in a cookie, kept in memory, limited in number and age. Everything here runs in
+A visitor's games belong to a session: an unguessable name in a cookie, kept in memory, limited in number. Everything here runs in
 the server's event loop, one call at a time, so a game needs no lock. The visitor sees a game in progress through ``observe`` alone.
 """
 
 import secrets
-import time
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 
@@ -19,7 +18,6 @@ from spag.web.models import REPLY_LIMIT_S, ModelPool, Reply
 LONGEST_UTTERANCE = 2000
 MOST_SESSIONS = 256
 MOST_GAMES = 20  # a session
-SESSION_S = 12 * 3600.0
 
 
 @dataclass(slots=True)
@@ -58,7 +56,7 @@ class Match:
     @property
     def task(self) -> str | None:
         """The task in words, where the visitor may know all of it."""
-        return self.game.describe_task(self.state.task) if self.is_over or knows_task(self.game, self.human) else None
+        return self.game.describe_task(self.state.task) if self.is_over or not self.game.hidden.get(self.human) else None
 
     @property
     def view(self) -> str:
@@ -125,15 +123,13 @@ class Match:
             self.error = str(error)
 
 
-def knows_task(game: Game, role: str) -> bool:
-    """Tell whether nothing of a task is hidden from ``role``."""
-    return not game.hidden.get(role)
+Session = OrderedDict[str, Match]
 
 
 def informed_roles(game: Game) -> list[str]:
-    """Return the roles whose player can bring a task of its own: none where the game draws its tasks itself."""
+    """Return the roles whose player can bring a task: those that know all of it, where the game takes tasks from people."""
     takes_tasks = getattr(type(game), "custom_task", None) is not TextGame.custom_task
-    return [role for role in game.roles if takes_tasks and knows_task(game, role)]
+    return [role for role in game.roles if takes_tasks and not game.hidden.get(role)]
 
 
 def draw_task(game: Game) -> Task:
@@ -145,42 +141,26 @@ def draw_task(game: Game) -> Task:
         return game.tasks(Split.TRAIN, 1, seed)[0]
 
 
-@dataclass(slots=True)
-class Session:
-    """The games of one visitor, oldest first."""
-
-    matches: OrderedDict[str, Match] = field(default_factory=OrderedDict)
-    used: float = field(default_factory=time.monotonic)
-
-    def add(self, match: Match) -> None:
-        """Keep a game; above ``MOST_GAMES`` the oldest goes."""
-        self.matches[match.id] = match
-        if len(self.matches) > MOST_GAMES:
-            self.matches.popitem(last=False)
-
-
 class Sessions:
-    """Sessions by name, the least recently used first; old ones and those above ``most`` are dropped."""
+    """Visitors' games by session and id, the least recently used session first; sessions above ``most`` are dropped."""
 
-    def __init__(self, *, most: int = MOST_SESSIONS, lifetime_s: float = SESSION_S) -> None:
-        self._most, self._lifetime_s = most, lifetime_s
+    def __init__(self, most: int = MOST_SESSIONS) -> None:
+        self._most = most
         self._sessions: OrderedDict[str, Session] = OrderedDict()
 
-    def find(self, name: str | None) -> Session | None:
-        self._drop_old()
-        session = self._sessions.get(name or "")
-        if session is not None and name is not None:
-            session.used = time.monotonic()
-            self._sessions.move_to_end(name)
-        return session
+    def find(self, name: str) -> Session | None:
+        """Return the games of a session, oldest first."""
+        if name not in self._sessions:
+            return None
+        self._sessions.move_to_end(name)
+        return self._sessions[name]
 
-    def create(self) -> tuple[str, Session]:
-        name = secrets.token_urlsafe(24)
-        self._sessions[name] = session = Session()
-        self._drop_old()
-        return name, session
-
-    def _drop_old(self) -> None:
-        limit = time.monotonic() - self._lifetime_s
-        while self._sessions and (len(self._sessions) > self._most or next(iter(self._sessions.values())).used < limit):
-            self._sessions.popitem(last=False)
+    def add(self, name: str, match: Match) -> str:
+        """Keep a game in its session, a new one where ``name`` names none; return the session's name."""
+        name = name if name in self._sessions else secrets.token_urlsafe(24)
+        session = self._sessions.setdefault(name, OrderedDict())
+        session[match.id] = match
+        for kept, most in ((session, MOST_GAMES), (self._sessions, self._most)):
+            if len(kept) > most:
+                kept.popitem(last=False)
+        return name

@@ -1,7 +1,8 @@
 """The models that visitors play against: one engine each, in a thread of its own, shared by all sessions.
 
-An engine's ``poll`` may block until something is finished; an engine with a method ``partial`` (``TransformersEngine``) lets a reply be
-watched while it grows. A reply that fails or takes too long says so in one line; the next one asked for opens the engine anew.
+An engine's ``poll`` may block until something is finished; one with a method ``partial`` (``TransformersEngine``), which other threads may
+call meanwhile, lets a reply be watched while it grows. A reply that fails or takes too long says so in one line; the next one asked for
+opens the engine anew.
 """
 
 import logging
@@ -11,7 +12,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
 
 from spag.core.errors import EngineError, SpagError
 from spag.engines.base import Completion, Engine, Request
@@ -20,17 +20,8 @@ logger = logging.getLogger(__name__)
 
 MOST_OPEN = 2
 REPLY_LIMIT_S = 120.0
-LOAD_LIMIT_S = 900.0
 
 OpenModel = Callable[[str], Engine]
-
-
-@runtime_checkable
-class Streaming(Protocol):
-    """An engine whose replies can be watched."""
-
-    def partial(self, request_id: str) -> str | None:
-        """Return the text so far of a request, ``None`` when it is not being worked on. Called from other threads while ``poll`` runs."""
 
 
 @dataclass(slots=True)
@@ -44,25 +35,17 @@ class Reply:
     error: str | None = None
 
     @property
-    def is_done(self) -> bool:
-        return self.completion is not None or self.error is not None
-
-    @property
     def text_so_far(self) -> str:
         """What the model has said of it; empty where the engine cannot tell."""
         if self.completion is not None:
             return self.completion.text
-        engine = self.model.engine
-        return (engine.partial(self.request.id) or "").strip() if isinstance(engine, Streaming) else ""
+        partial: Callable[[str], str | None] | None = getattr(self.model.engine, "partial", None)
+        return (partial(self.request.id) or "").strip() if partial else ""
 
     def fail_when_late(self, limit_s: float) -> None:
         """Give up ``limit_s`` seconds after it was asked for, loading not counted."""
-        if self.is_done:
-            return
-        now, loaded = time.monotonic(), self.model.loaded
-        if loaded is None and now - self.model.began > LOAD_LIMIT_S:
-            self.error = f"the model was not loaded within {LOAD_LIMIT_S:.0f} s; look at the terminal of spag web"
-        elif loaded is not None and now - max(self.asked, loaded) > limit_s:
+        loaded, waiting = self.model.loaded, self.completion is None and self.error is None
+        if waiting and loaded is not None and time.monotonic() - max(self.asked, loaded) > limit_s:
             self.error = f"the model has not answered within {limit_s:.0f} s; it may be busy or gone, so wait a little and try again"
 
 
@@ -70,20 +53,15 @@ class ModelThread:
     """One model, opened by ``open_engine`` in a thread of its own. Methods may be called from any thread."""
 
     def __init__(self, open_engine: Callable[[], Engine]) -> None:
-        self.began = time.monotonic()
         self.loaded: float | None = None
         self.engine: Engine | None = None
         self.problem: str | None = None  # why it answers no more
+        self.asked: dict[str, Reply] = {}
         self._open_engine = open_engine
         self._inbox: queue.SimpleQueue[Reply | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._asked: dict[str, Reply] = {}
         self._in_flight = 0  # of the engine; touched by the thread alone
         threading.Thread(target=self._work, name="model", daemon=True).start()
-
-    @property
-    def is_busy(self) -> bool:
-        return bool(self._asked) and self.problem is None
 
     def ask(self, request: Request) -> Reply:
         """Queue a request. Returns at once."""
@@ -91,7 +69,7 @@ class ModelThread:
         with self._lock:
             reply.error = self.problem
             if reply.error is None:
-                self._asked[request.id] = reply
+                self.asked[request.id] = reply
                 self._inbox.put(reply)
         return reply
 
@@ -108,7 +86,7 @@ class ModelThread:
                 for completion in self.engine.poll():
                     self._in_flight -= 1
                     with self._lock:
-                        self._asked.pop(completion.id).completion = completion
+                        self.asked.pop(completion.id).completion = completion
             problem = "the model was closed to make room for another one"
         except SpagError as error:
             problem = str(error)
@@ -116,9 +94,9 @@ class ModelThread:
         finally:
             with self._lock:
                 self.problem = problem
-                for reply in self._asked.values():
+                for reply in self.asked.values():
                     reply.error = reply.error or problem
-                self._asked.clear()
+                self.asked.clear()
             if self.engine is not None:
                 self.engine.close()
                 self.engine = None
@@ -149,7 +127,7 @@ class ModelPool:
             return known
         self._threads.pop(name, None)
         while len(self._threads) >= self._most_open:
-            idle = next((other for other, thread in self._threads.items() if not thread.is_busy), None)
+            idle = next((other for other, thread in self._threads.items() if thread.problem or not thread.asked), None)
             if idle is None:
                 raise EngineError(f"{self._most_open} other models are answering right now; try again in a moment")
             self._threads.pop(idle).close()

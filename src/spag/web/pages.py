@@ -1,25 +1,33 @@
-"""The pages that only read: the overview, the list of games, one game, one task across sources, the token, and errors."""
+"""What every route needs (``Site``), and the pages that only read: overview, games, one game, one task across sources, token, errors."""
 
 import asyncio
 import hashlib
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.exceptions import RequestValidationError
+from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from spag.core.errors import SpagError
 from spag.core.types import State
-from spag.display.html import outcome_style
+from spag.display.html import environment, game_style
+from spag.engines.bot import BOT_PREFIX
 from spag.games.base import Game, explain
+from spag.runs.reading import RunFolder
 from spag.web import queries
+from spag.web.index import GameIndex
+from spag.web.matches import Sessions
+from spag.web.models import ModelPool
 from spag.web.queries import NOBODY, GameFilter
-from spag.web.security import LOGIN, TOKEN_COOKIE
-from spag.web.site import TheSite, form_of, is_swap, site_of
+from spag.web.security import LOGIN, TOKEN_COOKIE, Access
 
 LATEST = 8
 PER_SOURCE = 3
@@ -31,10 +39,61 @@ router = APIRouter(default_response_class=HTMLResponse)
 Part = TypeVar("Part")
 
 
+@dataclass(frozen=True)
+class Site:
+    """The run folder, or file of episodes, at ``path``, and what is kept of it between requests."""
+
+    path: Path
+    access: Access
+    index: GameIndex
+    models: ModelPool
+    sessions: Sessions
+    reply_limit_s: float
+
+    def run(self) -> RunFolder:
+        """Return the run as it is now."""
+        return RunFolder(self.path)
+
+    def opponents(self) -> list[str]:
+        """Return whom visitors can play: models, the latest first, then the game's bots."""
+        run = self.run()
+        return [*reversed(run.checkpoints()), *(f"{BOT_PREFIX}{name}" for name in run.game.bots)]
+
+    def render(self, request: Request, template: str, **context: Any) -> Markup:
+        """Render ``template``; it also sees the run's name and game, and the address asked for."""
+        run = self.run()
+        shared = {"run": run.name, "game": run.game, "path": request.url.path, "locked": self.access.token is not None}
+        return Markup(environment("spag.web").get_template(template).render({**shared, **context}))  # escaped by the template
+
+    def page(self, request: Request, template: str, status_code: int = 200, **context: Any) -> HTMLResponse:
+        """Answer with ``template``, rendered."""
+        return HTMLResponse(self.render(request, template, **context), status_code)
+
+
+def site_of(request: Request) -> Site:
+    """Dependency: the site of this application."""
+    site: Site = request.app.state.site
+    return site
+
+
+TheSite = Annotated[Site, Depends(site_of)]
+
+
+def is_swap(request: Request) -> bool:
+    """Tell whether htmx asks for a piece of a page, rather than a browser for a page."""
+    return "hx-request" in request.headers
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """Return the fields of a form; its length was checked before."""
+    body = (await request.body()).decode("utf-8", errors="replace")
+    return dict(parse_qsl(body, keep_blank_values=True, max_num_fields=20))
+
+
 @router.get("/game.css")
-def game_style(site: TheSite) -> Response:
-    """The colors of the game's outcomes."""
-    return Response(outcome_style(site.run().game), media_type="text/css")
+def style(site: TheSite) -> Response:
+    """The colors of the game."""
+    return Response(game_style(site.run().game), media_type="text/css")
 
 
 @router.get("/")
@@ -53,15 +112,15 @@ def overview(request: Request, site: TheSite, seen: str = "") -> Response:
             return None
 
     stages = part(run.progress) or []
-    trained = [stage.name.partition("/")[0] for stage in stages if stage.name.endswith("/train")]
-    curves = {name: rows for name in trained if (rows := part(lambda name=name: run.metrics(name, _TAIL_BYTES)))}  # type: ignore[misc]
+    trained = [stage.name.removesuffix("/train") for stage in stages if stage.name.endswith("/train")]
+    steps = {name: part(partial(run.metrics, name, _TAIL_BYTES)) for name in trained}
     body = site.render(
         request,
         "_overview.html",
         config=run.config,
         stages=stages,
         counts=queries.outcome_counts(site.index),
-        curves={name: _curve(rows) for name, rows in curves.items()},
+        curves={name: _curve(rows) for name, rows in steps.items() if rows},
         arena=part(lambda: run.arena),
         latest=queries.latest_games(site.index, LATEST),
         faults=faults,
@@ -132,8 +191,8 @@ def tasks(request: Request, site: TheSite, task: Annotated[str, Query(max_length
     """One task across iterations, side by side; without a task, those worth comparing."""
     columns = []
     for source, (total, rows) in queries.games_of_task(site.index, task.strip(), PER_SOURCE).items():
-        episodes = [(row, site.index.episode(source, row.number)) for row in rows]
-        shown = [(row.number, episode, explain(site.run().game, episode)) for row, episode in episodes if episode is not None]
+        episodes = [(row, site.index.episode(source, row["number"])) for row in rows]
+        shown = [(row["number"], episode, explain(site.run().game, episode)) for row, episode in episodes if episode is not None]
         columns.append((source, total, shown))
     suggested = [] if columns else queries.shared_tasks(site.index, SUGGESTED)
     return site.page(request, "tasks.html", task=task.strip(), columns=columns, suggested=suggested)

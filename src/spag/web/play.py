@@ -15,12 +15,13 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from spag.core.episodes import Episode
 from spag.core.errors import DataError
+from spag.display.html import capital
 from spag.engines.base import Sampling
 from spag.engines.opening import sampling_of
 from spag.games.base import Explanation, explain
 from spag.web.matches import LONGEST_UTTERANCE, Match, Session, draw_task, informed_roles
+from spag.web.pages import Site, TheSite, form_of, is_swap
 from spag.web.security import SESSION_COOKIE
-from spag.web.site import Site, TheSite, form_of, is_swap
 
 HOLD_S = 10.0  # how long a request waits for news
 _LOOK_S = 0.05
@@ -30,7 +31,7 @@ router = APIRouter(default_response_class=HTMLResponse)
 
 def session_of(request: Request, site: TheSite) -> Session | None:
     """Dependency: the visitor's session, if there is one."""
-    return site.sessions.find(request.cookies.get(SESSION_COOKIE))
+    return site.sessions.find(request.cookies.get(SESSION_COOKIE, ""))
 
 
 TheSession = Annotated[Session | None, Depends(session_of)]
@@ -38,7 +39,7 @@ TheSession = Annotated[Session | None, Depends(session_of)]
 
 def match_of(match_id: str, session: TheSession) -> Match:
     """Dependency: a game of this visitor; those of others do not exist for them."""
-    match = session.matches.get(match_id) if session else None
+    match = session.get(match_id) if session is not None else None
     if match is None:
         raise HTTPException(404, "There is no such game in your session; it may have been too long ago.")
     return match
@@ -68,17 +69,15 @@ async def start(request: Request, site: TheSite, session: TheSession) -> Respons
     [other] = {*run.game.roles} - {role}
     sampling = sampling_of(run.config.selfplay.sampling_of(other)) if run.config else Sampling()
     match = Match(run.game, state, role, opponent, site.models, sampling, site.reply_limit_s)
-    name, session = (None, session) if session else site.sessions.create()
-    session.add(match)
+    name = site.sessions.add(request.cookies.get(SESSION_COOKIE, ""), match)
     answer = RedirectResponse(f"/play/{match.id}", 303)
-    if name is not None:
-        answer.set_cookie(SESSION_COOKIE, name, httponly=True, samesite="strict", secure=request.url.scheme == "https")
+    answer.set_cookie(SESSION_COOKIE, name, httponly=True, samesite="strict", secure=request.url.scheme == "https")
     return answer
 
 
 def _lobby(request: Request, site: Site, session: Session | None, status_code: int = 200, error: str | None = None) -> HTMLResponse:
     context = {"opponents": site.opponents(), "informed": informed_roles(site.run().game), "error": error}
-    matches = list(reversed(session.matches.values())) if session else []
+    matches = list(reversed(session.values())) if session else []
     return site.page(request, "play.html", status_code, matches=matches, **context)
 
 
@@ -146,8 +145,8 @@ def _title(match: Match, explained: Explanation | None) -> str:
     if explained is None:
         return ""
     outcome = explained.outcome
-    if outcome.fault is not None:
+    if outcome.fault:
         return "You broke a rule" if outcome.fault == match.human else "Your opponent broke a rule"
     if match.human in outcome.winners:
         return "You both win" if match.other in outcome.winners else "You win"
-    return "You lose" if outcome.winners else outcome.label.capitalize()
+    return "You lose" if outcome.winners else capital(outcome.label)

@@ -5,8 +5,9 @@ matches as a beginning, for search while typing.
 """
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
+from sqlite3 import Row
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field
@@ -48,51 +49,29 @@ class GameFilter(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class GameRow:
-    """One game of a list."""
-
-    source: str
-    number: int
-    task: str
-    outcome: str
-    length: int
-    first: str
-    second: str
-    preview: str
-
-
-@dataclass(frozen=True, slots=True)
 class GamePage:
-    """A page of games with the counts of all that match, by outcome."""
+    """One of ``pages`` with games, and the counts of all that match, by outcome."""
 
-    rows: list[GameRow]
-    outcomes: dict[str, int]
+    rows: list[Row]
     page: int
-
-    @property
-    def total(self) -> int:
-        return sum(self.outcomes.values())
-
-    @property
-    def pages(self) -> int:
-        return max(1, -(-self.total // PAGE_SIZE))
-
-
-_COLUMNS = ", ".join(column.name for column in fields(GameRow))
+    pages: int
+    outcomes: dict[str, int]
+    total: int
 
 
 def find_games(index: GameIndex, asked: GameFilter, game: Game) -> GamePage:
     """Return one page, newest games first; a page beyond the last is the last."""
     where, arguments = _where(asked, game)
     counts = index.query(f"SELECT outcome, count(*) FROM games {where} GROUP BY outcome", arguments)
-    found = GamePage([], dict(counts), 1)
-    page = min(asked.page, found.pages)
+    total = sum(row[1] for row in counts)
+    pages = max(1, -(-total // PAGE_SIZE))
+    page = min(asked.page, pages)
     rows = _rows(index, f"{where} ORDER BY id DESC LIMIT ? OFFSET ?", (*arguments, PAGE_SIZE, (page - 1) * PAGE_SIZE))
-    return GamePage(rows, found.outcomes, page)
+    return GamePage(rows, page, pages, {row["outcome"]: row[1] for row in counts}, total)
 
 
-def _rows(index: GameIndex, rest: str, arguments: Iterable[Any]) -> list[GameRow]:
-    return [GameRow(*row) for row in index.query(f"SELECT {_COLUMNS} FROM games {rest}", tuple(arguments))]
+def _rows(index: GameIndex, rest: str, arguments: Sequence[Any]) -> list[Row]:
+    return index.query(f"SELECT source, number, task, outcome, length, first, second, preview FROM games {rest}", arguments)
 
 
 def _where(asked: GameFilter, game: Game) -> tuple[str, list[Any]]:
@@ -138,23 +117,23 @@ def choices(index: GameIndex) -> dict[str, list[str]]:
     return found
 
 
-def latest_games(index: GameIndex, count: int) -> list[GameRow]:
+def latest_games(index: GameIndex, count: int) -> list[Row]:
     """Return the games that came last."""
     return _rows(index, "ORDER BY id DESC LIMIT ?", (count,))
 
 
-def games_of_task(index: GameIndex, task: str, per_source: int) -> dict[str, tuple[int, list[GameRow]]]:
+def games_of_task(index: GameIndex, task: str, per_source: int) -> dict[str, tuple[int, list[Row]]]:
     """Return for each source with games of ``task`` how many there are, and the first ``per_source`` of them."""
-    grouped: dict[str, list[GameRow]] = {}
+    grouped: dict[str, list[Row]] = {}
     for row in _rows(index, "WHERE task = ? ORDER BY id", (task,)):
-        grouped.setdefault(row.source, []).append(row)
+        grouped.setdefault(row["source"], []).append(row)
     return {source: (len(rows), rows[:per_source]) for source, rows in grouped.items()}
 
 
 def shared_tasks(index: GameIndex, count: int) -> list[tuple[str, int]]:
     """Return the tasks played in the most sources, with that number."""
     sql = "SELECT task, count(DISTINCT source) AS sources FROM games GROUP BY task ORDER BY sources DESC, count(*) DESC, task LIMIT ?"
-    return [(task, sources) for task, sources in index.query(sql, (count,))]
+    return [(row["task"], row["sources"]) for row in index.query(sql, (count,))]
 
 
 def last_number(index: GameIndex, source: str) -> int:

@@ -12,10 +12,10 @@ import hmac
 import ipaddress
 import secrets
 from dataclasses import dataclass, field
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -72,23 +72,14 @@ class Access:
         """What the cookie of a visitor holds who gave the token."""
         return hmac.new(self.key, (self.token or "").encode(), "sha256").hexdigest()
 
-    def admits(self, headers: Headers) -> bool:
+    def admits(self, request: HTTPConnection) -> bool:
         """Tell whether a request brings the token: in ``Authorization: Bearer``, or the cookie."""
         if self.token is None:
             return True
-        scheme, _, offered = headers.get("authorization", "").partition(" ")
+        scheme, _, offered = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self.is_token(offered.strip()):
             return True
-        return hmac.compare_digest(cookie_of(headers, TOKEN_COOKIE).encode(), self.cookie.encode())
-
-
-def cookie_of(headers: Headers, name: str) -> str:
-    """Return a cookie's value, or an empty text."""
-    try:
-        found = SimpleCookie(headers.get("cookie", "")).get(name)
-    except CookieError:
-        return ""
-    return found.value if found else ""
+        return hmac.compare_digest(request.cookies.get(TOKEN_COOKIE, "").encode(), self.cookie.encode())
 
 
 class Guard:
@@ -115,12 +106,13 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> Response | None:
         """Return why a request is refused; ``None`` lets it pass."""
-        headers, path = Headers(scope=scope), scope["path"]
+        request, path = HTTPConnection(scope), scope["path"]
+        headers = request.headers
         if is_loopback(self._access.host) and not is_loopback(_name_of(headers.get("host", ""))):
             return PlainTextResponse("This page answers to localhost only, and not under the name that was asked for.", 421)
         if scope["method"] not in _SAFE_METHODS and (fault := _fault_of_change(headers)):
             return fault
-        if path == LOGIN or path.startswith("/static/") or self._access.admits(headers):
+        if path == LOGIN or path.startswith("/static/") or self._access.admits(request):
             return None
         if "hx-request" in headers:
             return Response(status_code=401, headers={"hx-redirect": LOGIN})
@@ -137,10 +129,7 @@ def _name_of(host: str) -> str:
 
 def _fault_of_change(headers: Headers) -> Response | None:
     """Return why a request that changes something is refused."""
-    try:
-        origin = urlsplit(headers.get("origin", "")).netloc
-    except ValueError:
-        origin = ""
+    origin = headers.get("origin", "").partition("://")[2]
     if not origin or origin != headers.get("host") or headers.get("sec-fetch-site", "same-origin") != "same-origin":
         return PlainTextResponse("This request did not come from a page of this site.", 403)
     length = headers.get("content-length", "")
