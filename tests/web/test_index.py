@@ -232,4 +232,4 @@ def test_rows_of_schema_1_are_found_like_todays(tmp_path: Path) -> None:
         ("river", "attacker_wins", "m"),
     ]
     assert index.episode("games", 1).task == said("river").task
-    assert index.faults == [f"{path}:3: not an episode: it has no task"]
+    assert index.faults == [f"{path}:3: not an episode: object missing required field `target_word`"]

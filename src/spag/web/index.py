@@ -56,15 +56,10 @@ class _Player(msgspec.Struct):
 
 
 class _Row(msgspec.Struct):
-    """What the index wants of an episode; token ids and log-probabilities, most of a row's bytes, are skipped unread.
-
-    ``target_word`` and ``max_turns`` stand for the task in rows of schema 1.
-    """
+    """What the index wants of an episode; token ids and log-probabilities, most of a row's bytes, are skipped unread."""
 
     history: list[_Said]
-    task: Task | None = None
-    target_word: str = ""
-    max_turns: int = 0
+    task: Task | None = None  # not in rows of schema 1
     game: str = TABOO
     outcome: str | None = None
     players: Mapping[str, _Player] = {}
@@ -143,10 +138,8 @@ class GameIndex:
         try:
             with path.open("rb") as stream:
                 stat, follower = os.fstat(stream.fileno()), self._followers.get(name, _Follower(path))
-                same = (
-                    stat.st_ino == follower.inode and stat.st_size >= follower.offset and stream.read(len(follower.head)) == follower.head
-                )
-                if name in self._followers and not same:
+                is_same = stat.st_ino == follower.inode and stat.st_size >= follower.offset
+                if name in self._followers and not (is_same and stream.read(len(follower.head)) == follower.head):
                     self._forget(name)
                     follower = _Follower(path)
                 self._followers[name] = follower
@@ -172,8 +165,7 @@ class GameIndex:
                 try:
                     games.append(((name, follower.lines, follower.offset, len(line)), *_read(line, place, game)))
                 except (msgspec.MsgspecError, UnicodeDecodeError, DataError) as error:
-                    reason = str(error).removeprefix(f"{place}: ")
-                    self._note(f"{place}: not an episode: {reason}")
+                    self._note(f"{place}: not an episode: {str(error).removeprefix(f'{place}: ')}")
             follower.offset += len(line)
         with self._lock:
             self._db.execute("BEGIN")
@@ -197,18 +189,16 @@ def _read(line: bytes, place: str, game: Game) -> tuple[tuple[Any, ...], str]:
     row = _ROWS.decode(line)
     if row.game != game.name:
         raise DataError(f"a game of {row.game}, not {game.name}; open it on its own")
-    outcome = row.outcome
-    if outcome is None:  # files from elsewhere carry none
+    task, outcome = row.task, row.outcome
+    if task is None or outcome is None:
         whole = episode_of(msgspec.json.decode(line), place)
-        outcome = game.replay(whole.task, whole.history, whole.seed or 0).outcome
+        task, outcome = whole.task, outcome or game.replay(whole.task, whole.history, whole.seed or 0).outcome
     if outcome not in game.outcomes:
         raise DataError(f"{game.name} has no outcome {outcome!r}")
-    if row.task is None and not (row.target_word and row.max_turns):
-        raise DataError("it has no task")
-    texts = [said.content for said in row.history]
     try:
-        task = game.describe_task(row.task or Task(row.target_word, {"target_word": row.target_word, "max_turns": row.max_turns}))
+        about = game.describe_task(task)
     except (LookupError, TypeError, ValueError) as error:
         raise DataError(f"its task is not one of {game.name}: {error!r}") from error
+    texts = [said.content for said in row.history]
     players = [row.players[role].model if role in row.players else "" for role in game.roles]
-    return (task, outcome, len(texts), *players, texts[-1][:PREVIEW] if texts else ""), "\n".join((task, *texts))
+    return (about, outcome, len(texts), *players, texts[-1][:PREVIEW] if texts else ""), "\n".join((about, *texts))
