@@ -21,9 +21,13 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 HEAVY = ("cluster", "vllm", "browser", "model")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests that share a cluster, an engine, a browser or a model on one worker, and start them first."""
-    for item in items:
-        if mark := next((name for name in HEAVY if item.get_closest_marker(name)), None):
-            item.add_marker(pytest.mark.xdist_group(mark))
-    items.sort(key=lambda item: not any(item.get_closest_marker(name) for name in HEAVY))
+    """Start the tests that need a cluster, vLLM, a browser or a language model first, and keep them on one worker, one after another."""
+
+    def is_heavy(item: pytest.Item) -> bool:
+        return any(item.get_closest_marker(name) for name in HEAVY)
+
+    for item in filter(is_heavy, items):
+        item.add_marker(pytest.mark.xdist_group("heavy"))
+    items.sort(key=lambda item: not is_heavy(item))
