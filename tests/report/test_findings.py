@@ -56,6 +56,8 @@ def test_players_that_win_together_are_compared_by_what_they_win_in_each_role() 
 def test_one_sentence_with_equal_findings_together() -> None:
     found = [Finding(Tone.BETTER, "base", ""), Finding(Tone.UNCLEAR, "imitation", "")]
     assert sentence("mine", found) == "mine is better than base, but shows no difference from imitation beyond noise."
+    more = [Finding(Tone.WORSE, name, "") for name in ("a", "b", "c")]
+    assert sentence("mine", more) == "mine is worse than a, b and c."
     both = [Finding(Tone.WORSE, "base", ""), Finding(Tone.WORSE, "imitation", "")]
     assert sentence("mine", both) == "mine is worse than base and imitation."
 

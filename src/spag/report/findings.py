@@ -75,7 +75,7 @@ def _points(difference: Mapping[str, float], what: str) -> str:
 
 def sentence(player: str, findings: Sequence[Finding]) -> str:
     """Return the findings in one sentence, those of the same tone together."""
-    others = {tone: " and ".join(one.other for one in findings if one.tone is tone) for tone in Tone}
+    others = {tone: " and ".join(", ".join(one.other for one in findings if one.tone is tone).rsplit(", ", 1)) for tone in Tone}
     return f"{player} {', but '.join(_SAYS[tone].format(names) for tone, names in others.items() if names)}."
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spag.display.figures import health_rows, p_text, p_value, paired_labels, role_columns, signed, turned
-from spag.display.html import duration, spaced
+from spag.display.html import duration
 from spag.evaluation.stats import Rate
 from spag.games.base import Game
 from spag.runs.reading import Json, RunFolder
@@ -80,7 +80,7 @@ def _interval(difference: Mapping[str, float], scale: float = 1, value: str = "m
 def health_table(run: RunFolder) -> Table | None:
     """The figures of health, a column for each iteration; ``None`` when no iteration has them."""
     found = {play.name: play.health for play in run.plays if play.health}
-    return Table(("", *found), tuple((spaced(label), *cells) for label, *cells in health_rows(found))) if found else None
+    return Table(("", *found), tuple(health_rows(found))) if found else None
 
 
 def reasoning_table(reasoning: Mapping[str, Any]) -> Table:

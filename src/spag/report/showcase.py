@@ -70,7 +70,9 @@ def _is_good(found: Mapping[str, Any], game: Game) -> bool:
 def _oddities(game: Game) -> list[str]:
     """Return the ways of being strange, by the share of games that may be so without a warning."""
     limits = {_oddity(figure): figure.limit for figure in game.figures if figure.limit is not None and figure.limit <= MOST_ODD}
-    limits |= {COPIED: MOST_COPIED, REPEATED: MOST_REPEATED, AT_ONCE: MOST_VIOLATIONS, LONGEST: 1.0}
+    limits |= {COPIED: MOST_COPIED, REPEATED: MOST_REPEATED, AT_ONCE: MOST_VIOLATIONS}
+    if free_roles(game):
+        limits[LONGEST] = 1.0
     return sorted(limits, key=lambda name: limits[name])
 
 
