@@ -1,19 +1,11 @@
-"""Whole runs with a scripted engine and a tiny real model; as a script, one run undisturbed and one killed at each of ``MOMENTS``.
+"""Whole runs with a scripted engine and a tiny real model, and the moments at which a test kills them."""
 
-    scripted_run.py MODEL WORDS WHOLE KILLED
-
-prints how often the run in the folder KILLED was killed. Each attempt is a fork of this process, which has imported everything but has
-computed nothing, so that attempts cost no imports.
-"""
-
-import gc
-import multiprocessing
 import random
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import forked
 from spag.config.files import parse_config
 from spag.config.schema import EngineConfig, ModelConfig, RunConfig
 from spag.core.progress import SilentReporter
@@ -76,37 +68,25 @@ def scripted(models: Sequence[ModelConfig], engine: EngineConfig, *_: object) ->
     return [one] * len(models)
 
 
-def attempt(config: RunConfig, folder: Path, moment: tuple[str, int, float] | None = None) -> bool:
-    """Run in a fork, and kill it at ``moment``; return whether it was."""
-    process = multiprocessing.get_context("fork").Process(target=run, args=(config, folder, SilentReporter()))
-    process.start()
+def run_scripted(config: RunConfig, folder: Path) -> None:
+    """Run everything, in a process of its own."""
+    play.open_engines = scripted
+    run(config, folder, SilentReporter())
+
+
+def run_until(moment: tuple[str, int, float] | None, config: RunConfig, folder: Path) -> bool:
+    """Run in a process of its own, and kill it at ``moment``; return whether it was."""
+    process = forked.start(run_scripted, config, folder)
     while process.is_alive():
         if moment is not None and reached(folder / moment[0], moment[1]):
             time.sleep(moment[2])
             process.kill()
             break
         time.sleep(0.001)
-    process.join()
-    assert process.exitcode in (0, -9), process.exitcode
-    return process.exitcode == -9
+    code = forked.end(process)
+    assert code in (0, -9), code
+    return code == -9
 
 
 def reached(path: Path, lines: int) -> bool:
     return path.exists() and path.read_bytes().count(b"\n") >= lines
-
-
-def main() -> None:
-    import tiny_model  # noqa: F401 - torch, transformers and the model's own code
-
-    model, words, whole, killed = map(Path, sys.argv[1:])
-    play.open_engines = scripted
-    config = config_for(model, words, [])
-    gc.freeze()  # a collection in a fork would copy every page
-    assert not attempt(config, whole)
-    kills = sum(attempt(config, killed, moment) for moment in MOMENTS)
-    assert not attempt(config, killed)
-    print(kills)
-
-
-if __name__ == "__main__":
-    main()

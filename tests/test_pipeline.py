@@ -4,14 +4,12 @@ import hashlib
 import json
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from scripted_run import MOMENTS, WORDS, config_for, scripted
+from scripted_run import MOMENTS, WORDS, config_for, run_until, scripted
 from spag import judge_episode
 from spag.config.files import load_config
 from spag.core.episodes import SampleType, read_episodes, read_samples
@@ -28,7 +26,6 @@ from spag.rollout.runner import game_specs
 from spag.runs.offline import run
 from taboo_games import ROLES, TABOO
 
-DRIVER = Path(__file__).parent / "scripted_run.py"
 CANDIDATES = ["apple", "bridge", "candle", "desert", "eagle", "forest", "guitar", "hammer", "island", "jacket", "kitchen", "lemon"]
 CANDIDATES += ["mirror", "needle", "orange", "pepper", "rabbit", "saddle", "temple", "umbrella", "valley", "whistle", "yellow", "zebra"]
 
@@ -274,8 +271,10 @@ def test_every_ablation_of_the_page_is_a_valid_config_of_as_many_steps() -> None
 def test_killed_again_and_again_a_run_ends_as_if_undisturbed(tmp_path: Path, model_folder: Path, words_file: Path) -> None:
     """kill -9 at moments spread over samples, play, training, checkpointing and the arena; each time the same command resumes."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    command = [sys.executable, DRIVER, model_folder, words_file, whole, killed]
-    kills = int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    config = config_for(model_folder, words_file, [])
+    assert not run_until(None, config, whole)
+    kills = sum(run_until(moment, config, killed) for moment in MOMENTS)
+    assert not run_until(None, config, killed)
     assert kills >= len(MOMENTS) - 3  # a busy machine may look too late
     assert digest_of(killed) == digest_of(whole)
     log = [json.loads(line) for line in (killed / "log.jsonl").read_text().splitlines()]

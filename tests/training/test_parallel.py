@@ -28,6 +28,8 @@ FULL, ADAPTER = "checkpoint/model.safetensors", "checkpoint/adapter_model.safete
 CLOSE = 1e-4
 LAUNCHER = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # torch's launcher leaves its log files open
 
+pytestmark = pytest.mark.slow
+
 Job = dict[str, Any]
 
 
@@ -219,6 +221,7 @@ def test_an_error_in_a_process_is_the_error_of_the_call(model_folder: Path, tmp_
         launch(model_folder, tmp_path, "run", settings(processes=2, micro_batch_size=8))
 
 
+@pytest.mark.cluster
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray of itself
 @pytest.mark.usefixtures("children")
 def test_ray_train_gives_the_weights_of_one_process(model_folder: Path, alone: Path, tmp_path: Path) -> None:

@@ -1,33 +1,25 @@
 """Trainings that are killed for real (SIGKILL), and trainings in several processes."""
 
 import json
-import os
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny import settings, train_tiny
+from tiny import settings, train_tiny, train_until
 
+import forked
 from spag.config.schema import LoraConfig
 from spag.training.state import MetricsLog, finish_checkpoint, open_state
 
-SCRIPT = Path(__file__).with_name("tiny.py")
-SOURCE = Path(__file__).parents[2] / "src"
+slow = pytest.mark.slow
 
 
-def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", **more}
-
-
-def run_tiny(model: Path, output: Path, moment: str = "", **changes: object) -> int:
-    command = [sys.executable, "-W", "error", str(SCRIPT), str(model), str(output), settings(**changes).model_dump_json(), moment]
-    return subprocess.run(command, env=environment(), check=False, timeout=300).returncode
+def run_tiny(model: Path, output: Path, moment: str = "", **changes: object) -> int | None:
+    return forked.end(forked.start(train_until, moment, model, output, settings(**changes)))
 
 
 def rows(output: Path) -> list[dict[str, Any]]:
@@ -42,6 +34,7 @@ def undisturbed(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) ->
     return output
 
 
+@slow
 @pytest.mark.parametrize("moment", ["reference 8", "training 5", "checkpoint", "finish"])
 def test_a_killed_training_goes_on_as_if_nothing_had_happened(model_folder: Path, undisturbed: Path, tmp_path: Path, moment: str) -> None:
     killed = tmp_path
@@ -60,13 +53,7 @@ def test_a_killed_training_goes_on_as_if_nothing_had_happened(model_folder: Path
     assert not (killed / "state").exists()
 
 
-def test_a_resumed_training_starts_at_the_last_complete_checkpoint(model_folder: Path, tmp_path: Path) -> None:
-    assert run_tiny(model_folder, tmp_path, "training 5") == -signal.SIGKILL
-    steps: list[int] = []
-    train_tiny(model_folder, tmp_path, progress=lambda at: steps.append(at.step))
-    assert steps == [5, 6]
-
-
+@slow
 def test_a_killed_adapter_training_with_dropout_resumes_exactly(model_folder: Path, tmp_path: Path) -> None:
     lora = {"lora": LoraConfig(rank=2, alpha=4, dropout=0.3)}
     assert run_tiny(model_folder, tmp_path / "killed", "training 3", **lora) == -signal.SIGKILL
@@ -76,6 +63,7 @@ def test_a_killed_adapter_training_with_dropout_resumes_exactly(model_folder: Pa
     assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "undisturbed" / name).read_bytes()
 
 
+@slow
 def test_a_changed_setting_starts_over_but_a_smaller_micro_batch_resumes(model_folder: Path, tmp_path: Path) -> None:
     assert run_tiny(model_folder, tmp_path, "training 5") == -signal.SIGKILL
     steps: list[int] = []
@@ -87,22 +75,25 @@ def test_a_changed_setting_starts_over_but_a_smaller_micro_batch_resumes(model_f
     assert steps == [1, 2, 3, 4, 5, 6]  # the reference file is still good, and used
 
 
+@slow
 def test_two_processes_give_the_weights_of_one(model_folder: Path, tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     changes = {"learning_rate": 1e-3, "micro_batch_size": 2, "global_batch_size": 12}
-    script = [str(SCRIPT), str(model_folder), str(tmp_path / "two"), settings(**changes).model_dump_json()]
+    group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     processes = [
-        subprocess.Popen(
-            [sys.executable, *script],
-            env=environment(
-                RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
-            ),
+        forked.start(
+            train_until,
+            "",
+            model_folder,
+            tmp_path / "two",
+            settings(**changes),
+            environment={"RANK": str(rank), "LOCAL_RANK": str(rank), **group},
         )
         for rank in range(2)
     ]
-    assert [process.wait(timeout=300) for process in processes] == [0, 0]
+    assert [forked.end(process) for process in processes] == [0, 0]
     train_tiny(model_folder, tmp_path / "one", settings(**changes))  # 41 = 3 * 12 + 5: at the end one process gets the filler
     one, two = (load_file(tmp_path / name / "checkpoint" / "model.safetensors") for name in ("one", "two"))
     assert max((one[name] - two[name]).abs().max().item() for name in one) < 1e-4

@@ -1,11 +1,11 @@
 """A tiny random Llama with a byte-level tokenizer, and samples for it: training takes milliseconds a step, in float32, on the CPU.
 
-As a script it trains in a process of its own, which can be killed at a chosen moment:  tiny.py MODEL OUTPUT SETTINGS_JSON [MOMENT]
+``train_until`` trains in a process of its own, which is killed at a chosen moment.
 """
 
 import os
 import signal
-import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -67,16 +67,13 @@ def arm(moment: str) -> None:
         run.write_atomically = lambda path, text: die()
 
 
-def main(model: str, output: str, chosen: str, moment: str = "") -> None:
-    torch.set_num_threads(1)
+def train_until(moment: str, model: Path, output: Path, chosen: OfflineRLConfig) -> None:
+    """Train until ``moment`` (``training 5``: that step), then die. Warnings are errors."""
+    warnings.simplefilter("error")
     arm(moment)
 
     def progress(at: TrainProgress) -> None:
         if moment == f"{at.phase} {at.step}":
             die()
 
-    train_tiny(Path(model), Path(output), OfflineRLConfig.model_validate_json(chosen), progress=progress)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    train_tiny(model, output, chosen, progress=progress)

@@ -1,0 +1,52 @@
+"""Processes that tests may kill: forks of a server that has imported torch and transformers once, and has computed nothing."""
+
+import atexit
+import gc
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable
+from functools import cache
+from multiprocessing import forkserver
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import pytest
+import torch
+import transformers.models.llama.modeling_llama
+import transformers.trainer  # noqa: F401
+
+import spag.training.worker  # noqa: F401
+
+_SERVER = multiprocessing.get_context("forkserver")
+gc.freeze()  # in the server; a collection in a fork would copy every page
+atexit.register(gc.unfreeze)  # or extensions complain of leaks
+
+
+def start(target: Callable[..., Any], *arguments: Any, environment: dict[str, str] | None = None) -> BaseProcess:
+    """Call ``target``, a function of a module, in a process of its own, on one core. Its ``exitcode`` is -9 once it was killed."""
+    _start_server()
+    process = _SERVER.Process(target=_work, args=(target, arguments, environment or {}))
+    process.start()
+    return process
+
+
+@cache
+def _start_server() -> None:
+    """Python 3.11 forgets to tell the server where its modules are."""
+    _SERVER.set_forkserver_preload([__name__])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        forkserver.ensure_running()
+
+
+def end(process: BaseProcess, seconds: float = 300.0) -> int | None:
+    """Wait for the end of a process, and return its exit code."""
+    process.join(seconds)
+    return process.exitcode
+
+
+def _work(target: Callable[..., Any], arguments: tuple[Any, ...], environment: dict[str, str]) -> None:
+    os.environ |= environment
+    torch.set_num_threads(1)
+    target(*arguments)
