@@ -3,6 +3,7 @@
 import re
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from spag.doctor import look_around
 from spag.planning import GIB, GPU, GPUS
@@ -16,11 +17,18 @@ _SLOWER = {"pcie", "laptop", "ti", "d", "nvl"}
 @cache
 def hardware() -> dict[str, str | int]:
     machine = look_around()
-    bfloat16 = ", ".join(sorted(_CPU_FLAGS.intersection(machine.instructions))) or "none"
-    found = {"cpu": machine.cpu, "cores": machine.cores, "python": machine.python, "bfloat16": bfloat16}
+    bfloat16 = ", ".join(sorted(_CPU_FLAGS.intersection(_cpuinfo("flags").split()))) or "none"
+    found = {"cpu": _cpuinfo("model name") or "unknown", "cores": machine.cores, "python": machine.python, "bfloat16": bfloat16}
     if machine.gpus:
         found |= {"gpu": machine.gpus[0].name, "cuda": machine.torch_cuda or "none"}
     return found
+
+
+def _cpuinfo(label: str) -> str:
+    """Return the first value of ``label`` in the kernel's description of the processor; empty where there is none."""
+    path = Path("/proc/cpuinfo")
+    found = re.search(rf"^{label}\s*:\s*(.*)$", path.read_text(encoding="utf-8"), re.MULTILINE) if path.is_file() else None
+    return found.group(1).strip() if found else ""
 
 
 def versions() -> dict[str, str]:

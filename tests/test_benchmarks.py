@@ -6,7 +6,7 @@ import pytest
 import torch
 from benchmarks import steps
 from benchmarks.corpus import long_games
-from benchmarks.machine import datasheet
+from benchmarks.machine import datasheet, hardware, versions
 from benchmarks.shapes import random_model
 from benchmarks.steps import Ours, PaperStyle, Setting, Work
 from benchmarks.training import run
@@ -79,6 +79,11 @@ def test_long_games_are_won_by_the_attacker_at_the_end() -> None:
 def test_a_gpu_is_known_by_the_name_that_torch_gives_it(name: str, gib: float, kind: str | None) -> None:
     found = datasheet(name, gib * GIB)
     assert (found.name if found else None) == kind
+
+
+def test_results_say_what_they_were_measured_on() -> None:
+    assert {"cpu", "cores", "python", "bfloat16"} <= hardware().keys()
+    assert {"spag-selfplay", "torch", "transformers"} <= versions().keys()
 
 
 def test_random_models_are_as_large_as_their_shapes_say(tmp_path: Path) -> None:
