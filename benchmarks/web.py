@@ -107,7 +107,8 @@ def main() -> None:
         size = sum(path.stat().st_size for path in run.rglob("*.jsonl"))
         app = create_app(run, Access())
         started = time.perf_counter()
-        app.state.site.index.sync_all()
+        while app.state.site.index.sync():
+            pass
         seconds = time.perf_counter() - started
         print(f"{options.games:,} games, {size / 2**20:,.0f} MiB, indexed in {seconds:.1f} s\n")
         with serving(app) as address, httpx.Client(base_url=address) as client:

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from web_fixtures import bot_games, broken, episode, make_run, said, tied, won
+from web_fixtures import bot_games, broken, episode, index_all, make_run, said, tied, won
 
 from spag.core.episodes import Episode, read_episodes
 from spag.core.errors import DataError, RunError
@@ -34,8 +34,7 @@ def file(tmp_path: Path, games: list[Episode]) -> Path:
 
 def index_of(path: Path, game: Game = TABOO) -> GameIndex:
     index = GameIndex(lambda: [Source("games", path)], lambda: game)
-    index.sync_all()
-    return index
+    return index_all(index)
 
 
 def find(index: GameIndex, **asked: Any) -> Any:
@@ -114,19 +113,19 @@ def test_a_replaced_file_is_read_anew_and_its_old_texts_are_gone(file: Path) -> 
     index = index_of(file)
     file.unlink()
     write_rows(file, [episode("ocean", "Deep and blue.", "A whale?", ident=f"n{number}") for number in range(200)])
-    index.sync_all()
+    index_all(index)
     assert outcome_counts(index) == {"games": {"tie": 200}}
     assert find(index, text="suppose").total == 0
     assert find(index, text="whale").total == 200
     file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:100]))  # the same beginning, cut short
-    index.sync_all()
+    index_all(index)
     assert find(index).total == 100
 
 
 def test_a_vanished_source_is_forgotten(file: Path) -> None:
     sources = [Source("games", file)]
     index = GameIndex(lambda: sources, lambda: TABOO)
-    index.sync_all()
+    index_all(index)
     sources.clear()
     index.sync()
     assert find(index).total == 0
@@ -168,7 +167,7 @@ def test_a_game_whose_line_changed_is_an_error_that_names_it(file: Path) -> None
 def test_one_word_across_sources(tmp_path: Path) -> None:
     folder = RunFolder(make_run(tmp_path / "run"))
     index = GameIndex(folder.sources, lambda: TABOO)
-    index.sync_all()
+    index_all(index)
     found = games_of_task(index, "RIVER", 3)
     assert {source: (total, [row["number"] for row in rows]) for source, (total, rows) in found.items()} == {
         "iteration-1": (1, [1]),

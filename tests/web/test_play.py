@@ -102,6 +102,8 @@ def test_sessions_and_their_games_are_bounded(client: TestClient) -> None:
     third = sessions.add("guessed", games[2])
     assert third != "guessed" and sessions.find(second) is None
     assert sessions.add(first, games[3]) == first and list(sessions.find(first)) == ["0", "3"]
+    expired = Sessions(lifetime_s=-1)
+    assert expired.find(expired.add("", games[0])) is None
     addresses = [begin(client, "attacker", "river") for _ in range(MOST_GAMES + 1)]
     assert [client.get(address).status_code for address in (addresses[0], addresses[1])] == [404, 200]
 
@@ -159,7 +161,7 @@ def test_a_model_of_kuhn_poker_gives_nothing_away(tmp_path: Path) -> None:
         lobby = client.get("/play").text
         assert "bot:random" in lobby and "own task" not in lobby  # the deal is hidden from both
         address = begin(client, "player_1", task="K Q", opponent="bot:random")
-        [match] = (match for session in app.state.site.sessions._sessions.values() for match in session.values())
+        [match] = (match for _, session in app.state.site.sessions._sessions.values() for match in session.values())
         match.state = KuhnPoker().start(Task("x", {"player_0": "K", "player_1": "J"}), 0)
         answers = [client.get(address).text]
         for words in (3, 3, 100):  # a part without the move, a part with it, the whole

@@ -23,6 +23,7 @@ from spag.engines.scripted import ScriptedEngine
 from spag.games.registry import get
 from spag.rollout.runner import Player, game_specs, play
 from spag.web.app import create_app, listen
+from spag.web.index import GameIndex
 from spag.web.models import OpenModel
 from spag.web.security import Access
 from taboo_games import ROLES, TABOO, episode_of
@@ -164,8 +165,14 @@ def fail(request: Request) -> str:
 def site(path: Path, open_model: OpenModel | None = None, *, token: str | None = None, limit_s: float = 20.0) -> FastAPI:
     """The application over ``path``, its index complete."""
     app = create_app(path, Access(token=token), open_model=open_model, reply_limit_s=limit_s)
-    app.state.site.index.sync_all()
+    index_all(app.state.site.index)
     return app
+
+
+def index_all(index: GameIndex) -> GameIndex:
+    while index.sync():
+        pass
+    return index
 
 
 @contextmanager

@@ -8,8 +8,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 from fastapi.staticfiles import StaticFiles
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 
 from spag.core.errors import ConfigError, RunError, SpagError
 from spag.display.html import game_style
@@ -44,8 +46,8 @@ def create_app(path: Path, access: Access, *, open_model: OpenModel | None = Non
     app.include_router(pages.router)
     app.include_router(play.router)
     app.mount("/static", StaticFiles(packages=[("spag.web", "static"), ("spag.display", "static")]), name="static")
-    for kind, answer in pages.ERRORS.items():
-        app.add_exception_handler(kind, answer)
+    for kind in (SpagError, HTTPException, RequestValidationError):
+        app.add_exception_handler(kind, pages.on_error)
     app.add_middleware(Guard, access=access)
     return app
 

@@ -113,11 +113,6 @@ class GameIndex:
             self._forget(name)
         return any(self._follow(name, path) for name, path in sources.items())
 
-    def sync_all(self) -> None:
-        """Take in everything there is."""
-        while self.sync():
-            pass
-
     def episode(self, source: str, number: int) -> Episode | None:
         """Return a game in full, from its file, or ``None`` when there is none such. Raises ``DataError`` when the file changed."""
         follower = self._followers.get(source)

@@ -1,10 +1,11 @@
 """Games between a visitor and a model or a bot. Rules, prompts and verdicts are those of self-play; nothing is written to disk.
 
-A visitor's games belong to a session: an unguessable name in a cookie, kept in memory, limited in number. Everything here runs in
+A visitor's games belong to a session: an unguessable name in a cookie, kept in memory, limited in number and age. Everything here runs in
 the server's event loop, one call at a time, so a game needs no lock. The visitor sees a game in progress through ``observe`` alone.
 """
 
 import secrets
+import time
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 
@@ -18,6 +19,7 @@ from spag.web.models import REPLY_LIMIT_S, ModelPool, Reply
 LONGEST_UTTERANCE = 2000
 MOST_SESSIONS = 256
 MOST_GAMES = 20  # a session
+SESSION_S = 12 * 3600.0  # without a visit
 
 
 @dataclass(slots=True)
@@ -142,25 +144,32 @@ def draw_task(game: Game) -> Task:
 
 
 class Sessions:
-    """Visitors' games by session and id, the least recently used session first; sessions above ``most`` are dropped."""
+    """Visitors' games by session and id, the least recently used session first; old sessions and those above ``most`` are dropped."""
 
-    def __init__(self, most: int = MOST_SESSIONS) -> None:
-        self._most = most
-        self._sessions: OrderedDict[str, Session] = OrderedDict()
+    def __init__(self, most: int = MOST_SESSIONS, lifetime_s: float = SESSION_S) -> None:
+        self._most, self._lifetime_s = most, lifetime_s
+        self._sessions: OrderedDict[str, tuple[float, Session]] = OrderedDict()  # with when it was last used
 
     def find(self, name: str) -> Session | None:
         """Return the games of a session, oldest first."""
+        now = time.monotonic()
+        while self._sessions and next(iter(self._sessions.values()))[0] < now - self._lifetime_s:
+            self._sessions.popitem(last=False)
         if name not in self._sessions:
             return None
-        self._sessions.move_to_end(name)
-        return self._sessions[name]
+        _, session = self._sessions.pop(name)
+        self._sessions[name] = now, session
+        return session
 
     def add(self, name: str, match: Match) -> str:
         """Keep a game in its session, a new one where ``name`` names none; return the session's name."""
-        name = name if name in self._sessions else secrets.token_urlsafe(24)
-        session = self._sessions.setdefault(name, OrderedDict())
+        session = self.find(name)
+        if session is None:
+            name, session = secrets.token_urlsafe(24), OrderedDict()
+            self._sessions[name] = time.monotonic(), session
         session[match.id] = match
-        for kept, most in ((session, MOST_GAMES), (self._sessions, self._most)):
-            if len(kept) > most:
-                kept.popitem(last=False)
+        while len(session) > MOST_GAMES:
+            session.popitem(last=False)
+        while len(self._sessions) > self._most:
+            self._sessions.popitem(last=False)
         return name

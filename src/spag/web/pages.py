@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -120,7 +120,7 @@ def overview(request: Request, site: TheSite, seen: str = "") -> Response:
         config=run.config,
         stages=stages,
         counts=queries.outcome_counts(site.index),
-        curves={name: _curve(rows) for name, rows in steps.items() if rows},
+        curves={name: {"losses": _losses(rows), "last": rows[-1]} for name, rows in steps.items() if rows},
         arena=part(lambda: run.arena),
         latest=queries.latest_games(site.index, LATEST),
         faults=faults,
@@ -131,9 +131,8 @@ def overview(request: Request, site: TheSite, seen: str = "") -> Response:
     return site.page(request, "overview.html", body=body, seen=shown)
 
 
-def _curve(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    losses = [float(row["loss"]) for row in rows if row.get("loss") is not None]
-    return {"losses": [loss for loss in losses if math.isfinite(loss)], "last": rows[-1]}
+def _losses(rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    return [loss for row in rows if (loss := row.get("loss")) is not None and math.isfinite(loss)]
 
 
 @router.get("/games")
@@ -215,7 +214,8 @@ async def login(request: Request, site: TheSite) -> Response:
     return answer
 
 
-async def _on_error(request: Request, error: Exception) -> Response:
+async def on_error(request: Request, error: Exception) -> Response:
+    """Answer a ``SpagError``, an ``HTTPException`` or a ``RequestValidationError``."""
     status, message = 409, str(error)
     if isinstance(error, HTTPException):
         status, message = error.status_code, str(error.detail)
@@ -224,9 +224,3 @@ async def _on_error(request: Request, error: Exception) -> Response:
         status, message = 422, f"{first['loc'][-1]}: {str(first['msg']).lower()}"
     title = "Not found" if status == 404 else "That did not work"
     return site_of(request).page(request, "_error.html" if is_swap(request) else "error.html", status, title=title, message=message)
-
-
-ERRORS: Mapping[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = dict.fromkeys(
-    (SpagError, HTTPException, RequestValidationError), _on_error
-)
-"""What answers each kind of error."""

@@ -110,11 +110,8 @@ def outcome_counts(index: GameIndex) -> dict[str, dict[str, int]]:
 
 def choices(index: GameIndex) -> dict[str, list[str]]:
     """Return the values that the filters ``source``, ``first`` and ``second`` can take."""
-    found = {"source": [name for (name,) in index.query("SELECT source FROM games GROUP BY source ORDER BY min(id)")]}
-    for column in ("first", "second"):
-        rows = index.query(f"SELECT DISTINCT {column} FROM games WHERE {column} != '' ORDER BY {column} LIMIT 100")
-        found[column] = [name for (name,) in rows]
-    return found
+    sql = "SELECT {0} FROM games WHERE {0} != '' GROUP BY {0} ORDER BY min(id) LIMIT 100"
+    return {column: [name for (name,) in index.query(sql.format(column))] for column in ("source", "first", "second")}
 
 
 def latest_games(index: GameIndex, count: int) -> list[Row]:
