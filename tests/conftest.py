@@ -21,13 +21,17 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 HEAVY = ("cluster", "vllm", "browser", "model")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start the tests that need a cluster, vLLM, a browser or a language model first, and keep them on one worker, one after another."""
+def is_heavy(item: pytest.Item) -> bool:
+    """Whether a test needs a cluster, vLLM, a browser or a language model."""
+    return any(item.get_closest_marker(name) for name in HEAVY)
 
-    def is_heavy(item: pytest.Item) -> bool:
-        return any(item.get_closest_marker(name) for name in HEAVY)
 
-    for item in filter(is_heavy, items):
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Keep heavy tests on one worker, one after another: two at once would take all cores from each other."""
+    if is_heavy(item):
         item.add_marker(pytest.mark.xdist_group("heavy"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start heavy tests first, so that they are not what the last minutes wait for."""
     items.sort(key=lambda item: not is_heavy(item))
