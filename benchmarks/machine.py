@@ -14,6 +14,10 @@ _SLOWER = {"pcie", "laptop", "ti", "d", "nvl"}
 """Words in the name of a GPU that is not what its namesake's datasheet says."""
 
 
+_PCIE = 32e9
+"""Bytes a second of PCIe 4.0 x16, by which cards without NVLink are known."""
+
+
 @cache
 def hardware() -> dict[str, str | int]:
     machine = look_around()
@@ -55,7 +59,7 @@ def datasheet(name: str, memory: float) -> GPU | None:
     words = set(re.split(r"[\W_]+", name.lower()))
     for gpu in GPUS:
         kind = gpu.name.lower().removesuffix(f"-{gpu.memory / GIB:.0f}")
-        slower = _SLOWER - {"pcie"} if "PCIe" in gpu.source else _SLOWER
+        slower = _SLOWER - {"pcie"} if gpu.link <= _PCIE else _SLOWER
         if words.issuperset(kind.split("-")) and words.isdisjoint(slower) and abs(memory / gpu.memory - 1) < 0.1:
             return gpu
     return None

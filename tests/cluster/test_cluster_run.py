@@ -1,9 +1,10 @@
 """A run on the cluster: a node dies in play and a process in training, and games and weights are those of a quiet run on one machine."""
 
+import json
 import os
+import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,12 @@ import pytest
 import torch
 from ray.cluster_utils import Cluster
 from safetensors.torch import load_file
-from watching import a_trainer, games_in, kill_in_play, wait_for_lines
+from watching import a_trainer, games_in, kill_in_play, wait_for_lines, wait_until
+
+import forked
+from spag.config.files import load_config
+from spag.core.progress import SilentReporter
+from spag.runs.offline import run
 
 CONFIG = """
 iterations: 1
@@ -23,8 +29,7 @@ engine: {concurrency: 2}
 imitation:
   max_episodes: 4
   training: &training
-    {learning_rate: 1.0e-3, global_batch_size: 16, micro_batch_size: 4, max_length: 256, gradient_checkpointing: false, save_steps: 4,
-     processes: 2}
+    {learning_rate: 1.0e-3, global_batch_size: 16, micro_batch_size: 4, max_length: 256, gradient_checkpointing: false, save_steps: 4}
 selfplay:
   tasks: 48
   sampling: {max_new_tokens: 16}
@@ -51,12 +56,24 @@ def said_by(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.stderr")
 
 
-def run_till_trained(config: Path, folder: Path, *more: str) -> None:
-    """Wait for the end of the iteration, and leave the arena out."""
-    with running(config, folder, *more) as process:
-        while '"iteration-1/train"' not in ((folder / "log.jsonl").read_text() if (folder / "log.jsonl").exists() else ""):
-            assert process.poll() is None
-            time.sleep(0.1)
+def is_trained(folder: Path) -> bool:
+    log = folder / "log.jsonl"
+    return log.exists() and '"iteration-1/train"' in log.read_text()
+
+
+def run_alone(config: Path, folder: Path) -> None:
+    """Run on one machine to the end of the iteration, and leave the arena out."""
+    process = forked.start(run, load_config(str(config)), folder, SilentReporter())
+    wait_until(lambda: is_trained(folder) or not process.is_alive())
+    process.kill()
+
+
+def begin_alike(alone: Path, folder: Path) -> None:
+    """Make ``folder`` what ``alone`` was after imitation."""
+    shutil.copytree(alone / "imitation", folder / "imitation")
+    manifest = json.loads((alone / "manifest.json").read_text())
+    manifest["stages"] = {name: stage for name, stage in manifest["stages"].items() if name.startswith("imitation/")}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
 @pytest.mark.cluster
@@ -64,9 +81,11 @@ def run_till_trained(config: Path, folder: Path, *more: str) -> None:
 def test_a_run_survives_a_node_and_a_process(cluster: Cluster, doomed: Any, model_folder: Path, tmp_path: Path) -> None:
     config, folder, alone = tmp_path / "config.yaml", tmp_path / "cluster", tmp_path / "alone"
     config.write_text(CONFIG.replace("MODEL", str(model_folder)))
-    run_till_trained(config, alone)
+    run_alone(config, alone)
+    begin_alike(alone, folder)
+    there = ("--ray", cluster.address, "--set", "offline_rl.processes=2")
 
-    with running(config, folder, "--ray", cluster.address) as process:
+    with running(config, folder, *there) as process:
         kill_in_play(cluster, doomed, 300.0)
         wait_for_lines(folder / "iteration-1" / "metrics.jsonl", 5)
         a_trainer().kill()
@@ -76,9 +95,10 @@ def test_a_run_survives_a_node_and_a_process(cluster: Cluster, doomed: Any, mode
     assert said.splitlines()[-1].startswith("error: ")
     assert said.splitlines()[-1].endswith("the same command resumes the training")
     cluster.wait_for_nodes()
-    run_till_trained(config, folder, "--ray", cluster.address)
+    with running(config, folder, *there) as process:
+        wait_until(lambda: is_trained(folder) or process.poll() is not None)
 
     assert games_in(folder / "iteration-1" / "episodes.jsonl") == games_in(alone / "iteration-1" / "episodes.jsonl")
-    ours, theirs = (load_file(run / "iteration-1" / "checkpoint" / "model.safetensors") for run in (folder, alone))
+    ours, theirs = (load_file(each / "iteration-1" / "checkpoint" / "model.safetensors") for each in (folder, alone))
     for name, weights in theirs.items():
         torch.testing.assert_close(ours[name], weights, rtol=0, atol=1e-5)
