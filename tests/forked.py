@@ -17,6 +17,7 @@ import transformers.models.llama.modeling_llama
 import transformers.trainer  # noqa: F401
 
 import spag.training.worker  # noqa: F401
+from spag.cli import main
 
 _SERVER = multiprocessing.get_context("forkserver")
 gc.freeze()  # in the server; a collection in a fork would copy every page
@@ -50,3 +51,8 @@ def _work(target: Callable[..., Any], arguments: tuple[Any, ...], environment: d
     os.environ |= environment
     torch.set_num_threads(1)
     target(*arguments)
+
+
+def run_command(*arguments: str) -> None:
+    """Do what the command ``spag`` does, as a target of ``start``."""
+    main(arguments)

@@ -2,14 +2,14 @@
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 
+import forked
 from scripted_run import WORDS
 from spag.core.episodes import Episode, TrainingSample, read_episodes
 
@@ -21,10 +21,9 @@ SETTINGS = (
 )  # fmt: skip
 
 
-def play(words: Path, output: Path) -> subprocess.Popen[bytes]:
+def play(words: Path, output: Path) -> BaseProcess:
     chosen = [part for setting in SETTINGS for part in ("--set", setting)]
-    command = [sys.executable, "-m", "spag", "play", MODEL, "--words", str(words), *chosen, "--output", str(output)]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    return forked.start(forked.run_command, "play", MODEL, "--words", str(words), *chosen, "--output", str(output))
 
 
 def by_id(path: Path) -> dict[str, Episode]:
@@ -57,17 +56,17 @@ def test_the_gguf_becomes_a_plain_folder() -> None:
 def test_play_killed_in_the_middle_ends_as_if_undisturbed(tmp_path: Path) -> None:
     words = tmp_path / "words.txt"
     words.write_text("".join(f"{word}\n" for word in WORDS))
-    assert play(words, tmp_path / "whole.jsonl").wait() == 0
+    assert forked.end(play(words, tmp_path / "whole.jsonl")) == 0
     killed = tmp_path / "killed.jsonl"
     process = play(words, killed)
     deadline = time.monotonic() + 300
     while time.monotonic() < deadline and (not killed.exists() or killed.read_bytes().count(b"\n") < 3):
         time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
+    assert forked.end(process) == -signal.SIGKILL
     before = by_id(killed)
     assert 3 <= len(before) < 12
-    assert play(words, killed).wait() == 0
+    assert forked.end(play(words, killed)) == 0
     resumed, whole = by_id(killed), by_id(tmp_path / "whole.jsonl")
     assert without_logprobs(resumed) == without_logprobs(whole)  # every word, token, outcome and seed
     assert logprobs_of(resumed) == pytest.approx(logprobs_of(whole), abs=1e-3)  # the last digits depend on what shared the batch

@@ -21,7 +21,7 @@ from spag.models.tokens import PromptStyle, encode_prompt
 EngineFactory = Callable[[int], Engine]
 """Concurrency -> a fresh engine. The tests close it; the fixture cleans up what lies behind it."""
 
-ENGINES = ["scripted", "openai", "transformers", "vllm"]
+ENGINES = ["scripted", "openai", "transformers", pytest.param("vllm", marks=pytest.mark.vllm)]
 
 
 def babble(prompt: str, seed: int, temperature: float) -> str:

@@ -20,6 +20,7 @@ from spag.engines.vllm.worker import WorkerOutput
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.tokens import PromptStyle, encode_prompt
 
+pytestmark = pytest.mark.vllm
 GREEDY = Sampling(temperature=0.0, max_new_tokens=12)
 PROMPTS = ["Describe an apple.", "Describe an apple. It is", "a", "The attacker spoke first. " * 8, "Ünïcode ☃ and\nlines"]
 
