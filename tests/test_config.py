@@ -107,6 +107,9 @@ def test_an_option_under_both_names_has_the_value_of_todays() -> None:
 def test_another_game_brings_its_own_settings() -> None:
     config = load_config("demo", ["game.name=kuhn_poker"])
     assert config.game.build().name == "kuhn_poker"
+    hands = load_config("demo", ["game.hands=12", "game.name=kuhn_poker"])
+    assert hands == load_config("demo", ["game.name=kuhn_poker", "game.hands=12"])  # in whatever order
+    assert hands.game.model_extra == {"hands": 12}
     assert load_config("demo", ["game.name=adversarial_taboo"]) == load_config("demo")  # the same game keeps those of the preset
 
 

@@ -23,7 +23,7 @@ import pytest
 import yaml
 
 from spag.cli import main
-from spag.config.files import load_config
+from spag.cli.options import read_config
 from spag.config.schema import RunConfig
 
 ROOT = Path(__file__).parent.parent
@@ -50,10 +50,11 @@ def parsed(words: list[str]) -> dict[str, Any]:
     while isinstance(command, click.Group):
         name, command = rest[0], command.commands[rest[0]]
         rest = rest[1:]
-    values = dict(command.make_context(name, rest).params)
+    context = command.make_context(name, rest)
+    values = dict(context.params)
     if config := values.get("config_name"):
-        short = {"cluster.address": values.get("cluster"), "game.words": values.get("words_source")}
-        values["config"] = load_config(config, [*values["overrides"], *(f"{key}={value}" for key, value in short.items() if value)])
+        with context:
+            values["config"] = read_config(config)
     return values
 
 

@@ -56,7 +56,7 @@ def parse_config(text: str, label: str, overrides: Sequence[str] = ()) -> RunCon
     if not isinstance(data, dict):
         raise ConfigError(f"{label}: expected a mapping of options, got {type(data).__name__}")
     _rename(data)
-    for override in overrides:
+    for override in sorted(overrides, key=lambda text: not text.startswith("game.name=")):  # another game brings other settings
         _apply_override(data, override)
     try:
         return RunConfig.model_validate(data)
