@@ -63,7 +63,7 @@ def test_the_games_are_those_of_one_machine(cluster: Cluster, alone: dict[str, E
 def test_a_bot_plays_another_game_on_the_cluster(cluster: Cluster, tmp_path: Path) -> None:
     alone, together = tmp_path / "alone.jsonl", tmp_path / "together.jsonl"
     command = ["play", "bot:random", "bot:equilibrium", "--game", "kuhn_poker", "--count", "12"]
-    for path, more in ((alone, []), (together, ["--ray", cluster.address])):
+    for path, more in ((alone, []), (together, ["--ray", cluster.address, "--set", "cluster.workers=1"])):
         result = CliRunner().invoke(main, [*command, "--output", str(path), *more])
         assert result.exit_code == 0, result.output
     assert len(games_in(alone)) == 12
