@@ -45,7 +45,7 @@ class AdversarialTaboo(TextGame):
     name: ClassVar[str] = "adversarial_taboo"
     title: ClassVar[str] = "Adversarial Taboo"
     summary: ClassVar[str] = "the attacker makes the defender say a secret word; the defender may guess it once"
-    roles: ClassVar[tuple[str, ...]] = tuple(Role)
+    roles: ClassVar[tuple[str, ...]] = tuple(str(role) for role in Role)
     role_help: ClassVar[Mapping[str, str]] = {
         Role.ATTACKER: "You know a word. Talk so that the other player says it without noticing. Never say it yourself.",
         Role.DEFENDER: "The other player knows a word and tries to make you say it. Find it out and announce: I know the word! It is …",
