@@ -48,5 +48,5 @@ def test_any_players_meet_and_a_new_one_joins(model_folder: Path, adapter: Path,
         (name, 2) for name in ("openai:talker", "base", "tuned") for _ in range(2)
     ]
     assert len(results["paired"]) == 9
-    for title in ("As attacker", "Wins in both roles", "Elo rating", "On the same tasks"):
+    for title in ("As attacker", "Wins in both roles", "Elo rating", "on the same tasks"):
         assert title in text

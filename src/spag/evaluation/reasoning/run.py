@@ -167,7 +167,7 @@ def _results(models: Mapping[str, _Model], tasks: Sequence[LoadedTask], manifest
     return {
         "schema_version": 1,
         "reference": next(iter(models)),
-        "settings": {**asdict(settings), "tasks": settings.names, "task_path": settings.task_path and str(settings.task_path)},
+        "settings": {**asdict(settings), "tasks": [*settings.names], "task_path": settings.task_path and str(settings.task_path)},
         "errors": "se: standard error over items; low, high: 95 % bootstrap interval; p: exact test of better against worse items",
         "tasks": {task.name: {"label": task.label, "metric": task.metric, "shots": task.shots, "digest": task.digest} for task in tasks},
         "models": figures,
