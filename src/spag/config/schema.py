@@ -20,7 +20,7 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 FREE_TO_CHANGE = frozenset(
     {"micro_batch_size", "gradient_checkpointing", "save_steps", "log_steps", "report_to", "processes", "parallel", "offload"}
 )
-"""Settings of a training that do not change what is computed, so that it may be resumed with other values of them."""
+"""Training settings that do not change what is computed: a run may resume with other values of them."""
 
 
 class Section(BaseModel):

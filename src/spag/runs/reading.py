@@ -137,7 +137,7 @@ class RunFolder:
         return found
 
     def metrics(self, name: str, last_bytes: int | None = None) -> list[Json]:
-        """Return the logged steps of a training, oldest first; of a long file those in its last bytes."""
+        """Return the logged training steps, oldest first; of a long file those in its last bytes."""
         path = self.folder / name / "metrics.jsonl"
         return [_checked(path, "a row", row, step=int) for row in _rows(path, last_bytes)]
 

@@ -43,7 +43,7 @@ def open_state(state: Path, belongs_to: str) -> Path | None:
     label = state / "fingerprint"
     if state.is_dir() and not (label.is_file() and label.read_text(encoding="utf-8") == belongs_to):
         if any(state.iterdir()):
-            logger.warning("%s belongs to a training with other samples or settings; starting over", state)
+            logger.warning("%s is of other samples or settings; training starts over", state)
         discard_state(state)
     write_atomically(label, belongs_to)
     complete = [folder for folder in state.glob(f"{_PREFIX}*") if (folder / _MARKER).is_file()]

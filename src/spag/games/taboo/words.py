@@ -1,6 +1,6 @@
 """Target words: what is one, which split it belongs to, and the lists of them: the shipped one, the frequency list, or a file.
 
-A word's split depends on nothing but its lemma, so that it is the same in every run and file, and forms of one word never straddle it.
+A word's split depends on nothing but its lemma, so it is the same in every run and file, and forms of one word share it.
 The held-out tenth is this project's addition to the paper.
 
 The paper draws 50,000 words from CoCA's frequency list, which cannot be shipped. ``common_words`` makes a like list from the package
