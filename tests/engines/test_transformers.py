@@ -149,6 +149,7 @@ def noise(rows: int, tokens: int) -> torch.Tensor:
     return random_bits([torch.Generator().manual_seed(row) for row in range(rows)], tokens, torch.device("cpu"))
 
 
+@pytest.mark.slow
 def test_draws_follow_the_distribution_and_the_filters() -> None:
     logits, draws = torch.tensor([[2.0, 1.0, 0.0, -1.0]]), 400_000
     bits = noise(1, 4 * draws).view(draws, 4)

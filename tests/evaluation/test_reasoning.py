@@ -83,6 +83,7 @@ def test_figures_are_those_of_lm_eval(tiny: ModelConfig, tmp_path: Path, monkeyp
     assert ours["versions"].keys() == {"torch", "transformers", "spag", "lm_eval", "datasets"}
 
 
+@pytest.mark.slow
 def test_a_model_equals_itself_and_a_group_weighs_items(tiny: ModelConfig, tmp_path: Path) -> None:
     settings = ReasoningSettings(("spag_local", "spag_counting"), task_path=TASKS, limit=6)
     results = evaluate_reasoning({"one": tiny, "two": tiny}, settings, tmp_path, SilentReporter())

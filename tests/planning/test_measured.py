@@ -12,6 +12,7 @@ from spag.planning.memory import Memory, training_memory
 from spag.planning.specs import ModelShape, shape_of
 from tiny_model import make_model
 
+pytestmark = pytest.mark.slow
 TOLERANCE = 0.15
 
 

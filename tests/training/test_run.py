@@ -26,6 +26,7 @@ from spag.training.failures import clear_failures
 from spag.training.losses import imitation_loss, offline_rl_loss
 from spag.training.policy import Capabilities, completion_logprobs
 
+pytestmark = pytest.mark.slow
 Weights = dict[str, torch.Tensor]
 
 

@@ -74,6 +74,7 @@ def wide_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("wide") / "model", hidden_size=64, intermediate_size=128)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
 def test_qlora_trains_the_adapter_that_lora_trains_on_the_same_coarse_weights(wide_folder: Path, tmp_path: Path) -> None:
     from bitsandbytes.nn import Params4bit
