@@ -13,7 +13,7 @@ from spag.algorithms.spag import RewardStats
 from spag.cli.console import new_table
 from spag.core.episodes import Episode
 from spag.core.types import Result
-from spag.display.figures import health_rows, is_contest
+from spag.display.figures import health_rows, is_contest, signed
 from spag.engines.bot import BOT_PREFIX
 from spag.engines.pricing import Price
 from spag.evaluation.results import load_results
@@ -55,7 +55,7 @@ def print_arena(path: Path) -> None:
     _print_matrix(game, results["matrix"])
     if is_contest(game):
         _print_table("Wins in both roles", pair_table(results))
-        ratings = [(row["name"], f"{row['points']:.0f} ({row['low']:+.0f} to {row['high']:+.0f})") for row in results["ratings"]]
+        ratings = [(row["name"], _points(row)) for row in results["ratings"]]
         _print_rows("Elo rating (95 % interval)", ("player", "points over the first"), ratings)
     if results["paired"]:
         title = f"{results['ratings'][-1]['name']} on the same tasks, against the same opponents"
@@ -64,6 +64,11 @@ def print_arena(path: Path) -> None:
     names = list(dict.fromkeys(name for figures in yardsticks.values() for name in figures))
     exact = [(player, *(f"{figures[name]:.3f}" if name in figures else "-" for name in names)) for player, figures in yardsticks.items()]
     _print_rows("Exact figures of each model's policy", ("player", *(name.replace("_", " ") for name in names)), exact)
+
+
+def _points(rating: Mapping[str, Any]) -> str:
+    value, low, high = (signed(rating[key]) for key in ("points", "low", "high"))
+    return f"{value} ({low} to {high})" if low != high else value
 
 
 def print_reasoning(results: Mapping[str, Any]) -> None:
