@@ -55,7 +55,7 @@ def test_the_gguf_becomes_a_plain_folder() -> None:
 
 def test_play_killed_in_the_middle_ends_as_if_undisturbed(tmp_path: Path) -> None:
     words = tmp_path / "words.txt"
-    words.write_text("".join(f"{word}\n" for word in WORDS))
+    words.write_text("".join(f"{word}\n" for word in WORDS[:8]))
     assert forked.end(play(words, tmp_path / "whole.jsonl")) == 0
     killed = tmp_path / "killed.jsonl"
     process = play(words, killed)
@@ -65,7 +65,7 @@ def test_play_killed_in_the_middle_ends_as_if_undisturbed(tmp_path: Path) -> Non
     process.kill()
     assert forked.end(process) == -signal.SIGKILL
     before = by_id(killed)
-    assert 3 <= len(before) < 12
+    assert 3 <= len(before) < 8
     assert forked.end(play(words, killed)) == 0
     resumed, whole = by_id(killed), by_id(tmp_path / "whole.jsonl")
     assert without_logprobs(resumed) == without_logprobs(whole)  # every word, token, outcome and seed

@@ -18,8 +18,13 @@ from watching import a_trainer, games_in, kill_in_play, wait_for_lines, wait_unt
 
 import forked
 from spag.config.files import load_config
+from spag.config.schema import ClusterConfig, ModelConfig, OfflineRLConfig
+from spag.core.episodes import TrainingSample
+from spag.core.errors import ConfigError
 from spag.core.progress import SilentReporter
+from spag.core.store import write_rows
 from spag.runs.offline import run
+from spag.training.launch import train_on
 
 CONFIG = """
 iterations: 1
@@ -102,3 +107,15 @@ def test_a_run_survives_a_node_and_a_process(cluster: Cluster, doomed: Any, mode
     ours, theirs = (load_file(each / "iteration-1" / "checkpoint" / "model.safetensors") for each in (folder, alone))
     for name, weights in theirs.items():
         torch.testing.assert_close(ours[name], weights, rtol=0, atol=1e-5)
+
+
+@pytest.mark.cluster
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")  # Ray of itself
+def test_an_error_in_a_process_is_the_error_of_the_call(cluster: Cluster, model_folder: Path, tmp_path: Path) -> None:
+    samples = tmp_path / "samples.jsonl"
+    write_rows(samples, [TrainingSample(prompt="p", completion="c", reward=1.0)] * 8)
+    model = ModelConfig(name=str(model_folder), dtype="float32", device="cpu")
+    training = OfflineRLConfig(processes=2, global_batch_size=8, micro_batch_size=8)
+    there, where = ClusterConfig(address=cluster.address), {"start_from": model.name, "output": tmp_path / "run", "title": "test"}
+    with pytest.raises(ConfigError, match=r"^global_batch_size=8 is not a multiple of micro_batch_size=8 times 2 processes$"):
+        train_on(samples, model, training, seed=3, reporter=SilentReporter(), cluster=there, **where)

@@ -1,4 +1,4 @@
-"""Trainings in two processes on the CPU, against the same trainings in one: FSDP2, ZeRO-3, the launcher, Ray Train."""
+"""Trainings in two processes on the CPU, against the same trainings in one: FSDP2, ZeRO-3, the launcher. Ray Train: ``tests/cluster``."""
 
 import importlib.util
 import json
@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from tiny import MODEL, make_samples, settings, train_tiny
 from together import run
 
-from spag.config.schema import ClusterConfig, LoraConfig, OfflineRLConfig
+from spag.config.schema import LoraConfig, OfflineRLConfig
 from spag.core.errors import ConfigError, RunError
 from spag.core.progress import SilentReporter
 from spag.core.store import write_rows
@@ -176,10 +176,10 @@ if os.environ.get("RANK") == "1":
 """
 
 
-def launch(model: Path, folder: Path, name: str, chosen: OfflineRLConfig, **more: Any) -> dict[str, Any]:
+def launch(model: Path, folder: Path, name: str, chosen: OfflineRLConfig) -> dict[str, Any]:
     samples = folder / "samples.jsonl"
     write_rows(samples, make_samples(41))
-    arguments = {"start_from": str(model), "output": folder / name, "seed": 3, "reporter": SilentReporter(), "title": "test", **more}
+    arguments = {"start_from": str(model), "output": folder / name, "seed": 3, "reporter": SilentReporter(), "title": "test"}
     return train_on(samples, MODEL, chosen, **arguments)
 
 
@@ -219,19 +219,3 @@ def test_a_killed_process_ends_the_job_in_one_line_and_the_same_call_resumes(
 def test_an_error_in_a_process_is_the_error_of_the_call(model_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^global_batch_size=8 is not a multiple of micro_batch_size=8 times 2 processes$"):
         launch(model_folder, tmp_path, "run", settings(processes=2, micro_batch_size=8))
-
-
-@pytest.mark.cluster
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray of itself
-@pytest.mark.usefixtures("children")
-def test_ray_train_gives_the_weights_of_one_process(model_folder: Path, alone: Path, tmp_path: Path) -> None:
-    ray = pytest.importorskip("ray")
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-    try:
-        cluster = ClusterConfig(address="local")
-        launch(model_folder, tmp_path, "run", uneven(processes=2), cluster=cluster)
-        assert_same(alone / "uneven", tmp_path / "run")
-        with pytest.raises(ConfigError, match=r"^global_batch_size=8 is not a multiple"):
-            launch(model_folder, tmp_path, "other", settings(processes=2, micro_batch_size=8), cluster=cluster)
-    finally:
-        ray.shutdown()
