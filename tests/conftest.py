@@ -24,7 +24,7 @@ HEAVY = (
     "tests/cluster/",
     "tests/engines/test_conformance.py",
     "tests/engines/test_vllm.py",
-    "tests/evaluation/test_reasoning.py",
+    "tests/evaluation/test_reasoning",
     "tests/planning/test_measured.py",
     "tests/test_embedded_model.py",
     "tests/training/test_parallel.py",
@@ -34,10 +34,10 @@ HEAVY = (
 
 
 class OneWorkerForHeavy(LoadScopeScheduling):
-    """Gives all heavy tests to one worker, and the others one by one to whichever is free."""
+    """Gives all heavy tests to one worker, and the others file by file to whichever is free, so that files share what they set up."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "heavy" if nodeid.startswith(HEAVY) else nodeid
+        return "heavy" if nodeid.startswith(HEAVY) else nodeid.partition("::")[0]
 
 
 @pytest.hookimpl(optionalhook=True)

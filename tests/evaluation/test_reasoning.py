@@ -22,7 +22,7 @@ from spag.evaluation.reasoning.tasks import ReasoningSettings
 from tiny_model import make_model
 
 TASKS = Path(__file__).parent / "tasks"
-pytestmark = pytest.mark.xdist_group("lm_eval")  # one process imports it, and reads its task files once
+pytestmark = pytest.mark.slow  # lm_eval alone takes six seconds to import
 BOTH = ReasoningSettings(("spag_common_sense", "spag_counting"), task_path=TASKS, limit=8)
 
 
@@ -83,7 +83,6 @@ def test_figures_are_those_of_lm_eval(tiny: ModelConfig, tmp_path: Path, monkeyp
     assert ours["versions"].keys() == {"torch", "transformers", "spag", "lm_eval", "datasets"}
 
 
-@pytest.mark.slow
 def test_a_model_equals_itself_and_a_group_weighs_items(tiny: ModelConfig, tmp_path: Path) -> None:
     settings = ReasoningSettings(("spag_local", "spag_counting"), task_path=TASKS, limit=6)
     results = evaluate_reasoning({"one": tiny, "two": tiny}, settings, tmp_path, SilentReporter())

@@ -18,7 +18,7 @@ from spag.evaluation.reasoning.tasks import PAPER_TASKS, ReasoningSettings, load
 from tiny_model import make_model
 
 TASKS = Path(__file__).parent / "tasks"
-pytestmark = pytest.mark.xdist_group("lm_eval")  # one process imports it, and reads its task files once
+pytestmark = pytest.mark.slow  # lm_eval alone takes six seconds to import
 
 
 @pytest.fixture(autouse=True)
