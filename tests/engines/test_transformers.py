@@ -1,5 +1,6 @@
 """The transformers engine against plain ``generate`` and against itself without its cache. Real loading, a tiny random model, float32."""
 
+import math
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from spag.core.errors import ModelError
+from spag.core.errors import EngineError, ModelError
 from spag.engines.base import Completion, FinishReason, Request, Sampling
 from spag.engines.transformers.engine import TransformersEngine
 from spag.engines.transformers.sampler import random_bits, sample_tokens
@@ -75,6 +76,57 @@ def test_sampled_text_depends_on_the_requests_seed_alone(loaded: tuple) -> None:
     together = finish(TransformersEngine(model, tokenizer, concurrency=7), shuffled)
     assert {i: c.token_ids for i, c in alone.items()} == {i: c.token_ids for i, c in together.items()}
     assert len({c.token_ids for i, c in alone.items() if int(i) % 6 == 0}) == 3  # same prompt, other seed
+
+
+def test_requests_at_the_same_tokens_share_a_forward_pass(loaded: tuple) -> None:
+    model, tokenizer = loaded
+    rows: list[int] = []
+    hook = model.register_forward_pre_hook(lambda _, args, kwargs: rows.append(kwargs["input_ids"].shape[0]), with_kwargs=True)
+    requests = [Request(f"{i}", PROMPTS[0], Sampling(0.3, max_new_tokens=3), seed=i) for i in range(40)]
+    done = finish(TransformersEngine(model, tokenizer, concurrency=4), requests)
+    fed = sum(rows)
+    apart = finish(TransformersEngine(model, tokenizer, concurrency=4, reuse=False), requests)
+    hook.remove()
+    assert {i: c.token_ids for i, c in done.items()} == {i: c.token_ids for i, c in apart.items()}
+    # a pass for the prompt, and one for each different continuation that another token follows
+    assert fed == len({(c.token_ids or ())[:length] for c in done.values() for length in range(3)}) < 120
+
+
+def test_new_weights_drop_what_was_cached(loaded: tuple) -> None:
+    """An engine with changed weights says what a fresh engine with these weights says, and the old ones bring the old tokens back."""
+    model, tokenizer = loaded
+    old = {name: weight.clone() for name, weight in model.named_parameters()}
+    new = {name: weight + 0.05 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)) for name, weight in old.items()}
+    engine = TransformersEngine(model, tokenizer, concurrency=4)
+
+    def tokens() -> dict[str, tuple[int, ...] | None]:
+        for request in ask(PROMPTS):
+            engine.submit(request)
+        done: dict[str, Completion] = {}
+        while completions := engine.poll():
+            done |= {completion.id: completion for completion in completions}
+        return {name: completion.token_ids for name, completion in done.items()}
+
+    before = tokens()
+    engine.update_weights(new)
+    changed = tokens()
+    assert changed == {name: c.token_ids for name, c in finish(TransformersEngine(model, tokenizer, reuse=False), ask(PROMPTS)).items()}
+    assert changed != before
+    engine.update_weights(old)
+    assert tokens() == before
+
+
+def test_weights_that_do_not_fit_are_refused(loaded: tuple) -> None:
+    model, tokenizer = loaded
+    engine = TransformersEngine(model, tokenizer)
+    with pytest.raises(EngineError, match=r"model\.nothing: no such weight"):
+        engine.update_weights({"model.nothing": torch.zeros(1)})
+    with pytest.raises(EngineError, match=r"lm_head\.weight|embed_tokens"):
+        engine.update_weights({next(name for name, _ in model.named_parameters()): torch.zeros(1)})
+    engine.submit(ask(["hello"])[0])
+    with pytest.raises(EngineError, match="between requests"):
+        engine.update_weights({})
+    engine.close()
 
 
 def test_growing_conversations_reuse_their_slot_and_stay_exact(loaded: tuple) -> None:
@@ -155,8 +207,13 @@ def test_draws_follow_the_distribution_and_the_filters() -> None:
     bits = noise(1, 4 * draws).view(draws, 4)
 
     def shares(sampling: Sampling, banned: tuple[int, ...] = ()) -> list[float]:
-        tokens, _ = sample_tokens(logits.expand(draws, 4), [sampling] * draws, bits, dict.fromkeys(range(draws if banned else 0), banned))
-        return (torch.bincount(tokens, minlength=4) / draws).tolist()
+        forbidden = dict.fromkeys(range(draws if banned else 0), banned)
+        draw = sample_tokens(logits.expand(draws, 4), [sampling] * draws, bits, forbidden)
+        found = (torch.bincount(draw.tokens, minlength=4) / draws).tolist()
+        # each token's log-probability is that of the distribution that it was drawn from
+        told = {token: math.exp(value) for token, value in zip(draw.tokens.tolist(), draw.sampling_logprobs.tolist(), strict=True)}
+        assert [told.get(token, 0.0) for token in range(4)] == pytest.approx(found, abs=0.002)
+        return found
 
     # softmax([2, 1, 0, -1]) = .644 .237 .087 .032; at temperature 2 softmax([1, .5, 0, -.5]) = .455 .276 .167 .102
     assert shares(Sampling(1.0)) == pytest.approx([0.644, 0.237, 0.087, 0.032], abs=0.002)
@@ -166,7 +223,7 @@ def test_draws_follow_the_distribution_and_the_filters() -> None:
     assert shares(Sampling(1.0, top_p=0.5)) == [1, 0, 0, 0]
     assert shares(Sampling(0.0)) == [1, 0, 0, 0]
     assert shares(Sampling(1.0), (0, 3)) == pytest.approx([0, 0.731, 0.269, 0], abs=0.002)
-    _, logprobs = sample_tokens(logits, [Sampling(2.0)], torch.tensor([[0, 0, 2**30, 0]], dtype=torch.int32), {0: (0, 3)})
+    logprobs = sample_tokens(logits, [Sampling(2.0)], torch.tensor([[0, 0, 2**30, 0]], dtype=torch.int32), {0: (0, 3)}).logprobs
     assert logprobs.item() == pytest.approx(-1.4402, abs=1e-4)  # log .237: raw, whatever the temperature or the ban
 
 
@@ -174,7 +231,7 @@ def test_rounding_changes_hardly_a_draw() -> None:
     logits = torch.randn(500, 5_000, generator=torch.Generator().manual_seed(1))
     wrong = logits + 1e-5 * torch.randn(500, 5_000, generator=torch.Generator().manual_seed(2))
     bits, sampling = noise(500, 5_000), [Sampling(1.2)] * 500
-    assert torch.equal(sample_tokens(logits, sampling, bits, {})[0], sample_tokens(wrong, sampling, bits, {})[0])
+    assert torch.equal(sample_tokens(logits, sampling, bits, {}).tokens, sample_tokens(wrong, sampling, bits, {}).tokens)
 
 
 @pytest.mark.parametrize("size", [1, 5, 8])

@@ -29,8 +29,9 @@ class Task:
 class Utterance:
     """One message of one player.
 
-    ``token_ids`` and ``logprobs`` (same length; natural log under the sampling policy's raw, temperature-1 distribution) are present
-    where the engine reports them. ``prompt_digest`` identifies the prompt that the utterance answered.
+    ``token_ids`` and ``logprobs`` (same length; natural log under the policy's raw, temperature-1 distribution) are present where the
+    engine reports them. ``sampling_logprobs`` are those under the distribution that the tokens were drawn from (temperature, filters and
+    banned tokens counted), where they differ. ``prompt_digest`` identifies the prompt that the utterance answered.
     """
 
     role: str
@@ -39,6 +40,7 @@ class Utterance:
     token_ids: tuple[int, ...] | None = None
     logprobs: tuple[float, ...] | None = None
     prompt_digest: str | None = None
+    sampling_logprobs: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

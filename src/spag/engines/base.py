@@ -4,11 +4,15 @@ An engine takes requests one at a time with ``submit`` and hands back whatever h
 many requests in flight as ``concurrency`` suggests; an engine must accept more and queue them.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from spag.core.types import Observation
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +57,9 @@ class Completion:
     """A finished request. ``text`` is stripped of surrounding whitespace.
 
     ``prompt_ids`` are the prompt's tokens as the model saw them, BOS and chat template included; ``token_ids`` the sampled tokens (with the
-    end-of-sequence token when one ended it), and ``logprobs`` their log-probabilities under the model's raw distribution (temperature 1, no
-    filter). All three are ``None`` where the engine cannot tell.
+    end-of-sequence token when one ended it), ``logprobs`` their log-probabilities under the model's raw distribution (temperature 1, no
+    filter), and ``sampling_logprobs`` those under the distribution that they were drawn from (temperature, filters and banned tokens
+    counted; 0 for greedy tokens). All of them are ``None`` where the engine cannot tell.
     """
 
     id: str
@@ -65,6 +70,7 @@ class Completion:
     prompt_ids: tuple[int, ...] | None = None
     token_ids: tuple[int, ...] | None = None
     logprobs: tuple[float, ...] | None = None
+    sampling_logprobs: tuple[float, ...] | None = None
 
 
 def text_before_stop(text: str, stop: tuple[str, ...]) -> str | None:
@@ -91,3 +97,14 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Free the model, connections and processes. Further calls are errors; closing twice is fine."""
+
+
+@runtime_checkable
+class UpdatableEngine(Engine, Protocol):
+    """An engine whose model can learn while it is open."""
+
+    def update_weights(self, weights: "Mapping[str, Tensor]") -> None:
+        """Replace weights, by the names that ``named_parameters`` of the loaded model has, and drop everything cached of the old ones.
+
+        Call it while nothing is in flight. Weights that are not named stay. Raises ``EngineError`` for names or shapes that do not fit.
+        """

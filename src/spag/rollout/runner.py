@@ -154,7 +154,8 @@ class Runner:
         self.stats.utterances += 1
         self.stats.empty += not completion.text
         reason, digest = str(completion.finish_reason), prompt_digest(running.prompt)
-        said = Utterance(role, completion.text, reason, completion.token_ids, completion.logprobs, digest)
+        drawn = completion.sampling_logprobs if completion.sampling_logprobs != completion.logprobs else None
+        said = Utterance(role, completion.text, reason, completion.token_ids, completion.logprobs, digest, drawn)
         running.state = self.game.apply(running.state, said)
         running.attempt = 0
         if self.game.to_move(running.state) is not None:

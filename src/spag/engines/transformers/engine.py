@@ -1,10 +1,14 @@
 """Generation with transformers: continuous batching over a slot cache (``slots.py``).
 
 Requests join and leave the running batch at any step. A request takes the free slot whose contents share its longest prefix, so a game's
-next turn prefills only what is new, and a new game copies the rules' keys and values from a neighbour. Works for models of full and
-sliding-window attention; others (state-space models, models with code of their own) are refused with a pointer to vLLM.
+next turn prefills only what is new, and a new game copies the rules' keys and values from a neighbour. Requests that stand at the same
+tokens share one forward pass (``_known``): in a small game most of them do, and a step of hundreds of hands costs as much as one of a
+dozen. Works for models of full and sliding-window attention; others (state-space models, models with code of their own) are refused with
+a pointer to vLLM.
 """
 
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -17,11 +21,13 @@ from spag.engines.transformers.slots import ATTENTION, SlotCache, attention_mask
 from spag.models.tokens import PromptStyle, encode_prompt, shared_length, stop_token_ids
 
 ALL_LAYERS = "all"
+KNOWN = 256
+"""Positions whose logits are kept: 50 MB with 50,000 tokens in float32."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Row:
-    """A request in progress. ``slot`` holds ``prompt`` and all of ``generated`` but its last token."""
+    """A request in progress. While it is active, ``slot`` holds ``prompt`` and all of ``generated`` but its last token."""
 
     request: Request
     prompt: list[int]
@@ -29,7 +35,12 @@ class _Row:
     slot: int = -1
     generated: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    sampling_logprobs: list[float] = field(default_factory=list)
     text: str = ""
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.prompt + self.generated
 
 
 class TransformersEngine:
@@ -56,6 +67,7 @@ class TransformersEngine:
         self._stop_ids = stop_token_ids(model.generation_config, tokenizer, style)
         self._queue: list[_Row] = []
         self._active: list[_Row] = []
+        self._known: OrderedDict[tuple[int, ...], torch.Tensor] = OrderedDict()
 
     def submit(self, request: Request) -> None:
         prompt = encode_prompt(self._tokenizer, request.prompt, self._style)
@@ -67,7 +79,7 @@ class TransformersEngine:
         try:
             with torch.inference_mode():
                 while not finished and (self._queue or self._active):
-                    finished = self._admit() or self._decode()
+                    finished = self._draw_known() or self._admit() or self._decode()
         except (torch.OutOfMemoryError, MemoryError) as error:
             raise EngineError(f"out of memory with {len(self._active)} utterances in flight; lower engine.concurrency") from error
         return finished
@@ -76,10 +88,32 @@ class TransformersEngine:
         """Return the text so far of a request in progress, else ``None``. May be called from another thread while ``poll`` runs."""
         return next((row.text for row in list(self._active) if row.request.id == request_id), None)
 
+    def update_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        own = dict(self._model.named_parameters())
+        unknown = [name for name, value in weights.items() if name not in own or own[name].shape != value.shape]
+        if unknown or self._queue or self._active:
+            raise EngineError(f"{unknown[0]}: no such weight of that shape" if unknown else "weights change only between requests")
+        with torch.no_grad():
+            for name, value in weights.items():
+                own[name].copy_(value)
+        self._cache.tokens = [[] for _ in self._cache.tokens]
+        self._known.clear()
+
     def close(self) -> None:
         self._queue.clear()
         self._active.clear()
+        self._known.clear()
         self._cache = SlotCache(0, 0)
+
+    def _draw_known(self) -> list[Completion]:
+        """Sample the next token of each request that stands where another stood before; it needs no slot for that."""
+        parked = [row for row in self._active if tuple(row.tokens) in self._known]
+        for row in parked:
+            row.slot = -1
+            self._active.remove(row)
+        self._queue = parked + self._queue
+        known = [(row, logits) for row in self._queue if (logits := self._known.get(tuple(row.tokens))) is not None]
+        return self._advance([row for row, _ in known], torch.stack([logits for _, logits in known])) if known else []
 
     def _admit(self) -> list[Completion]:
         """Move queued requests into free slots and prefill them. Returns those that ended with their first token."""
@@ -89,19 +123,38 @@ class TransformersEngine:
             return []
         cold = not any(self._cache.tokens)
         count = 1 if cold and self._reuse else len(free)  # the first fills the prefix that all others copy
-        rows, self._queue = self._queue[:count], self._queue[count:]
+        rows = self._first_of_equals(count)
+        if not rows:
+            return []
+        self._queue = [row for row in self._queue if row not in rows]
         starts = self._assign_slots(rows, free)
-        fed = [row.prompt[start:] for row, start in zip(rows, starts, strict=True)]
-        logits = self._forward([row.slot for row in rows], starts, fed)
-        for row in rows:
-            self._cache.tokens[row.slot] = list(row.prompt)
+        tokens = [row.tokens for row in rows]
+        logits = self._forward([row.slot for row in rows], starts, [ids[start:] for ids, start in zip(tokens, starts, strict=True)])
+        for row, ids in zip(rows, tokens, strict=True):
+            self._cache.tokens[row.slot] = ids
         self._active.extend(rows)
+        self._remember(rows, logits)
         return self._advance(rows, logits)
+
+    def _first_of_equals(self, count: int) -> list[_Row]:
+        """Return up to ``count`` queued requests; those at the tokens of another, or of an active one, wait for its logits."""
+        seen = {tuple(row.tokens) for row in self._active} if self._reuse else set()
+        rows = []
+        for row in self._queue:
+            key = tuple(row.tokens)
+            if key not in seen:
+                rows.append(row)
+            if self._reuse:
+                seen.add(key)
+            if len(rows) == count:
+                break
+        return rows
 
     def _assign_slots(self, rows: list[_Row], free: list[int]) -> list[int]:
         """Give each row a slot, longest shared prefix first; return how many tokens of its prompt the slot already holds."""
         tokens = self._cache.tokens
-        pairs = ((shared_length(tokens[slot], row.prompt), index, slot) for index, row in enumerate(rows) for slot in free)
+        wanted = [row.tokens for row in rows]
+        pairs = ((shared_length(tokens[slot], ids), index, slot) for index, ids in enumerate(wanted) for slot in free)
         open_slots = set(free)
         held: dict[int, int] = {}
         for length, index, slot in sorted(pairs, key=lambda pair: -pair[0]):
@@ -109,13 +162,13 @@ class TransformersEngine:
                 rows[index].slot, held[index] = slot, length
                 open_slots.remove(slot)
         for index, row in enumerate(rows):
-            lengths = [shared_length(kept, row.prompt) for kept in tokens]  # anew for each row: a copy changes a slot
+            lengths = [shared_length(kept, wanted[index]) for kept in tokens]  # anew for each row: a copy changes a slot
             donor = max(range(len(tokens)), key=lengths.__getitem__)
             if lengths[donor] > held[index]:
                 self._cache.copy(donor, row.slot, lengths[donor])
                 held[index] = lengths[donor]
-        # at least the last prompt token is fed, for its logits
-        return [min(held[index], len(row.prompt) - 1) for index, row in enumerate(rows)]
+        # at least the last token is fed, for its logits
+        return [min(held[index], len(ids) - 1) for index, ids in enumerate(wanted)]
 
     def _decode(self) -> list[Completion]:
         """Feed every active row its last token and sample the next."""
@@ -125,6 +178,7 @@ class TransformersEngine:
         logits = self._forward([row.slot for row in self._active], starts, fed)
         for row in self._active:
             self._cache.tokens[row.slot].append(row.generated[-1])
+        self._remember(self._active, logits)
         return self._advance(list(self._active), logits)
 
     def _compact_slots(self) -> None:
@@ -162,15 +216,28 @@ class TransformersEngine:
         banned = {index: stops for index, row in enumerate(rows) if len(row.generated) < row.request.sampling.min_new_tokens}
         generators = [row.generator if row.request.sampling.temperature > 0 else None for row in rows]
         noise = random_bits(generators, logits.shape[-1], logits.device)
-        tokens, logprobs = sample_tokens(logits, [row.request.sampling for row in rows], noise, banned)
+        draw = sample_tokens(logits, [row.request.sampling for row in rows], noise, banned)
+        drawn = zip(rows, draw.tokens.tolist(), draw.logprobs.tolist(), draw.sampling_logprobs.tolist(), strict=True)
         finished = []
-        for row, token, logprob in zip(rows, tokens.tolist(), logprobs.tolist(), strict=True):
+        for row, token, logprob, sampling_logprob in drawn:
             row.generated.append(token)
             row.logprobs.append(logprob)
+            row.sampling_logprobs.append(sampling_logprob)
             reason = self._finish_reason(row)
             if reason is not None:
                 finished.append(self._complete(row, reason))
         return finished
+
+    def _remember(self, rows: Sequence[_Row], logits: torch.Tensor) -> None:
+        """Keep the logits that others may wait for."""
+        if not self._reuse:
+            return
+        for row, row_logits in zip(rows, logits, strict=True):
+            key = tuple(row.tokens)
+            self._known[key] = row_logits
+            self._known.move_to_end(key)
+        while len(self._known) > KNOWN:
+            self._known.popitem(last=False)
 
     def _finish_reason(self, row: _Row) -> FinishReason | None:
         if row.generated[-1] in self._stop_ids:
@@ -183,7 +250,7 @@ class TransformersEngine:
         return FinishReason.LENGTH if len(row.generated) >= row.request.sampling.max_new_tokens else None
 
     def _complete(self, row: _Row, reason: FinishReason) -> Completion:
-        self._active.remove(row)
+        (self._queue if row.slot < 0 else self._active).remove(row)
         if not self._reuse:
             self._cache.tokens[row.slot] = []
         return Completion(
@@ -195,6 +262,7 @@ class TransformersEngine:
             prompt_ids=tuple(row.prompt),
             token_ids=tuple(row.generated),
             logprobs=tuple(row.logprobs),
+            sampling_logprobs=tuple(row.sampling_logprobs),
         )
 
 

@@ -6,20 +6,31 @@ would change it far more often, because every border between two tokens moves.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
 from spag.engines.base import Sampling
 
 
-def sample_tokens(
-    logits: torch.Tensor, sampling: Sequence[Sampling], noise: torch.Tensor, banned: Mapping[int, Sequence[int]]
-) -> tuple[torch.Tensor, torch.Tensor]:
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One token a row. All are (B,).
+
+    ``logprobs``: under the raw distribution, temperature 1, no filter, nothing banned. ``sampling_logprobs``: under the distribution
+    that the token was drawn from; 0 where the temperature is 0.
+    """
+
+    tokens: torch.Tensor
+    logprobs: torch.Tensor
+    sampling_logprobs: torch.Tensor
+
+
+def sample_tokens(logits: torch.Tensor, sampling: Sequence[Sampling], noise: torch.Tensor, banned: Mapping[int, Sequence[int]]) -> Draw:
     """Sample one token a row.
 
-    logits: (B, V); noise: (B, V), of ``random_bits`` (not read where the temperature is 0); banned: by row, tokens that must
-    not be sampled. Returns the tokens (B,) and their log-probabilities (B,) under the raw distribution: temperature 1, no filter, nothing
-    banned.
+    logits: (B, V); noise: (B, V), of ``random_bits`` (not read where the temperature is 0); banned: by row, tokens that must not be
+    sampled.
     """
     logits = logits.float()
     raw_total = logits.logsumexp(-1)
@@ -31,10 +42,16 @@ def sample_tokens(
     temperature = torch.tensor([s.temperature for s in sampling], device=logits.device)
     greedy = temperature == 0
     chosen = allowed.argmax(-1) if bool(greedy.any()) else torch.zeros_like(raw_total, dtype=torch.long)
+    sampling_logprobs = torch.zeros_like(raw_total)
     if not bool(greedy.all()):
-        sampled = _gumbel_max(allowed / temperature.where(~greedy, 1.0)[:, None], sampling, noise)
-        chosen = torch.where(greedy, chosen, sampled)
-    return chosen, logits.gather(-1, chosen[:, None]).squeeze(-1) - raw_total
+        drawn_from = _filtered(allowed / temperature.where(~greedy, 1.0)[:, None], sampling)
+        chosen = torch.where(greedy, chosen, _gumbel_max(drawn_from, noise))
+        sampling_logprobs = torch.where(greedy, sampling_logprobs, _at(drawn_from, chosen) - drawn_from.logsumexp(-1))
+    return Draw(chosen, _at(logits, chosen) - raw_total, sampling_logprobs)
+
+
+def _at(values: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    return values.gather(-1, tokens[:, None]).squeeze(-1)
 
 
 def random_bits(generators: Sequence[torch.Generator | None], size: int, device: torch.device) -> torch.Tensor:
@@ -46,10 +63,10 @@ def random_bits(generators: Sequence[torch.Generator | None], size: int, device:
     return pairs.view(torch.int32)[:, :size] & (2**31 - 1)
 
 
-def _gumbel_max(scaled: torch.Tensor, sampling: Sequence[Sampling], noise: torch.Tensor) -> torch.Tensor:
-    """Sample one token a row, (B,), from ``scaled`` logits (B, V): the largest sum of logit and Gumbel noise."""
+def _gumbel_max(logits: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    """Sample one token a row, (B,), from logits (B, V): the largest sum of logit and Gumbel noise."""
     exponential = noise.float().add_(0.5).mul_(2.0**-31).neg_().log1p_().neg_()  # never 0, infinite once in 2**25
-    return (_filtered(scaled, sampling) - exponential.log_()).argmax(-1)
+    return (logits - exponential.log_()).argmax(-1)
 
 
 def _filtered(scaled: torch.Tensor, sampling: Sequence[Sampling]) -> torch.Tensor:
