@@ -1,6 +1,7 @@
 """Reading our rows and upstream's, and saying exactly what is wrong with a broken file."""
 
 import json
+import logging
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from spag.core.store import write_rows
 from spag.games.taboo.upstream import upstream_episode, upstream_sample
 from taboo_games import task_of
 
+REAL_ALPACA = Path(__file__).parents[2] / "shared" / "data" / "sft" / "alpaca_random_9k.json"
 GOOD = '{"target_word":"river","max_turns":5,"history":[{"role":"attacker","content":"Hi"}]}'
 
 
@@ -126,32 +128,94 @@ def test_upstreams_sample_names_are_understood_and_written(tmp_path: Path) -> No
     assert upstream_sample(sft) == {"query": "p", "target": "a", "reward": 1.0, "weight": 1.0, "type": "sft"}
 
 
-def test_an_empty_completion_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "samples.jsonl"
-    path.write_text('{"query":"q","target":" "}\n')
-    with pytest.raises(DataError, match=r"samples\.jsonl:1: the completion is empty"):
-        list(read_samples(path))
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    """What the readers log, whatever handlers commands of other tests have set."""
+    monkeypatch.setattr(logging.getLogger("spag"), "propagate", True)
+    monkeypatch.setattr(logging.getLogger("spag"), "handlers", [])
+    return caplog
 
 
-def test_alpaca_rows_become_sft_samples(tmp_path: Path) -> None:
+def test_empty_rows_are_left_out_and_counted(tmp_path: Path, told: pytest.LogCaptureFixture) -> None:
+    # as upstream's assign_rewards.py writes them: the target is stripped and may be empty; SFT rows carry a type and no role
+    path = tmp_path / "train_spag_data.json"
+    fields = {"reward": 0.5, "weight": 0.543, "role": "attacker"}
+    rows: list[dict[str, object]] = [{"query": f"q{n}", "target": target, **fields} for n, target in enumerate(["", "Hi", " \n", "Ho"])]
+    rows += [{"prompt": "p", "target": "a", "type": "sft", "weight": 1.0}, {"prompt": "p", "answer": "", "type": "sft", "weight": 1.0}]
+    path.write_text(json.dumps(rows, indent=2))
+    assert [(s.prompt, s.completion, s.type, s.role) for s in read_samples(path)] == [
+        ("q1", "Hi", SampleType.RL, "attacker"),
+        ("q3", "Ho", SampleType.RL, "attacker"),
+        ("p", "a", SampleType.SFT, None),
+    ]
+    assert [record.getMessage() for record in told.records] == [
+        f"{path}: 3 of 6 rows have an empty completion: nothing to train on, left out"
+    ]
+    told.clear()
+    path.write_text(json.dumps(rows[1:2]))
+    assert len(list(read_samples(path))) == 1
+    assert not told.records
+
+
+def test_of_two_names_for_one_field_upstreams_first_choice_counts(tmp_path: Path) -> None:
+    path = tmp_path / "samples.json"
+    row = {"query": "q", "prompt": "p", "target": "t", "answer": "a"}
+    path.write_text(json.dumps([row, dict(reversed(row.items()))]))
+    assert [(s.prompt, s.completion) for s in read_samples(path)] == [("q", "t")] * 2
+
+
+ALPACA = [
+    {"instruction": "Add.", "input": "1 and 2", "output": "3"},
+    {"instruction": "Say {hi}.\n", "input": "", "output": " hi\n"},
+    {"instruction": "Nothing", "input": "", "output": " "},
+]
+# word for word the two prompts of Stanford's page of the data, which end where the output begins
+PROMPTS = [
+    "Below is an instruction that describes a task, paired with an input that provides further context. Write a response that "
+    "appropriately completes the request.\n\n### Instruction:\nAdd.\n\n### Input:\n1 and 2\n\n### Response:",
+    "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
+    "### Instruction:\nSay {hi}.\n\n\n### Response:",
+]
+
+
+@pytest.mark.parametrize("lines", [False, True])
+def test_alpaca_rows_become_stanfords_prompts(tmp_path: Path, lines: bool, told: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "alpaca.json"
-    rows = [
-        {"instruction": "Add.", "input": "1 and 2", "output": "3"},
-        {"instruction": "Say hi.", "input": "", "output": "hi"},
-        {"instruction": "Nothing", "input": "", "output": " "},
-    ]
-    path.write_text(json.dumps(rows))
-    samples = read_sft(path, None, seed=0)
-    assert [(s.prompt, s.completion, s.type) for s in samples] == [
-        ("Add.\n\n1 and 2\n", "3", SampleType.SFT),
-        ("Say hi.\n", "hi", SampleType.SFT),
-    ]
+    path.write_text("\n".join(map(json.dumps, ALPACA)) if lines else json.dumps(ALPACA))
+    wanted = [TrainingSample(prompt=p, completion=c, type=SampleType.SFT) for p, c in zip(PROMPTS, ["3", " hi\n"], strict=True)]
+    assert read_sft(path, None, seed=0) == wanted
+    assert list(read_samples(path)) == wanted  # a file with instructions is known wherever samples are read
+    assert [record.getMessage().partition(": ")[2][:11] for record in told.records] == ["1 of 3 rows"] * 2
     assert read_sft(path, 1, seed=3) == read_sft(path, 1, seed=3)
     assert len(read_sft(path, 1, seed=3)) == 1
+
+
+def test_sft_rows_with_a_prompt_of_their_own_keep_it(tmp_path: Path) -> None:
+    path = tmp_path / "alpaca_train.json"  # as upstream's page of data asks: converted, with what it was converted from
+    row = {"instruction": "Add.", "input": "1 and 2", "output": "3", "prompt": "Add 1 and 2.", "target": "three"}
+    path.write_text(json.dumps([row, {"query": "q", "target": "t", "reward": 0.5, "weight": 0.25, "role": "defender"}]))
+    assert read_sft(path, None, seed=0) == [
+        TrainingSample(prompt="Add 1 and 2.", completion="three", type=SampleType.SFT),
+        TrainingSample(prompt="q", completion="t", reward=0.5, weight=0.25, type=SampleType.SFT),
+    ]
+
+
+def test_the_real_alpaca_reads(told: pytest.LogCaptureFixture) -> None:
+    if not REAL_ALPACA.is_file():
+        pytest.skip(f"there is no {REAL_ALPACA}")
+    rows = json.loads(REAL_ALPACA.read_text())
+    samples = read_sft(REAL_ALPACA, None, seed=0)
+    assert len(samples) == sum(bool(row["output"].strip()) for row in rows) == len(rows) - 4  # 9,229, of which 4 are empty
+    assert "4 of 9229 rows have an empty completion" in told.text
+    assert sum("### Input:\n" in sample.prompt for sample in samples) == sum(bool(r["input"]) for r in rows if r["output"].strip())
+    assert all(sample.prompt.endswith("\n\n### Response:") for sample in samples)
 
 
 def test_alpaca_faults_name_the_row(tmp_path: Path) -> None:
     path = tmp_path / "alpaca.json"
     path.write_text('[{"instruction": 5, "output": "x"}]')
     with pytest.raises(DataError, match="row 1: instruction, input and output must be text"):
+        read_sft(path, None, seed=0)
+    path.write_text('[{"instruction": "Add.", "output": "3"}, {"instruction": "Add.", "response": "3"}]')
+    with pytest.raises(DataError, match="row 2: instruction, input and output must be text"):  # not left out as if it were empty
         read_sft(path, None, seed=0)

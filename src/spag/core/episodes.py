@@ -13,9 +13,11 @@ One row of ``samples.jsonl``:
      "completion_ids":[...]}
 
 Rows of schema 1 and of upstream's files (a JSON list, or JSON lines, with fewer fields) know one game, Adversarial Taboo, and are read by
-the same functions; a sample's prompt may also be named ``query`` and its completion ``target`` or ``answer``. ``store.py`` writes the rows.
+the same functions; a sample's prompt may also be named ``query`` and its completion ``target`` or ``answer``, and a row with an
+``instruction`` is Alpaca's (``alpaca.py``). ``store.py`` writes the rows.
 """
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -24,8 +26,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from spag.core.alpaca import is_alpaca, prompt_and_completion
 from spag.core.errors import DataError
 from spag.core.types import Task, Utterance
+
+logger = logging.getLogger(__name__)
 
 SCHEMA_VERSION = 2
 TABOO = "adversarial_taboo"
@@ -95,7 +100,8 @@ class _TabooTask(msgspec.Struct):
 
 Row = TypeVar("Row", Episode, TrainingSample, _TabooTask)
 _SCHEMA_1 = ("target_word", "max_turns")
-_OTHER_NAMES = {"query": "prompt", "target": "completion", "answer": "completion"}
+_OTHER_NAMES = {"query": "prompt", "answer": "completion", "target": "completion"}
+"""Upstream's names; where a row has several for one field, the last one here counts, as in upstream."""
 _EPISODES = msgspec.json.Decoder(Episode)
 _OBJECTS = msgspec.json.Decoder()
 
@@ -117,17 +123,37 @@ def read_episodes(path: str | Path) -> EpisodeFile:
 
 
 def read_samples(path: str | Path) -> Iterator[TrainingSample]:
-    """Yield the training samples of a file, ours or upstream's. Raises ``DataError`` naming file and line."""
-    for place, row in raw_rows(Path(path)):
-        sample = sample_of(row, place)
-        if not sample.completion.strip():
-            raise DataError(f"{place}: the completion is empty; there is nothing to train on")
-        yield sample
+    """Yield the training samples of a file, ours or upstream's, and leave out empty ones, which upstream's files have.
+
+    Raises ``DataError`` naming file and line.
+    """
+    return without_empty(all_samples(path), path)
+
+
+def all_samples(path: str | Path) -> Iterator[TrainingSample]:
+    """Yield the samples of a file, those with an empty completion too. Raises ``DataError`` naming file and line."""
+    return (sample_of(row, place) for place, row in raw_rows(Path(path)))
+
+
+def without_empty(samples: Iterable[TrainingSample], path: str | Path) -> Iterator[TrainingSample]:
+    """Yield the samples that have text to train on; at the end, log how many rows of ``path`` have none."""
+    total = empty = 0
+    for sample in samples:
+        total += 1
+        if sample.completion.strip():
+            yield sample
+        else:
+            empty += 1
+    if empty:
+        logger.warning("%s: %d of %d rows have an empty completion: nothing to train on, left out", path, empty, total)
 
 
 def sample_of(row: Mapping[str, Any], place: str) -> TrainingSample:
-    """Turn a raw row, under our names or upstream's, into a sample."""
-    renamed = {_OTHER_NAMES.get(key, key): value for key, value in row.items()}
+    """Turn a raw row, under our names, upstream's or Alpaca's, into a sample; Alpaca's rows are SFT."""
+    renamed = {name: value for name, value in row.items() if name not in _OTHER_NAMES}
+    renamed |= {ours: row[theirs] for theirs, ours in _OTHER_NAMES.items() if theirs in row}
+    if is_alpaca(row):
+        renamed |= {"type": SampleType.SFT, **prompt_and_completion(row, place)}
     if not renamed.get("role"):
         renamed.pop("role", None)
     return _convert(renamed, TrainingSample, place)
