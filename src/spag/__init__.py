@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from spag.algorithms.spag import assign_rewards
     from spag.core.episodes import read_episodes, read_samples
     from spag.games.taboo.judge import judge_episode
+    from spag.games.taboo.promptfile import upstream_prompt
     from spag.rollout.runner import play
 
-__all__ = ["assign_rewards", "judge_episode", "play", "read_episodes", "read_samples"]
+__all__ = ["assign_rewards", "judge_episode", "play", "read_episodes", "read_samples", "upstream_prompt"]
 
 _HOMES = {
     "assign_rewards": "spag.algorithms.spag",
@@ -20,6 +21,7 @@ _HOMES = {
     "play": "spag.rollout.runner",
     "read_episodes": "spag.core.episodes",
     "read_samples": "spag.core.episodes",
+    "upstream_prompt": "spag.games.taboo.promptfile",
 }
 
 

@@ -16,26 +16,13 @@ from hypothesis import strategies as st
 
 from spag.core.errors import DataError
 from spag.core.types import Observation, State, Utterance
-from spag.games.taboo.promptfile import import_upstream_prompts, load_prompts, parse_upstream_prompts, save_prompts
+from spag.games.taboo.promptfile import load_prompts, save_prompts
 from spag.games.taboo.prompts import Layout, PromptSet, play_prompt, stop_strings, training_prompt
 from taboo_games import ROLES, TABOO, history_of, task_of
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "prompts"
 DEFAULT = PromptSet.default()
 TALK = history_of("Where do you like to swim?", "In a lake,\nif it is warm.", "And where does its water go?")
-UPSTREAM = '''
-import os
-os.mkdir("this file was run")
-GAME_RULE_PROMPTS = [
-    """Rules one.
-At most {max_turns} turns, say `I know the word! It is {{the word}}!`.""",
-    "Rules two, " "in {max_turns} turns.",
-]
-INSTRUCT_PROMPTS: dict = {
-    "attacker": "\\nYou attack with {target_word}.\\nGo on.",
-    'defender': """You defend.""",
-}
-'''
 
 
 def position(word: str, max_turns: int, said: tuple[Utterance, ...]) -> State:
@@ -211,47 +198,3 @@ def test_unreadable_prompt_files(tmp_path: Path) -> None:
         load_prompts(tmp_path / "latin.json")
     with pytest.raises(DataError, match="cannot be read: No such file"):
         load_prompts(tmp_path / "none.json")
-
-
-def test_import_of_upstream_templates_without_running_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "utils.py").write_text(UPSTREAM)
-    prompts = import_upstream_prompts(tmp_path / "utils.py")
-    assert not (tmp_path / "this file was run").exists()
-    assert prompts.rules[1] == "Rules two, in {max_turns} turns."
-    state = position("river", 3, TALK[:2])
-    assert play_prompt(observe(state, "attacker"), prompts) == (
-        "Rules one.\nAt most 3 turns, say `I know the word! It is {the word}!`.\n"
-        "  - attacker: Where do you like to swim?\n  - defender: In a lake, if it is warm.\n"
-        "\n\nYou attack with river.\nGo on.\n"
-    )
-    for seed in range(40):  # an instruction of several lines is kept whole in every layout
-        assert "You attack with river.\nGo on." in training_prompt(observe(state, "attacker"), random.Random(seed), prompts)
-    assert stop_strings(prompts)[0] == "\n  - defender:"
-    save_prompts(prompts, tmp_path / "prompts.json")
-    assert load_prompts(tmp_path / "prompts.json") == prompts
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (("GAME_RULE_PROMPTS", "OTHER"), "u.py: no assignment to GAME_RULE_PROMPTS"),
-        (("= [", "= ("), "u.py:8: not Python: closing"),
-        (("= [", "= [name, "), "u.py:4: GAME_RULE_PROMPTS is not made of plain literals"),
-        (('"Rules two, "', 'f"Rules {os}"'), "u.py:4: GAME_RULE_PROMPTS is not made of plain literals"),
-        (('"Rules two, " "in {max_turns} turns."', "2"), r"u.py:4: GAME_RULE_PROMPTS: rules\[1\] is a int"),
-        (("{target_word}", "nothing"), r"u.py:9: INSTRUCT_PROMPTS: instructions.attacker lacks"),
-        (("'defender'", "'judge'"), "u.py:9: INSTRUCT_PROMPTS: instructions has the role 'judge'"),
-    ],
-)
-def test_faults_of_upstream_sources(change: tuple[str, str], message: str) -> None:
-    assert change[0] in UPSTREAM
-    with pytest.raises(DataError, match=message):
-        parse_upstream_prompts(UPSTREAM.replace(*change), "u.py")
-
-
-def test_rules_that_are_no_list_and_an_empty_source() -> None:
-    with pytest.raises(DataError, match=r"u.py:1: GAME_RULE_PROMPTS is a int; it must be a list of texts"):
-        parse_upstream_prompts("GAME_RULE_PROMPTS = 3\nINSTRUCT_PROMPTS = {}", "u.py")
-    with pytest.raises(DataError, match="no assignment to GAME_RULE_PROMPTS"):
-        parse_upstream_prompts("")

@@ -1,68 +1,106 @@
-"""Prompt files: a ``PromptSet`` as JSON on disk, and upstream's templates, read out of its Python source.
+"""Prompt files: the prompts of a game as JSON on disk, and upstream's templates, read out of its Python source.
 
     {"rules": ["... {max_turns} ...", ...],
      "instructions": {"attacker": "... {target_word} ...", "defender": "..."},
      "header": "\\n\\nThe conversation so far:\\n", "line": "- {role}: {content}\\n", "cue": "{role} says:\\n"}
 
-``header``, ``line`` and ``cue`` may be left out.
+``header``, ``line`` and ``cue`` may be left out. A file with ``"format": "upstream"`` has ``rules``, ``instructions`` (for play) and
+``player_instructions`` (for training), and is rendered as upstream does.
 
-Upstream's ``utils.py`` assigns two literals: ``GAME_RULE_PROMPTS``, a list of paraphrases of the rules, and ``INSTRUCT_PROMPTS``, a dict
-from role to instruction, both with ``str.format`` fields. Its prompt of play is the first paraphrase, the history as ``  - role: text``
-lines, and the instruction. The file is parsed and never run, and its texts are not copied into this project.
+Upstream's ``utils.py`` assigns these as three literals: ``GAME_RULE_PROMPTS``, a list of paraphrases of the rules, and ``INSTRUCT_PROMPTS``
+and ``PLAYER_INSTRUCT_PROMPTS``, dicts from role to instruction, all with ``str.format`` fields. The file is parsed and never run, and its
+texts are not copied into this project.
 """
 
 import ast
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from spag.core.errors import DataError
 from spag.core.store import write_atomically
-from spag.games.taboo.prompts import PromptSet
+from spag.core.types import Observation, Utterance
+from spag.games.taboo.prompts import Prompts, PromptSet
+from spag.games.taboo.types import Role
+from spag.games.taboo.upstream_prompts import FORMAT, Draws, UpstreamPrompts, upstream_play_prompt, upstream_training_prompt
 
-RULES_NAME = "GAME_RULE_PROMPTS"
-INSTRUCTIONS_NAME = "INSTRUCT_PROMPTS"
+LITERALS = {"rules": "GAME_RULE_PROMPTS", "instructions": "INSTRUCT_PROMPTS", "player_instructions": "PLAYER_INSTRUCT_PROMPTS"}
+"""Upstream's names for the fields of ``UpstreamPrompts``."""
 
 
-def load_prompts(path: str | Path) -> PromptSet:
+def load_prompts(path: str | Path) -> Prompts:
     """Read a prompt file. Raises ``DataError`` naming the file, the field and the fix."""
     path = Path(path)
     text = read_text(path)
     try:
-        return PromptSet.parse(json.loads(text))
+        return _parse(json.loads(text))
     except json.JSONDecodeError as error:
         raise DataError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
 
 
-def save_prompts(prompts: PromptSet, path: str | Path) -> None:
+def save_prompts(prompts: Prompts, path: str | Path) -> None:
     """Write a prompt file that ``load_prompts`` reads back. Raises ``StorageError``."""
     write_atomically(Path(path), json.dumps(prompts.dump(), ensure_ascii=False, indent=2) + "\n")
 
 
-def import_upstream_prompts(path: str | Path) -> PromptSet:
+def upstream_prompt(
+    prompts: str | Path,
+    history: Sequence[Mapping[str, str]],
+    target_word: str,
+    max_turns: int,
+    draws: Mapping[str, Any] | None = None,
+) -> str:
+    """Return a prompt as the paper's published code renders it, for the player to move: the one who did not speak last.
+
+    ``prompts`` is a file that ``spag import prompts`` wrote; ``history`` holds ``{"role", "content"}``. Without ``draws`` it is the prompt
+    of play; with them, keyed as in ``tests/golden/upstream_prompts.json``, the training prompt that they give. Self-play and training
+    render with the same functions. Raises ``DataError`` for a file of other prompts, an unknown role, and draws that are not upstream's.
+    """
+    texts = load_prompts(prompts)
+    if not isinstance(texts, UpstreamPrompts):
+        raise DataError(f"{prompts}: not upstream's prompts; make the file with spag import prompts")
+    strange = [said["role"] for said in history if said["role"] not in set(Role)]
+    if strange:
+        raise DataError(f"history has the role {strange[0]!r}; the roles are {', '.join(Role)}")
+    role = Role.DEFENDER if history and history[-1]["role"] == Role.ATTACKER else Role.ATTACKER
+    said = tuple(Utterance(one["role"], one["content"]) for one in history)
+    observation = Observation(role, said, {"max_turns": max_turns, "target_word": target_word})
+    if draws is None:
+        return upstream_play_prompt(observation, texts)
+    return upstream_training_prompt(observation, texts, Draws.parse(draws))
+
+
+def import_upstream_prompts(path: str | Path) -> UpstreamPrompts:
     """Read the templates from upstream's ``utils.py`` by parsing it; the file is never run. Raises ``DataError``."""
     return parse_upstream_prompts(read_text(Path(path)), str(path))
 
 
-def parse_upstream_prompts(source: str, place: str = "upstream's prompts") -> PromptSet:
+def parse_upstream_prompts(source: str, place: str = "upstream's prompts") -> UpstreamPrompts:
     """Return the prompts that the Python text ``source`` assigns. Raises ``DataError`` as ``place:line: ...``."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError) as error:  # ValueError: a null byte
         line = getattr(error, "lineno", None) or 1
         raise DataError(f"{place}:{line}: not Python: {error.args[0]}; give upstream's utils.py") from error
-    rules_line, rules = _literal(tree, RULES_NAME, place)
-    instructions_line, instructions = _literal(tree, INSTRUCTIONS_NAME, place)
-    if not isinstance(rules, (list, tuple)):
-        raise DataError(f"{place}:{rules_line}: {RULES_NAME} is a {type(rules).__name__}; it must be a list of texts")
-    data = {"rules": list(rules), "instructions": instructions, "header": "\n", "line": "  - {role}: {content}\n", "cue": ""}
+    found = {field: _literal(tree, name, place) for field, name in LITERALS.items()}
+    data = {field: list(value) if isinstance(value, tuple) else value for field, (_, value) in found.items()}
     try:
-        return PromptSet.parse(data)
+        return UpstreamPrompts.parse({"format": FORMAT, **data})
     except DataError as error:
-        line, name = (rules_line, RULES_NAME) if str(error).startswith("rules") else (instructions_line, INSTRUCTIONS_NAME)
-        raise DataError(f"{place}:{line}: {name}: {error}") from error
+        field = next(name for name in found if str(error).startswith(name))
+        raise DataError(f"{place}:{found[field][0]}: {LITERALS[field]}: {error}") from error
+
+
+def _parse(data: Any) -> Prompts:
+    """Build the prompts that the JSON value of a prompt file describes. Raises ``DataError``."""
+    if not isinstance(data, dict) or "format" not in data:
+        return PromptSet.parse(data)
+    if data["format"] != FORMAT:
+        raise DataError(f"format is {data['format']!r}; write {FORMAT!r}, or leave it out for prompts of your own")
+    return UpstreamPrompts.parse(data)
 
 
 def read_text(path: Path) -> str:

@@ -4,13 +4,13 @@ In play the rules come first (always the first paraphrase), then the history, on
 the prompts of both roles and of all turns share a growing prefix, so a key-value cache survives from turn to turn. For training the paper's
 code draws paraphrase, layout and player names per utterance (arXiv 2404.10642, upstream's ``utils.py``). The layouts here are our own,
 and so is the wording of ``data/prompts.json``, short on purpose: every sample and every move carries one paraphrase of the rules.
+A set that was imported from upstream is rendered by ``upstream_prompts.py`` instead.
 
 A prompt ends with a line break, because targets are tokenised on their own: the first token of a reply has no leading space in play either.
 """
 
 import json
 import random
-import string
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -20,7 +20,9 @@ from typing import Any
 
 from spag.core.errors import DataError
 from spag.core.types import Observation, Utterance
+from spag.games.taboo.templates import by_role, check_instructions, check_rules, check_template, fields_of, rules_of
 from spag.games.taboo.types import Role
+from spag.games.taboo.upstream_prompts import Draws, UpstreamPrompts, upstream_play_prompt, upstream_training_prompt
 
 PLAYER_NAMES = (
     ("attacker", "defender"),
@@ -32,10 +34,8 @@ PLAYER_NAMES = (
 )
 """(attacker, defender) names that training prompts may use; the first pair is that of play."""
 _FIELDS = ("rules", "instructions", "header", "line", "cue")
-_RULES_FIELDS = frozenset({"max_turns"})
 _LINE_FIELDS = frozenset({"role", "content"})
 _CUE_FIELDS = frozenset({"role"})
-_INSTRUCTION_FIELDS = {Role.ATTACKER: frozenset({"max_turns", "target_word"}), Role.DEFENDER: frozenset({"max_turns"})}
 
 
 @dataclass(frozen=True)
@@ -54,18 +54,11 @@ class PromptSet:
     cue: str = "{role} says:\n"
 
     def __post_init__(self) -> None:
-        if not self.rules:
-            raise DataError("rules is empty; give at least one paraphrase of the rules")
-        for index, rules in enumerate(self.rules):
-            _check_template(f"rules[{index}]", rules, _RULES_FIELDS)
-        for role, allowed in _INSTRUCTION_FIELDS.items():
-            if role not in self.instructions:
-                raise DataError(f"instructions has no {role}; give one instruction for each role")
-            needed = allowed & {"target_word"}
-            _check_template(f"instructions.{role}", self.instructions[role], allowed, needed)
-        _check_template("header", self.header, frozenset(), blank=True)
-        _check_template("cue", self.cue, _CUE_FIELDS, blank=True)
-        _check_template("line", self.line, _LINE_FIELDS, _LINE_FIELDS)
+        check_rules(self.rules)
+        check_instructions("instructions", self.instructions)
+        check_template("header", self.header, frozenset(), blank=True)
+        check_template("cue", self.cue, _CUE_FIELDS, blank=True)
+        check_template("line", self.line, _LINE_FIELDS, _LINE_FIELDS)
         if not self.line.endswith("\n"):
             raise DataError(f"line is {self.line!r}; end it with a line break, one utterance is one line")
 
@@ -78,22 +71,18 @@ class PromptSet:
     @staticmethod
     def parse(data: Any) -> "PromptSet":
         """Build a set from the JSON value of a prompt file; ``header``, ``line`` and ``cue`` may be absent. Raises ``DataError``."""
-        if not isinstance(data, dict):
-            raise DataError(f"expected a JSON object, got {type(data).__name__}")
-        unknown = [key for key in data if key not in _FIELDS]
-        if unknown:
-            raise DataError(f"unknown field {unknown[0]!r}; known are {', '.join(_FIELDS)}")
-        rules, instructions = _required(data, "rules", list), _required(data, "instructions", dict)
-        strange = [name for name in instructions if name not in set(Role)]
-        if strange:
-            raise DataError(f"instructions has the role {strange[0]!r}; the roles are {', '.join(Role)}")
-        shape = {name: data[name] for name in ("header", "line", "cue") if name in data}
-        return PromptSet(tuple(rules), {Role(name): text for name, text in instructions.items()}, **shape)
+        fields = fields_of(data, _FIELDS)
+        shape = {name: fields[name] for name in ("header", "line", "cue") if name in fields}
+        return PromptSet(rules_of(fields), by_role(fields, "instructions"), **shape)
 
     def dump(self) -> dict[str, Any]:
         """Return the JSON value that ``parse`` reads back."""
         instructions = {str(role): self.instructions[role] for role in Role}
         return {"rules": list(self.rules), "instructions": instructions, "header": self.header, "line": self.line, "cue": self.cue}
+
+
+Prompts = PromptSet | UpstreamPrompts
+"""The prompts of a game: a set in our own shape, or upstream's."""
 
 
 class Layout(Enum):
@@ -106,16 +95,21 @@ class Layout(Enum):
     CHAT_LOG = "rules and instruction, then a bare log that ends with the speaker's name"
 
 
-def play_prompt(observation: Observation, prompts: PromptSet | None = None) -> str:
+def play_prompt(observation: Observation, prompts: Prompts | None = None) -> str:
     """Return the canonical prompt of ``observation``: rules, history, instruction, cue."""
     prompts = prompts or PromptSet.default()
+    if isinstance(prompts, UpstreamPrompts):
+        return upstream_play_prompt(observation, prompts)
     rules = prompts.rules[0].format(max_turns=observation.facts["max_turns"])
     return _lay_out(Layout.RULES_FIRST, rules, {role: str(role) for role in Role}, observation, prompts)
 
 
-def training_prompt(observation: Observation, rng: random.Random, prompts: PromptSet | None = None) -> str:
+def training_prompt(observation: Observation, rng: random.Random, prompts: Prompts | None = None) -> str:
     """Return a prompt of ``observation`` with paraphrase, layout and player names drawn from ``rng``."""
     prompts = prompts or PromptSet.default()
+    if isinstance(prompts, UpstreamPrompts):
+        draws = Draws.draw(rng, Role(observation.role), len(prompts.rules))
+        return upstream_training_prompt(observation, prompts, draws)
     rules = rng.choice(prompts.rules).format(max_turns=observation.facts["max_turns"])
     layout = rng.choice(tuple(Layout))
     attacker, defender = rng.choice(PLAYER_NAMES)
@@ -124,12 +118,15 @@ def training_prompt(observation: Observation, rng: random.Random, prompts: Promp
     return _lay_out(layout, rules, {Role.ATTACKER: attacker, Role.DEFENDER: defender}, observation, prompts)
 
 
-def stop_strings(prompts: PromptSet | None = None) -> tuple[str, ...]:
+def stop_strings(prompts: Prompts | None = None) -> tuple[str, ...]:
     """Return the strings that end an utterance: a new line that starts with a player's label, as the history writes it or otherwise.
 
-    The likeliest come first, because some endpoints take only four.
+    The likeliest come first, because some endpoints take only four. Upstream has none: there an utterance ends with the end token, or at
+    the token limit.
     """
     prompts = prompts or PromptSet.default()
+    if isinstance(prompts, UpstreamPrompts):
+        return ()
     roles = (Role.DEFENDER, Role.ATTACKER)
     patterns = (prompts.line.split("{content}")[0], "{role}:", prompts.cue, "The {role} says:")
     labels = [pattern.format(role=name).rstrip() for pattern in patterns if "{role}" in pattern for name in roles]
@@ -170,31 +167,3 @@ def _instruction(observation: Observation, prompts: PromptSet) -> str:
 def _one_line(said: Utterance) -> str:
     """Join an utterance to one line, so that no player can forge a line of the other."""
     return " ".join(line.strip() for line in said.content.splitlines() if line.strip())
-
-
-def _required(data: dict[str, Any], name: str, kind: type) -> Any:
-    if name not in data:
-        raise DataError(f"the field {name!r} is missing; a prompt file needs rules and instructions")
-    if not isinstance(data[name], kind):
-        wanted = "list of texts" if kind is list else "text for each role"
-        raise DataError(f"{name} is a {type(data[name]).__name__}; it must be a {wanted}")
-    return data[name]
-
-
-def _check_template(
-    name: str, template: Any, allowed: frozenset[str], needed: frozenset[str] = frozenset(), *, blank: bool = False
-) -> None:
-    if not isinstance(template, str):
-        raise DataError(f"{name} is a {type(template).__name__}; it must be a text")
-    if not template.strip() and not blank:
-        raise DataError(f"{name} is empty; write its text")
-    try:
-        used = {field for _, field, _, _ in string.Formatter().parse(template) if field is not None}
-        for field in sorted(used - allowed):
-            known = ", ".join(f"{{{one}}}" for one in sorted(allowed)) or "none"
-            raise DataError(f"{name} uses the placeholder {{{field}}}; allowed here: {known}")
-        for field in sorted(needed - used):
-            raise DataError(f"{name} lacks the placeholder {{{field}}}; add it")
-        template.format(max_turns=1, target_word="w", role="r", content="c")  # a bad conversion or format spec shows only now
-    except (ValueError, LookupError) as error:
-        raise DataError(f"{name} is not a template: {error}; write {{{{ and }}}} for literal braces") from error

@@ -1,0 +1,78 @@
+"""Prompt templates in ``str.format`` syntax: what a prompt file must hold, and which placeholders its texts may name."""
+
+import string
+from collections.abc import Mapping
+from typing import Any
+
+from spag.core.errors import DataError
+from spag.games.taboo.types import Role
+
+_RULES_FIELDS = frozenset({"max_turns"})
+_INSTRUCTION_FIELDS = {Role.ATTACKER: frozenset({"max_turns", "target_word"}), Role.DEFENDER: frozenset({"max_turns"})}
+
+
+def fields_of(data: Any, known: tuple[str, ...]) -> dict[str, Any]:
+    """Return the JSON object ``data``. Raises ``DataError`` for another value, or a field that is not among ``known``."""
+    if not isinstance(data, dict):
+        raise DataError(f"expected a JSON object, got {type(data).__name__}")
+    unknown = [key for key in data if key not in known]
+    if unknown:
+        raise DataError(f"unknown field {unknown[0]!r}; known are {', '.join(known)}")
+    return data
+
+
+def rules_of(data: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the field ``rules``, a list of texts. Raises ``DataError``."""
+    return tuple(_required(data, "rules", list))
+
+
+def by_role(data: Mapping[str, Any], name: str) -> dict[Role, str]:
+    """Return the field ``name``, a text for each role. Raises ``DataError``."""
+    texts = _required(data, name, dict)
+    strange = [role for role in texts if role not in set(Role)]
+    if strange:
+        raise DataError(f"{name} has the role {strange[0]!r}; the roles are {', '.join(Role)}")
+    return {Role(role): text for role, text in texts.items()}
+
+
+def check_rules(rules: tuple[str, ...]) -> None:
+    """Raise ``DataError`` unless there are paraphrases of the rules, each of them a template."""
+    if not rules:
+        raise DataError("rules is empty; give at least one paraphrase of the rules")
+    for index, text in enumerate(rules):
+        check_template(f"rules[{index}]", text, _RULES_FIELDS)
+
+
+def check_instructions(name: str, texts: Mapping[Role, str]) -> None:
+    """Raise ``DataError`` unless each role has an instruction: the attacker's names the target word, the defender's may not."""
+    for role, allowed in _INSTRUCTION_FIELDS.items():
+        if role not in texts:
+            raise DataError(f"{name} has no {role}; give one instruction for each role")
+        check_template(f"{name}.{role}", texts[role], allowed, allowed & {"target_word"})
+
+
+def check_template(name: str, template: Any, allowed: frozenset[str], needed: frozenset[str] = frozenset(), *, blank: bool = False) -> None:
+    """Raise ``DataError`` unless ``template`` is a text that ``str.format`` takes, with the ``needed`` placeholders and no others."""
+    if not isinstance(template, str):
+        raise DataError(f"{name} is a {type(template).__name__}; it must be a text")
+    if not template.strip() and not blank:
+        raise DataError(f"{name} is empty; write its text")
+    try:
+        used = {field for _, field, _, _ in string.Formatter().parse(template) if field is not None}
+        for field in sorted(used - allowed):
+            known = ", ".join(f"{{{one}}}" for one in sorted(allowed)) or "none"
+            raise DataError(f"{name} uses the placeholder {{{field}}}; allowed here: {known}")
+        for field in sorted(needed - used):
+            raise DataError(f"{name} lacks the placeholder {{{field}}}; add it")
+        template.format(max_turns=1, target_word="w", role="r", content="c")  # a bad conversion or format spec shows only now
+    except (ValueError, LookupError) as error:
+        raise DataError(f"{name} is not a template: {error}; write {{{{ and }}}} for literal braces") from error
+
+
+def _required(data: Mapping[str, Any], name: str, kind: type) -> Any:
+    if name not in data:
+        raise DataError(f"the field {name!r} is missing; a prompt file needs rules and instructions")
+    if not isinstance(data[name], kind):
+        wanted = "list of texts" if kind is list else "text for each role"
+        raise DataError(f"{name} is a {type(data[name]).__name__}; it must be a {wanted}")
+    return data[name]
