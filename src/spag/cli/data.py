@@ -111,7 +111,7 @@ def import_prompts(source: Path, output: Path) -> None:
 
     prompts = import_upstream_prompts(source)
     save_prompts(prompts, output)
-    click.echo(f"{len(prompts.rules)} paraphrases of the rules -> {output}", err=True)
+    click.echo(f"{len(prompts.rules)} paraphrases of the rules, instructions for play and for training -> {output}", err=True)
 
 
 @import_group.command("episodes")

@@ -20,7 +20,7 @@ from spag.games.base import Figure, TextGame, drawn, outcome_map
 from spag.games.taboo.explain import deciding_span
 from spag.games.taboo.judge import JudgeMode, announces_guess, final_verdict, judge_episode, judge_utterance
 from spag.games.taboo.promptfile import load_prompts
-from spag.games.taboo.prompts import PromptSet, play_prompt, stop_strings, training_prompt
+from spag.games.taboo.prompts import Prompts, PromptSet, play_prompt, stop_strings, training_prompt
 from spag.games.taboo.types import Outcome, Role, Verdict
 from spag.games.taboo.words import load_words, parse_words, split_of
 
@@ -75,7 +75,7 @@ class AdversarialTaboo(TextGame):
     top_words: Annotated[int, Field(ge=1, description="how many of the most frequent words to take from the source")] = 50_000
 
     @cached_property
-    def prompt_set(self) -> PromptSet:
+    def prompt_set(self) -> Prompts:
         """The prompts that the settings name. Raises ``DataError`` for a faulty prompt file."""
         return load_prompts(self.prompts) if self.prompts else PromptSet.default()
 
