@@ -31,6 +31,14 @@ def test_llama_preset_has_the_papers_hyper_parameters() -> None:
     assert (config.iterations, config.rewards.discount, game.words, game.top_words) == (3, 0.8, "frequency", 50_000)
 
 
+@pytest.mark.parametrize("name", ["baichuan2-13b", "llama2-7b", "llama2-7b-lora", "llama2-7b-qlora"])
+def test_paper_presets_sample_as_the_paper_does(name: str) -> None:
+    selfplay = load_config(name).selfplay
+    for role in ("attacker", "defender"):
+        sampling = selfplay.sampling_of(role)
+        assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.max_new_tokens) == (1.2, 50, 1.0, 256)
+
+
 def test_a_partly_given_section_keeps_its_own_defaults() -> None:
     config = parse_config("imitation: {training: {epochs: 2}}\narena: {sampling: {max_new_tokens: 9}}", "test")
     assert config.imitation.training.learning_rate == 5e-6
