@@ -68,8 +68,20 @@ def test_rewards_and_their_export(games: Path, tmp_path: Path) -> None:
     assert [str(sample.type) for sample in read_samples(samples)] == ["rl", "rl", "sft"]
     spag("export", "samples", samples, "--output", exported)
     assert [row.get("type") for row in json.loads(exported.read_text())] == [None, None, "sft"]
-    spag("rewards", games, "--imitation", "--output", samples)
-    assert [str(sample.type) for sample in read_samples(samples)] == ["imitation", "imitation"]
+
+
+def test_imitation_samples_leave_held_out_words_out(games: Path, tmp_path: Path) -> None:
+    samples = tmp_path / "samples.jsonl"
+    text = spag("rewards", games, "--imitation", "--output", samples).output  # bread is held out, river is not
+    assert f"{games}: 1 of 2 games left out, because their tasks are held out" in text.splitlines()
+    assert [(sample.type, sample.completion) for sample in read_samples(samples)] == [("imitation", "Where do you paddle?")]
+    kept = spag("rewards", games, "--imitation", "--set", "imitation.keep_held_out=true", "--output", samples).output
+    for text in (kept, spag("rewards", games, "--output", samples).output):
+        assert "1 of these games are on held-out tasks" in text
+        assert len(list(read_samples(samples))) == 2
+    games.write_text(json.dumps(UPSTREAM[1:]))
+    refused = spag("rewards", games, "--imitation", "--output", samples, status=2).output
+    assert f"{games}: all 1 games are on held-out tasks, which imitation leaves out; name games on other tasks" in refused
 
 
 def test_games_are_listed_and_described(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from spag.rollout import play
 from spag.rollout.matchmaking import draw_opponents
 from spag.rollout.runner import game_specs
 from spag.runs.offline import run
+from spag.runs.reading import RunFolder
 from taboo_games import ROLES, TABOO
 
 CANDIDATES = ["apple", "bridge", "candle", "desert", "eagle", "forest", "guitar", "hammer", "island", "jacket", "kitchen", "lemon"]
@@ -86,6 +87,7 @@ def test_a_run_leaves_everything_a_person_needs(finished: Path) -> None:
     arena = list(read_episodes(finished / "arena" / "episodes.jsonl"))
     assert len(arena) == 3 * 2 * 2  # pairs, role assignments, words
     assert all(split_of(word_of(game.task)) is Split.HELD_OUT for game in arena)
+    assert RunFolder.open(finished).trained_on_held_out == 0
     trained = {sample.episode_id for sample in read_samples(finished / "iteration-1" / "samples.jsonl")}
     assert trained <= {game.id for game in games}
 

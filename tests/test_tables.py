@@ -67,7 +67,7 @@ def test_every_game_has_its_tables(name: str, tmp_path: Path, capsys: pytest.Cap
     print_arena(tmp_path / "results.json")
     text = " ".join(" ".join(shown(capsys)).split())
     assert "% " + " / ".join(outcome.label for outcome in game.outcomes.values()) in text
-    assert f"As {game.roles[1]} (held-out tasks" in text
+    assert f"As {game.roles[1]} (tasks of the held-out split" in text
     assert ("Elo rating" in text) == any(len(outcome.winners) == 1 for outcome in game.outcomes.values())
     assert text.endswith("player legal mass exploitability " + "─" * 39 + " iteration-0 0.500 - iteration-1 0.250 0.125")
     print_outcomes(game, (game.replay(episode.task, episode.history) for episode in games))

@@ -5,7 +5,9 @@ from collections import Counter
 
 from spag import judge_episode
 from spag.core.episodes import Episode, read_episodes
+from spag.core.types import Split
 from spag.games.taboo.types import Outcome
+from spag.games.taboo.words import split_of
 from spag.runs.stages import teacher_episodes, teacher_path
 from taboo_games import ROLES, TABOO
 
@@ -71,6 +73,16 @@ def test_games_share_little_wording() -> None:
 def test_both_judging_modes_agree_on_most_games() -> None:
     same = sum(judge_episode(game, "paper").outcome == game.outcome for game in GAMES)
     assert same > 0.9 * len(GAMES)
+
+
+def test_games_on_held_out_words_are_left_out() -> None:
+    notes: list[str] = []
+    kept = teacher_episodes(["teacher"], None, 0, TABOO, note=notes.append)
+    assert notes == ["teacher: 59 of 551 games left out, because their tasks are held out"]
+    assert len(kept) == 492
+    assert {split_of(game.task.data["target_word"]) for game in kept} == {Split.TRAIN}
+    assert len(teacher_episodes(["teacher"], 492, 0, TABOO)) == 492  # the limit draws from what is left
+    assert teacher_episodes(["teacher"], None, 0, TABOO, keep_held_out=True) == GAMES
 
 
 def test_a_limit_draws_by_seed() -> None:

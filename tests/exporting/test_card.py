@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from huggingface_hub import ModelCard, ModelCardData
 from markdown_it import MarkdownIt
-from run_fixtures import HOSTILE, stage, write_manifest, write_reasoning, write_run
+from run_fixtures import HOSTILE, record_held_out, stage, write_manifest, write_reasoning, write_run
 
 from spag.config.files import dump_config
 from spag.config.schema import RunConfig
@@ -77,6 +77,28 @@ def test_games_and_samples_are_counted(tmp_path: Path) -> None:
     assert "games shipped with spag; 1,080 games, 940 training samples of them." in card_of(
         Source("imitation", "x", "x", RunFolder.open(folder))
     )
+
+
+@pytest.mark.parametrize(("stage", "count"), [("imitation/samples", 59), ("iteration-1/samples", 1), ("imitation/samples", None)])
+def test_held_out_is_claimed_only_where_every_stage_recorded_it(tmp_path: Path, stage: str, count: int | None) -> None:
+    folder = write_run(tmp_path / "run")
+    source = Source("imitation", "x", "x", RunFolder.open(folder))
+    assert "Games on 24 held-out tasks. With so few" in card_of(source)
+    assert "the arena's are held out from all training of the run" in card_of(source)
+    assert {(one.dataset_split, one.dataset_name) for one in card_data("mine", source).eval_results} == {
+        ("held_out", f"Adversarial Taboo{role}, 24 held-out tasks") for role in (" as attacker", " as defender", ", both roles")
+    }
+    record_held_out(folder, stage, count)
+    source = Source("imitation", "x", "x", RunFolder.open(folder))
+    text, doubt = card_of(source), source.run.held_out_doubt if source.run else ""
+    assert f"Games on 24 tasks. {doubt} With so few" in text
+    assert "held-out tasks" not in text and "are held out" not in text
+    assert doubt == (
+        "The run does not record whether games on these tasks were trained on."
+        if count is None
+        else f"Games on tasks of the held-out split were trained on, {count} of them, so some tasks may not be new."
+    )
+    assert {one.dataset_split for one in card_data("mine", source).eval_results} == {None}
 
 
 def test_a_run_that_measured_nothing_claims_nothing(tmp_path: Path) -> None:

@@ -74,6 +74,12 @@ class SharedTasks(TicTacToe):
         return super().tasks(Split.TRAIN, count, seed)
 
 
+@broken("check_tasks_know_their_split")
+class ForgetsTheSplit(TicTacToe):
+    def split_of(self, task: Task) -> Split:
+        return Split.TRAIN
+
+
 @broken("check_tasks_follow_count_and_seed")
 class OwnSeed(TicTacToe):
     def tasks(self, split: Split, count: int | None, seed: int) -> Sequence[Task]:

@@ -5,10 +5,21 @@ from functools import cache
 import pytest
 
 from spag import games
+from spag.core.types import Split, Task
 from spag.games.base import Game
 from spag.games.conformance import CHECKS, Check
 
 SETTINGS = {"adversarial_taboo": {"words": "shipped"}}  # the frequency list takes a while to load
+
+
+# as a file from elsewhere may have them: a word in another form and case, a hand beyond ``hands``, and ids that tell nothing
+HELD_OUT = {
+    "adversarial_taboo": Task("7", {"target_word": " Breads"}),
+    "kuhn_poker": Task("held_out-9999-QK", {"player_0": "Q", "player_1": "K"}),
+    "tic_tac_toe": Task("7", {"opening": [4]}),
+    "twenty_questions": Task("7", {"thing": "Horse"}),
+    "guess_my_city": Task("7", {"city": "london"}),
+}
 
 
 @cache
@@ -18,6 +29,11 @@ def game_of(name: str) -> Game:
 
 def test_the_suite_is_large() -> None:
     assert len(set(CHECKS)) >= 24
+
+
+@pytest.mark.parametrize("name", HELD_OUT)
+def test_a_task_from_elsewhere_is_known_for_held_out(name: str) -> None:
+    assert game_of(name).split_of(HELD_OUT[name]) is Split.HELD_OUT
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

@@ -1,5 +1,6 @@
 """Small run folders, made of the same pieces as real ones."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ def write_run(folder: Path, *, iterations: int = 1) -> Path:
     config = RunConfig.model_validate({"model": {"name": "tiny <model>"}, "iterations": iterations})
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(dump_config(config))
-    stages: dict[str, Any] = {"imitation/train": stage(90.0, steps=5, samples=40)}
+    stages: dict[str, Any] = {"imitation/samples": stage(0.0, held_out=0), "imitation/train": stage(90.0, steps=5, samples=40)}
     (folder / "imitation").mkdir()
     write_rows(folder / "imitation" / "metrics.jsonl", steps(5, loss_attacker=1.0, loss_defender=2.0))
     for number in range(1, iterations + 1):
@@ -68,6 +69,7 @@ def write_run(folder: Path, *, iterations: int = 1) -> Path:
         write_rows(folder / name / "metrics.jsonl", steps(7, kl=0.1, clip_fraction=0.25, grad_norm=float("inf")))
         outcomes = {"attacker_wins": 3, "defender_wins": 1, "attacker_violation": 1, "tie": 2}
         stages[f"{name}/play"] = stage(3600.0, games=7, outcomes=outcomes, games_per_hour=1234, completion_tokens=56_789)
+        stages[f"{name}/samples"] = stage(0.0, held_out=0)
         stages[f"{name}/train"] = stage(30.0, steps=7, samples=11, versions={"torch": "2.13.0"})
     write_rows(folder / "arena" / "episodes.jsonl", arena_games())
     write_json(folder / "arena" / "results.json", arena_report(arena_games(), TABOO, PLAYERS))
@@ -79,6 +81,13 @@ def write_run(folder: Path, *, iterations: int = 1) -> Path:
 
 def stage(seconds: float, **results: Any) -> dict[str, Any]:
     return {"status": "done", "fingerprint": "0" * 16, "settings": {}, "seconds": seconds, "results": results}
+
+
+def record_held_out(folder: Path, stage: str, count: int | None) -> None:
+    """Write into a run's manifest how many games on held-out tasks ``stage`` had; with ``None``, as runs from before this record."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["stages"][stage]["results"] = {} if count is None else {"held_out": count}
+    write_manifest(folder, manifest["stages"])
 
 
 def write_manifest(folder: Path, stages: Mapping[str, Any]) -> None:

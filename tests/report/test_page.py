@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from run_fixtures import HOSTILE, stage, write_manifest, write_reasoning, write_run
+from run_fixtures import HOSTILE, record_held_out, stage, write_manifest, write_reasoning, write_run
 
 from spag.cli.report import report_command
 from spag.core.errors import DataError, RunError
@@ -88,6 +88,15 @@ def test_says_whether_it_got_better(page: Page) -> None:
     assert "on 24 held-out tasks (144 games); so few tasks show large differences only" in page.text
     # 70 of 100 right against 40, on each of three tasks
     assert "Reasoning of iteration-1, against base: geometric mean of 3 tasks +30.0 points [+" in page.text
+
+
+@pytest.mark.parametrize(("count", "doubt"), [(59, "held-out split were trained on, 59 of them, so"), (None, "The run does not record")])
+def test_held_out_is_claimed_only_where_every_stage_recorded_it(tmp_path: Path, count: int | None, doubt: str) -> None:
+    folder = write_run(tmp_path / "run")
+    record_held_out(folder, "imitation/samples", count)
+    text = Page(write_report(folder).read_text(encoding="utf-8")).text
+    assert "on 24 tasks (144 games); so few tasks show large differences only." in text and doubt in text
+    assert "held-out tasks" not in text
 
 
 def test_shows_the_figures(page: Page) -> None:

@@ -9,6 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 from web_fixtures import SCRIPT, bot_games, duel, make_run, site, visitor, won
 
+from spag.core.manifest import Manifest
 from spag.core.store import JsonlStore, write_json
 from spag.evaluation.arena.games import arena_report
 from taboo_games import TABOO
@@ -61,6 +62,13 @@ def test_the_overview_shows_the_arena(tmp_path: Path) -> None:
     page = Reader(TestClient(site(folder), base_url="http://localhost").get("/").text).text
     assert re.search(r"baseattacker1\s+100 %21–100", page)  # Wilson's interval of 1 in 1
     assert re.search(r"basedefender1\s+0 %0–79", page)
+    assert "The run does not record whether games on these tasks were trained on. Every pair" in page
+    manifest = Manifest.open(folder)
+    for name in ("imitation/samples", "iteration-1/samples"):
+        with manifest.running(name) as results:
+            results["held_out"] = 0
+    page = Reader(TestClient(site(folder), base_url="http://localhost").get("/").text).text
+    assert "Held-out tasks, every pair in both roles." in page
 
 
 @pytest.mark.parametrize(

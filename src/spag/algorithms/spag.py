@@ -23,7 +23,7 @@ from spag.algorithms.base import PolicyBatch, at_least_one
 from spag.core.episodes import Episode, SampleType, TrainingSample
 from spag.core.errors import DataError
 from spag.core.seeds import derive_seed
-from spag.core.types import Result, State
+from spag.core.types import Result, Split, State
 from spag.games.base import Game
 from spag.games.registry import DEFAULT, get
 from spag.games.replay import replay
@@ -70,6 +70,8 @@ class RewardStats:
     wins: Counter[str] = field(default_factory=Counter)
     role_weights: dict[str, float] = field(default_factory=dict)
     empty_completions: int = 0
+    held_out: int = 0
+    """Games on held-out tasks, whatever became of them."""
 
 
 def return_coefficients(count: int, discount: float) -> list[float]:
@@ -122,6 +124,7 @@ def iterate_rewards(
         if _paid_roles(episode, game, result, settings):
             trained.update(game.outcomes[result.outcome].winners)
         stats.outcomes[result.outcome] += 1
+        stats.held_out += game.split_of(episode.task) is Split.HELD_OUT
         stats.wins.update(game.outcomes[result.outcome].winners)
     stats.role_weights = role_weights({role: trained[role] for role in game.roles})
     for episode_, result_ in zip_longest(games, results):

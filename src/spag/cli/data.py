@@ -82,19 +82,29 @@ def judge_command(episodes: Path, mode: str | None, show: int, output: Path | No
 @click.option("--learner", metavar="NAME", help="Player whose utterances to keep, in games against frozen opponents. [default: both]")
 @click.option("--output", type=ANY_PATH, required=True, help="Samples file to write.")
 def rewards_command(episodes: Path, config_name: str | None, imitation: bool, learner: str | None, output: Path) -> None:
-    """Turn the games of a file into weighted training samples."""
+    """Turn the games of a file into weighted training samples.
+
+    With --imitation, games on held-out tasks are left out, unless imitation.keep_held_out is set. Otherwise they are kept, and counted.
+    """
     from spag.cli.tables import print_rewards
     from spag.core.episodes import SampleType, read_episodes
     from spag.core.sft import read_sft
     from spag.games.registry import game_of_file
-    from spag.runs.stages import write_samples
+    from spag.runs.stages import without_held_out, write_samples
 
     config = read_config(config_name, (f"game.name={game_of_file(episodes).name}",))
     mix, game = config.offline_rl, config.game.build()
     rows = read_sft(mix.sft_data, mix.sft_samples, config.seed) if mix.sft_data and not imitation else []
     kind, games = SampleType.IMITATION if imitation else SampleType.RL, read_episodes(episodes)
-    stats = write_samples(output, games, config.rewards, game=game, seed=config.seed, sample_type=kind, sft=rows, learner=learner)
+    kept = games if not imitation or config.imitation.keep_held_out else without_held_out(list(games), game, str(episodes), _note)
+    stats = write_samples(output, kept, config.rewards, game=game, seed=config.seed, sample_type=kind, sft=rows, learner=learner)
     print_rewards(game, stats, len(rows))
+    if stats.held_out:
+        _note(f"{stats.held_out:,} of these games are on held-out tasks, which are not held out from a model that trains on them")
+
+
+def _note(line: str) -> None:
+    click.echo(line, err=True)
 
 
 @click.group("import")

@@ -51,7 +51,7 @@ def print_arena(path: Path) -> None:
     results = load_results(path)
     game = get(results["game"])
     for role in game.roles:
-        _print_table(f"As {role} (held-out tasks, % with 95 % interval over tasks)", role_table(results, game, role))
+        _print_table(f"As {role} (tasks of the held-out split, % with 95 % interval over tasks)", role_table(results, game, role))
     _print_matrix(game, results["matrix"])
     if is_contest(game):
         _print_table("Wins in both roles", pair_table(results))

@@ -140,6 +140,9 @@ class ImitationConfig(Section):
         ["teacher"], description="teacher play: 'teacher' (games that the game ships), bot:NAME, or episode files (ours or upstream's)"
     )
     max_episodes: PositiveInt | None = Field(None, description="use only so many games, drawn by seed; null uses all (200 of a bot)")
+    keep_held_out: bool = Field(
+        False, description="train on games on held-out tasks too, as the paper does; report and model card then claim nothing held out"
+    )
     training: TrainingConfig = Field(default_factory=TrainingConfig)
 
 

@@ -93,10 +93,11 @@ def _arena_results(name: str, run: RunFolder) -> Iterator[EvalResult]:
         label = f"Elo points over the run's first player, 95 % interval {row['low']:.0f} to {row['high']:.0f}"
         figures.append((row["name"], "both", f"{title}, both roles", "elo", label, round(row["points"], 1)))
     for _, config, task, metric, label, value in (one for one in figures if one[0] == name):
-        where = f"{task}, {run.arena['tasks']} held-out tasks"
+        where = f"{task}, {run.arena['tasks']} {'' if run.held_out_doubt else 'held-out '}tasks"
         about = {"task_name": task, "dataset_type": _tag(run), "dataset_name": where, "dataset_config": config}
         measure = {"metric_type": metric, "metric_name": label, "metric_value": value}
-        yield EvalResult(task_type="text-generation", dataset_split="held_out", **about, **measure)
+        split = None if run.held_out_doubt else "held_out"
+        yield EvalResult(task_type="text-generation", dataset_split=split, **about, **measure)
 
 
 def _reasoning_results(name: str, run: RunFolder) -> Iterator[EvalResult]:

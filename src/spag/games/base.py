@@ -8,6 +8,7 @@ import random
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
 from spag.core.episodes import Episode
@@ -77,6 +78,13 @@ class Game(Protocol):
     def tasks(self, split: Split, count: int | None, seed: int) -> Sequence[Task]:
         """Return ``count`` tasks of a split, drawn by ``seed`` (all of them when ``None``). Raises ``ConfigError`` for too many."""
         raise NotImplementedError
+
+    def split_of(self, task: Task) -> Split:
+        """Return the split of a task from anywhere, also of one that ``start`` refuses: imitation leaves games on held-out tasks out.
+
+        By default a task is held out when its id is. Games whose tasks come under other ids too (a word, inflected) look at its data.
+        """
+        return Split.HELD_OUT if task.id in _held_out_ids(self) else Split.TRAIN
 
     def start(self, task: Task, seed: int) -> State:
         """Return the position before the first utterance. Raises ``DataError`` for a task that this game cannot play."""
@@ -195,6 +203,11 @@ class TextGame(Game):
     def end(self, state: State, outcome: str, rewards: Mapping[str, float], reason: str) -> Result:
         """Return the result of a game that ends with the last utterance of ``state``."""
         return Result(outcome, rewards, len(state.history), reason)
+
+
+@lru_cache(maxsize=8)
+def _held_out_ids(game: Game) -> frozenset[str]:
+    return frozenset(task.id for task in game.tasks(Split.HELD_OUT, None, 0))
 
 
 def drawn(items: list[Item], count: int | None, seed: int, shortage: str) -> list[Item]:

@@ -76,6 +76,10 @@ class GuessingGame(TextGame):
         shortage = f"tasks asked for, but {self.name} has {len(names)} in its {split} split; ask for fewer"
         return [self.task_of(self.entries()[name]) for name in drawn(names, count, seed, shortage)]
 
+    def split_of(self, task: Task) -> Split:
+        name = task.data.get(self.secret)
+        return split_of(name) if isinstance(name, str) else Split.TRAIN
+
     def task_of(self, entry: Mapping[str, Any]) -> Task:
         """Return the task about ``entry``."""
         return Task(entry[self.secret], {**entry, "max_questions": self.max_questions})

@@ -53,7 +53,8 @@ class Planner:
         offline_rl = config.offline_rl.model_copy(update={"lora": config.offline_rl.lora or imitation.lora})
         both = 1 if imitation.lora else 2  # adapters share the weights of their base
         game, play, sampling = config.game.build(), config.selfplay, config.arena.sampling
-        taught = len(teacher_episodes(config.imitation.episodes, config.imitation.max_episodes, config.seed, game))
+        teacher = config.imitation
+        taught = len(teacher_episodes(teacher.episodes, teacher.max_episodes, config.seed, game, keep_held_out=teacher.keep_held_out))
         yield self._training("imitation", 1, imitation, self.training_load(imitation, taught, self.assumed.teacher_tokens))
         if config.iterations:
             games = (play.tasks or len(game.tasks(Split.TRAIN, None, config.seed))) * play.repeats

@@ -24,7 +24,7 @@ from spag.engines.bot import BOT_PREFIX, bot_of
 from spag.evaluation.health import health
 from spag.games.base import Game
 from spag.rollout.matchmaking import draw_opponents
-from spag.rollout.play import PlaySetup, play_matches
+from spag.rollout.play import PlaySetup, pair_up, play_matches
 from spag.rollout.runner import game_specs
 from spag.runs.folder import BASE, HEALTH, IMITATION, iteration_name
 from spag.runs.stages import play_arena, resolve_dtype, teacher_episodes, teacher_file, write_samples
@@ -80,6 +80,7 @@ def run(config: RunConfig, folder: Path, reporter: Reporter, *, force: bool = Fa
         config = resolve_dtype(config, lambda measure: manifest.remember("dtype", measure))
         state = Run(config, folder, manifest, setup)
         imitate(state)
+        renew_arena(state)
         for number in range(1, config.iterations + 1):
             iterate(state, number)
         compete(state)
@@ -105,12 +106,15 @@ def imitate(run: Run) -> None:
 
     def samples() -> Results:
         seed = run.config.seed
-        episodes = teacher_episodes(config.episodes, config.max_episodes, seed, run.setup.game)
+        keep, note = config.keep_held_out, run.setup.reporter.note
+        episodes = teacher_episodes(config.episodes, config.max_episodes, seed, run.setup.game, keep_held_out=keep, note=note)
         sft_seed, kind = derive_seed(seed, IMITATION, "sft"), SampleType.IMITATION
         return _write_samples(run, IMITATION, episodes, rewards, config.training, seed=seed, sft_seed=sft_seed, sample_type=kind)
 
     digests = [file_digest(path) if (path := teacher_file(source, run.setup.game)) else source for source in config.episodes]
     sources = {"max_episodes": config.max_episodes, "episodes": config.episodes, "digests": digests, **_sft_settings(config.training)}
+    if config.keep_held_out:  # as a run from before this option has it, where it is off
+        sources["keep_held_out"] = True
     settings = run.settings("seed", "game", rewards=rewards.model_dump(mode="json"), **sources)
     run.stage(f"{IMITATION}/samples", settings, (), [f"{IMITATION}/samples.jsonl"], samples)
     write_atomically(run.folder / "config.yaml", dump_config(run.config))
@@ -128,10 +132,11 @@ def iterate(run: Run, number: int) -> None:
     def play() -> Results:
         tasks = run.setup.game.tasks(Split.TRAIN, config.selfplay.tasks, derive_seed(seed, "words"))
         specs = game_specs(tasks, config.selfplay.repeats, seed)
-        matches = draw_opponents(specs, previous, config.selfplay.opponents, earlier)
+        pairs = draw_opponents(specs, previous, config.selfplay.opponents, earlier)
         models = {player: run.model(player) for player in (BASE, *earlier, previous)}
         models |= {name: config.model.model_copy(update={"name": name}) for name in config.selfplay.opponents if name not in OPPONENTS}
-        summary = play_matches(episodes_path, matches, models, config.selfplay.sampling_of, run.setup, title=f"{name} self-play")
+        matches = pair_up(pairs, models, config.selfplay.sampling_of, run.setup.game.roles, f"{name} self-play")
+        summary = play_matches(episodes_path, matches, run.setup, force=run.manifest.force)
         found = health(read_episodes(episodes_path), run.setup.game)
         write_json(run.folder / name / HEALTH, found)
         for warning in found["warnings"]:
@@ -159,15 +164,27 @@ def iterate(run: Run, number: int) -> None:
 
 def compete(run: Run) -> None:
     """The arena: every pair of base, imitation and the last iteration, on held-out words."""
-    config = run.config
-    names = [BASE, IMITATION, *([iteration_name(config.iterations)] if config.iterations else [])]
 
     def play() -> Results:
-        entrants = {name: run.model(name) for name in names}
-        results = play_arena(run.folder / "arena", entrants, config, run.setup)
+        entrants = {name: run.model(name) for name in _entrants(run)}
+        results = play_arena(run.folder / "arena", entrants, run.config, run.setup, force=True)  # an earlier last iteration's games go
         return {"games": sum(pair["games"] for pair in results["pairs"])}
 
-    run.stage("arena", run.settings("seed", "game", "arena", names=names), [f"{name}/train" for name in names[1:]], ["arena"], play)
+    run.stage("arena", _arena_settings(run), [f"{name}/train" for name in _entrants(run)[1:]], ["arena"], play)
+
+
+def renew_arena(run: Run) -> None:
+    """Make a finished arena due again when the run has become longer or shorter, and refuse now what it would refuse at the end."""
+    run.manifest.renew("arena", _arena_settings(run), free="names")
+
+
+def _entrants(run: Run) -> list[str]:
+    last = [iteration_name(run.config.iterations)] if run.config.iterations else []
+    return [BASE, IMITATION, *last]
+
+
+def _arena_settings(run: Run) -> dict[str, Any]:
+    return run.settings("seed", "game", "arena", names=_entrants(run))
 
 
 def _train(run: Run, name: str, training: TrainingConfig, start_from: str) -> None:
@@ -215,7 +232,7 @@ def _write_samples(
     weights = {role: round(weight, 3) for role, weight in stats.role_weights.items()}
     counts = dict(stats.samples)
     run.setup.reporter.note(f"{name} samples: {sum(counts.values())} ({counts}), role weights {weights}")
-    return {"outcomes": dict(stats.outcomes), "samples": counts, "role_weights": weights, "sft": len(sft)}
+    return {"outcomes": dict(stats.outcomes), "samples": counts, "role_weights": weights, "sft": len(sft), "held_out": stats.held_out}
 
 
 def _remove(path: Path) -> None:

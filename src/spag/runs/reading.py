@@ -92,6 +92,23 @@ class RunFolder:
         stages = Manifest.open(self.folder).stages if self.folder.is_dir() else {}
         return {name: _checked(self.folder / "manifest.json", name, entry, status=str, seconds=float) for name, entry in stages.items()}
 
+    @cached_property
+    def trained_on_held_out(self) -> int | None:
+        """How many games on held-out tasks the run's models were trained on, by what the stages recorded; ``None`` where one did not."""
+        trained = [name.removesuffix("/train") for name in self.stages if name.endswith("/train")]
+        results = [self.stages.get(f"{name}/samples", {}).get("results") for name in trained]
+        counts = [one.get("held_out") if isinstance(one, dict) else None for one in results]
+        known = [count for count in counts if type(count) is int]
+        return sum(known) if known and len(known) == len(counts) else None
+
+    @property
+    def held_out_doubt(self) -> str:
+        """Why the arena's tasks cannot be called held out, in a sentence; empty where they can."""
+        count = self.trained_on_held_out
+        if count is None:
+            return "The run does not record whether games on these tasks were trained on."
+        return f"Games on tasks of the held-out split were trained on, {count:,} of them, so some tasks may not be new." if count else ""
+
     def progress(self) -> list[Stage]:
         """Return every stage that the settings ask for, in order."""
         planned = planned_stages(self.config.iterations) if self.config else []

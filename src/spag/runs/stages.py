@@ -20,7 +20,7 @@ from spag.evaluation.arena.games import arena_report
 from spag.evaluation.yardsticks import score_model
 from spag.games.base import Game, SolvedGame
 from spag.rollout.matchmaking import match_specs, pairings
-from spag.rollout.play import PlaySetup, play_matches
+from spag.rollout.play import PlaySetup, pair_up, play_matches
 from spag.rollout.runner import Player, game_specs, play
 
 TEACHER = "teacher"
@@ -51,19 +51,43 @@ def teacher_path(game: Game) -> Path:
     return path
 
 
-def teacher_episodes(sources: Sequence[str], limit: int | None, seed: int, game: Game) -> list[Episode]:
+def teacher_episodes(
+    sources: Sequence[str],
+    limit: int | None,
+    seed: int,
+    game: Game,
+    *,
+    keep_held_out: bool = False,
+    note: Callable[[str], None] = lambda line: None,
+) -> list[Episode]:
     """Read teacher play from ``sources``, at most ``limit`` games drawn by seed.
 
-    ``teacher`` names the games that the package ships, ``bot:NAME`` games of that bot against itself.
+    ``teacher`` names the games that the package ships, ``bot:NAME`` games of that bot against itself. Games on held-out tasks are left out
+    before the draw, unless ``keep_held_out``, and ``note`` is told how many. Raises ``DataError`` when no others are there.
     """
     episodes: list[Episode] = []
     for source in sources:
         path = teacher_file(source, game)
         episodes += _bot_episodes(source, limit or BOT_GAMES, seed, game) if path is None else read_episodes(path)
+    if not keep_held_out:
+        episodes = without_held_out(episodes, game, ", ".join(sources), note)
     if limit is not None and limit < len(episodes):
         kept = sorted(random.Random(derive_seed(seed, TEACHER)).sample(range(len(episodes)), limit))
         episodes = [episodes[index] for index in kept]
     return episodes
+
+
+def without_held_out(episodes: Sequence[Episode], game: Game, source: str, note: Callable[[str], None]) -> list[Episode]:
+    """Return the games on tasks that may be trained on; tell ``note`` how many others there were. Raises ``DataError`` when all were."""
+    kept = [episode for episode in episodes if game.split_of(episode.task) is not Split.HELD_OUT]
+    if left_out := len(episodes) - len(kept):
+        if not kept:
+            raise DataError(
+                f"{source}: all {left_out:,} games are on held-out tasks, which imitation leaves out; name games on other tasks, or "
+                "train on these with imitation.keep_held_out=true"
+            )
+        note(f"{source}: {left_out:,} of {len(episodes):,} games left out, because their tasks are held out")
+    return kept
 
 
 def teacher_file(source: str, game: Game) -> Path | None:
@@ -125,15 +149,19 @@ def write_samples(
     return stats
 
 
-def play_arena(folder: Path, entrants: Mapping[str, ModelConfig], config: RunConfig, setup: PlaySetup) -> dict[str, Any]:
+def play_arena(
+    folder: Path, entrants: Mapping[str, ModelConfig], config: RunConfig, setup: PlaySetup, *, force: bool = False
+) -> dict[str, Any]:
     """Let every pair of ``entrants`` (by name) play the held-out tasks.
 
-    Writes ``episodes.jsonl`` and ``results.json``; returns the results.
+    Writes ``episodes.jsonl`` and ``results.json``; returns the results. Games in the file stay. Raises ``RunError`` where some are of other
+    entrants or settings, which ``force`` removes.
     """
     path = folder / "episodes.jsonl"
     tasks = setup.game.tasks(Split.HELD_OUT, config.arena.tasks, derive_seed(config.seed, "arena"))
-    matches = {pairing: match_specs(pairing, tasks, config.seed) for pairing in pairings(list(entrants))}
-    play_matches(path, matches, entrants, lambda _: config.arena.sampling, setup, title="arena")
+    pairs = {pairing: match_specs(pairing, tasks, config.seed) for pairing in pairings(list(entrants))}
+    matches = pair_up(pairs, entrants, lambda _: config.arena.sampling, setup.game.roles, "arena")
+    play_matches(path, matches, setup, force=force)
     results = arena_report(read_episodes(path), setup.game, list(entrants))
     results["yardsticks"] = yardsticks(entrants, setup.game)
     write_json(folder / "results.json", results)

@@ -122,6 +122,7 @@ def overview(request: Request, site: TheSite, seen: str = "") -> Response:
         counts=queries.outcome_counts(site.index),
         curves={name: {"losses": _losses(rows), "last": rows[-1]} for name, rows in steps.items() if rows},
         arena=part(lambda: run.arena),
+        held_out_doubt=part(lambda: run.held_out_doubt),
         latest=queries.latest_games(site.index, LATEST),
         faults=faults,
     )

@@ -74,6 +74,14 @@ def check_splits_are_disjoint(game: Game, seed: int) -> None:
     assert len({*train, *held_out}) == len(train) + len(held_out), "task ids must be unique, and no task in both splits"
 
 
+def check_tasks_know_their_split(game: Game, seed: int) -> None:
+    for split in Split:
+        for task in game.tasks(split, None, seed):
+            known = game.split_of(msgspec.json.decode(msgspec.json.encode(task), type=Task))
+            assert known is split, f"split_of gives {known!r} for task {task.id!r} of the {split} split"
+    assert game.split_of(Task("foreign", {})) in Split, "split_of must name the split of any task"
+
+
 def check_tasks_follow_count_and_seed(game: Game, seed: int) -> None:
     for split in Split:
         every = {task.id for task in game.tasks(split, None, seed)}

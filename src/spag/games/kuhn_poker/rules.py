@@ -88,6 +88,10 @@ class KuhnPoker(TextGame):
             numbers = [size * drawn + deal for drawn in rounds for deal in rng.sample(range(size), size)][:count]
         return [_task(f"{split}-{number:04d}", *solver.DEALS[number % len(solver.DEALS)]) for number in numbers]
 
+    def split_of(self, task: Task) -> Split:
+        """Return the split that the id names: both deal the same cards, and ``hands`` says how many ids there are."""
+        return Split.HELD_OUT if task.id.startswith(f"{Split.HELD_OUT}-") else Split.TRAIN
+
     def custom_task(self, text: str) -> Task:
         """Return the deal that a person typed: player_0's card, then player_1's."""
         cards = tuple(letter for letter in text.upper() if letter.isalpha())

@@ -85,6 +85,10 @@ class AdversarialTaboo(TextGame):
         shortage = f"words asked for, but {has}; ask for fewer or raise game.top_words"
         return [self._task(word) for word in drawn(words, count, seed, shortage)]
 
+    def split_of(self, task: Task) -> Split:
+        word = task.data.get("target_word")
+        return split_of(word) if isinstance(word, str) else Split.TRAIN
+
     def custom_task(self, text: str) -> Task:
         if not text.strip():
             raise DataError("your word is empty; write a word")

@@ -90,6 +90,10 @@ class TicTacToe(TextGame):
         shortage = f"openings asked for, but the {split} split has {len(found)}; ask for fewer or raise game.opening"
         return [_task(squares) for squares in drawn(found, count, seed, shortage)]
 
+    def split_of(self, task: Task) -> Split:
+        squares = task.data.get("opening")
+        return super().split_of(_task(squares) if isinstance(squares, list) else task)
+
     def custom_task(self, text: str) -> Task:
         """Return the opening that a person typed: the squares of the moves already made."""
         task = _task([int(character) for character in text if character in "0123456789"])
