@@ -11,11 +11,13 @@ from spag.algorithms.spag import RewardSettings, RewardStats, Template, assign_r
 from spag.core.episodes import Episode, PlayerInfo, SampleType, read_episodes, read_samples
 from spag.core.errors import DataError
 from spag.core.store import write_rows
+from spag.games.registry import get
 from spag.games.taboo.prompts import PromptSet, play_prompt
 from spag.games.taboo.types import Outcome
 from taboo_games import ROLES, TABOO, episode_of
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "rewards.json").read_text())
+WHITESPACE = json.loads((Path(__file__).parent / "golden" / "rewards_whitespace.json").read_text())
 GUESS = "I know the word! It is `river`!"
 
 
@@ -36,6 +38,20 @@ def test_golden_samples(tmp_path: Path) -> None:
     for sample, golden in zip(samples, GOLDEN["samples"], strict=True):
         assert sample.reward == pytest.approx(golden["reward"], abs=1e-12)
         assert sample.weight == pytest.approx(golden["weight"], abs=1e-12)
+
+
+@pytest.mark.parametrize("judge", ["paper", "strict"])
+@pytest.mark.parametrize("sampled", [False, True])
+def test_golden_texts_are_stripped_and_empty_ones_left_out(tmp_path: Path, judge: str, sampled: bool) -> None:
+    (tmp_path / "upstream.json").write_text(json.dumps(WHITESPACE["episodes"]))
+    settings, stats = RewardSettings(discount=WHITESPACE["discount"], sampled_tokens=sampled), RewardStats()
+    game = get("adversarial_taboo", judge=judge)
+    samples = assign_rewards(read_episodes(tmp_path / "upstream.json"), settings=settings, game=game, stats=stats)
+    expected = [(row["target"], row["role"], row["reward"], row["weight"]) for row in WHITESPACE["samples"] if row["target"]]
+    found = [(sample.completion, sample.role, sample.reward, sample.weight) for sample in samples]
+    assert [one[:2] for one in found] == [one[:2] for one in expected]
+    assert [one[2:] for one in found] == [pytest.approx(one[2:], abs=1e-12) for one in expected]
+    assert stats.empty_completions == len(WHITESPACE["samples"]) - len(expected) == 1
 
 
 def test_coefficients_grow_by_one_over_discount_and_sum_to_one() -> None:

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from spag.algorithms.spag import RewardSettings, assign_rewards
 from spag.core.episodes import SampleType, TrainingSample
 from spag.core.errors import ConfigError, DataError
 from spag.models.loading import load_tokenizer
 from spag.models.tokens import PromptStyle
 from spag.training.data import FILLER, OTHER, SFT, TrainingSet, collate, encode_samples
+from taboo_games import episode_of
 
 BOS, EOS = 0, 1
 
@@ -66,6 +68,16 @@ def test_tokens_are_trained_as_they_were_sampled(model_folder: Path) -> None:
     assert encode(model_folder, TrainingSample(prompt="q", completion="ab", truncated=True))[0].completion.tolist() == [a, b]
 
 
+def test_white_space_around_an_utterance_is_trained_as_sampled_and_not_as_text(model_folder: Path) -> None:
+    ids = (*load_tokenizer(str(model_folder)).encode(" Wet?\n", add_special_tokens=False), EOS)
+    game = episode_of("river", " Wet?\n", "The river.")
+    game = replace(game, history=(replace(game.history[0], token_ids=ids, finish_reason="eos"), game.history[1]))
+    (sampled,), (text,) = (assign_rewards([game], settings=RewardSettings(sampled_tokens=kept)) for kept in (True, False))
+    assert sampled.completion == text.completion == "Wet?"
+    assert encode(model_folder, sampled)[0].completion.tolist() == [*ids]
+    assert encode(model_folder, text)[0].completion.tolist() == [*ids[1:-2], EOS]  # one byte, one token
+
+
 @pytest.mark.parametrize("ids", [(99_999,), (-1, 3), (), None], ids=["beyond the vocabulary", "negative", "none", "unknown"])
 def test_tokens_of_another_tokenizer_are_not_trained(model_folder: Path, ids: tuple[int, ...] | None) -> None:
     plain = TrainingSample(prompt="q", completion="ab")
@@ -117,5 +129,5 @@ def test_a_packed_batch_is_one_row_that_shares_beginnings(model_folder: Path) ->
 
 
 def test_the_filler_weighs_nothing_and_belongs_to_no_group(model_folder: Path) -> None:
-    sample, reference = TrainingSet(encode(model_folder, TrainingSample(prompt="q", completion="t", weight=9.0)))[FILLER]
+    sample, reference = TrainingSet(encode(model_folder, TrainingSample(prompt="q", completion="t", weight=9.0)))[FILLER, 1.0]
     assert (sample.weight, sample.group, reference) == (0.0, FILLER, 0.0)

@@ -3,7 +3,8 @@
 Only winners' utterances become samples. A winner's k-th utterance (k = 1, 2, ...) has the coefficient ``(1/discount)**k``, normalised to
 sum to 1 over the game, so later utterances, nearer to the win, earn more. The role weight ``N / (2 * N_role)`` makes both roles count one
 half in expectation, however unequal their numbers of wins. Rewards for losers and ties are options that upstream leaves out; its author
-reports that negative rewards for the loser "did not even converge".
+reports that negative rewards for the loser "did not even converge". Texts are stripped of white space, as upstream's; a text that is empty
+then keeps its share of the return and is left out, where upstream trains its end token. Sampled tokens stay as they were sampled.
 
 Where the current policy (``learner``) played frozen opponents, only its own utterances become samples, since the importance ratio is
 against it; ``N`` and ``N_role`` count the games that give samples, so a game that an opponent won has no effect on the weights.
@@ -63,8 +64,9 @@ class RewardSettings:
 
 @dataclass(slots=True)
 class RewardStats:
-    """What the games were and what became of them."""
+    """What the games were and what became of them. ``utterances`` counts those up to the judged ends."""
 
+    utterances: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     samples: Counter[str] = field(default_factory=Counter)
     wins: Counter[str] = field(default_factory=Counter)
@@ -124,6 +126,7 @@ def iterate_rewards(
         if _paid_roles(episode, game, result, settings):
             trained.update(game.outcomes[result.outcome].winners)
         stats.outcomes[result.outcome] += 1
+        stats.utterances += result.length
         stats.held_out += game.split_of(episode.task) is Split.HELD_OUT
         stats.wins.update(game.outcomes[result.outcome].winners)
     stats.role_weights = role_weights({role: trained[role] for role in game.roles})
@@ -174,7 +177,7 @@ def _role_samples(
         stats.samples[role] += 1
         yield TrainingSample(
             prompt=_prompt(episode, game, at, settings),
-            completion=said.content,
+            completion=said.content.strip(),
             reward=total * coefficient,
             weight=weight,
             role=role,
