@@ -5,7 +5,8 @@ One row of ``episodes.jsonl``:
     {"id":"river-0","game":"adversarial_taboo","task":{"id":"river","data":{"target_word":"river","max_turns":5}},
      "history":[{"role":"attacker","content":"...","finish_reason":"eos","token_ids":[...],"logprobs":[...],"prompt_digest":"..."}],
      "outcome":"tie","rewards":{"attacker":0.0,"defender":0.0},"reason":"...","seed":7,
-     "players":{"attacker":{"model":"m","sampling":{}}},"schema_version":2}
+     "players":{"attacker":{"model":"m","sampling":{},"identity":{"weights":"...","dtype":"float32","prompt_style":"plain"}}},
+     "settings":{"max_turns":5,"judge":"strict"},"schema_version":2}
 
 One row of ``samples.jsonl``:
 
@@ -47,15 +48,19 @@ class SampleType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlayerInfo:
-    """The player of a role: the model's name or path, and the sampling settings."""
+    """The player of a role: the model's name or path, the sampling settings, and what tells the model from others of its name."""
 
     model: str
     sampling: dict[str, Any] = field(default_factory=dict)
+    identity: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """One game. ``outcome``, ``rewards`` and ``reason`` are the judge's at play time; upstream's files carry none."""
+    """One game. ``outcome``, ``rewards`` and ``reason`` are the judge's at play time; upstream's files carry none.
+
+    ``settings`` are the game's; ``None``, as a player's identity, in older files and in games that were not played into one.
+    """
 
     task: Task
     history: tuple[Utterance, ...]
@@ -66,6 +71,7 @@ class Episode:
     reason: str = ""
     seed: int | None = None
     players: Mapping[str, PlayerInfo] = field(default_factory=dict)
+    settings: Mapping[str, Any] | None = None
     schema_version: int = SCHEMA_VERSION
 
 
@@ -74,7 +80,8 @@ class TrainingSample:
     """One (prompt, completion) pair.
 
     ``turn`` is the 1-based turn in which the completion was spoken; SFT rows have no role, episode or turn. ``completion_ids`` are the
-    tokens as they were sampled, an end token included when one was, and ``prompt_ids`` the prompt's; ``None`` where only text is known.
+    tokens as they were sampled, an end token included when one was, ``logprobs`` their log-probabilities under the distribution that they
+    were drawn from, and ``prompt_ids`` the prompt's tokens; ``None`` where only text is known.
     ``truncated``: the completion ran into the token limit, so it has no end token.
     """
 
@@ -88,6 +95,7 @@ class TrainingSample:
     turn: int | None = None
     prompt_ids: tuple[int, ...] | None = None
     completion_ids: tuple[int, ...] | None = None
+    logprobs: tuple[float, ...] | None = None
     truncated: bool = False
 
 
