@@ -16,7 +16,7 @@ from spag.core.episodes import SampleType, read_episodes, read_samples
 from spag.core.errors import ConfigError, DataError, RunError
 from spag.core.manifest import Manifest
 from spag.core.progress import SilentReporter
-from spag.core.store import FolderLock
+from spag.core.store import FolderLock, write_rows
 from spag.core.types import Split, Task
 from spag.engines.base import Engine
 from spag.games.taboo.words import split_of
@@ -25,7 +25,7 @@ from spag.rollout.matchmaking import draw_opponents
 from spag.rollout.runner import game_specs
 from spag.runs.offline import run
 from spag.runs.reading import RunFolder
-from taboo_games import ROLES, TABOO
+from taboo_games import ROLES, TABOO, episode_of
 
 CANDIDATES = ["apple", "bridge", "candle", "desert", "eagle", "forest", "guitar", "hammer", "island", "jacket", "kitchen", "lemon"]
 CANDIDATES += ["mirror", "needle", "orange", "pepper", "rabbit", "saddle", "temple", "umbrella", "valley", "whistle", "yellow", "zebra"]
@@ -236,6 +236,19 @@ def test_sft_alone_and_imitation_with_sft(tmp_path: Path, model_folder: Path, wo
     nothing = config_for(model_folder, words_file, ["imitation.episodes=[]"])
     with pytest.raises(DataError, match="no game of 0 gave a sample"):
         run(nothing, tmp_path / "nothing", SilentReporter())
+
+
+def test_a_run_that_imitates_held_out_games_records_how_many(
+    tmp_path: Path, model_folder: Path, words_file: Path, use_script: None
+) -> None:
+    held_out, other = next(word for word in CANDIDATES if split_of(word) is Split.HELD_OUT), "river"
+    games = [episode_of(word, "Guess.", f"I know the word! It is `{word}`!", id=word) for word in (other, held_out)]
+    write_rows(tmp_path / "games.jsonl", games)
+    options = ["iterations=0", f"imitation.episodes=[{tmp_path / 'games.jsonl'}]"]
+    run(config_for(model_folder, words_file, [*options, "imitation.keep_held_out=true"]), tmp_path / "run", SilentReporter())
+    assert RunFolder.open(tmp_path / "run").trained_on_held_out == 1
+    with pytest.raises(RunError, match=r"imitation/samples was begun with other settings \(keep_held_out was True, is None\)"):
+        run(config_for(model_folder, words_file, options), tmp_path / "run", SilentReporter())
 
 
 @pytest.mark.slow
