@@ -52,6 +52,39 @@ def test_judge_counts_shows_and_rewrites(games: Path, tmp_path: Path) -> None:
     assert [str(episode.outcome) for episode in read_episodes(out)] == ["attacker_wins", "defender_wins"]
 
 
+def test_published_games_give_published_figures(tmp_path: Path) -> None:
+    """What upstream's assign_rewards.py prints for a file of its own: decided games by role, samples with empty ones, both weights."""
+    long = [(" What is round?\n", " A ball."), ("", " \n"), (" And red?", " An apple, in a category of its own.")]
+    said = {
+        "cat": [text for turn in long for text in turn],  # "category" counts in paper mode: the attacker wins, with 3 utterances
+        "moon": [" ", "  I know the word! It is `sun`! "],  # a wrong guess: the attacker wins, with one empty utterance
+        "lamp": ["What glows?", "I know the word! It is `lamp`!", "never judged"],
+        "tree": ["A tree!", "Yes."],  # the attacker breaks a rule
+        "sea": ["Hm."] * 10,  # a tie
+    }
+    sides = ("attacker", "defender")
+    rows = [
+        {"history": [{"role": sides[n % 2], "content": text} for n, text in enumerate(texts)], "target_word": word, "max_turns": 5}
+        for word, texts in said.items()
+    ]
+    path = tmp_path / "im_llama2_sampling_all_words_results.json"
+    path.write_text(json.dumps(rows, ensure_ascii=False, indent=2))
+    lines = [" ".join(line.split()) for line in spag("judge", path, "--mode", "paper").output.splitlines()]
+    for line in (
+        "5 games, 4.2 utterances on average",  # (6 + 2 + 2 + 1 + 10) / 5
+        "attacker wins 2 40.0 %",
+        "defender wins 1 20.0 %",
+        "attacker breaks a rule 1 20.0 %",
+        "tie 1 20.0 %",
+        "3 samples of 3 games",
+        "attacker 2 2 0.750",  # games won, samples, 3 / (2 * 2)
+        "defender 1 1 1.500",  # 3 / (2 * 1)
+        "with the 2 empty utterances that training leaves out: 5 samples",
+    ):
+        assert line in lines
+    assert "attacker 1 0 1.000" in [" ".join(line.split()) for line in spag("judge", path).output.splitlines()]  # strict: no cat there
+
+
 def test_games_go_there_and_back(games: Path, tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours.jsonl", tmp_path / "theirs.json"
     spag("import", "episodes", games, "--output", ours)
@@ -145,7 +178,7 @@ def test_play_resumes_and_refuses_another_seed(tmp_path: Path, model_folder: Pat
     command = ("play", model_folder, "--words", words, *settings(*TINY_PLAY), "--count", 2, "--testing", "--output", out)
     assert "2 games in the file, 2 played now" in spag(*command).output
     assert "2 games in the file, 0 played now" in spag(*command).output
-    assert "of another seed or list of tasks" in spag(*command, "--seed", 5, status=2).output
+    assert "2 of its 2 games are others than those asked for" in spag(*command, "--seed", 5, status=2).output
 
 
 def test_train_and_arena_on_their_own(games: Path, tmp_path: Path, model_folder: Path) -> None:

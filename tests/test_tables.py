@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from spag.algorithms.spag import RewardSettings, RewardStats, Template, iterate_rewards
 from spag.cli.tables import print_arena, print_game, print_outcomes
 from spag.core.episodes import Episode, PlayerInfo
 from spag.core.types import Result, Split
@@ -70,8 +71,11 @@ def test_every_game_has_its_tables(name: str, tmp_path: Path, capsys: pytest.Cap
     assert f"As {game.roles[1]} (tasks of the held-out split" in text
     assert ("Elo rating" in text) == any(len(outcome.winners) == 1 for outcome in game.outcomes.values())
     assert text.endswith("player legal mass exploitability " + "─" * 39 + " iteration-0 0.500 - iteration-1 0.250 0.125")
-    print_outcomes(game, (game.replay(episode.task, episode.history) for episode in games))
+    stats = RewardStats()
+    samples = list(iterate_rewards(games, game, RewardSettings(template=Template.PLAY), stats=stats))
+    print_outcomes(game, stats)
     counts = {line.rpartition("  ")[0].strip(): line for line in shown(capsys)}
+    assert any(line.startswith(f"{len(samples)} samples of ") for line in counts.values())
     assert "18 games" in next(iter(counts.values()))
     assert len([line for line in counts.values() if "%" in line]) == len(game.outcomes)
 

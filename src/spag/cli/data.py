@@ -45,11 +45,12 @@ def words_command(source: str, top: int, split: str, output: Path | None) -> Non
 @click.option("--show", type=click.IntRange(min=0), default=0, help="Print so many games with the judge's reason.")
 @click.option("--output", type=ANY_PATH, help="Write the episodes with their new outcome and reason, cut at the judged end.")
 def judge_command(episodes: Path, mode: str | None, show: int, output: Path | None) -> None:
-    """Judge the games of a file, ours or upstream's, and count the outcomes."""
+    """Judge the games of a file, ours or upstream's; count outcomes, and the samples and role weights that they give."""
     from collections.abc import Iterator
     from dataclasses import replace
     from itertools import islice
 
+    from spag.algorithms.spag import RewardSettings, RewardStats, Template, iterate_rewards
     from spag.cli.tables import print_game, print_outcomes
     from spag.core.episodes import SCHEMA_VERSION, Episode, read_episodes
     from spag.core.store import write_rows
@@ -65,7 +66,10 @@ def judge_command(episodes: Path, mode: str | None, show: int, output: Path | No
 
     for episode, result in islice(judged(), show):
         print_game(game, episode, result)
-    print_outcomes(game, (result for _, result in judged()))
+    stats = RewardStats()
+    for _ in iterate_rewards(read_episodes(episodes), game, RewardSettings(template=Template.PLAY), stats=stats):
+        pass  # only counted: the samples are for spag rewards to write
+    print_outcomes(game, stats)
     if output is not None:
         rows = (
             replace(e, outcome=r.outcome, rewards=r.rewards, reason=r.reason, history=e.history[: r.length], schema_version=SCHEMA_VERSION)

@@ -1,7 +1,6 @@
 """Results as tables on standard output, for any game: labels and order are those of its outcomes and figures."""
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -155,28 +154,31 @@ def print_play(summary: PlaySummary, game: Game, price: Price | None) -> None:
         console.print(f"cost: {price.cost_usd(stats.prompt_tokens, stats.completion_tokens):.4f} USD")
 
 
-def print_outcomes(game: Game, results: Iterable[Result]) -> None:
-    """Count results by outcome."""
-    counts, length = Counter[str](), 0
-    for result in results:
-        counts[result.outcome] += 1
-        length += result.length
-    total = counts.total()
-    table = new_table(f"{total:,} games, {length / max(total, 1):.1f} utterances on average", "outcome", "games", "share")
+def print_outcomes(game: Game, stats: RewardStats) -> None:
+    """Show games by outcome, and the samples that they hold: what the published code prints when it assigns rewards."""
+    total = stats.outcomes.total()
+    table = new_table(f"{total:,} games, {stats.utterances / max(total, 1):.1f} utterances on average", "outcome", "games", "share")
     for name, outcome in game.outcomes.items():
-        table.add_row(outcome.label, f"{counts[name]:,}", f"{100 * counts[name] / max(total, 1):.1f} %")
+        table.add_row(outcome.label, f"{stats.outcomes[name]:,}", f"{100 * stats.outcomes[name] / max(total, 1):.1f} %")
     _console().print(table)
+    decided = sum(stats.outcomes[name] for name, outcome in game.outcomes.items() if outcome.winners)
+    samples, empty = stats.samples.total(), stats.empty_completions
+    _print_samples(game, stats, f"{samples:,} samples of {decided:,} games")
+    _console().print(f"with the {empty:,} empty utterances that training leaves out: {samples + empty:,} samples", soft_wrap=True)
 
 
 def print_rewards(game: Game, stats: RewardStats, sft_rows: int) -> None:
     """Show games won, samples and weights by role, and the games that nobody won."""
-    title = f"{stats.outcomes.total():,} games, {stats.samples.total():,} samples, {sft_rows:,} SFT rows"
+    _print_samples(game, stats, f"{stats.outcomes.total():,} games, {stats.samples.total():,} samples, {sft_rows:,} SFT rows")
+    undecided = [f"{one.label} {stats.outcomes[one.name]:,}" for one in game.outcomes.values() if not one.winners]
+    _console().print(", ".join((*undecided, f"empty utterances left out {stats.empty_completions:,}")), soft_wrap=True)
+
+
+def _print_samples(game: Game, stats: RewardStats, title: str) -> None:
     table = new_table(title, "role", "games won", "samples", "weight")
     for role in game.roles:
         table.add_row(role, f"{stats.wins[role]:,}", f"{stats.samples[role]:,}", f"{stats.role_weights.get(role, 0):.3f}")
     _console().print(table)
-    undecided = [f"{one.label} {stats.outcomes[one.name]:,}" for one in game.outcomes.values() if not one.winners]
-    _console().print(", ".join((*undecided, f"empty utterances left out {stats.empty_completions:,}")), soft_wrap=True)
 
 
 def print_game(game: Game, episode: Episode, result: Result) -> None:
