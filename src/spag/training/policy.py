@@ -72,7 +72,13 @@ def set_packed_attention(model: nn.Module) -> None:
 
 
 def completion_logprobs(model: nn.Module, batch: Batch, capabilities: Capabilities) -> Tensor:
-    """Return (B,): each sample's log-probability averaged over its trained tokens, with gradient.
+    """Return (B,): each sample's log-probability averaged over its trained tokens, with gradient."""
+    logprob = token_scores(model, batch, capabilities)[:, 0]
+    return mean_over_samples(logprob, batch["sample"], len(batch["weight"]))
+
+
+def token_scores(model: nn.Module, batch: Batch, capabilities: Capabilities, *, entropy: bool = False) -> Tensor:
+    """Return each trained token's log-probability, (K, 1), with gradient; with ``entropy`` also that of its distribution, in nats: (K, 2).
 
     ``model`` may be wrapped (DDP, FSDP, peft). ``batch`` is what ``collate`` made for the same capabilities.
     """
@@ -82,13 +88,13 @@ def completion_logprobs(model: nn.Module, batch: Batch, capabilities: Capabiliti
     if capabilities.kept:
         arguments["logits_to_keep"] = batch["columns"]
     if capabilities.chunked:
-        with _chunked_head(model, batch):
-            logprob = model(**arguments).logits.flatten()
+        with _chunked_head(model, batch, entropy):
+            scored: Tensor = model(**arguments).logits[0]
     else:
         logits = model(**arguments).logits
         kept = logits if capabilities.kept else logits[:, batch["columns"]]
-        logprob = _logprobs(kept.flatten(0, 1)[batch["picks"]], batch["labels"])
-    return mean_over_samples(logprob, batch["sample"], len(batch["weight"]))
+        scored = _scores(kept.flatten(0, 1)[batch["picks"]], batch["labels"], entropy)
+    return scored
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
@@ -96,13 +102,13 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
 
 @contextmanager
-def _chunked_head(model: nn.Module, batch: Batch) -> Iterator[None]:
-    """Let the model's forward pass return the log-probabilities of the labels, (1, K, 1), where it would return logits."""
+def _chunked_head(model: nn.Module, batch: Batch, entropy: bool) -> Iterator[None]:
+    """Let the model's forward pass return ``_scores`` of the labels, with a batch dimension of 1, where it would return logits."""
     head = _bare(model).get_output_embeddings()
     plain = head.forward
 
     def score(hidden: Tensor, labels: Tensor) -> Tensor:
-        return _logprobs(plain(hidden), labels)
+        return _scores(plain(hidden), labels, entropy)
 
     def forward(hidden: Tensor) -> Tensor:
         rows = hidden.flatten(0, 1)[batch["picks"]]
@@ -110,7 +116,7 @@ def _chunked_head(model: nn.Module, batch: Batch) -> Iterator[None]:
             checkpoint(score, rows[at : at + CHUNK], batch["labels"][at : at + CHUNK], use_reentrant=False)
             for at in range(0, len(rows), CHUNK)
         ]
-        return torch.cat(parts)[None, :, None].clone()  # FSDP2 warns of outputs that are views
+        return torch.cat(parts)[None].clone()  # FSDP2 warns of outputs that are views
 
     head.forward = forward
     try:
@@ -119,9 +125,13 @@ def _chunked_head(model: nn.Module, batch: Batch) -> Iterator[None]:
         head.forward = plain
 
 
-def _logprobs(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return log p(label), (K,), for ``logits`` (K, V); half precision is summed in float32."""
-    return -F.cross_entropy(logits.float(), labels, reduction="none")
+def _scores(logits: Tensor, labels: Tensor, entropy: bool) -> Tensor:
+    """Return log p(label), and if wanted the entropy, (K, 1 or 2), for ``logits`` (K, V); half precision is summed in float32."""
+    if not entropy:
+        return -F.cross_entropy(logits.float(), labels, reduction="none")[:, None]
+    logprobs = logits.float().log_softmax(-1)
+    picked = logprobs.gather(-1, labels[:, None]).squeeze(-1)
+    return torch.stack([picked, -(logprobs.exp() * logprobs).sum(-1)], dim=1)
 
 
 def _spans(batch: Batch) -> Any:
