@@ -9,6 +9,8 @@ from click.testing import CliRunner, Result
 from spag.cli import main
 from spag.core.episodes import read_episodes, read_samples
 from spag.games.registry import names
+from spag.games.taboo.promptfile import upstream_prompt
+from spag.rollout.runner import prompt_digest
 from spag.runs.stages import teacher_path
 from taboo_games import TABOO
 
@@ -164,12 +166,17 @@ def test_import_prompts_and_play_with_them(tmp_path: Path, model_folder: Path) -
         "import missing_module\n"
         'GAME_RULE_PROMPTS = ["Rules, {max_turns} turns.\\n", "Other rules."]\n'
         'INSTRUCT_PROMPTS = {"attacker": "Word: `{target_word}`.", "defender": "You defend."}\n'
+        'PLAYER_INSTRUCT_PROMPTS = {"attacker": "Your word: {target_word}.", "defender": "Defend."}\n'
     )
     spag("import", "prompts", source, "--output", prompts)
     words.write_text("river\nbread\npiano\n")
     out = tmp_path / "games.jsonl"
     spag("play", model_folder, "--words", words, "--prompts", prompts, *settings(*TINY_PLAY), "--count", 2, "--output", out)
-    assert len(list(read_episodes(out))) == 2
+    games = list(read_episodes(out))
+    assert len(games) == 2
+    for game in games:
+        opening = upstream_prompt(prompts, [], game.task.data["target_word"], 1)
+        assert game.history[0].prompt_digest == prompt_digest(opening)
 
 
 def test_play_resumes_and_refuses_another_seed(tmp_path: Path, model_folder: Path) -> None:
