@@ -140,13 +140,6 @@ def test_a_complete_file_loads_no_model(tmp_path: Path) -> None:
     assert (summary.games, summary.played_now) == (5, 0)
 
 
-def test_games_of_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
-    path = tmp_path / "e.jsonl"
-    collect(path, game_specs(["river"], 1, seed=1))
-    with pytest.raises(RunError, match="holds the game 'river-0' of another seed or list of tasks"):
-        collect(path, game_specs(["river"], 1, seed=2))
-
-
 def test_corruption_in_the_middle_is_named_not_skipped(tmp_path: Path) -> None:
     path, specs = tmp_path / "e.jsonl", game_specs(WORDS, 1, seed=1)
     collect(path, specs)

@@ -16,6 +16,10 @@ from spag.cli.options import (
     setting,
 )
 
+force_option = click.option(
+    "--force", is_flag=True, help="Remove games of other models, sampling, prompts, tasks or settings, and play the missing ones."
+)
+
 
 @click.command("play")
 @click.argument("first", required=False)
@@ -30,6 +34,7 @@ from spag.cli.options import (
 @prompts_option
 @click.option("--price", type=(float, float), metavar="IN OUT", help="USD per million prompt and completion tokens, to show the cost.")
 @click.option("--output", type=ANY_PATH, required=True, help="Episodes file; played games in it are kept.")
+@force_option
 def play_command(
     first: str | None,
     second: str | None,
@@ -39,8 +44,9 @@ def play_command(
     testing: bool,
     price: tuple[float, float] | None,
     output: Path,
+    force: bool,
 ) -> None:
-    """Play games and append them to a file. The same command resumes.
+    """Play games and append them to a file. The same command resumes; a file with games of other players or settings is refused.
 
     FIRST and SECOND play the game's roles in order (spag games lists them). Each is a model: a hub id, a folder, a GGUF file, smollm2-135m,
     openai:MODEL for an OpenAI-compatible endpoint (OPENAI_BASE_URL and OPENAI_API_KEY in the environment), or bot:NAME, a player that the
@@ -50,11 +56,12 @@ def play_command(
     from spag.core.seeds import derive_seed
     from spag.core.types import Split
     from spag.engines.pricing import Price
-    from spag.rollout.play import PlayerConfig, PlaySetup, play_games
+    from spag.rollout.play import Match, PlayerConfig, PlaySetup, play_matches
+    from spag.rollout.provenance import played_dtype
     from spag.rollout.runner import game_specs
     from spag.runs.stages import resolve_dtype
 
-    config = resolve_dtype(read_config(config_name))
+    config = resolve_dtype(read_config(config_name), lambda measure: played_dtype(output) or measure())
     first = teacher or first or config.model.name
     setup = PlaySetup.of(config, open_reporter())
     tasks = setup.game.tasks(Split.TRAIN, count or config.selfplay.tasks, derive_seed(config.seed, "words"))
@@ -62,7 +69,8 @@ def play_command(
     sampling = {role: config.selfplay.sampling_of(role).model_copy(update=greedy) for role in setup.game.roles}
     named = zip(setup.game.roles, (first, teacher or second or first), strict=True)
     players = {role: PlayerConfig(name, model.model_copy(update={"name": name}), sampling[role]) for role, name in named}
-    summary = play_games(output, game_specs(tasks, config.selfplay.repeats, config.seed), players, setup, title="play")
+    specs = game_specs(tasks, config.selfplay.repeats, config.seed)
+    summary = play_matches(output, [Match("play", specs, players)], setup, force=force)
     print_play(summary, setup.game, Price(*price) if price else None)
 
 
@@ -72,20 +80,24 @@ def play_command(
 @config_options
 @ray_option
 @click.option("--output", type=ANY_PATH, required=True, help="Folder for episodes.jsonl and results.json.")
-def arena_command(models: tuple[str, ...], config_name: str | None, output: Path) -> None:
+@force_option
+def arena_command(models: tuple[str, ...], config_name: str | None, output: Path, force: bool) -> None:
     """Let every pair of MODELS play held-out tasks in both role assignments, and show who wins.
 
     MODELS are two or more of what ``spag play`` takes, and LoRA adapter folders. A model may be given a short name: NAME=MODEL. The first
-    is the zero of the ratings. The same command resumes; with further models it plays only their games.
+    is the zero of the ratings. The same command resumes; with further models it plays only their games. Games of a model that has been
+    trained since are refused.
     """
     from spag.cli.tables import print_arena
     from spag.rollout.play import PlaySetup
+    from spag.rollout.provenance import played_dtype
+    from spag.runs.folder import EPISODES
     from spag.runs.stages import play_arena, resolve_dtype
 
-    config = resolve_dtype(read_config(config_name))
+    config = resolve_dtype(read_config(config_name), lambda measure: played_dtype(output / EPISODES) or measure())
     entrants = dict(entrant(text) for text in models)
     if len(entrants) < 2 or len(entrants) < len(models):
         raise click.UsageError("name at least two different models; NAME=MODEL gives one a name")
     players = {name: config.model.model_copy(update={"name": model}) for name, model in entrants.items()}
-    play_arena(output, players, config, PlaySetup.of(config, open_reporter()))
+    play_arena(output, players, config, PlaySetup.of(config, open_reporter()), force=force)
     print_arena(output / "results.json")

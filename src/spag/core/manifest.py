@@ -51,12 +51,8 @@ class Manifest:
         fingerprint = self._fingerprint(settings, inputs)
         known = self.stages.get(stage)
         if known and known["fingerprint"] != fingerprint:
-            changed = _changes(known["settings"], settings)
-            what = ", ".join(changed) if changed else "an earlier stage"
             if not self.force:
-                raise RunError(
-                    f"{self.folder}: {stage} was begun with other settings ({what}); use a new run folder, or --force to redo it"
-                )
+                raise self._refusal(stage, changes(known["settings"], settings) or ["an earlier stage"])
             known = None
         if known and known["status"] == "done":
             return False
@@ -69,6 +65,24 @@ class Manifest:
         """Return whether ``stage`` has results of other settings, which a forced run must remove first."""
         known = self.stages.get(stage)
         return known is not None and known["fingerprint"] != self._fingerprint(settings, inputs)
+
+    def renew(self, stage: str, settings: Mapping[str, Any], *, free: str) -> None:
+        """Forget that ``stage`` was begun when its setting ``free`` changed, so that it is due. Raises ``RunError`` when others did.
+
+        A forced run forgets nothing here: ``begin`` redoes what changed.
+        """
+        known = self.stages.get(stage)
+        if known is None or self.force:
+            return
+        if changed := changes({**known["settings"], free: None}, {**settings, free: None}):
+            raise self._refusal(stage, changed)
+        if known["settings"][free] != settings[free]:
+            del self.stages[stage]
+            self._save()
+
+    def _refusal(self, stage: str, changed: Sequence[str]) -> RunError:
+        what = ", ".join(changed)
+        return RunError(f"{self.folder}: {stage} was begun with other settings ({what}); use a new run folder, or --force to redo it")
 
     @contextmanager
     def running(self, stage: str) -> Iterator[dict[str, Any]]:
@@ -96,13 +110,13 @@ class Manifest:
         write_json(self.folder / "manifest.json", {"schema_version": SCHEMA_VERSION, "measured": self.measured, "stages": self.stages})
 
 
-def _changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Name the dotted settings that differ, with both values."""
+def changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Return the dotted settings that differ, with both values: ``arena.tasks was 2, is 3``."""
     changed = []
     for key in sorted({*old, *new}):
         before, after = old.get(key), new.get(key)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
-            changed += _changes(before, after, f"{prefix}{key}.")
+            changed += changes(before, after, f"{prefix}{key}.")
         elif before != after:
             changed.append(f"{prefix}{key} was {before!r}, is {after!r}")
     return changed

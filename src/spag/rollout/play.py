@@ -8,13 +8,15 @@ from functools import partial
 from pathlib import Path
 
 from spag.config.schema import ClusterConfig, EngineConfig, ModelConfig, RunConfig, SamplingConfig
-from spag.core.episodes import Episode
+from spag.core.episodes import Episode, PlayerInfo
 from spag.core.progress import Reporter
 from spag.engines.base import Engine
 from spag.engines.bot import BOT_PREFIX, BotEngine, bot_of
+from spag.engines.identity import identity_of
 from spag.engines.opening import gpus_of, open_engines, sampling_of
 from spag.games.base import Game
 from spag.rollout.matchmaking import Pairing
+from spag.rollout.provenance import Provenance, check_games, game_record
 from spag.rollout.ray import require_ray
 from spag.rollout.runner import GameSpec, Player, PlayStats, play_batches
 from spag.rollout.writer import PlaySummary, collect_episodes
@@ -48,45 +50,61 @@ class PlaySetup:
         return PlaySetup(game, config.engine, reporter, config.cluster)
 
 
-def play_games(
-    path: Path,
-    specs: Sequence[GameSpec],
-    players: Mapping[str, PlayerConfig],
-    setup: PlaySetup,
-    *,
-    title: str,
-    file_specs: Sequence[GameSpec] | None = None,
-) -> PlaySummary:
-    """Play ``specs`` into ``path``; ``players`` are by role. Equal models share one engine, adapters of one base model one vLLM."""
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Games between the same players, who are by role."""
 
-    def play_them(left: Sequence[GameSpec], stats: PlayStats, stack: ExitStack) -> Iterator[Sequence[Episode]]:
-        if setup.cluster.address is None:
-            opened = open_players(players, setup.game, setup.engine, stack, setup.reporter.note)
-            return play_batches(setup.game, left, opened, stats, setup.engine.concurrency)
-        return _play_on_cluster(left, players, setup, stats, stack)
-
-    return collect_episodes(path, specs, play_them, setup.game, reporter=setup.reporter, title=title, file_specs=file_specs)
+    title: str
+    specs: Sequence[GameSpec]
+    players: Mapping[str, PlayerConfig]
 
 
-def play_matches(
-    path: Path,
-    matches: Mapping[Pairing, Sequence[GameSpec]],
+def play_matches(path: Path, matches: Sequence[Match], setup: PlaySetup, *, force: bool = False) -> PlaySummary:
+    """Play the games of ``matches`` into ``path``; those that it holds already stay.
+
+    Equal models share one engine, adapters of one base model one vLLM. Raises ``RunError`` when the file holds other games, or games of
+    other players, sampling, prompts or game settings, unless ``force`` removes those.
+    """
+    models = {player.model for match in matches for player in match.players.values()}
+    identities = {model: identity_of(model) for model in models}
+    settings = game_record(setup.game)
+    records = [Provenance(settings, {role: _info(player, identities) for role, player in match.players.items()}) for match in matches]
+    wanted = {spec.id: (spec, record) for match, record in zip(matches, records, strict=True) for spec in match.specs}
+    check_games(path, wanted, setup.game, setup.reporter.note, force=force)
+    summary = PlaySummary()
+    for match, record in zip(matches, records, strict=True):
+        summary.add(_play_match(path, match, record, setup))
+    return summary
+
+
+def pair_up(
+    pairs: Mapping[Pairing, Sequence[GameSpec]],
     models: Mapping[str, ModelConfig],
     sampling: Callable[[str], SamplingConfig],
-    setup: PlaySetup,
-    *,
+    roles: Sequence[str],
     title: str,
-) -> PlaySummary:
-    """Play the games of every pairing into one file; ``models`` are by the names in the pairings, ``sampling`` is asked by role."""
-    everything = [spec for specs in matches.values() for spec in specs]
-    summary = PlaySummary()
-    for pairing, specs in matches.items():
-        players = {
-            role: PlayerConfig(name, models[name], sampling(role)) for role, name in zip(setup.game.roles, pairing.players, strict=True)
-        }
-        named = f"{title} {pairing.title}" if len(matches) > 1 else title
-        summary.add(play_games(path, specs, players, setup, title=named, file_specs=everything))
-    return summary
+) -> list[Match]:
+    """Return a match for each pairing; ``models`` are by the names in the pairings, ``sampling`` is asked by role."""
+    return [
+        Match(
+            f"{title} {pairing.title}" if len(pairs) > 1 else title,
+            specs,
+            {role: PlayerConfig(name, models[name], sampling(role)) for role, name in zip(roles, pairing.players, strict=True)},
+        )
+        for pairing, specs in pairs.items()
+    ]
+
+
+def _info(player: PlayerConfig, identities: Mapping[ModelConfig, dict[str, str]]) -> PlayerInfo:
+    return PlayerInfo(player.name, player.sampling.model_dump(), identities[player.model])
+
+
+def _play_match(path: Path, match: Match, record: Provenance, setup: PlaySetup) -> PlaySummary:
+    def play_them(left: Sequence[GameSpec], stats: PlayStats, stack: ExitStack) -> Iterator[Sequence[Episode]]:
+        batches = (_play_here if setup.cluster.address is None else _play_on_cluster)(left, match.players, setup, stats, stack)
+        return ([record.stamp(episode) for episode in batch] for batch in batches)
+
+    return collect_episodes(path, match.specs, play_them, setup.game, reporter=setup.reporter, title=match.title)
 
 
 def open_players(
@@ -102,6 +120,13 @@ def open_players(
     models = {role: player.model for role, player in players.items() if role not in bots}
     engines |= zip(models, open_engines(list(models.values()), engine, stack, note), strict=True)
     return {role: Player(engines[role], player.name, sampling_of(player.sampling)) for role, player in players.items()}
+
+
+def _play_here(
+    left: Sequence[GameSpec], players: Mapping[str, PlayerConfig], setup: PlaySetup, stats: PlayStats, stack: ExitStack
+) -> Iterator[Sequence[Episode]]:
+    opened = open_players(players, setup.game, setup.engine, stack, setup.reporter.note)
+    return play_batches(setup.game, left, opened, stats, setup.engine.concurrency)
 
 
 def _play_on_cluster(

@@ -58,16 +58,16 @@ def collect_episodes(
     *,
     reporter: Reporter | None = None,
     title: str = "self-play",
-    file_specs: Sequence[GameSpec] | None = None,
 ) -> PlaySummary:
-    """Play every game of ``specs`` that ``path`` does not hold yet, appending each as it finishes.
+    """Play every game of ``specs`` that ``path`` does not hold yet, by id, appending each as it finishes.
 
-    ``play_them`` is called only when a game is left to play, so that no model is loaded for nothing. Raises ``RunError`` when ``path``
-    holds games of specs outside ``file_specs`` (by default, ``specs``), ``DataError`` when it is corrupt.
+    ``path`` may hold other games, too; ``provenance.check_games`` says whether they belong there. ``play_them`` is called only when a game
+    is left to play, so that no model is loaded for nothing. Raises ``RunError`` for an id that ``specs`` have twice, ``DataError`` when the
+    file is corrupt.
     """
     summary = PlaySummary()
     cut_torn_line(path)
-    left = _left_to_play(path, specs, file_specs or specs, summary)
+    left = _left_to_play(path, specs, summary)
     if not left:
         return summary
     with ExitStack() as stack:
@@ -85,14 +85,11 @@ def collect_episodes(
     return summary
 
 
-def _left_to_play(path: Path, specs: Sequence[GameSpec], allowed: Sequence[GameSpec], summary: PlaySummary) -> list[GameSpec]:
-    seeds = {spec.id: spec.seed for spec in allowed}
+def _left_to_play(path: Path, specs: Sequence[GameSpec], summary: PlaySummary) -> list[GameSpec]:
     left = {spec.id: spec for spec in specs}
     if len(left) != len(specs):
         raise RunError("two games have the same id: a task is listed twice")
     for episode in read_episodes(path) if path.exists() else ():
-        if seeds.get(episode.id) != episode.seed:
-            raise RunError(f"{path}: holds the game {episode.id!r} of another seed or list of tasks; choose another --output, or remove it")
         if left.pop(episode.id, None) is not None:
             _count(summary, episode)
     return list(left.values())

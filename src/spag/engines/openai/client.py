@@ -23,8 +23,8 @@ def open_client(base_url: str | None, *, concurrency: int, max_retries: int, tim
     An endpoint on this machine needs no key and no proxy. The client's ``base_url`` is safe to show: the password and the query of the
     address, which may be secret, go into headers and query arguments.
     """
-    url = _parse_url(base_url or os.environ.get("OPENAI_BASE_URL") or DEFAULT_BASE_URL)
-    shown = url.copy_with(username=None, password=None, query=None, fragment=None)
+    url = _endpoint(base_url)
+    shown = _without_secrets(url)
     is_local = _is_loopback(url.host)
     key = os.environ.get("OPENAI_API_KEY", "").strip() or ("none" if is_local else "")
     if not key:
@@ -45,6 +45,19 @@ def open_client(base_url: str | None, *, concurrency: int, max_retries: int, tim
         timeout=httpx2.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
         http_client=_HTTPClient(timeout_s, trust_env=not is_local, limits=httpx2.Limits(max_connections=concurrency)),
     )
+
+
+def shown_address() -> str:
+    """Return the address of the endpoint that the environment names, without its password and query. Raises ``ConfigError``."""
+    return str(_without_secrets(_endpoint(None))).rstrip("/")
+
+
+def _endpoint(base_url: str | None) -> httpx2.URL:
+    return _parse_url(base_url or os.environ.get("OPENAI_BASE_URL") or DEFAULT_BASE_URL)
+
+
+def _without_secrets(url: httpx2.URL) -> httpx2.URL:
+    return url.copy_with(username=None, password=None, query=None, fragment=None)
 
 
 class _HTTPClient(openai.DefaultAioHttpClient):

@@ -1,0 +1,40 @@
+"""What tells a model from every other: the contents of its files, wherever they lie and whenever they were written."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+
+from spag.core.store import file_digest
+from spag.models.loading import adapter_base, resolve_model
+
+_NEVER_READ = frozenset({".bin", ".h5", ".md", ".msgpack", ".pt", ".pth"})  # pickled weights and texts about the model
+
+
+def model_contents(name: str) -> list[Any]:
+    """Return name and hash of each file of a model, those of an adapter's base too; a hub model's name and revision.
+
+    Whole files are hashed: a retrained checkpoint differs wherever its weights do, and a copy does not. The same bytes are read again when
+    the model is loaded, then from memory. Raises ``ModelError`` for a path that is no model.
+    """
+    folder = Path(resolve_model(name))
+    if not folder.is_dir():
+        return _revision(name)
+    read = [file for file in sorted(folder.iterdir()) if file.is_file() and not file.name.startswith(".")]
+    files = [[file.name, file_digest(file)] for file in read if file.suffix not in _NEVER_READ]
+    base = adapter_base(folder)
+    return files + (model_contents(base) if base is not None else [])
+
+
+def weights_digest(name: str) -> str:
+    """Return a short hash of ``model_contents``."""
+    return hashlib.sha256(json.dumps(model_contents(name)).encode()).hexdigest()[:16]
+
+
+def _revision(name: str) -> list[Any]:
+    try:  # its folder in the hub's cache is named after the commit
+        return [name, Path(huggingface_hub.hf_hub_download(name, "config.json")).parent.name]
+    except (OSError, ValueError):
+        return [name]  # loading it says what is wrong

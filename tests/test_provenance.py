@@ -1,0 +1,270 @@
+"""A file of games holds games of one kind: the same players, sampling, prompts and game settings, or the call is refused and says why."""
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from spag.cli import main
+from spag.config.schema import EngineConfig, ModelConfig
+from spag.core import store
+from spag.core.episodes import Episode, read_episodes
+from spag.core.store import file_digest
+from spag.engines.base import Request
+from spag.engines.identity import identity_of
+from spag.engines.scripted import ScriptedEngine
+from spag.models.identity import model_contents
+from spag.rollout import play
+from spag.rollout.provenance import played_dtype
+from spag.runs import stages
+
+LINES = ["Tell me about your day.", "I know the word! It is `river`!", "I had bread on the train.", "No idea."]
+PROMPTS = {"rules": ["Rules, {max_turns} turns."], "instructions": {"attacker": "Word: {target_word}.", "defender": "Defend."}}
+
+
+def chatter(request: Request) -> str:
+    return random.Random(request.seed).choice(LINES)
+
+
+class Asked(list[str]):
+    """The models that were opened, in order."""
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """Scripted engines in the place of all models."""
+    names = Asked()
+
+    def scripted(models: Sequence[ModelConfig], engine: EngineConfig, *_: object) -> list[ScriptedEngine]:
+        names.extend(model.name for model in models)
+        return [ScriptedEngine(chatter, concurrency=engine.concurrency)] * len(models)
+
+    monkeypatch.setattr(play, "open_engines", scripted)
+    return names
+
+
+@pytest.fixture(autouse=True)
+def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work in a folder with two models (of which nothing but the bytes matters), words and prompts."""
+    monkeypatch.chdir(tmp_path)
+    make_model(Path("one"), b"weights of one")
+    make_model(Path("two"), b"weights of two")
+    Path("words.txt").write_text("bread\npiano\ngarden\n")
+    Path("prompts.json").write_text(json.dumps(PROMPTS))
+
+
+def make_model(folder: Path, weights: bytes) -> None:
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(weights)
+
+
+def retrain(folder: str) -> None:
+    """Other weights under the same path, with the size and the time of the old ones."""
+    file = Path(folder) / "model.safetensors"
+    before = file.stat()
+    file.write_bytes(file.read_bytes()[:-3] + b"new")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def spag(*arguments: str, status: int = 0) -> Result:
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == status, f"{result.output}\n{result.exception!r}"
+    return result
+
+
+def overrides(*pairs: str) -> list[str]:
+    return [part for pair in pairs for part in ("--set", pair)]
+
+
+USUAL = ("model.dtype=float32", "game.prompts=prompts.json", "game.words=words.txt")
+
+
+def play_games(*more: str, model: str = "one", status: int = 0) -> str:
+    return spag("play", model, *overrides(*USUAL), "--count", "2", "--output", "games.jsonl", *more, status=status).output
+
+
+def rows(path: str = "games.jsonl") -> list[Episode]:
+    return list(read_episodes(path))
+
+
+def forget(path: Path, *fields: str) -> None:
+    """Make the rows those of an older spag, which wrote none of ``fields``."""
+    plain = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in plain:
+        for info in row.get("players", {}).values():
+            if "identity" in fields:
+                info.pop("identity")
+        for field in fields:
+            row.pop(field, None)
+    path.write_text("".join(json.dumps(row) + "\n" for row in plain))
+
+
+def test_a_row_says_who_played_it_and_how(opened: Asked) -> None:
+    play_games()
+    for episode in rows():
+        assert episode.settings == {
+            "max_turns": 5, "judge": "strict", "prompts": file_digest(Path("prompts.json")),
+            "words": file_digest(Path("words.txt")), "top_words": 50_000,
+        }  # fmt: skip
+        identity = episode.players["attacker"].identity
+        assert identity is not None
+        assert identity | {"weights": ""} == {"weights": "", "dtype": "float32", "prompt_style": "plain"}
+        assert len(identity["weights"]) == 16
+        assert episode.players["attacker"] == episode.players["defender"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["--seed", "5"], "seed was "),
+        (["--testing"], "attacker.temperature was 1.2, is 0.0, defender.temperature was 1.2, is 0.0;"),
+        (overrides("selfplay.roles={defender: {top_k: 50}}"), ": defender.top_k was 0, is 50;"),
+        (overrides("model.dtype=bfloat16"), "attacker.dtype was 'float32', is 'bfloat16'"),
+        (overrides("model.prompt_style=chat"), "attacker.prompt_style was 'plain', is 'chat'"),
+        (overrides("game.judge=paper"), ": game.judge was 'strict', is 'paper';"),
+        (overrides("game.max_turns=3"), ": game.max_turns was 5, is 3, task.max_turns was 5, is 3;"),
+        (overrides("game.prompts=null"), ": game.prompts was '"),
+        (["two"], ": defender.weights was '"),
+        (["openai:talker"], " dtype float32 prompt_style plain, is endpoint https://api.openai.com/v1 model talker;"),
+    ],
+)
+def test_games_played_otherwise_are_refused_by_name(opened: Asked, change: list[str], message: str) -> None:
+    play_games()
+    before = Path("games.jsonl").read_bytes()
+    opened.clear()
+    said = play_games(*change, status=2)
+    assert said.startswith("error: games.jsonl: ")
+    assert said.count("\n") == 1
+    assert message in said
+    assert said.rstrip().endswith("; choose another --output, or let --force play them again")
+    assert Path("games.jsonl").read_bytes() == before
+    assert not opened
+
+
+def test_games_that_are_not_asked_for_are_refused(opened: Asked) -> None:
+    play_games(*overrides("selfplay.repeats=2"))
+    said = play_games(status=2)
+    assert "2 of its 4 games are others than those asked for, the first '" in said
+    assert "-1': not one of this call's tasks, repeats or pairings; " in said
+    assert "2 games in the file, 0 played now" in play_games("--force")
+    assert "4 games in the file, 2 played now" in play_games(*overrides("selfplay.repeats=2"))
+
+
+def test_other_prompts_under_the_same_name_are_refused(opened: Asked) -> None:
+    play_games()
+    Path("prompts.json").write_text(json.dumps({**PROMPTS, "rules": ["Other rules."]}))
+    assert ": game.prompts was '" in play_games(status=2)
+
+
+def test_another_model_under_the_same_path_is_refused_and_a_copy_is_not(opened: Asked) -> None:
+    play_games()
+    shutil.copytree("one", "copy")
+    assert "2 games in the file, 0 played now" in play_games(model="copy")
+    (Path("copy") / "README.md").write_text("About it.")
+    assert "2 games in the file, 0 played now" in play_games(model="copy")
+    retrain("one")
+    assert "2 of its 2 games are others than those asked for, the first '" in (said := play_games(status=2))
+    assert "attacker.weights was '" in said
+
+
+def test_forced_games_are_those_of_a_new_file(opened: Asked) -> None:
+    play_games()
+    retrain("one")
+    assert "2 games in the file, 2 played now" in play_games("--force")
+    forced = {episode.id: episode for episode in rows()}
+    assert len(forced) == 2
+    Path("games.jsonl").unlink()
+    play_games()
+    assert {episode.id: episode for episode in rows()} == forced
+    assert "2 games in the file, 0 played now" in play_games("--force")  # nothing differs: nothing is played again
+
+
+def test_an_arena_plays_the_retrained_model_again_and_nobody_else(opened: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "yardsticks", lambda *_: {})  # they would load the models
+    common = ["arena", "a=one", "b=two", "bot:random", *overrides("game.name=kuhn_poker", "arena.tasks=2", "model.dtype=float32")]
+    common += ["--output", "arena"]
+    spag(*common)
+    before = {episode.id: episode for episode in rows("arena/episodes.jsonl")}
+    assert len(before) == 3 * 2 * 2  # pairs, role assignments, deals
+    opened.clear()
+    spag(*common)
+    assert not opened
+    retrain("two")
+    said = spag(*common, status=2).output
+    assert "8 of its 12 games are others than those asked for, the first 'a vs b: " in said
+    assert "player_1.weights was '" in said
+    spag(*common, "--force")
+    after = {episode.id: episode for episode in rows("arena/episodes.jsonl")}
+    assert after.keys() == before.keys()
+    assert {name for name in before if after[name] != before[name]} == {
+        name for name in before if "b" in name.rpartition(":")[0].split(" vs ")
+    }
+    assert sorted(opened) == ["one"] * 2 + ["two"] * 4  # for a vs b and b vs a, and for two's games with the bot
+
+
+def test_old_files_are_compared_as_far_as_they_go_and_say_so(opened: Asked) -> None:
+    play_games()
+    forget(Path("games.jsonl"), "identity", "settings")
+    said = play_games()
+    assert "2 games in the file, 0 played now" in said
+    assert "games.jsonl: 2 games do not say which weights played them; they count as those of the players named" in said.replace("\n", "")
+    assert "attacker.model was 'one', is 'two'" in play_games(model="two", status=2)
+    assert "attacker.temperature was 1.2, is 0.0" in play_games("--testing", status=2)
+    assert "the hash of the first prompt was '" in play_games(*overrides("game.prompts=null"), status=2)
+    assert play_games("--force", *overrides("game.prompts=null"))
+    forget(Path("games.jsonl"), "identity", "settings", "players")
+    assert "2 games in the file, 0 played now" in play_games(*overrides("game.prompts=null"))
+
+
+def test_dtype_auto_stays_what_it_was(opened: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "_measure_dtype", lambda: "bfloat16")
+    assert played_dtype(Path("games.jsonl")) is None
+    play_games(*overrides("model.dtype=auto"))
+    assert played_dtype(Path("games.jsonl")) == "bfloat16"
+    monkeypatch.setattr(stages, "_measure_dtype", lambda: "float32")
+    assert "2 games in the file, 0 played now" in play_games(*overrides("model.dtype=auto"))
+
+
+def test_an_adapter_is_another_when_its_base_is() -> None:
+    Path("adapter").mkdir()
+    (Path("adapter") / "adapter_config.json").write_text('{"base_model_name_or_path": "one"}')
+    before = identity_of(ModelConfig(name="adapter"))
+    assert before != identity_of(ModelConfig(name="one"))
+    retrain("one")
+    assert identity_of(ModelConfig(name="adapter")) != before
+
+
+def test_endpoints_and_bots_are_known_by_address_and_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://me:secret@host:8000/v1/?key=secret")
+    assert identity_of(ModelConfig(name="openai:m")) == {"endpoint": "http://host:8000/v1", "model": "m"}
+    assert identity_of(ModelConfig(name="bot:random")) == {"bot": "random"}
+
+
+def test_weights_that_are_never_read_do_not_count() -> None:
+    before = model_contents("one")
+    (Path("one") / "pytorch_model.bin").write_bytes(b"pickle")
+    (Path("one") / ".cache").write_bytes(b"")
+    assert model_contents("one") == before
+    (Path("one") / "generation_config.json").write_text("{}")
+    assert len(model_contents("one")) == len(before) + 1
+
+
+def test_a_large_file_is_hashed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0123456789 in parts of 4 bytes: the hash of the hashes of 0123, 4567 and 89."""
+    from hashlib import sha256
+
+    monkeypatch.setattr(store, "_DIGEST_PART", 4)
+    monkeypatch.setattr(store, "_DIGEST_BLOCK", 3)
+    Path("data").write_bytes(b"0123456789")
+    whole = sha256(b"".join(sha256(part).digest() for part in (b"0123", b"4567", b"89")))
+    assert file_digest(Path("data")) == whole.hexdigest()[:16]
+    Path("data").write_bytes(b"0123")
+    assert file_digest(Path("data")) == sha256(b"0123").hexdigest()[:16]
+    Path("data").write_bytes(b"")
+    assert file_digest(Path("data")) == sha256(b"").hexdigest()[:16]
