@@ -114,13 +114,25 @@ def test_an_empty_utterance_keeps_its_share_but_is_not_trained() -> None:
 
 
 def test_prompts_show_what_the_speaker_saw() -> None:
-    first, second, guess = assign_rewards([INDUCED, GUESSED])
     said = [utterance.content for utterance in INDUCED.history]
-    assert [text in first.prompt for text in said] == [False] * 4
-    assert [text in second.prompt for text in said] == [True, True, False, False]
-    assert "It flows to the sea." in guess.prompt
-    assert "river" in first.prompt
-    assert "river" not in guess.prompt.lower()
+    by_text = {sample.completion: sample for sample in assign_rewards([INDUCED], settings=RewardSettings(loser_reward=-1.0))}
+    for at, text in enumerate(said):
+        prompt = by_text[text].prompt
+        assert [prompt.count(other) for other in said] == [1] * at + [0] * (4 - at)
+        assert [prompt.index(other) for other in said[:at]] == sorted(prompt.index(other) for other in said[:at])
+        assert ("river" in prompt) == (by_text[text].role == "attacker")
+
+
+@pytest.mark.parametrize("template", Template)
+def test_before_anything_is_said_a_prompt_tells_the_attackers_word_and_nothing_of_the_game(template: Template) -> None:
+    def first(word: str, *texts: str) -> str:
+        games = [episode(*texts, word=word, name="a")]
+        return assign_rewards(games, settings=RewardSettings(template=template))[0].prompt
+
+    river = first("river", "Where do you swim?", "In a lake or river.")
+    assert "river" in river
+    assert first("river", "It is wet.", "A sea?", "No, and it flows.", "A river?") == river
+    assert first("piano", "What do you play?", "A piano.") == river.replace("river", "piano")
 
 
 def test_prompts_depend_on_seed_episode_and_turn_alone() -> None:
