@@ -143,6 +143,15 @@ def test_counts_follow_config_files_and_assumptions(tmp_path: Path) -> None:
     ]
 
 
+def test_a_plan_says_that_no_instruction_data_is_mixed_in(tmp_path: Path) -> None:
+    rows = tmp_path / "sft.json"
+    rows.write_text(json.dumps([{"instruction": "Say hello.", "input": "", "output": "Hello!"}]))
+    for overrides, warned in (([], True), ([f"offline_rl.sft_data={rows}"], False), (["offline_rl.sft_coef=0"], False)):
+        stages = Planner(load_config("llama2-7b", overrides), LLAMA, 8, find_gpu("A100-80")).stages()
+        notes = {one.name: [note for note in one.notes if "offline_rl.sft_data is not set" in note] for one in stages}
+        assert {name: len(found) for name, found in notes.items()} == {"imitation": 0, "self-play": 0, "offline RL": warned, "arena": 0}
+
+
 def test_another_game_has_its_own_limits_and_taboos_assumptions() -> None:
     bots = {"episodes": ["bot:systematic"], "max_episodes": 5}
     config = RunConfig.model_validate({"game": {"name": "twenty_questions"}, "selfplay": {"tasks": 100}, "imitation": bots})

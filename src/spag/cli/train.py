@@ -1,8 +1,9 @@
 """``spag train``: one training stage on a samples file."""
 
 import os
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
 
@@ -16,23 +17,29 @@ from spag.cli.options import ANY_PATH, EXISTING, config_options, open_reporter, 
 @config_options
 @click.option("--output", type=ANY_PATH, required=True, help="Folder for checkpoint/ and metrics.jsonl.")
 def train_command(stage: str, samples: Path, model: str | None, config_name: str | None, output: Path) -> None:
-    """Train a model on samples.
+    """Train a model on samples, ours or upstream's.
 
     imitation: imitate the winners of teacher games, by likelihood with a KL term. offline-rl: learn from rewarded utterances, by clipped
-    importance ratio, KL to the start and SFT mix.
+    importance ratio, KL to the start and SFT mix (offline_rl.sft_data, unless SAMPLES holds SFT rows).
     """
     from spag.core.store import FolderLock
+    from spag.runs.sft import with_sft
     from spag.runs.stages import resolve_dtype
     from spag.training.launch import train_on
 
     config = resolve_dtype(read_config(config_name))
+    training = config.imitation.training if stage == "imitation" else config.offline_rl
     reporter = open_reporter()
     first = os.environ.get("RANK", "0") == "0"  # under torchrun every process trains, and the first one writes
-    with FolderLock(output) if first else nullcontext():
+    with ExitStack() as stack:
+        if first:
+            stack.enter_context(FolderLock(output))
+        # the others mix the same rows into files of their own, rather than wait for a file that they may not see
+        mixed = (output if first else Path(stack.enter_context(TemporaryDirectory()))) / "mixed.jsonl"
         results = train_on(
-            samples,
+            with_sft(samples, training, config.seed, mixed, reporter.note if first else lambda line: None),
             config.model,
-            config.imitation.training if stage == "imitation" else config.offline_rl,
+            training,
             start_from=model or config.model.name,
             output=output,
             seed=config.seed,

@@ -11,6 +11,7 @@ from spag.games.registry import DEFAULT
 from spag.planning.hours import Assumptions, Load, play_hours, training_hours
 from spag.planning.memory import Memory, training_memory, vllm_memory
 from spag.planning.specs import GIB, GPU, ModelShape
+from spag.runs.sft import mix_warning
 from spag.runs.stages import teacher_episodes
 
 
@@ -127,6 +128,8 @@ class Planner:
             stage.advice.extend(self._advice(training, processes, room))
         if self.config.model.trust_remote_code:
             stage.notes.append("the model's own code is planned as a Llama's; it pads rows and computes all logits, which takes more")
+        if warning := mix_warning(training):
+            stage.notes.append(warning)
         if memory.host:
             stage.notes.append(f"CPU memory for offload: {memory.host * processes / GIB:,.0f} GiB in all")
         return stage

@@ -27,6 +27,7 @@ from spag.rollout.matchmaking import draw_opponents
 from spag.rollout.play import PlaySetup, pair_up, play_matches
 from spag.rollout.runner import game_specs
 from spag.runs.folder import BASE, HEALTH, IMITATION, iteration_name
+from spag.runs.sft import mix_warning
 from spag.runs.stages import play_arena, resolve_dtype, teacher_episodes, teacher_file, write_samples
 from spag.training.launch import train_on
 
@@ -77,6 +78,9 @@ def run(config: RunConfig, folder: Path, reporter: Reporter, *, force: bool = Fa
         manifest = Manifest.open(folder, force=force)
         if not manifest.stages:
             _check_early(config, setup.game)
+            for training in (config.imitation.training, *([config.offline_rl] if config.iterations else [])):
+                if warning := mix_warning(training):
+                    reporter.note(warning)
         config = resolve_dtype(config, lambda measure: manifest.remember("dtype", measure))
         state = Run(config, folder, manifest, setup)
         imitate(state)
