@@ -1,5 +1,6 @@
 """``spag eval``: reasoning tasks on models, or on every model of a run."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
 @config_options
 @click.option("--tasks", default="paper", show_default=True, metavar="paper|NAME,...", help="lm-eval's tasks or groups.")
 @click.option("--task-path", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of your own task files (YAML).")
+@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of data files to read, not the hub.")
 @click.option("--trust-task-code", is_flag=True, help="Let task files of --task-path run Python code; review them first.")
-@click.option("--limit", type=click.IntRange(min=1), help="Only the first so many items of each task; for trying out.")
+@click.option("--limit", type=click.IntRange(min=1), help="Items of each task, from its start; the parts of a group share them.")
 @click.option("--shots", type=click.IntRange(min=0), help="Solved examples before a question. [default: the paper's, else the task's own]")
 @click.option("--batch-size", type=click.IntRange(min=1), default=16, show_default=True, help="Requests computed at once.")
 @click.option("--output", type=ANY_PATH, required=True, help="Folder for the items and results.json; what is done in it is kept.")
@@ -28,6 +30,7 @@ def eval_command(
     config_name: str | None,
     tasks: str,
     task_path: Path | None,
+    data: Path | None,
     trust_task_code: bool,
     limit: int | None,
     shots: int | None,
@@ -38,7 +41,7 @@ def eval_command(
     """Evaluate reasoning with lm-eval, every figure with its standard error and its item-by-item difference to the first model.
 
     Name run folders (base, imitation and every finished iteration are evaluated) or models as for spag arena: MODEL or NAME=MODEL. The
-    same command resumes.
+    same command resumes. Tasks whose data cannot be loaded are left out and named, and the exit status is 1.
     """
     config = read_config(config_name)
     try:
@@ -47,13 +50,17 @@ def eval_command(
         raise ConfigError(f"spag eval needs lm-eval ({error}); install it with: pip install '.[eval]'") from error
     from spag.cli.tables import print_reasoning
     from spag.evaluation.reasoning.run import evaluate_reasoning
-    from spag.evaluation.reasoning.tasks import ReasoningSettings
+    from spag.evaluation.reasoning.tasks import REMEDY, ReasoningSettings
 
-    settings = ReasoningSettings(
-        tuple(name.strip() for name in tasks.split(",") if name.strip()), task_path, trust_task_code, limit, shots, batch_size, config.seed
-    )
+    names = tuple(name.strip() for name in tasks.split(",") if name.strip())
+    settings = ReasoningSettings(names, task_path, data, trust_task_code, limit, shots, batch_size, config.seed)
     results = evaluate_reasoning(_players(models, config), settings, output, open_reporter(), force=force)
     print_reasoning(results)
+    if left_out := results["left_out"]:
+        for name, why in left_out.items():
+            click.echo(f"{name} is left out: {why}", err=True)
+        click.echo(f"To evaluate {'it' if len(left_out) == 1 else 'them'} too, {REMEDY}.", err=True)
+        sys.exit(1)
 
 
 def _players(arguments: tuple[str, ...], config: "RunConfig") -> "dict[str, ModelConfig]":

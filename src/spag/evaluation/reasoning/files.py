@@ -2,7 +2,7 @@
 
 An lm-eval task file can name Python code: by a ``!function`` tag, or by a metric that is fetched from the hub's ``evaluate`` library.
 Users of somebody else's task folder do not expect that, so such files are refused unless trusted. Included files are checked too, except
-those that lm-eval installs. Data cannot bring code: ``datasets`` no longer runs scripts or reads pickles.
+those that lm-eval installs and those shipped here. Data cannot bring code: ``datasets`` no longer runs scripts or reads pickles.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,8 +15,9 @@ import yaml
 from lm_eval.api.registry import metric_registry
 
 from spag.core.errors import ConfigError, DataError
+from spag.evaluation.reasoning.sources import SHIPPED
 
-_OWN_TASKS = Path(lm_eval.tasks.__file__).parent.resolve()
+_TRUSTED = (Path(lm_eval.tasks.__file__).parent.resolve(), SHIPPED.resolve())
 
 
 class _CodeTag(yaml.YAMLError):
@@ -47,7 +48,7 @@ def check_task_files(folder: Path) -> None:
 
 
 def _check(file: Path, seen: set[Path]) -> None:
-    if file in seen or file.is_relative_to(_OWN_TASKS):
+    if file in seen or any(map(file.is_relative_to, _TRUSTED)):
         return
     seen.add(file)
     try:

@@ -46,7 +46,7 @@ class _Model:
         return f"{self.place}/{task.name}", {
             "model": self.identity,
             "task": {"definition_and_data": task.digest, "shots": task.shots},
-            "limit": settings.limit,
+            "limit": task.limit,
             "seed": settings.seed,
             "lm_eval": version("lm_eval"),
         }
@@ -57,13 +57,14 @@ def evaluate_reasoning(
 ) -> dict[str, Any]:
     """Evaluate ``models`` by name, the reference first, and return the contents of ``folder/results.json``.
 
-    A model's dtype must be resolved (not ``auto``). Raises ``ConfigError`` or ``DataError`` before any work when a task cannot be had, and
-    ``RunError`` when results in ``folder`` come from other settings, unless ``force`` redoes those.
+    A model's dtype must be resolved (not ``auto``). A task that cannot be loaded is named with its reason under ``left_out``. Raises,
+    before any work, ``ConfigError`` for a task that cannot be evaluated, ``DataError`` when none can be loaded, and ``RunError`` when
+    results in ``folder`` come from other settings, unless ``force`` redoes those.
     """
     places = _places(models)
     entries = {name: _Model(config, places[name], _identity(config)) for name, config in models.items()}
     reporter.note(f"loading {len(settings.names)} tasks and their data")
-    tasks = load_tasks(settings)
+    tasks, left_out = load_tasks(settings, reporter)
     with FolderLock(folder):
         manifest = Manifest.open(folder, force=force)
         for stage in (model.stage(task, settings) for model in entries.values() for task in tasks):
@@ -75,7 +76,7 @@ def evaluate_reasoning(
                 reporter.note(f"{name}: done before: {', '.join(done)}")
             if todo:
                 _evaluate(name, model, todo, manifest, settings, reporter)
-        results = _results(entries, tasks, manifest, settings)
+        results = _results(entries, tasks, manifest, settings) | {"left_out": left_out}
         write_json(folder / "results.json", results)
     return results
 
@@ -101,7 +102,7 @@ def _ask(lm: CachedLM, task: LoadedTask, settings: ReasoningSettings) -> Items:
     for part in task.parts.values():
         part.set_fewshot_seed(settings.seed)  # every model sees the same solved examples
     set_torch_seed(settings.seed)
-    samples = lm_eval.evaluate(lm, {"tasks": task.parts}, limit=settings.limit, bootstrap_iters=0, log_samples=True)["samples"]
+    samples = lm_eval.evaluate(lm, {"tasks": task.parts}, limit=task.limit, bootstrap_iters=0, log_samples=True)["samples"]
     return [item for name, part in task.parts.items() for item in _items(name, samples[name], mean_metrics(part))]
 
 
@@ -167,7 +168,8 @@ def _results(models: Mapping[str, _Model], tasks: Sequence[LoadedTask], manifest
     return {
         "schema_version": 1,
         "reference": next(iter(models)),
-        "settings": {**asdict(settings), "tasks": [*settings.names], "task_path": settings.task_path and str(settings.task_path)},
+        "settings": {key: str(value) if isinstance(value, Path) else value for key, value in asdict(settings).items()}
+        | {"tasks": [*settings.names]},
         "errors": "se: standard error over items; low, high: 95 % bootstrap interval; p: exact test of better against worse items",
         "tasks": {task.name: {"label": task.label, "metric": task.metric, "shots": task.shots, "digest": task.digest} for task in tasks},
         "models": figures,

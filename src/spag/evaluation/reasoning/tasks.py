@@ -1,8 +1,9 @@
 """Reasoning tasks: the paper's under lm-eval's names, and a loader of any lm-eval task, data included, that runs before models load.
 
 The paper names its benchmarks; exact task versions, shots and metrics are not all known, so ``PAPER_TASKS`` fixes them
-(docs/reasoning.md gives the reasons). Task files of a user's own folder must be plain: one that names Python code (``!function``), a metric
-or a data loader from elsewhere is refused unless the caller trusts it. Templates of all tasks run in jinja's sandbox.
+(docs/reasoning.md gives the reasons). A task that cannot be loaded is left out with its reason, and the others are evaluated. Task files
+of a user's own folder must be plain: one that names Python code (``!function``), a metric or a data loader from elsewhere is refused unless
+the caller trusts it. Templates of all tasks run in jinja's sandbox.
 """
 
 import hashlib
@@ -11,26 +12,31 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, chdir, contextmanager
 from dataclasses import dataclass, field
-from difflib import get_close_matches
-from functools import cache, partial
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import datasets
+import httpx
+import httpx2
 import lm_eval.api.model
 import lm_eval.api.task
 import lm_eval.utils
+from aiohttp import ClientError
 from datasets.exceptions import DatasetsError
 from jinja2 import StrictUndefined, TemplateError
 from jinja2.sandbox import SandboxedEnvironment
 from lm_eval.api.metrics import mean
-from lm_eval.tasks import TaskManager
 
 from spag.core.errors import ConfigError, DataError, first_line
+from spag.core.progress import Reporter
 from spag.evaluation.reasoning.files import check_task_files
+from spag.evaluation.reasoning.sources import local_spec, open_manager
 
 PAPER = "paper"
+REMEDY = "go online once (HF_HUB_OFFLINE=1 then works from the cache), or read local files with --data or --task-path"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +60,28 @@ PAPER_TASKS = {
 }
 _BY_TASK = {paper.task: (label, paper) for label, paper in PAPER_TASKS.items()}
 
-# What lm-eval and datasets raise for a task that cannot be built: no network, no such split or field, a template or file that is wrong.
-_TASK_FAILURES = (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, AssertionError, DatasetsError, TemplateError)
+# Building a task reads its data and renders its first item. OSError: no network, no such file or repository, most errors of the hub.
+# DatasetsError, BadZipFile: broken data. RuntimeError: a data set that needs a loading script. ValueError, KeyError: no such split or
+# configuration. TypeError, AttributeError, ImportError, AssertionError, TemplateError: a task file that does not fit its data.
+# The three clients of datasets, the hub and fsspec have errors of their own.
+LOADING_FAILURES = (
+    *(OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, ImportError, AssertionError),
+    *(DatasetsError, BadZipFile, TemplateError, httpx.HTTPError, httpx2.HTTPError, ClientError),
+)
+_PLACES = {"dataset_path", "dataset_name", "dataset_kwargs", "training_split"}
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningSettings:
-    """Settings of an evaluation: ``tasks`` are lm-eval's names or ``paper``; ``limit``: the first items of a task; ``shots``: for all."""
+    """Settings of an evaluation.
+
+    tasks: lm-eval's names, or ``paper``. task_path: a folder of task files. data: a folder of JSON Lines files that take the hub's place.
+    limit: items of a task, from its start; a group's parts share it evenly, rounded up. shots: solved examples, for all tasks.
+    """
 
     tasks: tuple[str, ...] = (PAPER,)
     task_path: Path | None = None
+    data: Path | None = None
     trust_task_code: bool = False
     limit: int | None = None
     shots: int | None = None
@@ -81,27 +99,29 @@ class ReasoningSettings:
 class LoadedTask:
     """A task, or a group of tasks whose items have equal weight, with its data in memory.
 
-    parts: lm-eval's task objects by name. digest: of the definition and of every item that can appear in a prompt.
+    parts: lm-eval's task objects by name. limit: items of each part; ``None`` for all. digest: of the definition and of every item that can
+    appear in a prompt, wherever they were read from.
     """
 
     name: str
     label: str
     metric: str
     shots: int
+    limit: int | None
     digest: str
     parts: dict[str, Any] = field(repr=False)
 
 
 @contextmanager
 def quiet_harness() -> Iterator[None]:
-    """Run lm-eval without its bars and log lines (ours are shown), and with templates that cannot reach Python."""
+    """Run lm-eval and the hub without their bars and log lines (ours are shown), and with templates that cannot reach Python."""
     sandbox = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
     sandbox.filters.update(lm_eval.utils.env.filters)
     no_bar = partial(lm_eval.api.task.tqdm, disable=True)
-    log = logging.getLogger("lm_eval")
     with ExitStack() as stack:
-        stack.callback(log.setLevel, log.level)
-        log.setLevel(logging.ERROR)
+        for log in map(logging.getLogger, ("lm_eval", "huggingface_hub")):  # the hub's says five times that it tries again
+            stack.callback(log.setLevel, log.level)
+            log.setLevel(logging.ERROR)
         if not datasets.are_progress_bars_disabled():
             datasets.disable_progress_bars()
             stack.callback(datasets.enable_progress_bars)
@@ -115,58 +135,38 @@ def quiet_harness() -> Iterator[None]:
         yield
 
 
-def load_tasks(settings: ReasoningSettings) -> list[LoadedTask]:
-    """Load every task with its data.
+def load_tasks(settings: ReasoningSettings, reporter: Reporter) -> tuple[list[LoadedTask], dict[str, str]]:
+    """Load tasks with their data. Returns those that could be loaded, and by name the reason, on one line, why another could not.
 
-    Raises ``ConfigError`` for an unknown or unfit task, and ``DataError`` that names every task whose data cannot be had, before any work
-    is done. Relative data files of local tasks are looked for in ``task_path``.
+    Raises ``ConfigError`` for an unknown or unfit task, and ``DataError`` when no task can be loaded. Relative data files of local tasks
+    are looked for in ``task_path``.
     """
     if settings.task_path is not None and not settings.trust_task_code:
         check_task_files(settings.task_path)
-    loaded, failures = [], []
-    with quiet_harness(), chdir(settings.task_path or Path.cwd()):
-        manager = _open_manager(settings)
+    task_path, data = settings.task_path and settings.task_path.resolve(), settings.data and settings.data.resolve()
+    loaded: list[LoadedTask] = []
+    left_out: dict[str, str] = {}
+    with quiet_harness(), chdir(task_path or Path.cwd()):
+        manager = open_manager(settings.names, task_path)
         for name in settings.names:
+            spec = local_spec(name, manager.task_index, data, settings.shots) if data else name
             try:
-                parts = manager.load([name])["tasks"]
-            except _TASK_FAILURES as error:
-                failures.append(f"{name} ({type(error).__name__}: {first_line(error, 160)})")
+                parts = manager.load([spec])["tasks"]
+            except LOADING_FAILURES as error:
+                left_out[name] = f"{type(error).__name__}: {first_line(error, 160)}"
+                reporter.note(f"{name} is left out: {left_out[name]}")
                 continue
             loaded.append(_prepare(name, parts, settings))
-    if failures:
-        raise DataError(
-            f"tasks whose data or definition cannot be loaded: {'; '.join(failures)}; go online once (HF_HUB_OFFLINE=1 then works from the "
-            "cache), or give local task files with --task-path"
-        )
-    return loaded
-
-
-@cache
-def _shipped() -> TaskManager:
-    """Return the tasks that lm-eval installs; it takes many seconds to read them."""
-    return TaskManager()
-
-
-def _open_manager(settings: ReasoningSettings) -> TaskManager:
-    """Index the current folder's tasks, which come first, and lm-eval's own where those are needed."""
-    if settings.task_path is None:
-        manager = _shipped()
-    else:
-        manager = TaskManager(include_path=str(Path.cwd()), include_defaults=False)
-        if not set(settings.names) <= set(manager.all_subtasks):  # a group may name tasks from anywhere
-            for name, entry in _shipped().task_index.items():
-                manager.task_index.setdefault(name, entry)
-    for name in settings.names:
-        if name not in manager.task_index:
-            near = get_close_matches(name, manager.task_index, 3)
-            hint = f"do you mean {' or '.join(near)}?" if near else "`lm-eval ls tasks` lists them"
-            raise ConfigError(f"{name}: lm-eval has no such task; {hint}")
-    return manager
+    if not loaded:
+        reasons = "; ".join(f"{name} ({why})" for name, why in left_out.items())
+        raise DataError(f"no task can be loaded: {reasons}; {REMEDY}")
+    return loaded, left_out
 
 
 def _prepare(name: str, parts: dict[str, Any], settings: ReasoningSettings) -> LoadedTask:
     label, paper = _BY_TASK.get(name, (name, None))
     digest = hashlib.sha256()
+    limit = None if settings.limit is None else -(-settings.limit // len(parts))
     shots = settings.shots if settings.shots is not None else paper.shots if paper else None
     for part_name, part in parts.items():
         if getattr(part, "UNSAFE_CODE", False) or getattr(part, "MULTIMODAL", False):
@@ -174,10 +174,10 @@ def _prepare(name: str, parts: dict[str, Any], settings: ReasoningSettings) -> L
         own = part.get_config("num_fewshot")
         # as lm-eval's own command: a task file that says 0 means it
         part.set_config("num_fewshot", 0 if own == 0 else shots if shots is not None else own or 0)
-        _add_definition(digest, part_name, part, settings.limit)
+        _add_definition(digest, part_name, part, limit)
     used = {int(part.get_config("num_fewshot")) for part in parts.values()}
     metric = _main_metric(name, list(parts.values()), paper.metric if paper else None)
-    return LoadedTask(name, label, metric, max(used), digest.hexdigest()[:16], parts)
+    return LoadedTask(name, label, metric, max(used), limit, digest.hexdigest()[:16], parts)
 
 
 def mean_metrics(task: Any) -> list[str]:
@@ -198,8 +198,8 @@ def _main_metric(name: str, parts: Sequence[Any], wanted: str | None) -> str:
 
 def _add_definition(digest: Any, name: str, task: Any, limit: int | None) -> None:
     """Hash what decides the prompts and answers of a task: its settings, its items, and the pool of solved examples."""
-    definition = dict(task.dump_config())
-    definition["metadata"] = {key: value for key, value in (definition.get("metadata") or {}).items() if key != "config_source"}
+    definition = {key: value for key, value in task.dump_config().items() if key not in _PLACES}
+    definition["metadata"] = {key: value for key, value in (definition.get("metadata") or {}).items() if key == "version"}
     rows = [name, definition, *islice(task.eval_docs, limit)]
     rows += list(task.fewshot_docs() or ()) if task.get_config("num_fewshot") else []
     for row in rows:
