@@ -4,7 +4,9 @@ import hashlib
 import json
 import shlex
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -12,6 +14,7 @@ import yaml
 from scripted_run import MOMENTS, WORDS, config_for, run_until, scripted
 from spag import judge_episode
 from spag.config.files import load_config
+from spag.config.schema import ModelConfig
 from spag.core.episodes import SampleType, read_episodes, read_samples
 from spag.core.errors import ConfigError, DataError, RunError
 from spag.core.manifest import Manifest
@@ -19,6 +22,7 @@ from spag.core.progress import SilentReporter
 from spag.core.store import FolderLock, write_rows
 from spag.core.types import Split, Task
 from spag.engines.base import Engine
+from spag.engines.scripted import ScriptedEngine
 from spag.games.taboo.words import split_of
 from spag.rollout import play
 from spag.rollout.matchmaking import draw_opponents
@@ -118,6 +122,46 @@ def test_changed_settings_are_refused_by_name_and_forced_from_there_on(
     fresh = tmp_path / "fresh"
     run(changed, fresh, SilentReporter())
     assert digest_of(folder) == digest_of(fresh)
+
+
+def written(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.slow
+def test_a_finished_run_can_be_made_longer_and_shorter(
+    folder: Path, tmp_path: Path, model_folder: Path, words_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends as a run that was longer from the start; only the arena is played again, but for games between those who stay in it."""
+    opened: list[tuple[str, ...]] = []
+
+    def watch(models: Sequence[ModelConfig], *rest: Any) -> list[ScriptedEngine]:
+        opened.append(tuple(Path(model.name).parent.name for model in models))
+        return scripted(models, *rest)
+
+    monkeypatch.setattr(play, "open_engines", watch)
+    before = {name: written(folder / name) for name in ("imitation", "iteration-1")}
+    short = digest_of(folder)
+    longer = config_for(model_folder, words_file, ["iterations=2"])
+    run(longer, folder, SilentReporter())
+    assert {name: written(folder / name) for name in before} == before
+    base = model_folder.parent.name
+    pairs = [("imitation", "iteration-2"), ("iteration-2", "imitation"), (base, "iteration-2"), ("iteration-2", base)]
+    assert opened[0] == ("iteration-1", "iteration-1")  # the self-play of iteration 2
+    assert sorted(opened[1:]) == sorted(pairs)  # base and imitation have met before
+    monkeypatch.setattr(play, "open_engines", scripted)
+    run(longer, tmp_path / "fresh", SilentReporter())
+    assert digest_of(folder) == digest_of(tmp_path / "fresh")
+    run(config_for(model_folder, words_file, []), folder, SilentReporter())
+    assert {name: part for name, part in digest_of(folder).items() if not name.startswith("iteration-2/")} == short
+
+
+def test_a_longer_run_is_refused_at_once_for_what_its_arena_would_refuse(folder: Path, model_folder: Path, words_file: Path) -> None:
+    before = json.loads((folder / "manifest.json").read_text())
+    with pytest.raises(RunError, match=r"arena was begun with other settings \(arena.tasks was 2, is 3\)"):
+        run(config_for(model_folder, words_file, ["iterations=2", "arena.tasks=3"]), folder, SilentReporter())
+    assert not (folder / "iteration-2").exists()
+    assert json.loads((folder / "manifest.json").read_text()) == before
 
 
 def test_a_changed_input_file_counts_as_a_changed_setting(folder: Path, model_folder: Path, words_file: Path, use_script: None) -> None:
