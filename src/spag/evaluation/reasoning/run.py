@@ -18,7 +18,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub
 import lm_eval
 from lm_eval.utils import set_torch_seed
 
@@ -26,11 +25,12 @@ from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError
 from spag.core.manifest import Manifest
 from spag.core.progress import Reporter
-from spag.core.store import FolderLock, file_digest, write_json, write_rows
+from spag.core.store import FolderLock, write_json, write_rows
 from spag.evaluation.reasoning.lm import CachedLM
 from spag.evaluation.reasoning.results import Items, check_same_items, figures_of, read_items
 from spag.evaluation.reasoning.tasks import LoadedTask, ReasoningSettings, load_tasks, mean_metrics, quiet_harness
-from spag.models.loading import adapter_base, library_versions, resolve_model
+from spag.models.identity import model_contents
+from spag.models.loading import library_versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,20 +127,8 @@ def _identity(model: ModelConfig) -> str:
     """Return a digest of what decides a model's answers: the contents of its files (those of an adapter's base too) and its dtype."""
     if model.name.startswith("openai:"):
         raise ConfigError(f"{model.name}: an endpoint gives no log-likelihoods of given answers; name a model that can be loaded here")
-    material = [*_contents(model.name), model.dtype]
+    material = [*model_contents(model.name), model.dtype]
     return hashlib.sha256(json.dumps(material).encode()).hexdigest()[:16]
-
-
-def _contents(name: str) -> list[Any]:
-    folder = Path(resolve_model(name))
-    if not folder.is_dir():
-        try:  # a hub model by its revision; its folder in the hub's cache is named after the commit
-            return [name, Path(huggingface_hub.hf_hub_download(name, "config.json")).parent.name]
-        except (OSError, ValueError):
-            return [name]  # loading it says what is wrong
-    files = [[file.name, file_digest(file)] for file in sorted(folder.iterdir()) if file.is_file() and not file.name.startswith(".")]
-    base = adapter_base(folder)
-    return files + (_contents(base) if base is not None else [])
 
 
 def _places(models: Mapping[str, ModelConfig]) -> dict[str, str]:
