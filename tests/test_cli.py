@@ -103,6 +103,11 @@ def test_rewards_and_their_export(games: Path, tmp_path: Path) -> None:
     assert [str(sample.type) for sample in read_samples(samples)] == ["rl", "rl", "sft"]
     spag("export", "samples", samples, "--output", exported)
     assert [row.get("type") for row in json.loads(exported.read_text())] == [None, None, "sft"]
+    keep = ("--set", "imitation.keep_held_out=true")
+    spag("rewards", games, "--imitation", *keep, "--sft", sft, "--output", samples)
+    assert [str(sample.type) for sample in read_samples(samples)] == ["imitation", "imitation", "sft"]
+    spag("rewards", games, "--set", f"imitation.training.sft_data={sft}", "--output", samples)
+    assert [str(sample.type) for sample in read_samples(samples)] == ["rl", "rl"]  # the other stage's
 
 
 def test_imitation_samples_leave_held_out_words_out(games: Path, tmp_path: Path) -> None:

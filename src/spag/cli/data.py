@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from spag.cli.options import ANY_PATH, EXISTING, config_options, open_reporter, read_config, setting
+from spag.cli.options import ANY_PATH, EXISTING, config_options, open_reporter, read_config
 
 
 @click.command("games")
@@ -82,10 +82,10 @@ def judge_command(episodes: Path, mode: str | None, show: int, output: Path | No
 @click.argument("episodes", type=EXISTING)
 @config_options
 @click.option("--imitation", is_flag=True, help="Make imitation samples (teacher games) instead of offline RL samples.")
-@setting("--sft", "offline_rl.sft_data={}", "FILE", "Instruction data to mix in (short for --set offline_rl.sft_data=FILE).")
+@click.option("--sft", type=EXISTING, metavar="FILE", help="Instruction data to mix in (short for the stage's option sft_data).")
 @click.option("--learner", metavar="NAME", help="Player whose utterances to keep, in games against frozen opponents. [default: both]")
 @click.option("--output", type=ANY_PATH, required=True, help="Samples file to write.")
-def rewards_command(episodes: Path, config_name: str | None, imitation: bool, learner: str | None, output: Path) -> None:
+def rewards_command(episodes: Path, config_name: str | None, imitation: bool, sft: Path | None, learner: str | None, output: Path) -> None:
     """Turn the games of a file into weighted training samples.
 
     With --imitation, games on held-out tasks are left out, unless imitation.keep_held_out is set. Otherwise they are kept, and counted.
@@ -96,9 +96,10 @@ def rewards_command(episodes: Path, config_name: str | None, imitation: bool, le
     from spag.games.registry import game_of_file
     from spag.runs.stages import without_held_out, write_samples
 
-    config = read_config(config_name, (f"game.name={game_of_file(episodes).name}",))
-    mix, game = config.offline_rl, config.game.build()
-    rows = read_sft(mix.sft_data, mix.sft_samples, config.seed) if mix.sft_data and not imitation else []
+    mixed_in = [f"{'imitation.training' if imitation else 'offline_rl'}.sft_data={sft}"] if sft else []
+    config = read_config(config_name, (f"game.name={game_of_file(episodes).name}", *mixed_in))
+    mix, game = config.imitation.training if imitation else config.offline_rl, config.game.build()
+    rows = read_sft(mix.sft_data, mix.sft_samples, config.seed) if mix.sft_data else []
     kind, games = SampleType.IMITATION if imitation else SampleType.RL, read_episodes(episodes)
     kept = games if not imitation or config.imitation.keep_held_out else without_held_out(list(games), game, str(episodes), _note)
     stats = write_samples(output, kept, config.rewards, game=game, seed=config.seed, sample_type=kind, sft=rows, learner=learner)
