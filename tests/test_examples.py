@@ -294,6 +294,7 @@ def test_every_command_of_the_reproduction_page_is_one(tmp_path: Path, monkeypat
     for name in ("gpt4_game_top30k_results.json", "SPAG/utils.py"):  # files that commands want to exist
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text("")
+    Path("Baichuan2-13B-Base").mkdir()
     for words in found:
         parsed(words)
     assert {"doctor", "plan", "play", "run", "eval", "report", "web"} <= {words[1] for words in found}

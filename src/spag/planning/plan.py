@@ -194,6 +194,8 @@ class Planner:
         if self.gpus - used >= engine.tensor_parallel:
             more = self.gpus // engine.tensor_parallel
             settings = f"engine.data_parallel={more} and engine.concurrency={engine.concurrency * more // copies}"
+            if engine.backend == "transformers":  # a process has one engine of this kind
+                settings = "cluster.address=local"
             stage.notes.append(f"{self.gpus - used} of {self.gpus} GPUs play no games; set {settings}")
         return stage
 
