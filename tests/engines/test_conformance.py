@@ -189,10 +189,11 @@ def test_logprobs_belong_to_tokens(engine: Engine) -> None:
 
 def test_closing_with_requests_in_flight_and_twice(make_engine: EngineFactory) -> None:
     engine = make_engine(2)
-    engine.submit(ask(0, max_new_tokens=1))
+    engine.submit(ask(0))
+    collect(engine, 1)  # the next ones are taken up together
     for number in range(1, 6):
-        engine.submit(ask(number))
-    while not engine.poll():  # those that are worked on now stand in the middle
+        engine.submit(ask(number, max_new_tokens=2 if number == 1 else 16))
+    while not engine.poll():  # when the short one is done, others stand in the middle
         pass
     for number in range(6, 8):
         engine.submit(ask(number))

@@ -85,6 +85,7 @@ HARD_TO_FOLD = st.text(st.sampled_from("aZß ıİŉæ’ﬁΣς<b>/*_`~&;amp\u03
 @given(st.text(max_size=200) | HARD_TO_FOLD)
 @settings(max_examples=600)
 @example("ŉ")
+@example("Salt &amp; pepper")
 def test_folding_is_total_and_settles(text: str) -> None:
     once = fold(text)
     assert fold(once) == once
