@@ -38,13 +38,14 @@ class Call:
 @dataclass(frozen=True, slots=True)
 class Answer:
     """One reply. ``drop_after`` closes the connection after that many body bytes (0: before the first byte of the reply); ``trickle_s``
-    passes between body bytes."""
+    passes between body bytes. The reply waits until ``after_calls`` requests have come in, and then ``delay_s``."""
 
     body: bytes
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     delay_s: float = 0.0
     trickle_s: float = 0.0
+    after_calls: int = 0
     drop_after: int | None = None
 
 
@@ -69,14 +70,20 @@ def error(message: str, *, code: str | None = None, param: str | None = None) ->
 
 
 class StubServer:
-    """Serves ``handler`` on a free loopback port in a ``with`` block. ``calls`` are the requests so far; ``peak`` the most at once."""
+    """Serves ``handler`` on a free loopback port in a ``with`` block.
+
+    ``calls`` are the requests so far, ``peak`` the most at once; ``answered`` counts the replies that were sent whole.
+    """
 
     def __init__(self, handler: Handler) -> None:
         self.calls: list[Call] = []
         self.peak = 0
+        self.answered = 0
         self.port = 0
         self._handler = handler
         self._open_calls = 0
+        self._came_in = threading.Condition()
+        self._enough_came_in = asyncio.Condition()
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._ready = threading.Event()
@@ -86,6 +93,11 @@ class StubServer:
     @property
     def base_url(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1"
+
+    def wait_for_calls(self, count: int) -> None:
+        """Wait until ``count`` requests have come in."""
+        with self._came_in:
+            assert self._came_in.wait_for(lambda: len(self.calls) >= count, timeout=300), f"{len(self.calls)} requests came in, not {count}"
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -133,7 +145,11 @@ class StubServer:
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
         body = json.loads(await reader.readexactly(int(headers.get("content-length", "0"))) or b"{}")
         call = Call(len(self.calls), head[0].split(" ")[1], headers, body, time.monotonic())
-        self.calls.append(call)
+        with self._came_in:
+            self.calls.append(call)
+            self._came_in.notify_all()
+        async with self._enough_came_in:
+            self._enough_came_in.notify_all()
         self._open_calls += 1
         self.peak = max(self.peak, self._open_calls)
         try:
@@ -142,6 +158,8 @@ class StubServer:
             self._open_calls -= 1
 
     async def _answer(self, answer: Answer, writer: asyncio.StreamWriter) -> bool:
+        async with self._enough_came_in:
+            await self._enough_came_in.wait_for(lambda: len(self.calls) >= answer.after_calls)
         await asyncio.sleep(answer.delay_s)
         if answer.drop_after == 0:
             return False
@@ -156,6 +174,7 @@ class StubServer:
         else:
             writer.write(head.encode() + body)
         await writer.drain()
+        self.answered += answer.drop_after is None
         return answer.drop_after is None
 
 
