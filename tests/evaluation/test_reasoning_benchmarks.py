@@ -226,3 +226,12 @@ def test_solved_examples_come_from_the_training_file(made_up: Path, tmp_path: Pa
     assert part.fewshot_context(part.eval_docs[0], 1).startswith("Question: drink tea\nAnswer: use a 'spoon'\n\nQuestion: cut paper\n")
     assert left_out.keys() == {"arc_easy"}
     assert "arc_easy_train.jsonl" in left_out["arc_easy"]
+
+
+def test_a_task_file_of_ones_own_may_name_its_data(tmp_path: Path) -> None:
+    (tmp_path / "tasks").mkdir()
+    counting = (Path(__file__).parent / "tasks" / "counting.yaml").read_text()
+    (tmp_path / "tasks" / "counting.yaml").write_text(f"{counting}  files: {{validation: mine.jsonl}}\n")
+    (tmp_path / "mine.jsonl").write_text('{"start": "a, b", "next": "c"}\n')
+    (part,) = load("spag_counting", task_path=tmp_path / "tasks", data=tmp_path)["spag_counting"].parts.values()
+    assert list(part.eval_docs) == [{"start": "a, b", "next": "c"}]
