@@ -84,6 +84,11 @@ def test_anything_with_a_history_and_a_word_can_be_judged() -> None:
 
 def test_paper_word_forms() -> None:
     assert [plural(word) for word in ("box", "day", "child", "river", "church")] == ["boxes", "days", "children", "rivers", "churches"]
+    # as upstream's language library has them, right or wrong
+    assert [plural(word) for word in ("policeman", "analysis", "scarf", "medium")] == ["policemen", "analyses", "scarves", "media"]
+    assert [plural(word) for word in ("human", "cow", "mine", "cannot")] == ["humen", "kine", "ours", "cans"]
+    ruling = judge_utterance(Role.DEFENDER, "An hour or two, in the course of yours.", "mine", PAPER)
+    assert ruling is not None and ruling[0] is Outcome.ATTACKER_WINS
 
 
 @pytest.mark.parametrize(

@@ -1,28 +1,30 @@
 """The judge of the published code (Linear95/SPAG at 4abe36b), kept to compare with its results; ``matching.py`` is the better one.
 
 Its known defects are kept: forms are matched as substrings (``cat`` in ``category``), a guess is right when a form merely opens it
-(``cathedral`` for ``cat``), and nothing hidden is seen. One thing differs: upstream took plurals from a language library; here simple
-English rules and a few common irregular plurals stand in, so rare irregular plurals may be missed.
+(``cathedral`` for ``cat``), and nothing hidden is seen. Upstream takes plurals from a language library; here simple rules give them, and
+``data/plurals.txt`` where the library decides otherwise, for every word of the paper's list and of ours.
 """
 
 import re
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib import resources
 
 from spag.games.taboo.types import Outcome, Role
 
 _GUESS = "i know the word! it"
 _ANY_GUESS = re.compile(f"{_GUESS}.{{1,8}}")
-_IRREGULAR_PLURALS = {
-    "child": "children", "foot": "feet", "goose": "geese", "half": "halves", "knife": "knives", "leaf": "leaves", "life": "lives",
-    "loaf": "loaves", "man": "men", "mouse": "mice", "ox": "oxen", "person": "people", "shelf": "shelves", "thief": "thieves",
-    "tooth": "teeth", "wife": "wives", "wolf": "wolves", "woman": "women",
-}  # fmt: skip
+
+
+@cache
+def _listed_plurals() -> dict[str, str]:
+    lines = (resources.files("spag.games.taboo.data") / "plurals.txt").read_text(encoding="utf-8").splitlines()
+    return {word: form for word, _, form in (line.partition(" ") for line in lines if not line.startswith("#"))}
 
 
 def plural(word: str) -> str:
-    """Return the English plural by rule: s, x, z, ch, sh take -es; consonant + y becomes -ies; a few irregular nouns; else -s."""
-    if word in _IRREGULAR_PLURALS:
-        return _IRREGULAR_PLURALS[word]
+    """Return the listed plural, else the one by rule: s, x, z, ch, sh take -es; consonant + y becomes -ies; else -s."""
+    if listed := _listed_plurals().get(word):
+        return listed
     if word.endswith(("s", "x", "z", "ch", "sh")):
         return word + "es"
     if word.endswith("y") and word[-2:-1] not in ("", *"aeiou"):
