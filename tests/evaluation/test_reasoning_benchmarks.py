@@ -43,7 +43,7 @@ PAPER_ROWS: dict[str, list[dict[str, Any]]] = {
     ],
     "winogrande": [
         {"sentence": "The cup fell; the _ broke .", "option1": "cup", "option2": "sky", "answer": "1"},
-        {"sentence": "_ was late, so Ann, not Bob_, went.", "option1": "Ann", "option2": "Bob", "answer": "2"},
+        {"sentence": "_'s car broke, so Ann, not Bob_, was late.", "option1": "Ann", "option2": "Bob", "answer": "2"},
     ],
 }
 
