@@ -76,7 +76,7 @@ class Manifest:
             return
         if changed := changes({**known["settings"], free: None}, {**settings, free: None}):
             raise self._refusal(stage, changed)
-        if known["settings"][free] != settings[free]:
+        if known["settings"].get(free) != settings[free]:
             del self.stages[stage]
             self._save()
 
