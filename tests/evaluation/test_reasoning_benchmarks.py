@@ -235,3 +235,7 @@ def test_a_task_file_of_ones_own_may_name_its_data(tmp_path: Path) -> None:
     (tmp_path / "mine.jsonl").write_text('{"start": "a, b", "next": "c"}\n')
     (part,) = load("spag_counting", task_path=tmp_path / "tasks", data=tmp_path)["spag_counting"].parts.values()
     assert list(part.eval_docs) == [{"start": "a, b", "next": "c"}]
+    (tmp_path / "tasks" / "broken.yaml").write_text(f"{counting}  files: [mine.jsonl]\n".replace("spag_counting", "broken"))
+    settings = ReasoningSettings(("broken", "spag_counting"), task_path=tmp_path / "tasks", data=tmp_path)
+    (_,), left_out = load_tasks(settings, SilentReporter())
+    assert left_out.keys() == {"broken"}

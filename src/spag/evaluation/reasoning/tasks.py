@@ -149,8 +149,8 @@ def load_tasks(settings: ReasoningSettings, reporter: Reporter) -> tuple[list[Lo
     with quiet_harness(), chdir(task_path or Path.cwd()):
         manager = open_manager(settings.names, task_path)
         for name in settings.names:
-            spec = local_spec(name, manager.task_index, data, settings.shots) if data else name
             try:
+                spec = local_spec(name, manager.task_index, data, settings.shots) if data else name
                 parts = manager.load([spec])["tasks"]
             except LOADING_FAILURES as error:
                 left_out[name] = f"{type(error).__name__}: {first_line(error, 160)}"
