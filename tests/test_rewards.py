@@ -36,8 +36,8 @@ def test_golden_samples(tmp_path: Path) -> None:
     samples = assign_rewards(read_episodes(tmp_path / "upstream.json"), GOLDEN["discount"], "paper")
     assert [(s.completion, s.role) for s in samples] == [(g["target"], g["role"]) for g in GOLDEN["samples"]]
     for sample, golden in zip(samples, GOLDEN["samples"], strict=True):
-        assert sample.reward == pytest.approx(golden["reward"], abs=1e-12)
-        assert sample.weight == pytest.approx(golden["weight"], abs=1e-12)
+        assert sample.reward == pytest.approx(golden["reward"], rel=1e-12)
+        assert sample.weight == pytest.approx(golden["weight"], rel=1e-12)
 
 
 @pytest.mark.parametrize("judge", ["paper", "strict"])

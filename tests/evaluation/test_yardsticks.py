@@ -29,8 +29,8 @@ def test_log_probabilities_are_the_models(model_folder: Path) -> None:
     model, tokenizer = load_model(str(model_folder), dtype="float32"), load_tokenizer(str(model_folder))
     ids, texts = [0, 5, 9, 200], ["[check]", "[bet]", ""]
     expected = [by_hand(model, ids, [*tokenizer(text).input_ids, 1]) for text in texts]  # 1 is </s>
-    assert completion_logprobs(model, tokenizer, ids, texts) == pytest.approx(expected, abs=1e-4)
-    assert completion_logprobs(model, tokenizer, ids, ["[bet]"]) == pytest.approx(expected[1:2], abs=1e-4)
+    assert completion_logprobs(model, tokenizer, ids, texts) == pytest.approx(expected, rel=1e-5)
+    assert completion_logprobs(model, tokenizer, ids, ["[bet]"]) == pytest.approx(expected[1:2], rel=1e-5)
 
 
 def test_probabilities_of_moves(model_folder: Path) -> None:

@@ -98,8 +98,7 @@ def test_an_adapter_is_merged(tmp_path: Path) -> None:
     with torch.inference_mode():
         merged = AutoModelForCausalLM.from_pretrained(tmp_path / "out")(PROMPT).logits
         adapted, plain = model.eval()(PROMPT).logits, AutoModelForCausalLM.from_pretrained(base)(PROMPT).logits
-    assert torch.allclose(merged, adapted, atol=1e-5)
-    assert not torch.allclose(merged, plain, atol=1e-2)
+    assert (merged - adapted).norm() < 1e-5 * adapted.norm() < 1e-3 * (adapted - plain).norm()
     assert "a LoRA adapter merged into its base" in (tmp_path / "out" / "README.md").read_text()
 
 

@@ -28,6 +28,8 @@ from spag.training.policy import Capabilities, completion_logprobs
 
 pytestmark = pytest.mark.slow
 Weights = dict[str, torch.Tensor]
+ROUNDING = 1e-5
+"""Twenty units in the last place of a log-probability of -6: a sum of them in another order is nearer than this on any processor."""
 
 
 def weights(output: Path) -> Weights:
@@ -76,10 +78,10 @@ def test_one_step_is_the_gradient_of_the_loss_of_the_whole_global_batch(
     for name, parameter in model.named_parameters():
         if name in trained:
             expected = parameter.detach() - 1e-3 * parameter.grad / (parameter.grad.abs() + 1e-8)
-            clear = parameter.grad.abs() > 1e-5  # where the gradient is next to nothing, its sign is rounding
-            assert (trained[name] - expected)[clear].abs().max() < 1e-5
+            clear = parameter.grad.abs() > 1e-4 * parameter.grad.abs().max()  # where it is next to nothing, its sign is rounding
+            assert (trained[name] - expected)[clear].abs().max() < 0.01 * 1e-3  # of a step as long as the learning rate
     assert (result.steps, result.samples) == (1, 7)
-    assert result.metrics["loss"] == pytest.approx(loss.item(), abs=1e-5)
+    assert result.metrics["loss"] == pytest.approx(loss.item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("micro", [1, 4, 8])
@@ -95,8 +97,8 @@ def test_ratios_start_at_one_and_the_rows_tell_what_happened(model_folder: Path,
     result = train_tiny(model_folder, tmp_path, settings(warmup_ratio=0.0))
     first, *_, last = rows(tmp_path)
     assert [row["step"] for row in rows(tmp_path)] == [1, 2, 3, 4, 5, 6]  # ceil(41 / 8)
-    assert first["importance_ratio"] == pytest.approx(1.0, abs=1e-6)
-    assert first["kl"] == pytest.approx(0.0, abs=1e-6)
+    assert first["importance_ratio"] == pytest.approx(1.0, abs=ROUNDING)
+    assert first["kl"] == pytest.approx(0.0, abs=ROUNDING)
     assert first["clip_fraction"] == 0.0 < last["clip_fraction"]
     assert first["learning_rate"] == 1e-2 > last["learning_rate"]
     assert result.metrics == last
@@ -252,7 +254,7 @@ def test_lora_trains_an_adapter_and_a_later_stage_goes_on_with_it(model_folder: 
     assert all("lora_" in name for name in adapter)
     assert max(adapter[name].abs().max().item() for name in adapter if "lora_B" in name) > 0.0
     second = train_tiny(first.checkpoint, tmp_path / "two", chosen)
-    assert rows(tmp_path / "two")[0]["importance_ratio"] == pytest.approx(1.0, abs=1e-6)  # the reference is base and first adapter
+    assert rows(tmp_path / "two")[0]["importance_ratio"] == pytest.approx(1.0, abs=ROUNDING)  # the reference is base and first adapter
     moved = load_file(second.checkpoint / "adapter_model.safetensors")
     assert set(moved) == set(adapter)
     assert distance(moved, adapter) > 0.0
@@ -297,7 +299,7 @@ def test_a_stale_reference_file_is_not_used(model_folder: Path, tmp_path: Path) 
     (tmp_path / "b").mkdir()
     shutil.copy(tmp_path / "a" / "reference.jsonl", tmp_path / "b")
     train_tiny(other, tmp_path / "b")
-    assert rows(tmp_path / "b")[0]["importance_ratio"] == pytest.approx(1.0, abs=1e-6)
+    assert rows(tmp_path / "b")[0]["importance_ratio"] == pytest.approx(1.0, abs=ROUNDING)
 
 
 def test_what_cannot_work_is_refused_in_one_line(model_folder: Path, tmp_path: Path) -> None:
