@@ -119,6 +119,15 @@ def test_a_row_says_who_played_it_and_how(opened: Asked) -> None:
         assert episode.players["attacker"] == episode.players["defender"]
 
 
+def test_games_of_a_cluster_have_the_same_record(opened: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    play_games()
+    here = {episode.id: episode for episode in rows()}
+    monkeypatch.setattr(play, "_play_on_cluster", play._play_here)  # the nodes return games without a record, as engines here do
+    Path("games.jsonl").unlink()
+    play_games("--ray", "local")
+    assert {episode.id: episode for episode in rows()} == here
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
