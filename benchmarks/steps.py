@@ -143,7 +143,12 @@ class Ours(Setting):
         everything = range(len(self.samples))
         with self.autocast():
             reference = compute_reference(
-                self.policy, self.samples, everything, batch_size=self.reference_batch, capabilities=self.capabilities
+                self.policy,
+                self.samples,
+                everything,
+                device=self.device,
+                batch_size=self.reference_batch,
+                capabilities=self.capabilities,
             )
         self.policy.train()
         for batch in self.batches(self.work.micro_batch):

@@ -24,7 +24,8 @@ def test_llama_preset_has_the_papers_hyper_parameters() -> None:
     assert (rl.learning_rate, rl.kl_coef, rl.sft_coef, rl.clip_range) == (2e-6, 0.2, 0.5, 0.2)
     for training in (imitation, rl):
         assert (training.epochs, training.global_batch_size, training.max_length) == (1, 128, 2048)
-        assert (training.lr_scheduler, training.warmup_ratio, training.weight_decay) == ("cosine", 0.03, 0.0)
+        assert (training.lr_scheduler, training.warmup_ratio, training.weight_decay) == ("warmup_decay", 0.03, 0.0)
+    assert rl.loss_group == 2
     game, attacker = config.game.build(), config.selfplay.sampling_of("attacker")
     assert isinstance(game, AdversarialTaboo)
     assert (attacker.temperature, attacker.max_new_tokens, game.max_turns) == (1.2, 256, 5)

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from spag.training.data import FILLER
-from spag.training.order import MicroBatches, micro_batches
+from spag.training.order import MicroBatches, micro_batches, shares
 
 DRAW = random.Random(0)
 SEQUENCES = [[DRAW.randint(0, 1) for _ in range(DRAW.randint(3, 90))] for _ in range(37)]
@@ -14,6 +14,7 @@ SEQUENCES = [[DRAW.randint(0, 1) for _ in range(DRAW.randint(3, 90))] for _ in r
 def order(world_size: int = 1, rank: int = 0, *, micro: int = 2, epochs: int = 2, seed: int = 0, packed: bool = True) -> list[list[int]]:
     schedule = MicroBatches(
         SEQUENCES,
+        [False] * len(SEQUENCES),
         epochs=epochs,
         global_batch_size=8,
         micro_batch_size=micro,
@@ -24,7 +25,8 @@ def order(world_size: int = 1, rank: int = 0, *, micro: int = 2, epochs: int = 2
     )
     batches = list(schedule)
     assert len(batches) == len(schedule)
-    return batches
+    assert {factor for batch in batches for _, factor in batch} == {1.0}
+    return [[index for index, _ in batch] for batch in batches]
 
 
 def global_batches(world_size: int, micro: int) -> list[list[int]]:
@@ -67,3 +69,46 @@ def test_seed_and_epoch_decide_the_order() -> None:
     assert order(epochs=2)[:16] == order(epochs=1)[:16]
     seen = [i for batch in global_batches(1, 8) for i in batch]
     assert seen[:37] != seen[37:]
+
+
+def test_groups_of_two_count_as_upstreams_micro_batches_do() -> None:
+    # Pairs RL RL, RL SFT, SFT SFT, and a single RL. Upstream's loss is their mean, so with 1/4 for each pair: RL 1/8 1/8, 1/4, -, 1/4 and
+    # SFT -, 1/4, 1/8 1/8, -. The global mean has 1/4 for each of 4 RL rows and 1/3 for each of 3 SFT rows: the factors are the quotients.
+    kinds = [False, False, False, True, True, True, False]
+    assert shares(kinds, 2) == pytest.approx([0.5, 0.5, 1.0, 0.75, 0.375, 0.375, 1.0])
+    assert shares(kinds, None) == shares(kinds, 7) == [1.0] * 7
+
+
+def test_the_papers_half_counts_a_third_when_averaged_in_pairs() -> None:
+    # 99,740 RL and 52,002 SFT rows: a share p = 0.3427 is SFT. A pair has an SFT row with 1 - (1 - p)^2 = 0.568, an RL row with 1 - p^2 =
+    # 0.883, and is 0 for a kind it lacks: so 0.5 counts 0.5 * 0.568 / 0.883 = 0.322 of the RL loss.
+    kinds = [False] * 99_740 + [True] * 52_002
+    random.Random(0).shuffle(kinds)
+    batches = [kinds[start : start + 128] for start in range(0, len(kinds) - 127, 128)]
+    seen = {False: 0.0, True: 0.0}
+    for batch in batches:
+        for kind, factor in zip(batch, shares(batch, 2), strict=True):
+            seen[kind] += factor / batch.count(kind) / len(batches)  # the factors' mean, by global batch
+    p = 52_002 / 151_742
+    assert seen[True] == pytest.approx(1 - (1 - p) ** 2, abs=3e-3) == pytest.approx(0.57, abs=5e-3)
+    assert seen[False] == pytest.approx(1 - p**2, abs=3e-3) == pytest.approx(0.88, abs=5e-3)
+    assert 0.5 * seen[True] / seen[False] == pytest.approx(0.322, abs=2e-3)
+
+
+def test_groups_are_drawn_at_random_and_no_split_changes_them() -> None:
+    kinds = [index % 3 == 0 for index in range(len(SEQUENCES))]
+
+    def drawn(world_size: int, micro: int) -> list[list[tuple[int, float]]]:
+        ranks = [
+            MicroBatches(SEQUENCES, kinds, 2, 8, micro, seed=0, packed=True, loss_group=2, world_size=world_size, rank=rank)
+            for rank in range(world_size)
+        ]
+        places = [place for step in zip(*ranks, strict=True) for batch in step for place in batch if place[0] != FILLER]
+        return [sorted(places[start : start + 8]) for start in range(0, len(places), 8)]
+
+    alone = drawn(1, 2)
+    assert alone == drawn(2, 1) == drawn(2, 4)
+    [first, *_] = alone
+    stream = list(range(37))
+    random.Random("0-0").shuffle(stream)
+    assert first == sorted(zip(stream[:8], shares([kinds[index] for index in stream[:8]], 2), strict=True))

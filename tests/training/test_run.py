@@ -302,6 +302,29 @@ def test_a_stale_reference_file_is_not_used(model_folder: Path, tmp_path: Path) 
     assert rows(tmp_path / "b")[0]["importance_ratio"] == pytest.approx(1.0, abs=ROUNDING)
 
 
+def test_other_prompt_tokens_and_another_base_model_under_an_adapter_train_anew(model_folder: Path, tmp_path: Path) -> None:
+    tokenizer, [sample] = load_tokenizer(str(model_folder)), make_samples(1)
+    completion = tuple(tokenizer.encode(sample.completion, add_special_tokens=False))
+    references = set()
+    for prompt in ("one", "two"):  # the text stays
+        tokens = tuple(tokenizer.encode(prompt, add_special_tokens=False))
+        drawn = replace(sample, prompt_ids=tokens, completion_ids=completion)
+        train_tiny(model_folder, tmp_path / "tokens", samples=[drawn])
+        references.add((tmp_path / "tokens" / "reference.jsonl").read_text().splitlines()[1])
+    assert len(references) == 2
+
+    base, chosen = shutil.copytree(model_folder, tmp_path / "base"), settings(lora=LoraConfig(rank=2, alpha=4))
+    adapter = train_tiny(base, tmp_path / "adapter", chosen).checkpoint
+    for factor in (1.0, 1.5):
+        model = load_model(str(base), dtype="float32", device="cpu")
+        with torch.no_grad():
+            model.get_input_embeddings().weight.mul_(factor)
+        model.save_pretrained(base)
+        train_tiny(adapter, tmp_path / "on", chosen)
+        references.add((tmp_path / "on" / "reference.jsonl").read_text().splitlines()[1])
+    assert len(references) == 4
+
+
 def test_what_cannot_work_is_refused_in_one_line(model_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no samples"):
         train_tiny(model_folder, tmp_path, count=0)

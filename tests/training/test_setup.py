@@ -1,6 +1,7 @@
 """What training hands to transformers, DeepSpeed and bitsandbytes, and QLoRA for real where bitsandbytes is installed."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -8,11 +9,15 @@ import torch
 from safetensors.torch import load_file
 from tiny import MODEL, settings, train_tiny
 
+from spag.config.files import load_config
 from spag.config.schema import ClusterConfig, LoraConfig, ModelConfig
 from spag.core.errors import ConfigError
 from spag.core.progress import SilentReporter
 from spag.models.loading import load_model, load_tokenizer, save_model
+from spag.training.data import Batch, EncodedSample
 from spag.training.launch import train_on
+from spag.training.policy import Capabilities
+from spag.training.reference import compute_reference
 from spag.training.setup import training_arguments
 from spag.training.sharding import deepspeed_settings, fsdp_settings
 from spag.training.start import load, quantization
@@ -22,13 +27,31 @@ QLORA = LoraConfig(rank=4, alpha=8, quantize=True)
 ADAPTER = "adapter_model.safetensors"
 
 
-def test_deepspeed_gets_the_papers_setting() -> None:
-    chosen = deepspeed_settings(settings(), "bfloat16")
-    assert (chosen["zero_optimization"]["stage"], chosen["bf16"], chosen["fp16"]) == (3, {"enabled": True}, {"enabled": False})
-    assert chosen["gradient_clipping"] == 1.0
-    assert chosen["zero_optimization"]["offload_param"]["device"] == "none"
-    offloaded = deepspeed_settings(settings(offload=True), "bfloat16")["zero_optimization"]
-    assert [offloaded[name]["device"] for name in ("offload_param", "offload_optimizer")] == ["cpu", "cpu"]
+# What upstream's configs/default_offload_opt_param.json decides and our presets do not; "auto" in both is filled in by Trainer.
+UPSTREAMS_ZERO = {
+    "stage": 3,
+    "offload_optimizer": {"device": "cpu", "pin_memory": True},
+    "offload_param": {"device": "cpu", "pin_memory": True},
+    "overlap_comm": True,
+    "reduce_bucket_size": "auto",
+    "stage3_prefetch_bucket_size": "auto",
+    "stage3_param_persistence_threshold": "auto",
+}
+CLOSEST_RUN = re.compile(r"spag run llama2-7b --output runs/llama2-7b-paper .*?(?=\n```)", re.S)
+
+
+def test_the_closest_run_shards_and_schedules_as_upstreams_deepspeed_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    page = (Path(__file__).parents[2] / "docs" / "reproduction.md").read_text()
+    [command] = CLOSEST_RUN.findall(page)
+    config = load_config("llama2-7b", re.findall(r"--set (\S+)", command.replace("\\\n", "")))
+    for training in (config.imitation.training, config.offline_rl):
+        assert training.parallel == "deepspeed"
+        chosen = deepspeed_settings(training, config.model.dtype)
+        assert chosen["zero_optimization"] == UPSTREAMS_ZERO
+        assert (chosen["bf16"], chosen["fp16"], chosen["gradient_clipping"]) == ({"enabled": True}, {"enabled": False}, 1.0)
+        assert training.lr_scheduler == "warmup_decay_0.13"
+    assert config.offline_rl.loss_group == 2
 
 
 def test_fsdp_shards_decoder_layers_and_recomputes_them_by_itself() -> None:
@@ -100,3 +123,28 @@ def test_qlora_trains_the_adapter_that_lora_trains_on_the_same_coarse_weights(wi
     second = train_tiny(first.checkpoint, tmp_path / "second", chosen)  # a later stage goes on with the adapter
     assert set(load_file(second.checkpoint / ADAPTER)) == set(left)
     load_model(str(second.checkpoint), device="cpu")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
+def test_the_other_precisions_reference_is_not_reused(wide_folder: Path, tmp_path: Path) -> None:
+    references = []
+    for quantize in (False, True, False):
+        result = train_tiny(wide_folder, tmp_path, settings(lora=LoraConfig(rank=4, alpha=8, quantize=quantize), max_steps=1))
+        assert result.metrics["kl"] == pytest.approx(0.0, abs=1e-6)  # the policy starts at its reference
+        references.append((tmp_path / "reference.jsonl").read_text())
+    assert references[0] == references[2] != references[1]
+
+
+def test_the_reference_pass_feeds_the_device_that_computes_not_the_one_that_holds_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    fed = set()
+
+    def logprobs(model: torch.nn.Module, rows: Batch, capabilities: Capabilities) -> torch.Tensor:
+        fed.update(value.device.type for value in rows.values() if isinstance(value, torch.Tensor))
+        return torch.zeros(len(rows["weight"]))
+
+    monkeypatch.setattr("spag.training.reference.completion_logprobs", logprobs)
+    weights, samples = torch.nn.Linear(2, 2), [EncodedSample.of([2, 3, 4], completion_start=1)]  # offloaded: on the CPU
+    chosen = {"device": torch.device("meta"), "batch_size": 1, "capabilities": Capabilities()}
+    assert compute_reference(weights, samples, [0], **chosen) == {0: 0.0}
+    assert fed == {"meta"}

@@ -1,7 +1,7 @@
 """Several trainings of the tiny model, one after the other, in each of the processes that torchrun or a test started.
 
 together.py FILE, a JSON list of {"name", "model", "output", "settings", "count", "stop"}. ``stop`` ends a training after that step, as
-an error would. What the processes saw goes to OUTPUT.json: whether the model was sharded while it trained.
+an error would. What the processes saw goes to OUTPUT.json: whether the model was sharded while it trained, and what DeepSpeed offloaded.
 """
 
 import json
@@ -28,6 +28,10 @@ def run(job: dict) -> None:
 
     def compute_loss(self, model, inputs, *rest, **more):
         kinds.update("fsdp" if isinstance(p, DTensor) else "zero3" if hasattr(p, "ds_id") else "whole" for p in model.parameters())
+        if self.is_deepspeed_enabled:
+            engine = self.model_wrapped
+            offloaded = {"parameters": engine.zero_offload_param(), "optimizer": engine.zero_offload_optimizer()}
+            kinds.update(f"{name} on the CPU" for name, place in offloaded.items() if place is not None and place.device == "cpu")
         if self.state.global_step == job.get("stop"):
             raise StoppedError  # in all processes at once
         return original(self, model, inputs, *rest, **more)

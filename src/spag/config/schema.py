@@ -100,12 +100,21 @@ class TrainingConfig(Section):
     global_batch_size: PositiveInt = Field(128, description="samples an optimiser step, over all processes")
     micro_batch_size: PositiveInt = Field(2, description="samples a forward pass, on each process")
     warmup_ratio: Fraction = Field(0.03, description="share of the steps with rising learning rate")
-    lr_scheduler: Literal["cosine", "linear", "constant_with_warmup"] = Field("cosine", description="shape after the warm-up")
+    lr_scheduler: Literal["cosine", "linear", "constant_with_warmup", "warmup_decay", "warmup_decay_0.13"] = Field(
+        "cosine",
+        description="shape after a linear warm-up; or DeepSpeed's WarmupDecayLR, warm-up along a logarithm and linear decay: "
+        "warmup_decay, or warmup_decay_0.13 with the late start of upstream's release",
+    )
     weight_decay: NonNegativeFloat = Field(0.0, description="AdamW weight decay")
     max_grad_norm: NonNegativeFloat = Field(1.0, description="clip the gradient's norm; 0 switches clipping off")
     max_length: PositiveInt = Field(2048, description="tokens of prompt and completion; longer ones lose tokens on the left")
     kl_coef: NonNegativeFloat = Field(0.1, description="weight of the KL term towards the reference policy")
     sft_coef: NonNegativeFloat = Field(0.5, description="weight of the SFT mix's loss")
+    loss_group: PositiveInt | None = Field(
+        None,
+        description="RL and SFT losses are averaged within random groups of so many samples, then over the groups: 2 is the published "
+        "code's micro-batch, in which sft_coef counts for less (docs/training.md); null averages over the global batch",
+    )
     sft_data: Path | None = Field(None, description="instruction data mixed in (Alpaca JSON or prompt/completion rows); null mixes none")
     sft_samples: NonNegativeInt | None = Field(None, description="how many SFT rows to mix in; null takes all")
     gradient_checkpointing: bool = Field(True, description="recompute activations to save memory")

@@ -74,6 +74,7 @@ class ReferencePass(TrainerCallback):  # type: ignore[misc]
                 model,
                 samples,
                 indices,
+                device=args.device,
                 batch_size=args.per_device_train_batch_size * REFERENCE_BATCH,
                 capabilities=self.trainer.capabilities,
                 world_size=args.world_size,

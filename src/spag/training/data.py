@@ -132,8 +132,13 @@ class TrainingSet(Dataset[tuple[EncodedSample, float]]):
     def __len__(self) -> int:
         return len(self.samples)
 
-    def __getitem__(self, index: int) -> tuple[EncodedSample, float]:
-        return (self.filler, 0.0) if index == FILLER else (self.samples[index], self.ref_logprobs[index])
+    def __getitem__(self, place: tuple[int, float]) -> tuple[EncodedSample, float]:
+        """Return the sample at an index, its weight times a factor (``order.shares``), and its reference log-probability."""
+        index, factor = place
+        if index == FILLER:
+            return self.filler, 0.0
+        sample = self.samples[index]
+        return replace(sample, weight=sample.weight * factor), self.ref_logprobs[index]
 
 
 def collate(rows: Sequence[tuple[EncodedSample, float]], *, packed: bool) -> Batch:

@@ -49,6 +49,7 @@ def compute_reference(
     samples: Sequence[EncodedSample],
     indices: Sequence[int],
     *,
+    device: torch.device,
     batch_size: int,
     capabilities: Capabilities,
     world_size: int = 1,
@@ -57,9 +58,9 @@ def compute_reference(
 ) -> dict[int, float]:
     """Return the log-probabilities of this process's share of the samples at ``indices``, by index.
 
-    Every process runs equally many forward passes, as sharded models need. ``on_batch`` is called with the number of samples of each batch.
+    Every process runs equally many forward passes, as sharded models need. ``device`` is where the model computes: the weights of an
+    offloaded one lie elsewhere. ``on_batch`` is called with the number of samples of each batch.
     """
-    device = next(model.parameters()).device
     parts = micro_batches(indices, [sample.input_ids for sample in samples], batch_size, packed=capabilities.packed)
     result: dict[int, float] = {}
     model.eval()

@@ -29,10 +29,11 @@ from spag.core.store import write_atomically
 from spag.models.loading import load_tokenizer, no_progress_bars, save_model
 from spag.models.tokens import PromptStyle
 from spag.training.callbacks import OnProgress, ReferencePass, StepKeeper, integrations
-from spag.training.data import TrainingSet, encode_samples, group_names
+from spag.training.data import SFT, TrainingSet, encode_samples, group_names
 from spag.training.failures import clear_failures
 from spag.training.order import MicroBatches
 from spag.training.reference import read_reference
+from spag.training.schedule import schedule
 from spag.training.setup import training_arguments
 from spag.training.sharding import check_resumable
 from spag.training.start import trainable
@@ -114,13 +115,18 @@ class _Training:
         self.is_first = self.arguments.process_index == 0
         if not self.is_first:
             self.progress = None
-        origin = [self.stage, model_identity(self.start_from), self.model.prompt_style, self.model.dtype, self.training.max_length]
-        self.reference_fingerprint = fingerprint(
-            [*origin, *([s.prompt, s.completion, s.type, s.completion_ids, s.truncated] for s in self.samples)]
-        )
+        self.reference_fingerprint = self._reference_fingerprint()
         settings = self.training.model_dump(mode="json", exclude=set(FREE_TO_CHANGE))
         rows = ([s.reward, s.weight, s.role] for s in self.samples)
         self.fingerprint = fingerprint([self.reference_fingerprint, settings, self.seed, *rows])
+
+    def _reference_fingerprint(self) -> str:
+        """Return a digest of all that the reference log-probabilities depend on: the start model, how it computes, and the tokens."""
+        model, lora = self.model, self.training.lora
+        computing = [model.dtype, model.trust_remote_code, lora is not None and lora.quantize]
+        tokens = ([s.prompt, s.prompt_ids, s.completion, s.type, s.completion_ids, s.truncated] for s in self.samples)
+        origin = [self.stage, model_identity(self.start_from), *computing, model.prompt_style, self.training.max_length]
+        return fingerprint([*origin, *tokens])
 
     def run(self) -> TrainResult:
         began = time.perf_counter()
@@ -165,11 +171,13 @@ class _Training:
         policy, capabilities = trainable(start, self.training.lora, self.arguments, longest)
         order = MicroBatches(
             [sample.input_ids for sample in encoded],
+            [sample.group == SFT for sample in encoded],
             epochs=self.epochs,
             global_batch_size=self.training.global_batch_size,
             micro_batch_size=self.training.micro_batch_size,
             seed=self.seed,
             packed=capabilities.packed,
+            loss_group=self.training.loss_group,
             world_size=self.arguments.world_size,
             rank=self.arguments.process_index,
         )
@@ -182,6 +190,7 @@ class _Training:
             order=order,
             capabilities=capabilities,
             on_row=metrics.append if metrics else None,
+            schedule=schedule(self.training.lr_scheduler, warmup=self.arguments.warmup_steps, total=self.steps),
         )
         trainer.remove_callback(PrinterCallback)
         trainer.add_callback(ReferencePass(trainer, train_set, self.output / "reference.jsonl", self.reference_fingerprint, self.progress))

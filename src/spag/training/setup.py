@@ -12,6 +12,7 @@ from transformers import TrainingArguments
 from spag.config.schema import ModelConfig, TrainingConfig
 from spag.core.errors import ConfigError, require_package
 from spag.models.loading import default_device
+from spag.training.schedule import OWN
 from spag.training.sharding import deepspeed_settings, fsdp_settings
 
 
@@ -29,7 +30,7 @@ def training_arguments(state: Path, model: ModelConfig, training: TrainingConfig
         gradient_accumulation_steps=accumulation_steps(training),
         max_steps=steps,  # the schedule of order.py holds all epochs
         learning_rate=training.learning_rate,
-        lr_scheduler_type=training.lr_scheduler,
+        lr_scheduler_type="linear" if training.lr_scheduler in OWN else training.lr_scheduler,  # trainers.py puts ours in its place
         # The first warm-up step has learning rate 0: a single step gets no warm-up, or it would learn nothing.
         warmup_steps=min(math.ceil(training.warmup_ratio * steps), steps - 1),
         weight_decay=training.weight_decay,
@@ -55,8 +56,9 @@ def training_arguments(state: Path, model: ModelConfig, training: TrainingConfig
         policy = MixedPrecisionPolicy(param_dtype=getattr(torch, model.dtype), reduce_dtype=torch.float32)
         arguments.fsdp_plugin_args["mixed_precision_policy"] = policy
     if training.parallel == "deepspeed" and on_cpu:
-        import deepspeed  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415 - an optional package
+        import deepspeed  # noqa: PLC0415 - an optional package
 
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # would be compiled now, which takes a compiler and a minute
         deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)  # accelerate does not on the CPU
     arguments._n_gpu = min(arguments.n_gpu, 1)  # one process a GPU: several in one process would mean nn.DataParallel
     return arguments

@@ -101,7 +101,7 @@ def whole_weights(model: nn.Module) -> dict[str, Tensor]:
 
 def whole_zero3_weights(model: nn.Module) -> dict[str, Tensor]:
     """Return the trained weights of a ZeRO-3 model in float32, by name. Every process must call it."""
-    from deepspeed.utils import safe_get_full_fp32_param  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415 - optional
+    from deepspeed.utils import safe_get_full_fp32_param  # noqa: PLC0415 - optional
 
     trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     return {name: safe_get_full_fp32_param(parameter).cpu() for name, parameter in trained}

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from spag.core.store import cut_torn_line, folder_identity, write_atomically
-from spag.models.loading import resolve_model
+from spag.models.loading import adapter_base, resolve_model
 
 logger = logging.getLogger(__name__)
 
@@ -33,9 +33,15 @@ def fingerprint(parts: Iterable[Any]) -> str:
 
 
 def model_identity(name: str) -> list[Any]:
-    """Return what identifies a model: a hub id, or its files' names, sizes and times of change, so that a folder may be moved."""
+    """Return what identifies a model: a hub id, or its files' names, sizes and times of change, so that a folder may be moved.
+
+    An adapter's includes its base model's. Raises ``ModelError`` for a path that is not a model.
+    """
     folder = Path(resolve_model(name))
-    return folder_identity(folder) if folder.is_dir() else [name]
+    if not folder.is_dir():
+        return [name]
+    base = adapter_base(folder)
+    return [*folder_identity(folder), *(model_identity(base) if base else [])]
 
 
 def open_state(state: Path, belongs_to: str) -> Path | None:

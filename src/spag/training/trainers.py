@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Trainer, TrainerControl
 
@@ -35,7 +37,7 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
     """Batches, global normalisation and metrics for an ``objective``.
 
     ``groups``: the groups of samples with metrics of their own (``data.group_names``). ``on_row`` is called with each logged step's
-    metrics, on the first process.
+    metrics, on the first process. ``schedule`` replaces the scheduler that the arguments name (``schedule.py``).
     """
 
     control: TrainerControl
@@ -49,11 +51,12 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
         order: MicroBatches,
         capabilities: Capabilities,
         on_row: Callable[[Row], None] | None,
+        schedule: Callable[[int], float] | None = None,
         **trainer_arguments: Any,
     ) -> None:
         super().__init__(train_dataset=train_set, **trainer_arguments)
         self.objective, self.groups = objective, groups
-        self.order, self.capabilities, self.on_row = order, capabilities, on_row
+        self.order, self.capabilities, self.on_row, self.schedule = order, capabilities, on_row, schedule
         self.model_accepts_loss_kwargs = True  # with counts given, Trainer then leaves the loss as compute_loss scales it
         self.sums = torch.zeros(1 + len(groups) * 5, device=self.args.device)
         self.step_metrics: Row = {}
@@ -66,6 +69,13 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
             self.accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin(**self.args.fsdp_plugin_args)
             self.accelerator.state.distributed_type = DistributedType.FSDP
             self.is_fsdp_enabled: bool = True
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
+        if self.schedule is None:
+            super().create_scheduler(num_training_steps, optimizer)
+        elif self.lr_scheduler is None:
+            self.lr_scheduler: LRScheduler = LambdaLR(optimizer or self.optimizer, self.schedule)
+        return self.lr_scheduler
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Return batches of this process; the schedule already splits them, so accelerate must not."""
