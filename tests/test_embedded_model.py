@@ -31,7 +31,8 @@ def by_id(path: Path) -> dict[str, Episode]:
 
 
 def without_logprobs(episodes: dict[str, Episode]) -> dict[str, Episode]:
-    return {name: replace(e, history=tuple(replace(said, logprobs=None) for said in e.history)) for name, e in episodes.items()}
+    without = {"logprobs": None, "sampling_logprobs": None}
+    return {name: replace(e, history=tuple(replace(said, **without) for said in e.history)) for name, e in episodes.items()}
 
 
 def logprobs_of(episodes: dict[str, Episode]) -> list[float]:

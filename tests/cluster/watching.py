@@ -15,8 +15,9 @@ from spag.core.episodes import Episode, read_episodes
 
 def games_in(path: Path) -> dict[str, Episode]:
     """Return the games by id, each there once, less log-probabilities, whose last digits depend on the batch."""
-    episodes = [replace(e, history=tuple(replace(said, logprobs=None) for said in e.history)) for e in read_episodes(path)]
-    games = {episode.id: episode for episode in episodes}
+    episodes = list(read_episodes(path))
+    without = {"logprobs": None, "sampling_logprobs": None}
+    games = {e.id: replace(e, history=tuple(replace(said, **without) for said in e.history)) for e in episodes}
     assert len(games) == len(episodes), "a game was counted twice"
     return games
 
