@@ -12,7 +12,7 @@ from spag.core.progress import SilentReporter
 from spag.engines.base import Request
 from spag.engines.scripted import ScriptedEngine
 from spag.rollout import play
-from spag.runs.offline import run
+from spag.runs.loop import run
 
 WORDS = ["river", "bread", "piano", "garden", "window", "teacher", "engine", "doctor", "winter", "bottle", "planet", "ticket"]
 LINES = [

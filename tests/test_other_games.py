@@ -23,7 +23,7 @@ from spag.engines.opening import gpus_of
 from spag.engines.scripted import ScriptedEngine
 from spag.games.registry import get
 from spag.rollout import play
-from spag.runs.offline import run
+from spag.runs.loop import run
 from spag.runs.stages import teacher_episodes
 from taboo_games import episode_of
 

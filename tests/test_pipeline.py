@@ -16,7 +16,7 @@ from spag import judge_episode
 from spag.config.files import load_config
 from spag.config.schema import ModelConfig
 from spag.core.episodes import SampleType, read_episodes, read_samples
-from spag.core.errors import ConfigError, DataError, RunError
+from spag.core.errors import ConfigError, RunError
 from spag.core.manifest import Manifest
 from spag.core.progress import SilentReporter
 from spag.core.store import FolderLock, write_rows
@@ -27,7 +27,8 @@ from spag.games.taboo.words import split_of
 from spag.rollout import play
 from spag.rollout.matchmaking import draw_opponents
 from spag.rollout.runner import game_specs
-from spag.runs.offline import run
+from spag.runs.folder import trained_models
+from spag.runs.loop import run
 from spag.runs.reading import RunFolder
 from taboo_games import ROLES, TABOO, episode_of
 
@@ -278,8 +279,10 @@ def test_sft_alone_and_imitation_with_sft(tmp_path: Path, model_folder: Path, wo
     assert set(both[:-5]) == {SampleType.IMITATION}
     assert steps_of(tmp_path / "both", "imitation") == 3
     nothing = config_for(model_folder, words_file, ["imitation.episodes=[]"])
-    with pytest.raises(DataError, match="no game of 0 gave a sample"):
-        run(nothing, tmp_path / "nothing", SilentReporter())
+    run(nothing, tmp_path / "nothing", SilentReporter())
+    assert list(trained_models(tmp_path / "nothing")) == ["iteration-1"]  # self-play begins with the base model
+    games = list(read_episodes(tmp_path / "nothing" / "iteration-1" / "episodes.jsonl"))
+    assert {info.model for game in games for info in game.players.values()} == {"base"}
 
 
 def test_a_run_that_imitates_held_out_games_records_how_many(

@@ -14,7 +14,7 @@ from spag.core.errors import RunError
 from spag.core.progress import SilentReporter
 from spag.core.sft import read_sft
 from spag.core.store import write_rows
-from spag.runs import offline
+from spag.runs import loop
 from spag.runs.sft import mix_warning, with_sft
 from spag.training import launch
 
@@ -155,8 +155,8 @@ def test_a_run_warns_before_its_first_stage(override: str, warned: bool, tmp_pat
     config = load_config("llama2-7b", ["model.dtype=float32", override.replace("FILE", str(sft_file))])
     notes = Notes()
     with pytest.MonkeyPatch.context() as patch, pytest.raises(RunError, match="stopped"):
-        patch.setattr(offline, "imitate", _stop)
-        offline.run(config, tmp_path / "run", notes)
+        patch.setattr(loop, "imitate", _stop)
+        loop.run(config, tmp_path / "run", notes)
     assert [line.startswith("warning: offline_rl.sft_data is not set") for line in notes.lines] == [True] * warned
 
 

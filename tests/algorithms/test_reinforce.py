@@ -175,7 +175,7 @@ def test_shares_of_the_two_divisors() -> None:
 
 
 def test_schedules_are_lines() -> None:
-    assert [scheduled(0.5, 0.1, step, 5) for step in range(1, 6)] == pytest.approx([0.5, 0.4, 0.3, 0.2, 0.1])
+    assert [scheduled(0.5, 0.1, step, 5) for step in range(1, 8)] == pytest.approx([0.5, 0.4, 0.3, 0.2, 0.1, 0.1, 0.1])
     assert scheduled(0.5, None, 3, 5) == scheduled(0.5, 0.1, 1, 1) == 0.5
 
 

@@ -23,7 +23,7 @@ from spag.core.episodes import TrainingSample
 from spag.core.errors import ConfigError
 from spag.core.progress import SilentReporter
 from spag.core.store import write_rows
-from spag.runs.offline import run
+from spag.runs.loop import run
 from spag.training.launch import train_on
 
 CONFIG = """

@@ -85,7 +85,7 @@ def test_text_cannot_give_the_card_away() -> None:
         assert seen.facts == {"card": "K" if role == "player_0" else "Q"}
     assert "believe me" not in GAME.prompt(GAME.observe(state, "player_1"))
     assert GAME.prompt(GAME.observe(state, "player_1")).endswith(
-        "You are player_1. Your card is Q.\n\nplayer_0: [bet]\nYour move, [fold] or [call]:\n"
+        "You are player_1.\n\nplayer_0: [bet]\nYou hold Q. [fold] or [call]?\n"
     )
 
 

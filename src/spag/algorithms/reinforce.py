@@ -207,5 +207,5 @@ def reinforce_loss(
 
 
 def scheduled(start: float, end: float | None, step: int, steps: int) -> float:
-    """Return a coefficient that moves along a line from ``start`` (step 1) to ``end`` (the last step); ``None``: it stays."""
-    return start if end is None or steps < 2 else start + (end - start) * (step - 1) / (steps - 1)
+    """Return a coefficient that moves along a line from ``start`` (step 1) to ``end`` (step ``steps``), then stays; ``None``: it stays."""
+    return start if end is None or steps < 2 else start + (end - start) * min(1.0, (step - 1) / (steps - 1))

@@ -60,6 +60,8 @@ class RewardSettings:
     """Whose samples are kept (``None``: all); the others' are made and weighed alike, then dropped."""
     learner: str | None = None
     """The player (by the name in the episodes) whose utterances are trained; ``None``: every player's."""
+    everyone: bool = False
+    """Both roles of every game without a broken rule, with reward and weight 1, whoever won: for imitation of play that is not to win."""
 
 
 @dataclass(slots=True)
@@ -137,7 +139,7 @@ def iterate_rewards(
         for role, total in _paid_roles(episode_, game, result_, settings).items():
             if settings.roles is None or role in settings.roles:
                 weighed = role if role in winners else winners[0] if winners else None  # a loser's samples weigh as the winner's
-                weight = stats.role_weights[weighed] if weighed else 1.0
+                weight = stats.role_weights[weighed] if weighed and not settings.everyone else 1.0
                 yield from _role_samples(episode_, game, result_, role, total, weight, settings, stats)
 
 
@@ -145,7 +147,9 @@ def _paid_roles(episode: Episode, game: Game, result: Result, settings: RewardSe
     """Return the total reward of every role that is trained on this game."""
     outcome = game.outcomes[result.outcome]
     totals: dict[str, float] = {}
-    if outcome.winners:
+    if settings.everyone:
+        totals = dict.fromkeys(game.roles, 1.0) if outcome.fault is None else {}
+    elif outcome.winners:
         totals = {role: result.rewards[role] if role in outcome.winners else settings.loser_reward for role in game.roles}
         totals = {role: totals[role] for role in sorted(totals, key=lambda role: role not in outcome.winners)}  # winners first
     elif outcome.is_draw:

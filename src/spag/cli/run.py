@@ -21,7 +21,7 @@ def run_command(config_name: str, output: Path | None, force: bool) -> None:
     CONFIG is a preset (demo, llama2-7b, baichuan2-13b, qwen3) or a YAML file. The same command resumes a run that was stopped.
     """
     from spag.cli.tables import print_run
-    from spag.runs.offline import run
+    from spag.runs.loop import run
 
     config = read_config(config_name)
     folder = output or Path("runs") / Path(config_name).stem

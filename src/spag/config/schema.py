@@ -36,7 +36,7 @@ class ModelConfig(Section):
         "bfloat16", description="weights while playing, and autocast while training; auto measures which is fastest here, once a run"
     )
     device: str | None = Field(None, description="torch device; null takes the first GPU, else the CPU")
-    trust_remote_code: bool = Field(False, description="run code that the model's repository brings (Baichuan2 needs it); review it first")
+    trust_remote_code: bool = Field(False, description="run code that the model's repository brings; review it first")
 
 
 class GameConfig(BaseModel):
@@ -69,7 +69,10 @@ class SamplingConfig(Section):
 
 
 class EngineConfig(Section):
-    concurrency: PositiveInt = Field(32, description="utterances generated at once, and games in flight")
+    concurrency: PositiveInt = Field(32, description="utterances generated at once")
+    in_flight: PositiveInt | None = Field(
+        None, description="games in flight; null takes as many as concurrency. More pay off where games say the same"
+    )
     backend: Literal["auto", "transformers", "vllm"] = Field(
         "auto", description="what generates text; auto takes vLLM on a GPU where it is installed, else transformers, and says which and why"
     )
@@ -91,13 +94,10 @@ class LoraConfig(Section):
     quantize: bool = Field(False, description="QLoRA: the base model's weights in 4 bits while training (bitsandbytes, NF4)")
 
 
-class TrainingConfig(Section):
+class UpdateConfig(Section):
+    """How weights are updated, whatever the algorithm."""
+
     learning_rate: PositiveFloat = Field(5e-6, description="peak learning rate")
-    epochs: PositiveInt = Field(1, description="passes over the samples")
-    max_steps: PositiveInt | None = Field(
-        None, description="exactly so many optimiser steps, however many samples there are: passes are cut or repeated; replaces epochs"
-    )
-    global_batch_size: PositiveInt = Field(128, description="samples an optimiser step, over all processes")
     micro_batch_size: PositiveInt = Field(2, description="samples a forward pass, on each process")
     warmup_ratio: Fraction = Field(0.03, description="share of the steps with rising learning rate")
     lr_scheduler: Literal["cosine", "linear", "constant_with_warmup", "warmup_decay", "warmup_decay_0.13"] = Field(
@@ -106,17 +106,11 @@ class TrainingConfig(Section):
         "warmup_decay, or warmup_decay_0.13 with the late start of upstream's release",
     )
     weight_decay: NonNegativeFloat = Field(0.0, description="AdamW weight decay")
+    adam_beta1: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(0.9, description="AdamW's decay of the mean gradient")
+    adam_beta2: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(0.999, description="AdamW's decay of the mean squared gradient")
     max_grad_norm: NonNegativeFloat = Field(1.0, description="clip the gradient's norm; 0 switches clipping off")
     max_length: PositiveInt = Field(2048, description="tokens of prompt and completion; longer ones lose tokens on the left")
     kl_coef: NonNegativeFloat = Field(0.1, description="weight of the KL term towards the reference policy")
-    sft_coef: NonNegativeFloat = Field(0.5, description="weight of the SFT mix's loss")
-    loss_group: PositiveInt | None = Field(
-        None,
-        description="RL and SFT losses are averaged within random groups of so many samples, then over the groups: 2 is the published "
-        "code's micro-batch, in which sft_coef counts for less (docs/training.md); null averages over the global batch",
-    )
-    sft_data: Path | None = Field(None, description="instruction data mixed in (Alpaca JSON or prompt/completion rows); null mixes none")
-    sft_samples: NonNegativeInt | None = Field(None, description="how many SFT rows to mix in; null takes all")
     gradient_checkpointing: bool = Field(True, description="recompute activations to save memory")
     lora: LoraConfig | None = Field(None, description="train a LoRA adapter instead of all weights")
     processes: PositiveInt | None = Field(
@@ -135,6 +129,22 @@ class TrainingConfig(Section):
     )
 
 
+class TrainingConfig(UpdateConfig):
+    epochs: PositiveInt = Field(1, description="passes over the samples")
+    max_steps: PositiveInt | None = Field(
+        None, description="exactly so many optimiser steps, however many samples there are: passes are cut or repeated; replaces epochs"
+    )
+    global_batch_size: PositiveInt = Field(128, description="samples an optimiser step, over all processes")
+    sft_coef: NonNegativeFloat = Field(0.5, description="weight of the SFT mix's loss")
+    loss_group: PositiveInt | None = Field(
+        None,
+        description="RL and SFT losses are averaged within random groups of so many samples, then over the groups: 2 is the published "
+        "code's micro-batch, in which sft_coef counts for less (docs/training.md); null averages over the global batch",
+    )
+    sft_data: Path | None = Field(None, description="instruction data mixed in (Alpaca JSON or prompt/completion rows); null mixes none")
+    sft_samples: NonNegativeInt | None = Field(None, description="how many SFT rows to mix in; null takes all")
+
+
 class OfflineRLConfig(TrainingConfig):
     learning_rate: PositiveFloat = Field(2e-6, description="peak learning rate")
     kl_coef: NonNegativeFloat = Field(0.2, description="weight of the KL term towards the reference policy")
@@ -146,7 +156,12 @@ class OfflineRLConfig(TrainingConfig):
 
 class ImitationConfig(Section):
     episodes: list[str] = Field(
-        ["teacher"], description="teacher play: 'teacher' (games that the game ships), bot:NAME, or episode files (ours or upstream's)"
+        ["teacher"],
+        description="teacher play: 'teacher' (games that the game ships), bot:NAME, or episode files (ours or upstream's); "
+        "empty without sft_data: no imitation, self-play begins with the base model",
+    )
+    utterances: Literal["winners", "all"] = Field(
+        "winners", description="whose utterances are imitated: the winners' (the paper's), or all of games in which nobody broke a rule"
     )
     max_episodes: PositiveInt | None = Field(None, description="use only so many games, drawn by seed; null uses all (200 of a bot)")
     keep_held_out: bool = Field(
@@ -218,6 +233,83 @@ class RewardsConfig(Section):
     )
 
 
+class OnlineSamplingConfig(SamplingConfig):
+    temperature: NonNegativeFloat = Field(1.0, description="0 would leave nothing to learn from")
+    min_new_tokens: NonNegativeInt = Field(1, description="shortest utterance, in tokens")
+
+
+class PayConfig(Section):
+    tie_reward: float | None = Field(None, description="what each role gets in a draw; null: what the game says")
+    illegal_reward: float | None = Field(None, description="what a role gets that breaks a rule; null: what the game says")
+
+
+class MixedGameConfig(GameConfig):
+    weight: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = Field(1.0, description="share of the games, beside the others' weights")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_settings(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        rest = GameConfig.model_validate({key: value for key, value in data.items() if key != "weight"})
+        return {"weight": data.get("weight", 1.0), "name": rest.name, **(rest.model_extra or {})}
+
+
+class OnlineConfig(UpdateConfig):
+    """Online self-play (``algorithm: reinforce``): every step plays games with the current policy, then trains on them."""
+
+    learning_rate: PositiveFloat = Field(1e-6, description="peak learning rate")
+    micro_batch_size: PositiveInt = Field(8, description="samples a forward pass, on each process")
+    lr_scheduler: Literal["cosine", "linear", "constant_with_warmup"] = Field("constant_with_warmup", description="shape after the warm-up")
+    kl_coef: NonNegativeFloat = Field(0.0, description="weight of the KL term towards the reference policy; 0 loads no reference")
+    gradient_checkpointing: bool = Field(False, description="recompute activations to save memory")
+    save_steps: PositiveInt = Field(10, description="steps between checkpoints to resume from")
+    steps: PositiveInt = Field(100, description="steps of play and training")
+    games: PositiveInt = Field(64, description="games a step")
+    mix: list[MixedGameConfig] = Field(
+        [], description="games that are played side by side, each with its weight, its settings and baselines of its own; empty: game alone"
+    )
+    sampling: OnlineSamplingConfig = Field(default_factory=OnlineSamplingConfig, description="how the policy samples")
+    opponents: Annotated[dict[str, Annotated[float, Field(gt=0.0, allow_inf_nan=False)]], Field(min_length=1)] = Field(
+        {"self": 1.0},
+        description="whom the policy plays, by weight: self, start (the frozen policy of the first step), snapshot (a frozen earlier "
+        "policy), or a model or bot (ORG/NAME, ./FOLDER, openai:MODEL, bot:NAME). Only the policy's own utterances are trained",
+    )
+    snapshot_every: PositiveInt = Field(20, description="steps between the frozen policies that the opponent snapshot is drawn from")
+    pay: dict[str, PayConfig] = Field({}, description="rewards of ties and broken rules that replace those of a game, by its name")
+    roles: str = Field("both", description="whose utterances are trained: both, or one role (an ablation)")
+    baseline_decay: Fraction = Field(0.95, description="decay of each role's moving average of rewards; 1 trains without baselines")
+    normalize_advantages: bool = Field(False, description="divide a role's advantages by their standard deviation over the step")
+    discount: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
+        1.0, description="a reward counts discount^k for an utterance that k more of the same player follow"
+    )
+    epochs: PositiveInt = Field(1, description="passes over a step's samples")
+    minibatches: PositiveInt = Field(1, description="optimiser steps a pass")
+    clip_range: Annotated[float, Field(gt=0.0, lt=1.0)] = Field(
+        0.2, description="importance ratios of several updates are clipped to 1 -/+ this"
+    )
+    correction_limit: PositiveFloat = Field(
+        2.0, description="largest importance weight between the engine's probability of a token and the trainer's"
+    )
+    loss_divisor: Literal["constant", "length"] = Field(
+        "constant", description="what a sample's summed token losses are divided by: max_new_tokens, or the sample's own length"
+    )
+    entropy_coef: NonNegativeFloat = Field(0.0, description="weight of the tokens' entropy at the first step")
+    entropy_coef_end: NonNegativeFloat | None = Field(None, description="what entropy_coef falls or rises to; null: it stays")
+    kl_coef_end: NonNegativeFloat | None = Field(None, description="what kl_coef falls or rises to; null: it stays")
+    anneal_steps: PositiveInt | None = Field(None, description="steps in which both coefficients reach their ends; null: all steps")
+    average_decay: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(
+        0.0, description="the final policy is a moving average of the weights with this decay a step; 0: the last weights"
+    )
+    overlap: bool = Field(False, description="play the next step's games, with the weights before this update, while training")
+    evaluate_every: PositiveInt | None = Field(10, description="steps between evaluations on held-out tasks; null: none")
+    evaluation_tasks: PositiveInt = Field(16, description="held-out tasks of an evaluation, each played in both role assignments")
+    evaluation_opponents: list[str] = Field(
+        ["start"], description="whom an evaluation meets: start (the frozen policy of the first step), a model or a bot"
+    )
+    stop_on_collapse: bool = Field(False, description="end the run after a step that shows a collapse; else it only warns")
+
+
 class ArenaSamplingConfig(SamplingConfig):
     temperature: NonNegativeFloat = Field(0.0, description="0 is greedy (the paper's testing mode)")
 
@@ -249,6 +341,11 @@ class RunConfig(Section):
     """A whole run: imitation, then ``iterations`` times self-play, rewards and offline RL, then the arena."""
 
     seed: int = Field(0, description="decides the words, every game's draws, the prompts and the order of training")
+    algorithm: Literal["spag", "reinforce", "spag+reinforce"] = Field(
+        "spag",
+        description="how the policy learns after imitation: spag (offline iterations, the paper's), reinforce (online), or one "
+        "after the other",
+    )
     iterations: NonNegativeInt = Field(3, description="self-play iterations (the paper's SPAG epochs)")
     model: ModelConfig = Field(default_factory=ModelConfig)
     game: GameConfig = Field(default_factory=GameConfig)
@@ -257,6 +354,7 @@ class RunConfig(Section):
     selfplay: SelfPlayConfig = Field(default_factory=SelfPlayConfig)
     rewards: RewardsConfig = Field(default_factory=RewardsConfig)
     offline_rl: OfflineRLConfig = Field(default_factory=OfflineRLConfig)
+    online: OnlineConfig = Field(default_factory=OnlineConfig)
     arena: ArenaConfig = Field(default_factory=ArenaConfig)
     cluster: ClusterConfig = Field(default_factory=ClusterConfig)
 

@@ -4,9 +4,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 from spag.config.schema import ModelConfig
 from spag.games.base import SolvedGame
+from spag.models.tokens import PromptStyle, encode_prompt
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +28,20 @@ class MoveProbabilities:
 def move_probabilities(model: ModelConfig, game: SolvedGame) -> MoveProbabilities:
     """Return what ``model`` would do at every decision of ``game``. Raises what loading a model raises."""
     from spag.models.loading import fastest_dtype, load_model, load_tokenizer  # noqa: PLC0415 - imports torch
-    from spag.models.scoring import completion_logprobs  # noqa: PLC0415
-    from spag.models.tokens import PromptStyle, encode_prompt  # noqa: PLC0415
 
-    style, trusted = PromptStyle(model.prompt_style), model.trust_remote_code
+    trusted = model.trust_remote_code
     tokenizer = load_tokenizer(model.name, trust_remote_code=trusted)
     dtype = fastest_dtype() if model.dtype == "auto" else model.dtype
     weights = load_model(model.name, dtype=dtype, device=model.device, trust_remote_code=trusted)
+    return probabilities_of(weights, tokenizer, PromptStyle(model.prompt_style), game)
+
+
+def probabilities_of(
+    weights: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", style: PromptStyle, game: SolvedGame
+) -> MoveProbabilities:
+    """Return what a loaded model would do at every decision of ``game``."""
+    from spag.models.scoring import completion_logprobs  # noqa: PLC0415 - imports torch
+
     policy, legal_mass = {}, {}
     for decision in game.decisions():
         prompt = encode_prompt(tokenizer, game.prompt(decision.observation), style)
@@ -43,5 +55,9 @@ def move_probabilities(model: ModelConfig, game: SolvedGame) -> MoveProbabilitie
 
 def score_model(model: ModelConfig, game: SolvedGame) -> dict[str, float]:
     """Return the game's figures of the model's policy, and ``legal_mass``, its mean over decisions."""
-    found = move_probabilities(model, game)
+    return figures_of(move_probabilities(model, game), game)
+
+
+def figures_of(found: MoveProbabilities, game: SolvedGame) -> dict[str, float]:
+    """Return the game's figures of a policy, and ``legal_mass``."""
     return {**game.score_policy(found.policy), "legal_mass": fmean(found.legal_mass.values())}

@@ -3,10 +3,12 @@
 import re
 from pathlib import Path
 
+from spag.config.schema import RunConfig
 from spag.core.manifest import Manifest
 
 BASE = "base"
 IMITATION = "imitation"
+ONLINE = "online"
 EPISODES = "episodes.jsonl"
 HEALTH = "health.json"
 _ITERATION = re.compile(r"iteration-[1-9][0-9]*")
@@ -23,10 +25,27 @@ def iterations(folder: Path) -> list[str]:
     return [iteration_name(number) for number in numbers]
 
 
-def planned_stages(count: int) -> list[str]:
-    """Return the stages of a run of ``count`` iterations, in order."""
-    played = [f"{iteration_name(number)}/{part}" for number in range(1, count + 1) for part in ("play", "samples", "train")]
-    return [f"{IMITATION}/samples", f"{IMITATION}/train", *played, "arena"]
+def imitates(config: RunConfig) -> bool:
+    """Whether a run begins with imitation (or SFT); without games and without SFT data it begins self-play with the base model."""
+    return bool(config.imitation.episodes or config.imitation.training.sft_data)
+
+
+def offline_iterations(config: RunConfig) -> int:
+    """Return how many offline iterations a run has."""
+    return config.iterations if config.algorithm.startswith("spag") else 0
+
+
+def learns_online(config: RunConfig) -> bool:
+    """Whether a run has online steps."""
+    return config.algorithm.endswith("reinforce")
+
+
+def planned_stages(config: RunConfig) -> list[str]:
+    """Return the stages of a run, in order."""
+    imitation = [f"{IMITATION}/samples", f"{IMITATION}/train"] if imitates(config) else []
+    numbers = range(1, offline_iterations(config) + 1)
+    played = [f"{iteration_name(number)}/{part}" for number in numbers for part in ("play", "samples", "train")]
+    return [*imitation, *played, *([f"{ONLINE}/train"] if learns_online(config) else []), "arena"]
 
 
 def trained_models(folder: Path) -> dict[str, str]:

@@ -111,7 +111,7 @@ class RunFolder:
 
     def progress(self) -> list[Stage]:
         """Return every stage that the settings ask for, in order."""
-        planned = planned_stages(self.config.iterations) if self.config else []
+        planned = planned_stages(self.config) if self.config else []
         waiting: Json = {"status": "waiting", "seconds": 0.0}
         entries = {name: self.stages.get(name, waiting) for name in (*planned, *self.stages)}
         return [

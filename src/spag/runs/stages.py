@@ -118,8 +118,11 @@ def write_samples(
     sample_type: SampleType = SampleType.RL,
     sft: Sequence[TrainingSample] = (),
     learner: str | None = None,
+    everyone: bool = False,
 ) -> RewardStats:
-    """Judge ``episodes`` and write their training samples (``learner``'s alone, when given) and the SFT mix to ``path``, row by row.
+    """Judge ``episodes`` and write their training samples and the SFT mix to ``path``, row by row.
+
+    ``learner``, ``everyone``: whose samples, as in ``RewardSettings``.
 
     Raises ``DataError`` when no game gave a sample, unless there are only SFT rows; an older ``path`` then stays as it is.
     """
@@ -134,6 +137,7 @@ def write_samples(
         sample_type=sample_type,
         roles=None if rewards.roles == "both" else frozenset({rewards.roles}),
         learner=learner,
+        everyone=everyone,
     )
 
     def rows() -> Iterator[TrainingSample]:

@@ -27,10 +27,16 @@ def packed_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    packed_spans: list[Span],
+    packed_spans: list[Span] | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Return (1, T, heads, head_dim) for ``query`` (1, heads, T, head_dim), ``key`` and ``value`` (1, kv_heads, T, head_dim)."""
+    """Return (1, T, heads, head_dim) for ``query`` (1, heads, T, head_dim), ``key`` and ``value`` (1, kv_heads, T, head_dim).
+
+    Without ``packed_spans`` the rows are ordinary ones, of any number: plain causal attention.
+    """
+    if packed_spans is None:
+        plain: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, None, **options)
+        return plain
     # Split, not sliced: the gradient of a slice is a tensor as long as the row, and there are as many of them as spans see spans.
     sizes, starts = [span.stop - span.start for span in packed_spans], [span.start for span in packed_spans]
     queries, keys, values = (states.split_with_sizes(sizes, dim=2) for states in (query, key, value))

@@ -22,21 +22,23 @@ REFERENCE_BATCH = 4
 
 
 class Phase(StrEnum):
-    """The unit of a ``TrainProgress``: samples of the reference pass, or optimiser steps."""
+    """The unit of a ``TrainProgress``: samples of the reference pass, optimiser steps, or online steps of play and training."""
 
     REFERENCE = "reference"
     TRAINING = "training"
+    STEPS = "steps"
 
 
 @dataclass(frozen=True, slots=True)
 class TrainProgress:
-    """The progress of training. ``loss`` is ``None`` in the reference phase."""
+    """The progress of training. ``loss`` is ``None`` in the reference phase; ``told`` are figures of play."""
 
     phase: Phase
     step: int
     total_steps: int
     samples_per_second: float
     loss: float | None
+    told: str = ""
 
 
 OnProgress = Callable[[TrainProgress], None]

@@ -69,15 +69,19 @@ def group_names(samples: Sequence[TrainingSample]) -> tuple[str, ...]:
 
 
 def encode_samples(
-    samples: Sequence[TrainingSample], tokenizer: PreTrainedTokenizerBase, style: PromptStyle, max_length: int
+    samples: Sequence[TrainingSample],
+    tokenizer: PreTrainedTokenizerBase,
+    style: PromptStyle,
+    max_length: int,
+    groups: Sequence[str] | None = None,
 ) -> list[EncodedSample]:
-    """Tokenise ``samples``.
+    """Tokenise ``samples``. ``groups``: the groups that roles belong to, by default ``group_names``.
 
     Raises ``DataError`` for a reward or weight that is not a finite number, ``ConfigError`` for a useless ``max_length``.
     """
     if max_length < 2:
         raise ConfigError(f"training.max_length={max_length}: at least 2 tokens are needed, one to predict and one to predict it from")
-    end, groups = end_token_id(tokenizer, style), group_names(samples)
+    end, groups = end_token_id(tokenizer, style), groups or group_names(samples)
     encoded, retokenised = [], 0
     for index, sample in enumerate(samples):
         place = f"sample {index} (episode {sample.episode_id!r})"

@@ -36,13 +36,19 @@ def train_on(
     Offline RL when ``training`` is an ``OfflineRLConfig``, else imitation. The model is in ``output/checkpoint`` afterwards. Raises what
     ``spag.training.train`` raises, and ``RunError`` naming the process when one of several is lost.
     """
-    from spag.models.loading import library_versions  # noqa: PLC0415 - imports torch
-    from spag.training.worker import Job  # noqa: PLC0415 - imports torch
+    from spag.training.worker import TrainJob  # noqa: PLC0415 - imports torch
 
-    job = Job(samples=samples, model=model, training=training, start_from=start_from, output=output, seed=seed)
+    job = TrainJob(samples=samples, model=model, training=training, start_from=start_from, output=output, seed=seed)
+    return launch(job, reporter, title, cluster)
+
+
+def launch(job: "Job", reporter: Reporter, title: str, cluster: ClusterConfig | None = None) -> dict[str, Any]:
+    """Do ``job`` and return what it wrote into training.json, with the versions that decide what it computed."""
+    from spag.models.loading import library_versions  # noqa: PLC0415 - imports torch
+
     with _progress_bars(reporter, title) as show:
         _launch(job, cluster.address if cluster else None, show)
-    result = json.loads((output / "training.json").read_text(encoding="utf-8"))["result"]
+    result = json.loads((job.output / "training.json").read_text(encoding="utf-8"))["result"]
     return {**result, "seconds": round(result["seconds"], 1), "versions": library_versions()}
 
 
@@ -50,11 +56,9 @@ def _launch(job: "Job", address: str | None, show: "OnProgress") -> None:
     import torch  # noqa: PLC0415 - slow to import
 
     gpus = torch.cuda.device_count() if job.model.device != "cpu" else 0
-    count = job.training.processes or max(1, gpus)
-    if "WORLD_SIZE" in os.environ or (address is None and count == 1 and job.training.parallel == "replicas"):
-        from spag.training.worker import train_job  # noqa: PLC0415 - imports torch
-
-        train_job(job, show)
+    count = job.settings.processes or max(1, gpus)
+    if "WORLD_SIZE" in os.environ or (address is None and count == 1 and job.settings.parallel == "replicas"):
+        job.run(show)
     elif address is not None:
         require_ray(address)
         from spag.training.ray import train_on_ray  # noqa: PLC0415 - imports ray
@@ -77,6 +81,6 @@ def _progress_bars(reporter: Reporter, title: str) -> "Iterator[OnProgress]":
                 stack.close()  # the bar of the phase before
                 bars[at.phase] = stack.enter_context(reporter.track(f"{title}: {at.phase}", at.total_steps))
             loss = "" if at.loss is None else f"  loss {at.loss:.3f}"
-            bars[at.phase].update(at.step, f"{at.samples_per_second:.2f} samples/s{loss}")
+            bars[at.phase].update(at.step, f"{at.samples_per_second:.2f} samples/s{loss}{at.told and '  ' + at.told}")
 
         yield show

@@ -52,7 +52,7 @@ def run_in_processes(job: Job, count: int, progress: OnProgress) -> None:
     before = signal.getsignal(signal.SIGTERM)
     try:
         with watching(job, progress):
-            elastic_launch(config, sys.executable)("-m", "spag.training.worker", str(path))
+            elastic_launch(config, sys.executable)("-m", job.module, str(path))
     except ChildFailedError as failed:
         raise _cause(failed, job, count) from None
     except SignalException as received:

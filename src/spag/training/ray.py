@@ -14,24 +14,24 @@ from spag.core.store import storage_errors
 from spag.rollout.ray.connection import connected, nodes
 from spag.training.callbacks import OnProgress
 from spag.training.processes import watching
-from spag.training.worker import Job, train_in_group
+from spag.training.worker import Job, run_in_group
 
 
 def train_on_ray(job: Job, address: str, progress: OnProgress) -> None:
-    """Run ``job`` on the cluster at ``address``, with ``training.processes`` workers, else one a GPU (one where there is none).
+    """Run ``job`` on the cluster at ``address``, with ``processes`` workers, else one a GPU (one where there is none).
 
     Raises ``ConfigError`` when there is no cluster, what a worker raised if it is a ``SpagError``, else ``RunError`` naming the worker.
     """
     with connected(address):
         gpus = int(sum(node.get("GPU", 0) for node in nodes()))
         on_gpus = gpus > 0 and job.model.device != "cpu"
-        count = job.training.processes or (gpus if on_gpus else 1)
+        count = job.settings.processes or (gpus if on_gpus else 1)
         with storage_errors(job.folder):
             shutil.rmtree(job.folder, ignore_errors=True)
             job.folder.mkdir(parents=True)
-        text = job.to_json()
+        kind, text = type(job), job.to_json()
         trainer = TorchTrainer(
-            lambda: train_in_group(text),
+            lambda: run_in_group(kind, text),
             torch_config=TorchConfig(backend=None if on_gpus else "gloo"),
             scaling_config=ScalingConfig(num_workers=count, use_gpu=on_gpus),
             run_config=RunConfig(

@@ -9,14 +9,14 @@ import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from transformers import TrainingArguments
 
-from spag.config.schema import ModelConfig, TrainingConfig
+from spag.config.schema import ModelConfig, TrainingConfig, UpdateConfig
 from spag.core.errors import ConfigError, require_package
 from spag.models.loading import default_device
 from spag.training.schedule import OWN
 from spag.training.sharding import deepspeed_settings, fsdp_settings
 
 
-def training_arguments(state: Path, model: ModelConfig, training: TrainingConfig, steps: int, seed: int) -> TrainingArguments:
+def training_arguments(state: Path, model: ModelConfig, training: UpdateConfig, steps: int, seed: int) -> TrainingArguments:
     """Return Trainer's arguments for ``steps`` optimiser steps; under torchrun this joins the process group. Raises ``ConfigError``."""
     device = model.device or default_device()
     on_cpu = device == "cpu"
@@ -27,13 +27,15 @@ def training_arguments(state: Path, model: ModelConfig, training: TrainingConfig
         output_dir=str(state),
         run_name="/".join(state.parent.absolute().parts[-2:]),
         per_device_train_batch_size=training.micro_batch_size,
-        gradient_accumulation_steps=accumulation_steps(training),
+        gradient_accumulation_steps=accumulation_steps(training) if isinstance(training, TrainingConfig) else 1,
         max_steps=steps,  # the schedule of order.py holds all epochs
         learning_rate=training.learning_rate,
         lr_scheduler_type="linear" if training.lr_scheduler in OWN else training.lr_scheduler,  # trainers.py puts ours in its place
         # The first warm-up step has learning rate 0: a single step gets no warm-up, or it would learn nothing.
         warmup_steps=min(math.ceil(training.warmup_ratio * steps), steps - 1),
         weight_decay=training.weight_decay,
+        adam_beta1=training.adam_beta1,
+        adam_beta2=training.adam_beta2,
         max_grad_norm=training.max_grad_norm,
         bf16=model.dtype == "bfloat16",
         fp16=model.dtype == "float16",
@@ -74,13 +76,13 @@ def accumulation_steps(training: TrainingConfig) -> int:
     return steps
 
 
-def _backend(on_cpu: bool, training: TrainingConfig) -> str | None:
+def _backend(on_cpu: bool, training: UpdateConfig) -> str | None:
     if on_cpu:
         return "gloo" if "LOCAL_RANK" in os.environ else None
     return "cuda:nccl,cpu:gloo" if training.parallel == "fsdp" else None  # with offload, some tensors to sum are on the CPU
 
 
-def _sharing(model: ModelConfig, training: TrainingConfig) -> dict[str, Any]:
+def _sharing(model: ModelConfig, training: UpdateConfig) -> dict[str, Any]:
     """Return Trainer's arguments for sharing the model between processes. Raises ``ConfigError``."""
     kind = training.parallel
     if kind == "replicas":

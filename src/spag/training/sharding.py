@@ -6,7 +6,7 @@ without. DeepSpeed writes its own format, which only as many processes can read.
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.optim import Optimizer
 
-from spag.config.schema import TrainingConfig
+from spag.config.schema import UpdateConfig
 from spag.core.errors import RunError
 
 SHARES = "shares"
@@ -33,7 +33,7 @@ SHARES = "shares"
 _TRAINED = StateDictOptions(ignore_frozen_params=True)
 
 
-def fsdp_settings(training: TrainingConfig) -> dict[str, Any]:
+def fsdp_settings(training: UpdateConfig) -> dict[str, Any]:
     """Return Trainer's ``fsdp_config``: decoder layers are sharded one by one, and the first process alone reads the start model."""
     return {
         "version": 2,
@@ -45,7 +45,7 @@ def fsdp_settings(training: TrainingConfig) -> dict[str, Any]:
     }
 
 
-def deepspeed_settings(training: TrainingConfig, dtype: str) -> dict[str, Any]:
+def deepspeed_settings(training: UpdateConfig, dtype: str) -> dict[str, Any]:
     """Return DeepSpeed's configuration of the paper's setting: ZeRO-3, bfloat16, gradients clipped. AdamW is torch's, as without it.
 
     ``auto`` values are filled in by Trainer: what depends on the model's width, and the batch's three sizes.
@@ -86,6 +86,26 @@ def load_shares(folder: Path, model: nn.Module, optimizer: Optimizer) -> None:
         load(state, checkpoint_id=folder / SHARES)
     set_model_state_dict(model, state["model"], options=StateDictOptions(ignore_frozen_params=True, strict=False))
     set_optimizer_state_dict(model, optimizer, state["optimizer"], options=_TRAINED)
+
+
+def save_tensors(folder: Path, tensors: Sequence[Tensor]) -> None:
+    """Write tensors, each process its shards. Every process must call it."""
+    if tensors:
+        with _alone_is_fine():
+            save({str(index): tensor for index, tensor in enumerate(tensors)}, checkpoint_id=folder)
+
+
+def load_tensors(folder: Path, tensors: Sequence[Tensor]) -> None:
+    """Load what ``save_tensors`` wrote into ``tensors``. Every process must call it."""
+    with _alone_is_fine():
+        load({str(index): tensor for index, tensor in enumerate(tensors)}, checkpoint_id=folder)
+
+
+def full_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return the trained weights of an FSDP2 model by name, whole, on every process. Every process must call it."""
+    weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, ignore_frozen_params=True))
+    copies = getattr(model, "all_tied_weights_keys", {})
+    return {name: value for name, value in weights.items() if isinstance(value, Tensor) and name not in copies}
 
 
 def whole_weights(model: nn.Module) -> dict[str, Tensor]:

@@ -9,38 +9,27 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from torch import Tensor, nn
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from torch.utils.data import DataLoader
-from transformers import PreTrainedModel, Trainer, TrainerControl
 
 from spag.algorithms.base import Objective, PolicyBatch
 from spag.algorithms.spag import importance_ratio
 from spag.core.errors import RunError
+from spag.training.base import Row, ShardedTrainer
 from spag.training.data import OTHER, SFT, Batch, TrainingSet, collate
 from spag.training.order import MicroBatches
-from spag.training.policy import Capabilities, completion_logprobs
-from spag.training.sharding import load_shares, save_shares, whole_weights, whole_zero3_weights
-
-_SCHEDULER = "scheduler.pt"
-
-Row = dict[str, float | None]
+from spag.training.policy import completion_logprobs
 
 
-class PolicyTrainer(Trainer):  # type: ignore[misc]
+class PolicyTrainer(ShardedTrainer):
     """Batches, global normalisation and metrics for an ``objective``.
 
     ``groups``: the groups of samples with metrics of their own (``data.group_names``). ``on_row`` is called with each logged step's
-    metrics, on the first process. ``schedule`` replaces the scheduler that the arguments name (``schedule.py``).
+    metrics, on the first process.
     """
-
-    control: TrainerControl
 
     def __init__(
         self,
@@ -49,33 +38,15 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
         groups: Sequence[str],
         train_set: TrainingSet,
         order: MicroBatches,
-        capabilities: Capabilities,
         on_row: Callable[[Row], None] | None,
-        schedule: Callable[[int], float] | None = None,
         **trainer_arguments: Any,
     ) -> None:
         super().__init__(train_dataset=train_set, **trainer_arguments)
         self.objective, self.groups = objective, groups
-        self.order, self.capabilities, self.on_row, self.schedule = order, capabilities, on_row, schedule
-        self.model_accepts_loss_kwargs = True  # with counts given, Trainer then leaves the loss as compute_loss scales it
+        self.order, self.on_row = order, on_row
         self.sums = torch.zeros(1 + len(groups) * 5, device=self.args.device)
         self.step_metrics: Row = {}
         self.samples_per_second = 0.0
-
-    def create_accelerator_and_postprocess(self) -> None:
-        super().create_accelerator_and_postprocess()
-        if self.args.fsdp and self.args.device.type == "cpu":
-            # accelerate knows FSDP2 on GPUs only, and would keep replicas
-            self.accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin(**self.args.fsdp_plugin_args)
-            self.accelerator.state.distributed_type = DistributedType.FSDP
-            self.is_fsdp_enabled: bool = True
-
-    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> LRScheduler:
-        if self.schedule is None:
-            super().create_scheduler(num_training_steps, optimizer)
-        elif self.lr_scheduler is None:
-            self.lr_scheduler: LRScheduler = LambdaLR(optimizer or self.optimizer, self.schedule)
-        return self.lr_scheduler
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Return batches of this process; the schedule already splits them, so accelerate must not."""
@@ -158,39 +129,6 @@ class PolicyTrainer(Trainer):  # type: ignore[misc]
             self.on_row(row)
         numbers = {name: value for name, value in row.items() if value is not None and name != "step"}
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, numbers)
-
-    def finished(self) -> tuple[PreTrainedModel, dict[str, Tensor] | None]:
-        """Return the model and, where it is sharded, its weights gathered on the first process. Every process must call it."""
-        policy = self.accelerator.unwrap_model(self.model)
-        if self.is_deepspeed_enabled:
-            return policy, whole_zero3_weights(policy)
-        return policy, whole_weights(policy) if self.is_fsdp_enabled else None
-
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Make the checkpoint's folder; the weights are saved with the shards."""
-        Path(output_dir or self.args.output_dir).mkdir(parents=True, exist_ok=True)
-
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        if self.is_deepspeed_enabled:
-            super()._save_optimizer_and_scheduler(output_dir)
-            return
-        save_shares(Path(output_dir), self.model, self.optimizer.optimizer)
-        if self.args.should_save:
-            torch.save(self.lr_scheduler.state_dict(), Path(output_dir) / _SCHEDULER)
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        """Load nothing yet: the shards fit the model once it is sharded."""
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        if checkpoint is None or self.is_deepspeed_enabled:
-            super()._load_optimizer_and_scheduler(checkpoint)
-            return
-        load_shares(Path(checkpoint), self.model, self.optimizer.optimizer)
-        self.lr_scheduler.load_state_dict(torch.load(Path(checkpoint) / _SCHEDULER, weights_only=True))
-
-    def _sum_over_processes(self, tensor: Tensor) -> Tensor:
-        reduced: Tensor = self.accelerator.reduce(tensor, reduction="sum")
-        return reduced
 
 
 def _ratio(total: float, n: float) -> float | None:

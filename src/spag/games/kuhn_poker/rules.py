@@ -114,7 +114,8 @@ class KuhnPoker(TextGame):
     def prompt(self, observation: Observation) -> str:
         said = "".join(f"{said.role}: {said.content}\n" for said in observation.history)
         legal = " or ".join(f"[{move}]" for move in solver.legal_moves(_moves(observation.history)))
-        return f"{RULES}\n\nYou are {observation.role}. Your card is {observation.facts['card']}.\n\n{said}Your move, {legal}:\n"
+        # The card stands next to the decision: with the card before the history, a small model moves all cards alike for many steps.
+        return f"{RULES}\n\nYou are {observation.role}.\n\n{said}You hold {observation.facts['card']}. {legal}?\n"
 
     def stop_strings(self) -> tuple[str, ...]:
         return tuple(f"\n{role}:" for role in self.roles)

@@ -1,0 +1,213 @@
+"""Play for online training: the games of one step after another, by engines that stay open and whose weights change.
+
+    episodes/step-00001.jsonl            the games that the first process played
+    episodes/step-00001.part1.jsonl      those of the second, and so on
+
+A step's games follow from the run's seed and the step, and each has its place in them: whatever is on disk is not played again, by however
+many processes the rest is shared.
+"""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spag.config.schema import EngineConfig, ModelConfig, OnlineConfig
+from spag.core.episodes import Episode, PlayerInfo, read_episodes
+from spag.core.errors import DataError, EngineError
+from spag.core.seeds import derive_seed
+from spag.core.types import Split
+from spag.engines.base import Engine, UpdatableEngine
+from spag.engines.bot import BOT_PREFIX, BotEngine, bot_of
+from spag.engines.identity import identity_of
+from spag.engines.opening import open_engine, sampling_of
+from spag.games.base import Game
+from spag.rollout.matchmaking import Pairing, draw_opponents
+from spag.rollout.provenance import Provenance, game_record
+from spag.rollout.runner import GameSpec, Player, PlayStats, game_specs, play_batches
+from spag.rollout.writer import collect_episodes
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+POLICY = "policy"
+START = "start"
+SNAPSHOT = "snapshot"
+
+
+@dataclass(frozen=True, slots=True)
+class MixedGame:
+    """A game of the mix and its share of the games, beside the others' weights."""
+
+    game: Game
+    weight: float = 1.0
+
+
+def step_specs(mix: Sequence[MixedGame], count: int, step: int, seed: int) -> list[tuple[Game, GameSpec]]:
+    """Return the ``count`` games of a step in order, on tasks drawn anew; a game with fewer tasks plays each several times."""
+    total = sum(part.weight for part in mix)
+    bounds = [0, *(round(count * weight / total) for weight in accumulate(part.weight for part in mix))]
+    found = []
+    for part, first, last in zip(mix, bounds, bounds[1:], strict=False):
+        drawn = derive_seed(seed, "online", step, part.game.name)
+        for spec in _specs(part.game, last - first, drawn):
+            found.append((part.game, GameSpec(f"{step}/{part.game.name}/{spec.id}", spec.task, spec.seed)))
+    return found
+
+
+def _specs(game: Game, count: int, seed: int) -> list[GameSpec]:
+    everything = len(game.tasks(Split.TRAIN, None, 0))
+    repeats = -(-count // everything)
+    specs = game_specs(game.tasks(Split.TRAIN, min(count, everything), seed), repeats, seed)
+    return [spec for repeat in range(repeats) for spec in specs[repeat::repeats]][:count]
+
+
+def episode_files(folder: Path, step: int) -> list[Path]:
+    """Return the files of a step's games."""
+    return sorted((folder / "episodes").glob(f"step-{step:05d}*.jsonl"))
+
+
+@dataclass
+class StepPlayer:
+    """The engines of this process, and the games that they play. Use as a context manager.
+
+    ``policy``: the model whose weights are replaced by ``update_weights``. ``rank`` of ``world_size``: this process's share.
+    """
+
+    folder: Path
+    mix: Sequence[MixedGame]
+    policy: ModelConfig
+    engine: EngineConfig
+    settings: OnlineConfig
+    seed: int
+    rank: int = 0
+    world_size: int = 1
+    stats: PlayStats = field(default_factory=PlayStats)
+
+    def __enter__(self) -> "StepPlayer":
+        self._stack = ExitStack()
+        self._engines: dict[str, Engine] = {}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def update_weights(self, weights: "Mapping[str, Tensor]") -> None:
+        """Give the policy's engine new weights."""
+        self._updatable(POLICY).update_weights(weights)
+
+    def specs(self, step: int) -> list[tuple[Game, GameSpec]]:
+        """Return the games of ``step`` in order."""
+        return step_specs(self.mix, self.settings.games, step, self.seed)
+
+    def play(self, step: int) -> None:
+        """Play this process's share of the games of ``step`` that are not on disk."""
+        done = {episode.id for path in episode_files(self.folder, step) for episode in read_episodes(path)}
+        everything = self.specs(step)
+        left = [(game, spec) for game, spec in everything[self.rank :: self.world_size] if spec.id not in done]
+        path = self.folder / "episodes" / f"step-{step:05d}{f'.part{self.rank}' if self.rank else ''}.jsonl"
+        snapshot = self._draw_snapshot(step)
+        for game in {id(game): game for game, _ in left}.values():
+            specs = [spec for own, spec in left if own is game]
+            played_by = {POLICY: f"step {max(0, step - 1 - self.settings.overlap)}", SNAPSHOT: snapshot.stem if snapshot else ""}
+            for pairing, paired in draw_opponents(specs, POLICY, self._weights(snapshot), ()).items():
+                self.play_into(path, game, pairing, paired, played_by)
+
+    def episodes(self, step: int) -> list[tuple[Game, list[Episode]]]:
+        """Return the games of ``step`` on disk, in order, by game. Raises ``DataError`` when one is missing."""
+        found = {episode.id: episode for path in episode_files(self.folder, step) for episode in read_episodes(path)}
+        specs = self.specs(step)
+        if missing := [spec.id for _, spec in specs if spec.id not in found]:
+            raise DataError(f"{self.folder}: step {step} lacks {len(missing)} of its {len(specs)} games, {missing[0]!r} first")
+        games = {id(game): game for game, _ in specs}.values()
+        return [(game, [found[spec.id] for own, spec in specs if own is game]) for game in games]
+
+    def play_into(
+        self,
+        path: Path,
+        game: Game,
+        pairing: Pairing,
+        specs: Sequence[GameSpec],
+        played_by: Mapping[str, str],
+        temperature: float | None = None,
+    ) -> None:
+        """Play ``specs`` between the players of ``pairing``, by name, into ``path``. ``played_by`` says which weights they have."""
+        settings = self.settings.sampling
+        if temperature is not None:
+            settings = settings.model_copy(update={"temperature": temperature})
+        sampling = sampling_of(settings)
+        players = {role: Player(self._engine(name, game), name, sampling) for role, name in zip(game.roles, pairing.players, strict=True)}
+        infos = {
+            role: PlayerInfo(player.model, settings.model_dump(), self._identity(player.model, played_by))
+            for role, player in players.items()
+        }
+        record = Provenance(game_record(game), infos)
+        play_them = partial(_play, game, players, record, self.engine.in_flight or self.engine.concurrency)
+        summary = collect_episodes(path, specs, play_them, game)
+        self.stats.add(summary.stats)
+
+    def save_snapshot(self, step: int, weights: "Mapping[str, Tensor]") -> None:
+        """Keep the policy's weights as an opponent of later steps."""
+        from safetensors.torch import save_file  # noqa: PLC0415 - imports torch
+
+        path = self.folder / "snapshots" / f"step-{step:05d}.safetensors"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_suffix(".new")
+        save_file({name: weight.detach().to("cpu", copy=True).contiguous() for name, weight in weights.items()}, beside)
+        beside.replace(path)
+
+    def _draw_snapshot(self, step: int) -> Path | None:
+        """Load a snapshot from before ``step`` into the opponent's engine and return it; ``None`` where none is wanted or there."""
+        every = self.settings.snapshot_every
+        known = step - self.settings.overlap  # what the last finished step left, when this one was begun
+        taken = [self.folder / "snapshots" / f"step-{at:05d}.safetensors" for at in range(every, known, every)]
+        if SNAPSHOT not in self.settings.opponents or not taken:
+            return None
+        from safetensors.torch import load_file  # noqa: PLC0415 - imports torch
+
+        chosen = random.Random(derive_seed(self.seed, "snapshot", step)).choice(taken)
+        self._updatable(SNAPSHOT).update_weights(load_file(chosen))
+        return chosen
+
+    def _weights(self, snapshot: Path | None) -> dict[str, float]:
+        """Return the opponents' weights; before there is a snapshot, its games are self-play."""
+        weights = dict(self.settings.opponents)
+        if snapshot is None and SNAPSHOT in weights:
+            weights["self"] = weights.get("self", 0.0) + weights.pop(SNAPSHOT)
+        return weights
+
+    def _updatable(self, name: str) -> UpdatableEngine:
+        engine = self._engine(name, self.mix[0].game)
+        if not isinstance(engine, UpdatableEngine):
+            raise EngineError(f"{self.policy.name}: this engine cannot take new weights; train a model that plays here")
+        return engine
+
+    def _engine(self, name: str, game: Game) -> Engine:
+        if name.startswith(BOT_PREFIX):
+            return BotEngine(bot_of(game, name), concurrency=self.engine.concurrency)
+        if name not in self._engines:
+            model = self.policy if name in (POLICY, START, SNAPSHOT) else self.policy.model_copy(update={"name": name})
+            self._engines[name] = open_engine(model, self.engine)
+            self._stack.callback(self._engines[name].close)
+        return self._engines[name]
+
+    def _identity(self, name: str, played_by: Mapping[str, str]) -> dict[str, str]:
+        if name in played_by:
+            return {"weights": played_by[name], "dtype": self.policy.dtype, "prompt_style": self.policy.prompt_style}
+        return identity_of(self.policy if name == START else self.policy.model_copy(update={"name": name}))
+
+
+def _play(
+    game: Game,
+    players: Mapping[str, Player],
+    record: Provenance,
+    in_flight: int,
+    left: Sequence[GameSpec],
+    stats: PlayStats,
+    stack: ExitStack,
+) -> Iterator[Sequence[Episode]]:
+    return ([record.stamp(episode) for episode in batch] for batch in play_batches(game, left, players, stats, in_flight))

@@ -1,0 +1,58 @@
+"""The online stage as a job that one or several processes do; ``python -m spag.runs.online_job JOB`` is each of several."""
+
+from functools import partial
+from typing import Any, ClassVar
+
+from spag.config.schema import FREE_TO_CHANGE, RunConfig, UpdateConfig
+from spag.games.registry import settings_of
+from spag.runs.folder import ONLINE, iteration_name, offline_iterations
+from spag.runs.online import games_of, open_selfplay, roles_of
+from spag.runs.run import Results, Run
+from spag.training.callbacks import OnProgress
+from spag.training.launch import launch
+from spag.training.online_run import train_online
+from spag.training.worker import Job, work
+
+
+class OnlineJob(Job, frozen=True):
+    """Online training of ``start_from`` by the settings of a run."""
+
+    module: ClassVar[str] = "spag.runs.online_job"
+    config: RunConfig
+
+    @property
+    def settings(self) -> UpdateConfig:
+        return self.config.online
+
+    def run(self, progress: OnProgress | None = None) -> None:
+        """Raises what ``train_online`` raises."""
+        mix = games_of(self.config)
+        games: list[Any] = [[part.game.name, part.weight, dict(settings_of(part.game))] for part in mix]
+        train_online(
+            partial(open_selfplay, self.config, self.output),
+            roles_of(mix),
+            model=self.model,
+            settings=self.config.online,
+            start_from=self.start_from,
+            output=self.output,
+            seed=self.config.seed,
+            belongs_to=games,
+            progress=progress,
+        )
+
+
+def learn_online(run: Run) -> None:
+    """The online stage: steps of play and training, from imitation or the last offline iteration."""
+    count = offline_iterations(run.config)
+    start, folder = iteration_name(count) if count else run.first, run.folder / ONLINE
+
+    def train() -> Results:
+        job = OnlineJob(model=run.config.model, start_from=run.checkpoint(start), output=folder, config=run.config)
+        return launch(job, run.setup.reporter, ONLINE, run.config.cluster)
+
+    online = run.config.online.model_dump(mode="json", exclude=set(FREE_TO_CHANGE))
+    run.stage(f"{ONLINE}/train", run.settings("seed", "model", "game", online=online), run.trained(start), [ONLINE], train)
+
+
+if __name__ == "__main__":
+    work(OnlineJob)

@@ -1,0 +1,70 @@
+"""A run in progress: its settings, its folder, and stages that are done once."""
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spag.config.schema import ModelConfig, RunConfig
+from spag.core.manifest import Manifest
+from spag.core.store import file_digest, storage_errors
+from spag.rollout.play import PlaySetup
+from spag.runs.folder import BASE, IMITATION, imitates
+
+Results = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run in progress: what every stage needs."""
+
+    config: RunConfig
+    folder: Path
+    manifest: Manifest
+    setup: PlaySetup
+
+    def checkpoint(self, name: str) -> str:
+        """Return the model of ``base``, or the checkpoint of ``imitation``, ``iteration-k`` or ``online``."""
+        return self.config.model.name if name == BASE else str(self.folder / name / "checkpoint")
+
+    def model(self, name: str) -> ModelConfig:
+        return self.config.model.model_copy(update={"name": self.checkpoint(name)})
+
+    @property
+    def first(self) -> str:
+        """The model that self-play begins with."""
+        return IMITATION if imitates(self.config) else BASE
+
+    def trained(self, *names: str) -> list[str]:
+        """Return the stages that the models of these names come from."""
+        return [f"{name}/train" for name in names if name != BASE]
+
+    def settings(self, *sections: str, **more: Any) -> dict[str, Any]:
+        """Return those sections of the config, as a stage's settings, with the digests of the files they name."""
+        dumped = self.config.model_dump(mode="json", include=set(sections))
+        named = (self.config.game.model_extra or {}).items() if "game" in sections else ()
+        files = {name: Path(value) for name, value in named if isinstance(value, str) and Path(value).is_file()}
+        return {**dumped, **more, "files": {name: file_digest(path) for name, path in files.items()}}
+
+    def stage(
+        self, name: str, settings: Mapping[str, Any], inputs: Sequence[str], outputs: Sequence[str], work: Callable[[], Results]
+    ) -> None:
+        """Do ``work`` unless the manifest says that it is done; a forced redo removes ``outputs`` first."""
+        if self.manifest.force and self.manifest.is_stale(name, settings, inputs):
+            for output in outputs:
+                remove(self.folder / output)
+        if not self.manifest.begin(name, settings, inputs):
+            self.setup.reporter.note(f"{name}: done before")
+            return
+        with self.manifest.running(name) as results:
+            results.update(work())
+
+
+def remove(path: Path) -> None:
+    """Delete a file or folder of a run; a missing one is fine."""
+    with storage_errors(path):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,416 @@
+"""Online training: a transformers Trainer whose batches are the games that the policy has just played.
+
+A step: new weights for the engines, games, samples, one or more updates. ``Selfplay`` (``spag.runs.online``) plays and credits;
+``OnlineTrainer`` trains; Trainer keeps the optimiser, the schedule, checkpoints and the sharing of the model between processes, as it does
+offline. Every process plays its share of a step's games and trains its share of the samples. With ``overlap`` the next step's games are
+played in a thread while this step's samples are trained: they are then one update old, which the importance weights correct.
+"""
+
+import math
+import random
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from accelerate.utils import gather_object
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from spag.algorithms.reinforce import TokenBatch, merge_equal, reinforce_loss, scheduled, token_share
+from spag.config.schema import OnlineConfig
+from spag.core.episodes import TrainingSample
+from spag.core.errors import DataError, RunError
+from spag.models.tokens import PromptStyle
+from spag.training.base import Row, ShardedTrainer
+from spag.training.data import FILLER, Batch, EncodedSample, collate, encode_samples
+from spag.training.order import micro_batches
+from spag.training.policy import to_device, token_scores
+from spag.training.sharding import full_weights, load_tensors, save_tensors
+
+_AVERAGE = "average"
+PASS_FACTOR = 4
+"""Factor by which batches without gradients are larger."""
+_FEATURES = ("tokens", "entropy", "kl", "ratio", "clipped", "mismatch", "mismatch_kl")
+
+
+class Selfplay(Protocol):
+    """What a step's samples come from. Every process has one, and all of them are asked alike."""
+
+    def update_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Give the engines of this process the policy's weights."""
+
+    def play(self, step: int) -> None:
+        """Play this process's share of the games of ``step``, those of them that are not on disk yet. May run in a thread."""
+
+    def samples(self, step: int) -> list[TrainingSample]:
+        """Return the samples of all games of ``step``, the same on every process, once all processes have played."""
+
+    def needs_weights(self, step: int) -> bool:
+        """Whether ``finish_step`` plays or saves with the weights that ``step`` leads to."""
+
+    def finish_step(self, step: int, row: Row, policy: PreTrainedModel | None) -> bool:
+        """Take the figures of a finished step and add those of its games; return whether to go on.
+
+        ``policy``: the model, where this process has all of it.
+        """
+
+    def state(self) -> dict[str, Any]:
+        """Return what resuming after the last step needs besides weights and optimiser: plain JSON."""
+
+    def describe(self) -> str:
+        """Return the figures that matter of the last step, for a line of progress."""
+
+
+class OnlineTrainer(ShardedTrainer):
+    """REINFORCE with role baselines (``spag.algorithms.reinforce``) on the games of ``selfplay``.
+
+    ``reference``: the frozen reference policy where ``settings.kl_coef`` is not 0. ``roles``: every ``GAME/ROLE`` that may be trained, for
+    metrics.
+    """
+
+    def __init__(
+        self,
+        *,
+        selfplay: Selfplay,
+        settings: OnlineConfig,
+        roles: Sequence[str],
+        tokenizer: PreTrainedTokenizerBase,
+        style: PromptStyle,
+        reference: PreTrainedModel | None,
+        **trainer_arguments: Any,
+    ) -> None:
+        self.updates = settings.epochs * settings.minibatches
+        super().__init__(train_dataset=range(settings.steps * self.updates), **trainer_arguments)
+        self.selfplay, self.settings, self.roles, self.reference = selfplay, settings, tuple(roles), reference
+        self.tokenizer, self.style = tokenizer, style
+        self.model_accepts_loss_kwargs = True  # Trainer leaves the loss as compute_loss scales it
+        self.sums = torch.zeros(1 + len(self.roles) * len(_FEATURES), dtype=torch.float64, device=self.args.device)
+        self.largest_mismatch = torch.zeros((), device=self.args.device)
+        self.parts: list[list[Batch]] = []
+        self.row: Row = {}
+        self.seconds: dict[str, float] = {}
+        self.step_began, self.update_began, self.samples = 0.0, 0.0, 0.0
+        self.average = _Average(settings.average_decay)
+        self._thread = ThreadPoolExecutor(1, "spag-play")
+        self._ahead: tuple[int, Future[None]] | None = None
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """Return the numbers of the updates, from 0; ``get_batch_samples`` makes their batches."""
+        return DataLoader(self.train_dataset, batch_size=1, collate_fn=_only)
+
+    def get_batch_samples(self, epoch_iterator: Iterator[int], num_batches: int, device: torch.device) -> tuple[list[Any], None]:
+        """Return the micro-batches of the next update, after playing the games when it is the first of its step."""
+        step, part = divmod(int(next(epoch_iterator)), self.updates)
+        if part == 0:
+            self._begin_step(step + 1)
+        self.update_began = time.perf_counter()
+        return [{"micro_batches": self.parts[part]}], None
+
+    def floating_point_ops(self, inputs: Any) -> int:
+        return 0
+
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        """Add up the gradients of all micro-batches of an update; processes exchange them with the last."""
+        model.train()
+        total = torch.zeros((), device=self.args.device)
+        batches = inputs["micro_batches"]
+        for index, batch in enumerate(batches):
+            with nullcontext() if index == len(batches) - 1 else self.accelerator.no_sync(model):
+                loss = self.compute_loss(model, to_device(batch, self.args.device))
+                assert isinstance(loss, Tensor)
+                self.accelerator.backward(loss)
+            total += loss.detach()
+        return total
+
+    def compute_loss(
+        self, model: nn.Module, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, Any]:
+        settings, steps = self.settings, self.settings.anneal_steps or self.settings.steps
+        entropy_coef = scheduled(settings.entropy_coef, settings.entropy_coef_end, self.online_step, steps)
+        kl_coef = scheduled(settings.kl_coef, settings.kl_coef_end, self.online_step, steps)
+        with self.accelerator.autocast():
+            scores = token_scores(model, inputs, self.capabilities, entropy=True)
+        logprob, entropy = scores[:, 0], scores[:, 1] if entropy_coef else scores[:, 1].detach()
+        batch = TokenBatch(
+            logprob=logprob,
+            old_logprob=inputs.get("old_logprob", logprob.detach()),
+            sampling_logprob=inputs["sampling_logprob"],
+            ref_logprob=inputs.get("token_ref_logprob", logprob.detach()),
+            entropy=entropy,
+            advantage=inputs["reward"][inputs["sample"]],
+            share=inputs["share"],
+        )
+        loss = reinforce_loss(
+            batch,
+            clip_range=settings.clip_range,
+            kl_coef=kl_coef,
+            entropy_coef=entropy_coef,
+            correction_limit=settings.correction_limit,
+        )
+        with torch.no_grad():
+            self._add_up(loss, batch, inputs)
+        loss = loss * self.accelerator.num_processes  # gradients are averaged over the processes
+        return (loss, None) if return_outputs else loss
+
+    @property
+    def online_step(self) -> int:
+        """The step that is being trained, from 1."""
+        return int(self.state.global_step) // self.updates + 1
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return the trained weights by name, whole, on every process."""
+        model = self.accelerator.unwrap_model(self.model)
+        if self.is_fsdp_enabled:
+            return full_weights(model)
+        return {name: weight.detach() for name, weight in model.named_parameters() if weight.requires_grad}
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Close the step that just ended: figures, the average of the weights, evaluation. Trainer calls it after a step's last update.
+
+        Raises ``RunError`` when loss or gradient are not finite.
+        """
+        if "grad_norm" not in logs:  # Trainer's own summary at the end
+            return
+        step = int(self.state.global_step) // self.updates
+        if not math.isfinite(logs["grad_norm"]):
+            raise RunError(f"online step {step}: the gradient's norm is {logs['grad_norm']}; lower the learning rate")
+        self.average.add(self._trained())
+        row: Row = {
+            "step": step,
+            "samples": self.samples,
+            **self._figures(step),
+            "learning_rate": logs["learning_rate"],
+            "grad_norm": logs["grad_norm"],
+        }
+        row["tokens_per_second"] = (row["tokens"] or 0.0) * self.updates / max(self.seconds["train_s"], 1e-9)
+        row |= {**self.seconds, "step_s": time.perf_counter() - self.step_began}
+        if self.selfplay.needs_weights(step):
+            if self._ahead is not None:
+                self._ahead[1].result()  # the engines are free then
+            self._update_engines()
+        whole = None if self.is_fsdp_enabled else self.accelerator.unwrap_model(self.model)
+        goes_on = self.selfplay.finish_step(step, row, whole)
+        numbers = {name: value for name, value in row.items() if value is not None and name != "step"}
+        self.row = row
+        self.control = self.callback_handler.on_log(self.args, self.state, self.control, numbers)
+        self.control.should_training_stop |= not goes_on
+
+    def update_ended(self) -> None:
+        """Add the last update's seconds."""
+        self.seconds["train_s"] += time.perf_counter() - self.update_began
+
+    def finished(self) -> tuple[PreTrainedModel, dict[str, Tensor] | None]:
+        """Return the final policy, averaged if the settings say so. Every process must call it."""
+        self.average.copy_to(self._trained())
+        return super().finished()
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        super()._save_optimizer_and_scheduler(output_dir)
+        save_tensors(Path(output_dir) / _AVERAGE, self.average.values)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None and self.average.decay:
+            self.average.values = [weight.detach().clone() for weight in self._trained()]
+            load_tensors(Path(checkpoint) / _AVERAGE, self.average.values)
+
+    def _trained(self) -> list[nn.Parameter]:
+        return [weight for weight in self.accelerator.unwrap_model(self.model).parameters() if weight.requires_grad]
+
+    def _begin_step(self, step: int) -> None:
+        """Play and prepare the micro-batches of every update of ``step``."""
+        self.seconds = dict.fromkeys(("play_s", "update_weights_s", "logprobs_s", "train_s", "evaluate_s"), 0.0)
+        self.step_began = time.perf_counter()
+        self._play(step)
+        samples = self.selfplay.samples(step)
+        if not samples:
+            raise RunError(f"online step {step}: no game gave an utterance of the policy to train on; play more games a step")
+        if self.settings.overlap and step < self.settings.steps:
+            self._update_engines()
+            self._ahead = step + 1, self._thread.submit(self.selfplay.play, step + 1)
+        self.samples = sum(sample.weight for sample in samples)
+        with self.timed("logprobs_s"):
+            self._prepare(merge_equal(samples), step)
+
+    def _play(self, step: int) -> None:
+        if self._ahead is not None and self._ahead[0] == step:
+            with self.timed("play_s"):
+                self._ahead[1].result()
+            self._ahead = None
+        else:
+            self._update_engines()
+            with self.timed("play_s"):
+                self.selfplay.play(step)
+        with self.timed("play_s"):
+            self.accelerator.wait_for_everyone()
+
+    def _update_engines(self) -> None:
+        with self.timed("update_weights_s"):
+            self.selfplay.update_weights(self.weights())
+
+    def timed(self, name: str) -> "_Timer":
+        return _Timer(self.seconds, name)
+
+    def _prepare(self, samples: Sequence[TrainingSample], step: int) -> None:
+        encoded = self._encode(samples)
+        total = sum(sample.weight for sample in samples)
+        divisor = self.settings.sampling.max_new_tokens if self.settings.loss_divisor == "constant" else None
+        columns: list[dict[str, list[float]]] = []
+        for sample, row in zip(samples, encoded, strict=True):
+            count = len(row.completion)
+            share = token_share(sample.weight, count, total / self.settings.minibatches, divisor)
+            columns.append({"sampling_logprob": list(_logprobs_of(sample, count)), "share": [share] * count})
+        filler = min(range(len(encoded)), key=lambda index: len(encoded[index].input_ids))
+        columns.append({name: [0.0] * len(values) for name, values in columns[filler].items()})  # FILLER's, at the end
+        if self.updates > 1:
+            self._add_column(columns, "old_logprob", encoded, self.accelerator.unwrap_model(self.model))
+        if self.reference is not None:
+            self._add_column(columns, "token_ref_logprob", encoded, self.reference)
+        packed = self.capabilities.packed
+        self.parts = [[_batch(part, encoded, columns, filler, packed) for part in update] for update in self._order(encoded, step)]
+
+    def _encode(self, samples: Sequence[TrainingSample]) -> list[EncodedSample]:
+        longest = self.settings.max_length
+        encoded = encode_samples(samples, self.tokenizer, self.style, longest, groups=self.roles)
+        for sample, row in zip(samples, encoded, strict=True):
+            wanted = tuple(sample.completion_ids or ())[-(longest - 1) :]
+            if tuple(row.completion) != wanted:
+                raise DataError(f"game {sample.episode_id!r}, turn {sample.turn}: its tokens are not those of the policy's tokenizer")
+        return encoded
+
+    def _order(self, encoded: Sequence[EncodedSample], step: int) -> Iterator[list[list[int]]]:
+        """Yield this process's micro-batches of every update: samples are shuffled for each pass and cut into mini-batches."""
+        sequences, world = [row.input_ids for row in encoded], self.args.world_size
+        for epoch in range(self.settings.epochs):
+            order = list(range(len(encoded)))
+            random.Random(f"{self.args.seed}-{step}-{epoch}").shuffle(order)
+            for part in range(self.settings.minibatches):
+                chosen = order[part :: self.settings.minibatches]
+                found = micro_batches(chosen, sequences, self.settings.micro_batch_size, packed=self.capabilities.packed)
+                dealt = (found[start : start + world][self.args.process_index :] for start in range(0, max(len(found), 1), world))
+                yield [mine[0] if mine else [FILLER] for mine in dealt]
+
+    def _add_column(self, columns: list[dict[str, list[float]]], name: str, encoded: Sequence[EncodedSample], model: nn.Module) -> None:
+        """Add the log-probabilities of ``model`` to every sample's columns; each process computes a share."""
+        size, world = self.settings.micro_batch_size * PASS_FACTOR, self.args.world_size
+        found = micro_batches(range(len(encoded)), [row.input_ids for row in encoded], size, packed=self.capabilities.packed)
+        model.eval()
+        mine: list[tuple[int, list[float]]] = []
+        with torch.no_grad(), self.accelerator.autocast():
+            for start in range(0, len(found), world):
+                part = found[min(start + self.args.process_index, len(found) - 1)]  # a process without any left repeats the last
+                batch = to_device(collate([(encoded[index], 0.0) for index in part], packed=self.capabilities.packed), self.args.device)
+                flat = token_scores(model, batch, self.capabilities)[:, 0].tolist()
+                for index in part:
+                    count = len(encoded[index].completion)
+                    mine.append((index, flat[:count]))
+                    flat = flat[count:]
+        for index, values in gather_object(mine):
+            columns[index][name] = values
+        columns[-1][name] = [0.0] * len(columns[-1]["share"])
+
+    def _add_up(self, loss: Tensor, batch: TokenBatch, inputs: Batch) -> None:
+        weight, group = inputs["weight"][inputs["sample"]], inputs["group"][inputs["sample"]]
+        ratio = (batch.logprob - batch.old_logprob).exp()
+        to_reference, to_engine = batch.ref_logprob - batch.logprob, batch.old_logprob - batch.sampling_logprob
+        features = torch.stack(
+            [
+                torch.ones_like(ratio),
+                batch.entropy,
+                to_reference.exp() - 1.0 - to_reference,
+                ratio,
+                ((ratio - 1.0).abs() > self.settings.clip_range).float(),
+                to_engine.abs(),
+                to_engine.exp() - 1.0 - to_engine,
+            ],
+            dim=1,
+        )
+        member = group.unsqueeze(0) == torch.arange(len(self.roles), device=group.device).unsqueeze(1)
+        self.sums[0] += loss
+        self.sums[1:] += ((member * weight).double() @ features.double()).flatten()
+        if bool((weight > 0).any()):
+            self.largest_mismatch = self.largest_mismatch.maximum(to_engine.abs()[weight > 0].max())
+
+    def _figures(self, step: int) -> Row:
+        loss, *rest = self._sum_over_processes(self.sums).tolist()
+        largest = float(self.accelerator.gather(self.largest_mismatch).max())
+        self.sums.zero_()
+        self.largest_mismatch.zero_()
+        if not math.isfinite(loss):
+            raise RunError(f"online step {step}: the loss is {loss}; lower the learning rate")
+        size = len(_FEATURES)
+        by_group = {name: rest[at * size : (at + 1) * size] for at, name in enumerate(self.roles)}
+        tokens, entropy, kl, ratio, clipped, mismatch, mismatch_kl = (sum(column) for column in zip(*by_group.values(), strict=True))
+        row: Row = {"loss": loss / self.updates, "tokens": tokens / self.updates, "entropy": _mean(entropy, tokens)}
+        if self.reference is not None:
+            row["kl"] = _mean(kl, tokens)
+        if self.updates > 1:
+            row["importance_ratio"], row["clip_fraction"] = _mean(ratio, tokens), _mean(clipped, tokens)
+        row |= {"mismatch": _mean(mismatch, tokens), "mismatch_max": largest, "mismatch_kl": _mean(mismatch_kl, tokens)}
+        return row | {f"{name}/entropy": _mean(group[1], group[0]) for name, group in by_group.items()}
+
+
+class _Average:
+    """An exponential moving average of trained weights, a term a step; nothing with ``decay`` 0. Sharded weights stay sharded."""
+
+    def __init__(self, decay: float) -> None:
+        self.decay = decay
+        self.values: list[Tensor] = []
+
+    @torch.no_grad()
+    def add(self, weights: Sequence[Tensor]) -> None:
+        if not self.decay:
+            return
+        if not self.values:
+            self.values = [weight.detach().clone() for weight in weights]
+        for value, weight in zip(self.values, weights, strict=True):
+            value.lerp_(weight.detach(), 1.0 - self.decay)
+
+    @torch.no_grad()
+    def copy_to(self, weights: Sequence[Tensor]) -> None:
+        for value, weight in zip(self.values, weights, strict=bool(self.values)):
+            weight.copy_(value)
+
+
+class _Timer:
+    """Adds the seconds of a block to an entry."""
+
+    def __init__(self, seconds: dict[str, float], name: str) -> None:
+        self.seconds, self.name = seconds, name
+
+    def __enter__(self) -> None:
+        self.began = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds[self.name] = self.seconds.get(self.name, 0.0) + time.perf_counter() - self.began
+
+
+def _only(rows: list[int]) -> int:
+    return rows[0]
+
+
+def _logprobs_of(sample: TrainingSample, count: int) -> tuple[float, ...]:
+    if sample.logprobs is None:
+        raise DataError(f"game {sample.episode_id!r}, turn {sample.turn}: no log-probabilities; online training needs a local engine")
+    return sample.logprobs[-count:]
+
+
+def _batch(
+    part: Sequence[int], encoded: Sequence[EncodedSample], columns: Sequence[Mapping[str, list[float]]], filler: int, packed: bool
+) -> Batch:
+    """Return ``collate``'s batch of the samples at ``part``, with their columns by trained token, (K,) each."""
+    rows = [encoded[filler if index == FILLER else index] for index in part]
+    batch = collate([(row, 0.0) for row in rows], packed=packed)
+    if part[0] == FILLER:
+        batch["weight"] = torch.zeros_like(batch["weight"])
+    tokens = {name: torch.tensor([value for index in part for value in columns[index][name]]) for name in columns[0]}
+    return {**batch, **tokens}
+
+
+def _mean(total: float, count: float) -> float | None:
+    return total / count if count else None
