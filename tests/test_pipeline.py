@@ -16,7 +16,7 @@ from spag import judge_episode
 from spag.config.files import load_config
 from spag.config.schema import ModelConfig
 from spag.core.episodes import SampleType, read_episodes, read_samples
-from spag.core.errors import ConfigError, RunError
+from spag.core.errors import ConfigError, DataError, RunError
 from spag.core.manifest import Manifest
 from spag.core.progress import SilentReporter
 from spag.core.store import FolderLock, write_rows
