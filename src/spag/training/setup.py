@@ -20,6 +20,8 @@ def training_arguments(state: Path, model: ModelConfig, training: UpdateConfig, 
     """Return Trainer's arguments for ``steps`` optimiser steps; under torchrun this joins the process group. Raises ``ConfigError``."""
     device = model.device or default_device()
     on_cpu = device == "cpu"
+    if on_cpu:  # else DeepSpeed, which transformers imports wherever it is installed, takes a GPU, or warns that there is none
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
     _check_device(device, model.dtype)
     for name in training.report_to:
         require_package(name, f"training.report_to={name}", f"pip install {name}, or take it out of report_to")
