@@ -3,25 +3,30 @@
 To add an engine: write a fixture that returns an ``EngineFactory`` and put its name into ``ENGINES`` (with a mark where it is slow).
 """
 
+import copy
 import random
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+import torch
 from openai_stub import Answer, Call, StubServer, completion
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from spag.core.errors import EngineError
-from spag.engines.base import Completion, Engine, FinishReason, Request, Sampling
+from spag.engines.base import Completion, Engine, FinishReason, Request, Sampling, UpdatableEngine
 from spag.engines.openai.engine import OpenAIEngine
 from spag.engines.scripted import ScriptedEngine
 from spag.engines.transformers.engine import TransformersEngine
 from spag.engines.vllm.engine import VLLMEngine
+from spag.models.loading import load_model
 from spag.models.tokens import PromptStyle, encode_prompt
 
 EngineFactory = Callable[[int], Engine]
 """Concurrency -> a fresh engine. The tests close it; the fixture cleans up what lies behind it."""
 
-ENGINES = ["scripted", "openai", "transformers", pytest.param("vllm", marks=pytest.mark.vllm)]
+MODELS = ["transformers", pytest.param("vllm", marks=pytest.mark.vllm)]  # these hold a model: tokens, and weights that can change
+ENGINES = ["scripted", "openai", *MODELS]
 
 
 def babble(prompt: str, seed: int, temperature: float) -> str:
@@ -75,6 +80,15 @@ def engine(make_engine: EngineFactory) -> Iterator[Engine]:
     engine = make_engine(4)
     yield engine
     engine.close()
+
+
+@pytest.fixture
+def model(engine: Engine, request: pytest.FixtureRequest) -> PreTrainedModel:
+    """The weights of an engine among ``MODELS``."""
+    if isinstance(engine, VLLMEngine):
+        return load_model(str(request.getfixturevalue("tiny_vllm").base), dtype="float32", device="cpu")
+    loaded: tuple[PreTrainedModel, PreTrainedTokenizerBase] = request.getfixturevalue("loaded")
+    return loaded[0]
 
 
 def ask(number: int, *, seed: int | None = None, stop: tuple[str, ...] = (), **sampling: float) -> Request:
@@ -185,6 +199,105 @@ def test_logprobs_belong_to_tokens(engine: Engine) -> None:
     if done.token_ids is not None and done.logprobs is not None:
         assert len(done.token_ids) == len(done.logprobs) == done.completion_tokens
         assert all(logprob <= 0 for logprob in done.logprobs)
+
+
+def test_sampling_logprobs_are_there_where_tokens_are(engine: Engine) -> None:
+    engine.submit(ask(0, temperature=1.0, min_new_tokens=0))
+    done = collect(engine, 1)["r0"]
+    assert (done.token_ids is None) == (done.sampling_logprobs is None)
+    if done.sampling_logprobs is not None:
+        assert done.sampling_logprobs == pytest.approx(done.logprobs, abs=1e-5)  # nothing scaled, filtered or banned
+    engine.submit(ask(0, temperature=0.0))
+    greedy = collect(engine, 1)["r0"]
+    assert greedy.sampling_logprobs is None or set(greedy.sampling_logprobs) == {0.0}
+
+
+@pytest.mark.parametrize("make_engine", MODELS, indirect=True)
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"temperature": 1.5, "min_new_tokens": 0},
+        {"temperature": 0.8, "top_k": 12, "min_new_tokens": 0},
+        {"temperature": 1.2, "top_p": 0.7, "min_new_tokens": 0},
+        {"temperature": 1.3, "top_p": 0.8, "top_k": 40, "min_new_tokens": 6},
+    ],
+    ids=str,
+)
+def test_sampling_logprobs_are_those_of_the_distribution_drawn_from(
+    engine: Engine, model: PreTrainedModel, loaded: tuple[PreTrainedModel, PreTrainedTokenizerBase], sampling: dict[str, Any]
+) -> None:
+    requests = [ask(number, **sampling) for number in range(5)]
+    for request in requests:
+        engine.submit(request)
+    done = collect(engine, len(requests))
+    stop = loaded[1].eos_token_id  # both models have one tokenizer
+    for request in requests:
+        answer = done[request.id]
+        assert answer.prompt_ids is not None and answer.token_ids is not None and answer.logprobs is not None
+        with torch.inference_mode():
+            logits = model(torch.tensor([answer.prompt_ids + answer.token_ids])).logits[0, len(answer.prompt_ids) - 1 : -1]
+        at = torch.arange(len(answer.token_ids)), torch.tensor(answer.token_ids)
+        assert answer.logprobs == pytest.approx(logits.log_softmax(-1)[at].tolist(), abs=1e-3)
+        expected = torch.stack([drawn_from(row, request.sampling, stop if position < request.sampling.min_new_tokens else None)
+                                for position, row in enumerate(logits)])  # fmt: skip
+        assert answer.sampling_logprobs == pytest.approx(expected[at].tolist(), abs=1e-3)
+
+
+def drawn_from(logits: torch.Tensor, sampling: Sampling, banned: int | None) -> torch.Tensor:
+    """Return the log-probabilities, (V,), that a token is drawn with: after a ban, at the temperature, by top-k, of these by top-p."""
+    if banned is not None:
+        logits = logits.index_fill(0, torch.tensor([banned]), -torch.inf)
+    probabilities, tokens = (logits / sampling.temperature).softmax(-1).sort(descending=True)
+    if sampling.top_k:
+        probabilities[sampling.top_k :] = 0.0
+        probabilities /= probabilities.sum()
+    probabilities[probabilities.cumsum(0) - probabilities >= sampling.top_p] = 0.0
+    return torch.empty_like(probabilities).scatter(0, tokens, probabilities / probabilities.sum()).log()
+
+
+@pytest.mark.parametrize("make_engine", MODELS, indirect=True)
+def test_new_weights_give_the_tokens_of_a_fresh_engine(
+    engine: Engine, model: PreTrainedModel, loaded: tuple[PreTrainedModel, PreTrainedTokenizerBase]
+) -> None:
+    assert isinstance(engine, UpdatableEngine)
+    old = {name: value.detach().clone() for name, value in model.named_parameters()}
+    torch.manual_seed(3)
+    new = {name: value + 0.05 * torch.randn_like(value) for name, value in old.items()}
+    fresh_model = copy.deepcopy(model)
+    fresh_model.load_state_dict(new, strict=False)  # tied weights have one name
+    expected, before = answers(TransformersEngine(fresh_model, loaded[1])), answers(engine)
+    assert not any(one.token_ids == other.token_ids for one, other in zip(before, expected, strict=True))
+    try:
+        engine.update_weights(new)
+        for one, other in zip(answers(engine), expected, strict=True):
+            assert one.token_ids == other.token_ids
+            assert one.logprobs == pytest.approx(other.logprobs, abs=1e-3)
+    finally:
+        engine.update_weights(old)
+    assert [one.token_ids for one in answers(engine)] == [one.token_ids for one in before]
+
+
+def answers(engine: Engine) -> list[Completion]:
+    """Return greedy answers; the prompts share a prefix, whose keys and values an engine may keep."""
+    for number in range(4):
+        engine.submit(ask(number, temperature=0.0))
+    done = collect(engine, 4)
+    return [done[f"r{number}"] for number in range(4)]
+
+
+@pytest.mark.parametrize("make_engine", MODELS, indirect=True)
+def test_weights_that_do_not_fit_and_weights_in_flight_are_refused(engine: Engine, model: PreTrainedModel) -> None:
+    assert isinstance(engine, UpdatableEngine)
+    before = answers(engine)
+    name = next(name for name, _ in model.named_parameters())
+    for wrong in ({"model.nothing": torch.zeros(1)}, {name: torch.zeros(1)}):
+        with pytest.raises(EngineError, match=f"^{next(iter(wrong))}: no such weight of that shape$"):
+            engine.update_weights(wrong)
+    engine.submit(ask(0))
+    with pytest.raises(EngineError, match="weights change only between requests"):
+        engine.update_weights({})
+    collect(engine, 1)
+    assert [one.token_ids for one in answers(engine)] == [one.token_ids for one in before]
 
 
 def test_closing_with_requests_in_flight_and_twice(make_engine: EngineFactory) -> None:

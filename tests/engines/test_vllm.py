@@ -3,10 +3,12 @@
 import os
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import psutil
 import pytest
 import torch
+from peft import PeftModel
 from tiny_vllm import TinyVLLM
 
 from spag.core.errors import EngineError
@@ -19,6 +21,7 @@ from spag.engines.vllm.setup import VLLMSettings
 from spag.engines.vllm.worker import WorkerOutput
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.tokens import PromptStyle, encode_prompt
+from tiny_model import make_model
 
 pytestmark = pytest.mark.vllm
 GREEDY = Sampling(temperature=0.0, max_new_tokens=12)
@@ -85,6 +88,75 @@ def test_adapters_and_their_base_are_served_at_once_by_one_vllm(vllm_engines: li
             assert_same([part[str(index)] for index in range(len(PROMPTS))], alone)
 
 
+def test_an_adapter_learns_and_the_others_stay(vllm_engines: list[VLLMEngine], tiny_vllm: TinyVLLM) -> None:
+    before = [ask(engine, PROMPTS, GREEDY) for engine in vllm_engines]
+    adapted = PeftModel.from_pretrained(
+        load_model(str(tiny_vllm.base), dtype="float32", device="cpu"), tiny_vllm.adapters[1], is_trainable=True
+    )
+    old = {name: value.detach().clone() for name, value in adapted.named_parameters() if value.requires_grad}
+    new = {name: -value for name, value in old.items() if ".lora_B." in name}  # the other half stays
+    adapted.load_state_dict(new, strict=False)
+    expected = ask(TransformersEngine(adapted.merge_and_unload(), load_tokenizer(str(tiny_vllm.base))), PROMPTS, GREEDY)
+    assert expected[0].token_ids != before[2][0].token_ids
+    for weights, last in ((new, expected), (old, before[2]), (new, expected), (old, before[2])):
+        vllm_engines[2].update_weights(weights)
+        for engine, answers in zip(vllm_engines, (before[0], before[1], last), strict=True):
+            assert_same(ask(engine, PROMPTS, GREEDY), answers)
+
+
+def test_a_base_model_learns_under_its_adapters(vllm_engines: list[VLLMEngine], tiny_vllm: TinyVLLM) -> None:
+    """Some of its weights, embeddings tied to the output layer among them."""
+    before = [ask(engine, PROMPTS, GREEDY) for engine in vllm_engines]
+    models = [load_model(str(folder), dtype="float32", device="cpu") for folder in (tiny_vllm.base, *tiny_vllm.adapters)]
+    torch.manual_seed(2)
+    names = {"model.embed_tokens.weight", "model.layers.1.self_attn.k_proj.weight"}
+    old = {name: value.detach().clone() for name, value in models[0].named_parameters() if name in names}
+    new = {name: value + 0.1 * torch.randn_like(value) for name, value in old.items()}
+    for model in models:
+        own = {name.replace("base_model.model.", "").replace(".base_layer", ""): value for name, value in model.named_parameters()}
+        for name, value in new.items():
+            own[name].data.copy_(value)
+    tokenizer = load_tokenizer(str(tiny_vllm.base))
+    expected = [ask(TransformersEngine(model, tokenizer), PROMPTS, GREEDY) for model in models]
+    for weights, answers in ((new, expected), (old, before)):
+        vllm_engines[0].update_weights(weights)
+        for engine, answer in zip(vllm_engines, answers, strict=True):
+            assert_same(ask(engine, PROMPTS, GREEDY), answer)
+
+
+def test_learning_takes_no_memory(vllm_engines: list[VLLMEngine], tiny_vllm: TinyVLLM) -> None:
+    """The base model and an adapter learn 20 times; 5 MB of weights go over each time, and would stay somewhere if anything leaked."""
+    adapter = PeftModel.from_pretrained(
+        load_model(str(tiny_vllm.base), dtype="float32", device="cpu"), tiny_vllm.adapters[0], is_trainable=True
+    )
+    weights = [
+        {name: value.detach() for name, value in load_model(str(tiny_vllm.base), dtype="float32", device="cpu").named_parameters()},
+        {name: value.detach() for name, value in adapter.named_parameters() if value.requires_grad},
+    ]
+    me = psutil.Process()
+
+    def learn(times: int) -> int:
+        for _ in range(times):
+            for engine, values in zip(vllm_engines[:2], weights, strict=True):
+                engine.update_weights(values)
+        return sum(process.memory_info().rss for process in (me, *me.children()))
+
+    settled = learn(6)
+    assert learn(20) - settled < 20e6
+
+
+def test_what_a_closed_engine_asked_for_stops_nobody(vllm_engines: list[VLLMEngine]) -> None:
+    base = vllm_engines[0]
+    closing = VLLMEngine(base.pool, base.tokenizer, base.stop_ids)
+    for number in range(40):
+        closing.submit(Request(str(number), f"Story {number}.", Sampling(max_new_tokens=400, min_new_tokens=400), number))
+    with pytest.raises(EngineError, match="weights change only between requests"):
+        base.update_weights({})
+    closing.close()
+    base.update_weights({})
+    assert not base.pool._callbacks
+
+
 def test_more_text_than_one_step_takes_is_drawn_by_seed_all_the_same(vllm_engines: list[VLLMEngine]) -> None:
     """16 prompts of 450 tokens are more than the 2,048 of a step on a CPU, where no prompt may be prefilled in parts."""
     prompts = [f"{number} " + "some long story " * 28 for number in range(16)]
@@ -100,23 +172,34 @@ def test_a_prompt_that_leaves_no_room_is_refused(vllm_engines: list[VLLMEngine])
     assert vllm_engines[0].poll() == []
 
 
-def test_opening_again_leaves_nothing_behind(vllm_engines: list[VLLMEngine], tiny_vllm: TinyVLLM) -> None:
-    """Two replicas, opened after another vLLM: the same play, no process and no memory left over."""
-    expected = ask(vllm_engines[0], PROMPTS, GREEDY)
+def test_opening_again_leaves_nothing_behind(vllm_engines: list[VLLMEngine], tmp_path: Path) -> None:
+    """Two replicas, opened after another vLLM: the same play, also with new weights; no process, no file and no memory left over."""
+    assert vllm_engines
+    folder = make_model(tmp_path / "untied", hidden_size=128)
+    model = load_model(str(folder), dtype="float32", device="cpu")
+    old, new = ask(reference(folder), PROMPTS, GREEDY), {name: 1.2 * value.detach() for name, value in model.named_parameters()}
     environment, affinity, threads = dict(os.environ), os.sched_getaffinity(0), torch.get_num_threads()
     me = psutil.Process()
     before = {child.pid for child in me.children(recursive=True)}
     resident = me.memory_info().rss
-    settings = VLLMSettings(str(tiny_vllm.base), "float32", "cpu", concurrency=8, max_length=512, data_parallel=2)
-    [engine] = open_vllm(settings, [ServedModel(str(tiny_vllm.base))])
+    settings = VLLMSettings(str(folder), "float32", "cpu", concurrency=8, max_length=512, data_parallel=2)
+    [engine] = open_vllm(settings, [ServedModel(str(folder))])
     assert len({child.pid for child in me.children()} - before) == 2
-    assert_same(ask(engine, PROMPTS, GREEDY), expected)
+    assert_same(ask(engine, PROMPTS, GREEDY), old)
+    engine.update_weights(new)
+    learned = ask(engine, PROMPTS, GREEDY)
+    assert engine.pool._files is not None
+    [written] = engine.pool._files._folders.values()
+    assert Path(written.name).is_dir()
     engine.close()
     engine.close()
+    assert not Path(written.name).exists()
     assert {child.pid for child in me.children(recursive=True)} == before
     assert me.memory_info().rss - resident < 20e6
     assert (dict(os.environ), os.sched_getaffinity(0), torch.get_num_threads()) == (environment, affinity, threads)
     assert not torch.distributed.is_initialized()
+    model.load_state_dict(new)
+    assert_same(learned, ask(TransformersEngine(model, load_tokenizer(str(folder))), PROMPTS, GREEDY))
 
 
 @pytest.mark.parametrize(
@@ -162,7 +245,6 @@ def trimmed(output: WorkerOutput, stop: tuple[str, ...], min_new_tokens: int, fo
         users = 0
 
     engine = VLLMEngine(Pool(), load_tokenizer(str(folder)), frozenset({1}))  # type: ignore[arg-type]
-    engine._waiting = 1
     engine._finish(Request("game", "", Sampling(min_new_tokens=min_new_tokens), 0, stop), (0,), output)
     [done] = engine.poll()
     return done.text, done.finish_reason, done.token_ids
@@ -172,7 +254,7 @@ def test_where_a_completion_ends(model_folder: object) -> None:
     tokenizer = load_tokenizer(str(model_folder))
     ids = tuple(encode_prompt(tokenizer, "abcd", PromptStyle.PLAIN)[1:])
     logprobs = (-1.0,) * 5
-    assert trimmed(WorkerOutput("1", ids, logprobs, True), (), 2, model_folder) == ("abcd", FinishReason.LENGTH, ids)
-    assert trimmed(WorkerOutput("1", (*ids, 1), logprobs, True), (), 2, model_folder) == ("abcd", FinishReason.EOS, (*ids, 1))
-    assert trimmed(WorkerOutput("1", ids, logprobs, False), ("d",), 2, model_folder) == ("abc", FinishReason.STOP, ids)
-    assert trimmed(WorkerOutput("1", ids, logprobs, True), ("b",), 3, model_folder) == ("a", FinishReason.STOP, ids[:2])
+    assert trimmed(WorkerOutput("1", ids, logprobs, logprobs, True), (), 2, model_folder) == ("abcd", FinishReason.LENGTH, ids)
+    assert trimmed(WorkerOutput("1", (*ids, 1), logprobs, logprobs, True), (), 2, model_folder) == ("abcd", FinishReason.EOS, (*ids, 1))
+    assert trimmed(WorkerOutput("1", ids, logprobs, logprobs, False), ("d",), 2, model_folder) == ("abc", FinishReason.STOP, ids)
+    assert trimmed(WorkerOutput("1", ids, logprobs, logprobs, True), ("b",), 3, model_folder) == ("a", FinishReason.STOP, ids[:2])

@@ -21,7 +21,7 @@ class TinyVLLM:
 
 
 def make_tiny_vllm(folder: Path) -> TinyVLLM:
-    base = make_model(folder / "base", hidden_size=128)
+    base = make_model(folder / "base", hidden_size=128, tie_word_embeddings=True)
     adapters = (folder / "first", folder / "second")
     for seed, adapter in enumerate(adapters, 1):
         torch.manual_seed(seed)

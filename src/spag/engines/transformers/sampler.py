@@ -70,7 +70,7 @@ def _gumbel_max(logits: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
 
 
 def _filtered(scaled: torch.Tensor, sampling: Sequence[Sampling]) -> torch.Tensor:
-    """Set what top-k and top-p leave out to minus infinity."""
+    """Set what top-k leaves out to minus infinity, and of the rest, as a distribution of its own, what top-p leaves out."""
     if all(s.top_k == 0 and s.top_p >= 1.0 for s in sampling):
         return scaled
     ordered, index = scaled.softmax(-1).sort(-1, descending=True)
@@ -78,6 +78,8 @@ def _filtered(scaled: torch.Tensor, sampling: Sequence[Sampling]) -> torch.Tenso
     top_k = torch.tensor([s.top_k or size for s in sampling], device=scaled.device)
     top_p = torch.tensor([s.top_p for s in sampling], dtype=ordered.dtype, device=scaled.device)
     rank = torch.arange(size, device=scaled.device)
+    beyond = rank >= top_k[:, None]
+    total = ordered.masked_fill(beyond, 0.0).sum(-1)
     before = ordered.cumsum(-1) - ordered
-    dropped = (rank >= top_k[:, None]) | ((before >= top_p[:, None]) & (rank > 0))
+    dropped = beyond | ((before >= (top_p * total)[:, None]) & (rank > 0))
     return scaled.masked_fill(torch.zeros_like(dropped).scatter(-1, index, dropped), -torch.inf)

@@ -7,7 +7,7 @@ both see the same tokens.
 
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -63,7 +63,7 @@ def open_vllm(settings: VLLMSettings, models: Sequence[ServedModel]) -> list["VL
 
 @dataclass(slots=True)
 class VLLMEngine:
-    """One model served by a pool. Satisfies ``spag.engines.base.Engine``. ``stop_ids`` are the tokens that end a reply."""
+    """One model served by a pool. Satisfies ``spag.engines.base.UpdatableEngine``. ``stop_ids`` are the tokens that end a reply."""
 
     pool: VLLMPool
     tokenizer: PreTrainedTokenizerBase
@@ -71,7 +71,7 @@ class VLLMEngine:
     style: PromptStyle = PromptStyle.PLAIN
     concurrency: int = 32
     adapter: int = 0
-    _waiting: int = 0
+    _waiting: set[str] = field(default_factory=set)
     _done: deque[Completion] = field(default_factory=deque)
     _closed: bool = False
 
@@ -90,25 +90,35 @@ class VLLMEngine:
                 f"{request.id}: {what} exceed {limit}; raise engine.max_length if the model takes more, or shorten utterances"
             )
         callback = partial(self._finish, request, tuple(prompt))
-        self.pool.submit(request.id, prompt, _sampling_arguments(request, self.stop_ids), self.adapter, callback)
-        self._waiting += 1
+        self._waiting.add(self.pool.submit(request.id, prompt, _sampling_arguments(request, self.stop_ids), self.adapter, callback))
 
     def poll(self) -> list[Completion]:
         if self._waiting and not self._done:
             self.pool.wait()  # what has finished may be another engine's; then we return nothing for now
         finished = list(self._done)
         self._done.clear()
-        self._waiting -= len(finished)
         return finished
 
+    def update_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """As ``UpdatableEngine`` says, without a restart of vLLM.
+
+        Names are those of the transformers model; for an adapter's engine those of its ``PeftModel``, the adapter's weights alone. The base
+        model changes under all its adapters. Nothing may be in flight on the pool, for any of its models.
+        """
+        self.pool.update_weights(weights, self.adapter)
+
     def close(self) -> None:
-        """Release the pool, which ends with its last engine. What is still in flight there is generated and dropped."""
+        """Release the pool, which ends with its last engine. What is still in flight is dropped."""
         if not self._closed:
             self._closed = True
-            self.pool.release()
+            self.pool.release(self._waiting)
+            self._waiting.clear()
+            self._done.clear()
 
     def _finish(self, request: Request, prompt: tuple[int, ...], output: WorkerOutput) -> None:
+        self._waiting.discard(output.key)
         ids, reason, text = self._trim(request, output)
+        greedy = request.sampling.temperature == 0
         completion = Completion(
             id=request.id,
             text=text.strip(),
@@ -118,6 +128,7 @@ class VLLMEngine:
             prompt_ids=prompt,
             token_ids=ids,
             logprobs=output.logprobs[: len(ids)],
+            sampling_logprobs=(0.0,) * len(ids) if greedy else output.sampling_logprobs[: len(ids)],
         )
         self._done.append(completion)
 
@@ -153,7 +164,8 @@ def _sampling_arguments(request: Request, stop_ids: frozenset[int]) -> dict[str,
         "stop": list(request.stop),
         "stop_token_ids": sorted(stop_ids),
         "ignore_eos": True,  # stop_token_ids has it
-        "logprobs": 0,  # the sampled token's
+        "logprobs": 1,  # two columns, for the sampled token alone (see extension.py)
+        "flat_logprobs": True,
     }
 
 

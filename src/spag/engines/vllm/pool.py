@@ -15,14 +15,17 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for_any
 from pathlib import Path
 from typing import IO, Any
 
+from torch import Tensor
+
 from spag.core.errors import EngineError
-from spag.engines.vllm.worker import WorkerOutput, WorkerRequest
+from spag.engines.vllm.weights import WeightFiles
+from spag.engines.vllm.worker import WorkerAbort, WorkerOutput, WorkerRequest, WorkerUpdate
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +62,10 @@ class VLLMReplica:
             raise self.failure() from error
 
     def receive(self) -> Any:
-        """Return the next message: ``None`` when vLLM is ready, then lists of ``WorkerOutput``. Raises ``EngineError`` when it ended."""
+        """Return the next message: ``None`` when vLLM is ready or has new weights, else a list of ``WorkerOutput``.
+
+        Raises ``EngineError`` when it ended.
+        """
         try:
             return self.pipe.recv()
         except (EOFError, OSError) as error:
@@ -101,6 +107,8 @@ class VLLMPool:
         self.users = 0
         self._callbacks: dict[str, Callable[[WorkerOutput], None]] = {}
         self._submitted = 0
+        self._arguments, self._adapters = arguments, adapters
+        self._files: WeightFiles | None = None
         self._replicas: list[VLLMReplica] = []
         try:
             for environment in environments:
@@ -112,15 +120,16 @@ class VLLMPool:
             raise
         logger.info("vLLM ready after %.0f s", time.monotonic() - started)
 
-    def submit(self, id_: str, prompt: list[int], sampling: dict[str, Any], adapter: int, callback: Callable[[WorkerOutput], None]) -> None:
+    def submit(self, id_: str, prompt: list[int], sampling: dict[str, Any], adapter: int, callback: Callable[[WorkerOutput], None]) -> str:
         """Send a request to a replica: always the same for one ``id_``, whose earlier prompt is in that replica's cache.
 
-        ``wait`` calls ``callback`` with the output.
+        ``wait`` calls ``callback`` with the output, which has the returned key.
         """
         self._submitted += 1
         key = str(self._submitted)
         self._callbacks[key] = callback
         self._replicas[zlib.crc32(id_.encode()) % len(self._replicas)].send(WorkerRequest(key, prompt, sampling, adapter))
+        return key
 
     def wait(self) -> None:
         """Wait until requests have finished and call their callbacks."""
@@ -128,15 +137,34 @@ class VLLMPool:
         for pipe in wait_for_any(list(by_pipe)):
             assert isinstance(pipe, Connection)
             for output in by_pipe[pipe].receive():
-                self._callbacks.pop(output.key)(output)
+                if callback := self._callbacks.pop(output.key, None):  # none: it finished before it could be dropped
+                    callback(output)
 
-    def release(self) -> None:
-        """Count one user less."""
+    def update_weights(self, weights: Mapping[str, Tensor], adapter: int) -> None:
+        """Give weights of the base model (0) or of an adapter to all replicas, and drop everything cached. Raises ``EngineError``."""
+        if self._callbacks:
+            raise EngineError("weights change only between requests")
+        if self._files is None:
+            self._files = WeightFiles(self._arguments, self._adapters)
+        folder = self._files.write(weights, adapter)
+        for replica in self._replicas:
+            replica.send(WorkerUpdate(str(folder), adapter))
+        for replica in self._replicas:
+            while replica.receive() is not None:
+                pass  # completions of dropped requests
+
+    def release(self, keys: Iterable[str] = ()) -> None:
+        """Count one user less and drop its requests ``keys``."""
         self.users -= 1
         if self.users == 0:
             self.close()
+        elif dropped := tuple(key for key in keys if self._callbacks.pop(key, None)):
+            for replica in self._replicas:
+                replica.send(WorkerAbort(dropped))
 
     def close(self) -> None:
+        if self._files is not None:
+            self._files.close()
         self._callbacks.clear()
         for replica in self._replicas:
             replica.pipe.close()  # all end at the same time

@@ -115,7 +115,9 @@ def engine_arguments(settings: VLLMSettings, *, model_positions: int | None, tok
         "load_format": "safetensors",  # never pickles
         "trust_remote_code": settings.trust_remote_code,
         "generation_config": "vllm",  # no sampling defaults from the model's folder
-        "logprobs_mode": "raw_logprobs",
+        "logprobs_mode": "processed_logprobs",  # those of the distribution sampled from; the extension adds the raw ones
+        "worker_extension_cls": "spag.engines.vllm.extension.WorkerExtension",
+        "use_tqdm_on_load": False,
         "disable_log_stats": True,
         "seed": 0,
     }

@@ -1,4 +1,4 @@
-"""The process of one vLLM replica: reads requests from a pipe, steps the engine, writes back what has finished.
+"""The process of one vLLM replica: reads requests and new weights from a pipe, steps the engine, writes back what has finished.
 
 ``pool.py`` starts it. It lives as long as the other end of its pipe; a fault ends it with a traceback on its standard error, which the pool
 reads.
@@ -6,6 +6,7 @@ reads.
 
 import os
 import queue
+import shutil
 import sys
 import threading
 import traceback
@@ -13,6 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
+
+_STEPS = 10  # that vLLM may take to drop requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,61 +32,114 @@ class WorkerRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerAbort:
+    """Requests to drop, by key; those that have finished may be among them."""
+
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerUpdate:
+    """New weights: the folder of a checkpoint (``adapter`` 0) or of an adapter. Nothing may be in flight."""
+
+    folder: str
+    adapter: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerOutput:
-    """The sampled tokens, their raw log-probabilities, and whether the token limit ended them."""
+    """The sampled tokens, their log-probabilities (raw; under the distribution sampled from), whether the token limit ended them."""
 
     key: str
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
+    sampling_logprobs: tuple[float, ...]
     hit_limit: bool
 
 
-def serve(pipe: Connection) -> None:
-    """Open an engine and answer requests until the pipe closes.
+Message = WorkerRequest | WorkerAbort | WorkerUpdate
 
-    The first message holds the arguments of ``vllm.EngineArgs`` and the adapters' folders; ``None`` says that vLLM is ready.
+
+def serve(pipe: Connection) -> None:
+    """Open an engine and answer messages until the pipe closes.
+
+    The first message holds the arguments of ``vllm.EngineArgs`` and the adapters' folders; ``None`` says that vLLM is ready, with its first
+    weights or with new ones.
     """
     arguments, folders = pipe.recv()
     from vllm import EngineArgs, LLMEngine, SamplingParams  # noqa: PLC0415 - only here, in vLLM's own process
-    from vllm.lora.request import LoRARequest  # noqa: PLC0415
 
     engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
-    adapters = [LoRARequest(f"adapter-{index}", index, path) for index, path in enumerate(folders, 1)]
-    requests: queue.SimpleQueue[WorkerRequest | None] = queue.SimpleQueue()
+    engine.collective_rpc("report_raw_logprobs")
+    adapters = {index: _adapter(index, path) for index, path in enumerate(folders, 1)}
+    learned: dict[int, str] = {}
+    messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
     # a thread, so that neither side ever waits for the other to make room in the pipe
-    threading.Thread(target=_read, args=(pipe, requests), daemon=True).start()
+    threading.Thread(target=_read, args=(pipe, messages), daemon=True).start()
     pipe.send(None)
     cold = True
     while True:
-        while not requests.empty() or not engine.has_unfinished_requests():
-            request = requests.get()
-            if request is None:
+        while not messages.empty() or not engine.has_unfinished_requests():
+            message = messages.get()
+            if message is None:
                 engine.engine_core.shutdown()
+                for folder in learned.values():  # the pool's process may have been killed
+                    shutil.rmtree(folder, ignore_errors=True)
                 return
-            adapter = adapters[request.adapter - 1] if request.adapter else None
-            prompt, sampling = {"prompt_token_ids": request.prompt}, SamplingParams(**request.sampling)
-            engine.add_request(request.key, prompt, sampling, lora_request=adapter)
-            if cold:
-                cold = False
-                break  # one prefill fills the cache with the rules that all games share
+            if isinstance(message, WorkerUpdate):
+                _update(engine, adapters, message)
+                learned[message.adapter] = message.folder
+                pipe.send(None)
+                cold = True
+            elif isinstance(message, WorkerAbort):
+                engine.abort_request(list(message.keys))
+            else:
+                prompt, sampling = {"prompt_token_ids": message.prompt}, SamplingParams(**message.sampling)
+                engine.add_request(message.key, prompt, sampling, lora_request=adapters.get(message.adapter))
+                if cold:
+                    cold = False
+                    break  # one prefill fills the cache with the rules that all games share
         outputs = [_output(output) for output in engine.step() if output.finished]
         if outputs:
             pipe.send(outputs)
 
 
-def _read(pipe: Connection, requests: "queue.SimpleQueue[WorkerRequest | None]") -> None:
+def _adapter(index: int, folder: str, *, new: bool = False) -> Any:
+    from vllm.lora.request import LoRARequest  # noqa: PLC0415
+
+    return LoRARequest(f"adapter-{index}", index, folder, load_inplace=new)
+
+
+def _update(engine: Any, adapters: dict[int, Any], update: WorkerUpdate) -> None:
+    """Forget the keys and values of the old weights and load new ones into the running engine."""
+    for _ in range(_STEPS):
+        if engine.reset_prefix_cache():
+            break
+        engine.step()  # a dropped request holds its blocks until the step that it was in has ended
+    else:
+        raise RuntimeError("keys and values of old weights are still in use")
+    if update.adapter:
+        engine.add_lora(_adapter(update.adapter, update.folder, new=True))
+        adapters[update.adapter] = _adapter(update.adapter, update.folder)
+    else:
+        engine.collective_rpc("reload_weights", kwargs={"weights_path": update.folder})
+        engine.collective_rpc("refresh_packed_weights")
+
+
+def _read(pipe: Connection, messages: "queue.SimpleQueue[Message | None]") -> None:
     try:
         while True:
-            requests.put(pipe.recv())
+            messages.put(pipe.recv())
     except (EOFError, OSError):
-        requests.put(None)
+        messages.put(None)
 
 
 def _output(output: Any) -> WorkerOutput:
     done = output.outputs[0]
+    values = done.logprobs.logprobs  # flat: the sampled distribution's and the raw one for each token
     token_ids = tuple(int(token) for token in done.token_ids)
-    logprobs = tuple(float(step[token].logprob) for token, step in zip(token_ids, done.logprobs, strict=True))
-    return WorkerOutput(output.request_id, token_ids, logprobs, done.finish_reason == "length")
+    assert len(values) == 2 * len(token_ids)
+    return WorkerOutput(output.request_id, token_ids, tuple(values[1::2]), tuple(values[::2]), done.finish_reason == "length")
 
 
 def main() -> None:
