@@ -97,9 +97,11 @@ def test_an_adapter_learns_and_the_others_stay(vllm_engines: list[VLLMEngine], t
     new = {name: -value for name, value in old.items() if ".lora_B." in name}  # the other half stays
     adapted.load_state_dict(new, strict=False)
     expected = ask(TransformersEngine(adapted.merge_and_unload(), load_tokenizer(str(tiny_vllm.base))), PROMPTS, GREEDY)
+    norm = load_model(str(tiny_vllm.base), dtype="float32", device="cpu").get_parameter("model.norm.weight").detach()
     assert expected[0].token_ids != before[2][0].token_ids
-    for weights, last in ((new, expected), (old, before[2]), (new, expected), (old, before[2])):
+    for weights, last in ((new, expected), (old, before[2])) * 2:
         vllm_engines[2].update_weights(weights)
+        vllm_engines[0].update_weights({"model.norm.weight": norm})  # which loads adapters anew
         for engine, answers in zip(vllm_engines, (before[0], before[1], last), strict=True):
             assert_same(ask(engine, PROMPTS, GREEDY), answers)
 
@@ -125,7 +127,7 @@ def test_a_base_model_learns_under_its_adapters(vllm_engines: list[VLLMEngine], 
 
 
 def test_learning_takes_no_memory(vllm_engines: list[VLLMEngine], tiny_vllm: TinyVLLM) -> None:
-    """The base model and an adapter learn 20 times; 5 MB of weights go over each time, and would stay somewhere if anything leaked."""
+    """The base model and an adapter learn 20 times; 7 MB of weights go over each time, and would stay somewhere if anything leaked."""
     adapter = PeftModel.from_pretrained(
         load_model(str(tiny_vllm.base), dtype="float32", device="cpu"), tiny_vllm.adapters[0], is_trainable=True
     )
@@ -141,8 +143,9 @@ def test_learning_takes_no_memory(vllm_engines: list[VLLMEngine], tiny_vllm: Tin
                 engine.update_weights(values)
         return sum(process.memory_info().rss for process in (me, *me.children()))
 
+    assert sum(value.nbytes for value in weights[0].values()) > 6e6
     settled = learn(6)
-    assert learn(20) - settled < 20e6
+    assert learn(20) - settled < 30e6
 
 
 def test_what_a_closed_engine_asked_for_stops_nobody(vllm_engines: list[VLLMEngine]) -> None:

@@ -2,16 +2,17 @@
 
 The games and their seeds are those of one machine, whoever plays them. An actor that dies, or finishes no game for ``cluster.deadline``
 seconds, is replaced and its games are played again elsewhere; a dead driver resumes from its file. The driver stores what has arrived
-before it hands out more, so a slow disk slows the engines instead of filling memory.
+before it hands out more, so a slow disk slows the engines instead of filling memory. Online learning keeps the actors over many plays and
+gives them new weights in between (``RayPlayers``).
 """
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import RayError, RayTaskError
@@ -19,13 +20,20 @@ from ray.exceptions import RayError, RayTaskError
 from spag.config.schema import ClusterConfig
 from spag.core.episodes import Episode
 from spag.core.errors import ConfigError, EngineError, SpagError, first_line
+from spag.games.base import Game
 from spag.rollout.ray.connection import connected, nodes
 from spag.rollout.ray.ledger import Ledger
 from spag.rollout.ray.worker import PlayJob, PlayWorker
 from spag.rollout.runner import GameSpec, PlayStats
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 _AHEAD = 2  # calls in flight on each worker
 _LOSSES = 3  # lost workers per slot without a finished game in between: play ends
+
+_Cast = tuple[Game, Mapping[str, str] | None]
+"""A game, and by role the name of the player that plays it (``None``: the role's own name)."""
 
 
 class _Phase(Enum):
@@ -38,13 +46,25 @@ class _Phase(Enum):
 
 @dataclass(slots=True)
 class _Worker:
-    """A Ray actor and its pending calls. ``calls`` begins with those of ``ready`` and ``open``."""
+    """A Ray actor and its pending calls, which it answers in order. ``calls`` begins with those of ``ready`` and ``open``."""
 
     number: int
     actor: Any
     calls: deque[Any]
     phase: _Phase = _Phase.STARTING
     last_seen: float = field(default_factory=time.monotonic)
+
+
+@dataclass(frozen=True, slots=True)
+class _Update:
+    """Weights in Ray's object store, with their names, for the engine of ``player`` (``None``: for all engines)."""
+
+    player: str | None
+    names: frozenset[str]
+    weights: Any
+
+    def replaces(self, older: "_Update") -> bool:
+        return self.player in (None, older.player) and older.names <= self.names
 
 
 def play_on_ray(
@@ -55,43 +75,82 @@ def play_on_ray(
     stack: ExitStack,
     note: Callable[[str], None],
 ) -> Iterator[list[Episode]]:
-    """Start the workers, which ``stack`` stops, and yield episodes as they finish anywhere.
+    """Start the workers, which ``stack`` stops, and yield episodes as they finish anywhere. Raises what ``open_on_ray`` and ``play`` do."""
+    return open_on_ray(job, cluster, stack, note, most=len(specs)).play(specs, stats)
 
-    ``cluster.address`` must be set. Raises ``ConfigError`` when there is no cluster or nothing in it can play, what opening a model raises,
-    and ``EngineError`` when engines are lost again and again without finishing a game.
+
+def open_on_ray(
+    job: PlayJob, cluster: ClusterConfig, stack: ExitStack, note: Callable[[str], None], *, most: int | None = None
+) -> "RayPlayers":
+    """Start workers, at most ``most``, which ``stack`` stops.
+
+    ``cluster.address`` must be set. Raises ``ConfigError`` when there is no cluster or nothing in it can play.
     """
     assert cluster.address is not None
     stack.enter_context(connected(cluster.address))
-    pool = WorkerPool(specs, job, cluster, stats, note)
-    stack.callback(pool.close)
-    return pool.batches()
+    players = RayPlayers(job, cluster, note, most=most)
+    stack.callback(players.close)
+    return players
 
 
-class WorkerPool:
-    """The workers that play one file's games."""
+class RayPlayers:
+    """Workers whose engines stay open from one play to the next."""
 
-    def __init__(
-        self, specs: Sequence[GameSpec], job: PlayJob, cluster: ClusterConfig, stats: PlayStats, note: Callable[[str], None]
-    ) -> None:
-        self.cluster, self.stats, self.note = cluster, stats, note
+    def __init__(self, job: PlayJob, cluster: ClusterConfig, note: Callable[[str], None], *, most: int | None = None) -> None:
+        self.cluster, self.note, self.stats = cluster, note, PlayStats()
         count, self.resources = _layout(job, cluster)
-        count = min(count, len(specs))
+        count = count if most is None else min(count, most)
         self.needs = ", ".join(f"{amount:g} {name.removeprefix('num_')}" for name, amount in self.resources.items())
-        self.ledger = Ledger(specs, (job.in_flight or cluster.lease) + cluster.lease)
+        self.most_held = (job.in_flight or cluster.lease) + cluster.lease
+        self.ledger = Ledger((), self.most_held)
         self.job = ray.put(job)
+        self._own_cast: _Cast = (job.game, None)
+        self._cast: _Cast = self._own_cast
         self.losses = 0
         self.workers: list[_Worker] = []
+        self._updates: list[_Update] = []
         self._numbers = 0
         for _ in range(count):
             self._start_worker()
         note(f"cluster: {count} workers, {self.needs} each, on {len(nodes())} nodes")
 
-    def batches(self) -> Iterator[list[Episode]]:
-        """Yield every game once, with those that arrive at the same time."""
+    def play(
+        self,
+        specs: Sequence[GameSpec],
+        stats: PlayStats | None = None,
+        *,
+        game: Game | None = None,
+        players: Mapping[str, str] | None = None,
+    ) -> Iterator[list[Episode]]:
+        """Yield every game once, with those that arrive at the same time; ``stats`` gets the totals.
+
+        ``game`` is by default the job's; ``players`` says by role which of the opened players plays, by default that of the role's name.
+        Raises what opening a model raises, and ``EngineError`` when engines are lost again and again without finishing a game.
+        """
+        self.stats, self.losses = stats or PlayStats(), 0
+        self._recast((game or self._own_cast[0], players))
+        self.ledger = Ledger(specs, self.most_held)
+        for worker in self.workers:
+            worker.last_seen = time.monotonic()  # nobody listened since the last play
+            self._submit(worker)
         while self.ledger.left:
             if episodes := [episode for worker in self._ready_workers() for episode in self._receive(worker)]:
                 yield episodes
             self._replace_hung()
+
+    def update_weights(self, weights: "Mapping[str, Tensor]", player: str | None = None) -> None:
+        """Give new weights to the engine of ``player``, or to all engines, here and where lost ones are replaced. Returns at once.
+
+        As ``UpdatableEngine.update_weights`` says; each engine takes them before its next game, and one that cannot counts as lost. The
+        values are those of this moment: they may change afterwards. Raises ``EngineError`` while games are left of the last play.
+        """
+        if self.ledger.left:
+            raise EngineError("weights change only between plays")
+        held = ray.put({name: value.detach().cpu() for name, value in weights.items()})
+        update = _Update(player, frozenset(weights), held)
+        self._updates = [older for older in self._updates if not update.replaces(older)] + [update]
+        for worker in self.workers:
+            worker.calls.append(worker.actor.update_weights.remote(held, player))
 
     def close(self) -> None:
         """Stop all workers; engines with processes of their own get a moment to end them."""
@@ -101,10 +160,20 @@ class WorkerPool:
         for worker in self.workers:
             ray.kill(worker.actor)
 
+    def _recast(self, cast: "_Cast") -> None:
+        if cast != self._cast:
+            self._cast = cast
+            for worker in self.workers:
+                worker.calls.append(worker.actor.cast.remote(*cast))
+
     def _start_worker(self) -> None:
         self._numbers += 1
         actor: Any = ray.remote(PlayWorker).options(max_restarts=0, scheduling_strategy="SPREAD", **self.resources).remote()
-        self.workers.append(_Worker(self._numbers, actor, deque([actor.ready.remote(), actor.open.remote(self.job)])))
+        calls = deque([actor.ready.remote(), actor.open.remote(self.job)])
+        if self._cast is not self._own_cast:
+            calls.append(actor.cast.remote(*self._cast))
+        calls.extend(actor.update_weights.remote(update.weights, update.player) for update in self._updates)
+        self.workers.append(_Worker(self._numbers, actor, calls))
 
     def _ready_workers(self) -> list[_Worker]:
         """Return the workers whose first call has finished; waits a second at most."""

@@ -1,7 +1,8 @@
 """Transfer of weights to the engines of other nodes, through storage that all nodes see: a folder or any fsspec URL.
 
 A checkpoint is stored under a name of its own, made from its files' names, sizes and times of change; the list of its files is written
-last, so that a half-written copy is never loaded. Weights never pass through Ray.
+last, so that a half-written copy is never loaded. Whole models never pass through Ray; what changes between the plays of online learning
+does (``RayPlayers.update_weights``).
 """
 
 import fcntl

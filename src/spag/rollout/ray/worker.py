@@ -1,4 +1,4 @@
-"""The Ray actor that plays: it opens engines once and keeps games in flight over them until its driver ends.
+"""The Ray actor that plays: it opens engines once and keeps games in flight over them until its driver ends. They may learn between plays.
 
 Each call of ``turn`` brings new games and returns finished ones; two calls are always in flight, so that an engine never waits for the
 network.
@@ -9,10 +9,16 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from spag.core.episodes import Episode
+from spag.core.errors import EngineError
+from spag.engines.base import UpdatableEngine
 from spag.games.base import Game
 from spag.rollout.runner import GameSpec, Player, PlayStats, Runner
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 BEAT_S = 0.2
 """Minimum duration of a turn while games are in flight, so that fast engines send many games in one message."""
@@ -20,7 +26,11 @@ BEAT_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class PlayJob:
-    """The job of every worker. ``gpus``: how many one worker needs, where the cluster has any."""
+    """The job of every worker.
+
+    ``open_players`` returns the players of ``game`` by role, or players by any name for plays that say who takes which role. ``gpus``: how
+    many one worker needs, where the cluster has any.
+    """
 
     open_players: Callable[[ExitStack], Mapping[str, Player]]
     game: Game
@@ -34,6 +44,8 @@ class PlayWorker:
     def __init__(self) -> None:
         self._waiting: deque[GameSpec] = deque()
         self._stack = ExitStack()
+        self._players: Mapping[str, Player] = {}
+        self._in_flight: int | None = None
         self._runner: Runner | None = None
 
     def ready(self) -> None:
@@ -41,7 +53,13 @@ class PlayWorker:
 
     def open(self, job: PlayJob) -> None:
         """Open the engines. Raises ``SpagError``."""
-        self._runner = Runner(job.game, job.open_players(self._stack), PlayStats(), job.in_flight)
+        self._players, self._in_flight = job.open_players(self._stack), job.in_flight
+        self.cast(job.game, None)
+
+    def cast(self, game: Game, names: Mapping[str, str] | None) -> None:
+        """Play ``game`` from now on, each role by the opened player of that name; ``None``: players go by their roles' names."""
+        players = self._players if names is None else {role: self._players[name] for role, name in names.items()}
+        self._runner = Runner(game, players, PlayStats(), self._in_flight)
 
     def turn(self, specs: Sequence[GameSpec]) -> tuple[list[Episode], PlayStats]:
         """Add ``specs`` and play until a game is finished, or nothing is left. Raises ``EngineError``."""
@@ -56,6 +74,13 @@ class PlayWorker:
             episodes.extend(runner.poll())
         stats, runner.stats = runner.stats, PlayStats()
         return episodes, stats
+
+    def update_weights(self, weights: "Mapping[str, Tensor]", name: str | None) -> None:
+        """Give new weights to the engine of the player ``name``, or to all engines. Raises ``EngineError``."""
+        for engine in {id(player.engine): player.engine for own, player in self._players.items() if name in (None, own)}.values():
+            if not isinstance(engine, UpdatableEngine):
+                raise EngineError(f"{type(engine).__name__} takes no new weights")
+            engine.update_weights(weights)
 
     def close(self) -> None:
         """Close the engines and everything they started."""

@@ -1,0 +1,168 @@
+"""Actors that stay open between plays and get new weights, as online learning asks of them."""
+
+import os
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import ray
+import torch
+from ray.cluster_utils import Cluster
+from scripted_players import chatter, opened
+from transformers import PreTrainedModel
+
+from spag.config.schema import ClusterConfig
+from spag.core.episodes import Episode
+from spag.core.errors import EngineError
+from spag.core.types import Split
+from spag.engines.base import Sampling
+from spag.engines.scripted import ScriptedEngine
+from spag.engines.transformers.engine import TransformersEngine
+from spag.games.base import Game
+from spag.games.registry import get
+from spag.models.loading import load_model, load_tokenizer
+from spag.rollout.ray.play import RayPlayers, open_on_ray
+from spag.rollout.ray.worker import PlayJob, PlayWorker
+from spag.rollout.runner import GameSpec, Player, PlayStats, game_specs, play
+from taboo_games import ROLES, TABOO, task_of
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:Tip. In future versions of Ray:FutureWarning"),
+]
+KUHN = get("kuhn_poker")
+SPECS = game_specs([task_of("river"), task_of("bread")], 3, seed=5)
+SAMPLING = Sampling(1.0, max_new_tokens=6)
+Games = dict[str, Episode]
+
+
+def play_tiny(model: PreTrainedModel, folder: Path) -> Mapping[str, Player]:
+    engine = TransformersEngine(model, load_tokenizer(str(folder)), concurrency=4)
+    return dict.fromkeys(ROLES, Player(engine, "tiny", SAMPLING))
+
+
+def open_tiny(folder: Path, notes: Path, stack: ExitStack) -> Mapping[str, Player]:
+    (notes / str(os.getpid())).touch()
+    return play_tiny(load_model(str(folder), dtype="float32", device="cpu"), folder)
+
+
+def by_id(episodes: Sequence[Episode]) -> Games:
+    """Games without log-probabilities, whose last digits depend on the batch."""
+    bare = [tuple(replace(said, logprobs=None, sampling_logprobs=None) for said in episode.history) for episode in episodes]
+    return {episode.id: replace(episode, history=history) for episode, history in zip(episodes, bare, strict=True)}
+
+
+def play_there(players: RayPlayers, specs: Sequence[GameSpec] = SPECS, stats: PlayStats | None = None) -> Games:
+    games = by_id([episode for batch in players.play(specs, stats) for episode in batch])
+    assert games.keys() == {spec.id for spec in specs}
+    return games
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def test_open_engines_learn_between_plays_and_so_do_their_replacements(
+    cluster: Cluster, model_folder: Path, tmp_path: Path, stack: ExitStack
+) -> None:
+    model = load_model(str(model_folder), dtype="float32", device="cpu")
+    old = {name: value.detach().clone() for name, value in model.named_parameters()}
+    half = {name: value + 0.1 for name, value in old.items() if "layers.0." in name}
+    other = {name: value * 1.5 for name, value in old.items() if "layers.1." in name}
+
+    def play_here(weights: Mapping[str, torch.Tensor]) -> Games:
+        model.load_state_dict(dict(weights), strict=False)
+        return by_id(list(play(SPECS, play_tiny(model, model_folder))))
+
+    before, after = play_here(old), play_here(half | other)
+    assert all(before[name] != after[name] for name in before)
+
+    config = ClusterConfig(address=cluster.address, workers=2, lease=1, deadline=60.0)
+    players = open_on_ray(PlayJob(partial(open_tiny, model_folder, tmp_path), TABOO), config, stack, lambda note: None)
+    stats = PlayStats()
+    assert play_there(players, stats=stats) == before
+    assert stats.utterances == sum(len(episode.history) for episode in before.values())
+    learning = dict(half)
+    players.update_weights(learning)
+    for value in half.values():
+        value.zero_()  # the trainer goes on at once
+    players.update_weights(other)
+    assert play_there(players) == after
+    assert play_there(players) == after
+    assert len(opened(tmp_path)) == 2  # the actors are still those of the beginning
+
+    for process in opened(tmp_path):
+        os.kill(process, signal.SIGKILL)
+    assert play_there(players) == after
+    assert len(opened(tmp_path)) == 4
+    players.update_weights(old)
+    assert play_there(players) == before
+    assert len(players._updates) == 1  # nobody keeps weights that newer ones replace
+
+
+def test_weights_change_only_between_plays(cluster: Cluster, stack: ExitStack) -> None:
+    job = PlayJob(open_chatter, TABOO)
+    players = open_on_ray(job, ClusterConfig(address=cluster.address, workers=1, lease=1, deadline=60.0), stack, lambda note: None)
+    batches = players.play(SPECS)
+    next(batches)
+    with pytest.raises(EngineError, match="weights change only between plays"):
+        players.update_weights({})
+    assert list(batches)
+    players.update_weights({})
+    with pytest.raises(EngineError, match=r"lost without a finished game .*: ScriptedEngine takes no new weights"):
+        list(players.play(SPECS))
+
+
+def open_chatter(stack: ExitStack) -> Mapping[str, Player]:
+    return dict.fromkeys(ROLES, Player(ScriptedEngine(chatter), "chatter", Sampling()))
+
+
+def test_each_play_may_have_a_game_and_players_of_its_own(cluster: Cluster, stack: ExitStack) -> None:
+    config = ClusterConfig(address=cluster.address, workers=1, lease=1, deadline=60.0)
+    players = open_on_ray(PlayJob(open_pair, TABOO), config, stack, lambda note: None)
+    specs = [GameSpec(f"k{number}", task, number) for number, task in enumerate(KUHN.tasks(Split.TRAIN, 4, 0))]
+
+    def speakers(specs: Sequence[GameSpec], game: Game, first: str, second: str) -> set[tuple[str, str]]:
+        cast = dict(zip(game.roles, (first, second), strict=True))
+        played = [episode for batch in players.play(specs, game=game, players=cast) for episode in batch]
+        assert len(played) == len(specs) and {episode.game for episode in played} == {game.name}
+        return {(said.role, said.content) for episode in played for said in episode.history}
+
+    assert {said for _, said in speakers(SPECS, TABOO, "one", "two")} == {"this is one", "this is two"}
+    assert all(said == "this is two" for role, said in speakers(SPECS, TABOO, "two", "one") if role == ROLES[0])
+    os.kill(next(iter(worker_processes(players))), signal.SIGKILL)
+    assert {said for _, said in speakers(specs, KUHN, "one", "one")} == {"this is one"}
+    assert {said for _, said in speakers(SPECS, TABOO, "one", "two")} == {"this is one", "this is two"}
+
+
+def worker_processes(players: RayPlayers) -> list[int]:
+    return [ray.get(worker.actor.__ray_call__.remote(lambda actor: os.getpid())) for worker in players.workers]
+
+
+def open_pair(stack: ExitStack) -> Mapping[str, Player]:
+    return {name: Player(ScriptedEngine(lambda request, name=name: f"this is {name}"), name, Sampling()) for name in ("one", "two")}
+
+
+def test_weights_go_to_the_engine_of_a_player() -> None:
+    class Learner(ScriptedEngine):
+        given: tuple[str, ...] = ()
+
+        def update_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+            self.given += tuple(weights)
+
+    engines = [Learner(chatter), Learner(chatter)]
+    worker = PlayWorker()
+    worker.open(PlayJob(lambda stack: {role: Player(e, "m", Sampling()) for role, e in zip(ROLES, engines, strict=True)}, TABOO))
+    worker.update_weights({"a": torch.zeros(1)}, ROLES[1])
+    worker.update_weights({"b": torch.zeros(1)}, None)
+    assert [engine.given for engine in engines] == [("b",), ("a", "b")]
+    both = PlayWorker()
+    both.open(PlayJob(lambda stack: dict.fromkeys(ROLES, Player(engines[0], "m", Sampling())), TABOO))
+    both.update_weights({"c": torch.zeros(1)}, None)
+    assert engines[0].given == ("b", "c")  # an engine of both roles gets them once
