@@ -40,6 +40,12 @@ def learns_online(config: RunConfig) -> bool:
     return config.algorithm.endswith("reinforce")
 
 
+def online_start(config: RunConfig) -> str:
+    """Return the model that a run's online steps begin with: the last offline iteration's, imitation's, or the base model."""
+    count = offline_iterations(config)
+    return iteration_name(count) if count else IMITATION if imitates(config) else BASE
+
+
 def planned_stages(config: RunConfig) -> list[str]:
     """Return the stages of a run, in order."""
     imitation = [f"{IMITATION}/samples", f"{IMITATION}/train"] if imitates(config) else []

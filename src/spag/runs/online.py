@@ -1,12 +1,15 @@
 """The online loop's side of the games: what each step plays, what it is worth, and how the policy stands against others.
 
     online/  episodes/step-00001.jsonl  metrics.jsonl (a row a step)  evaluations.jsonl (a row a game and opponent)
-             evaluations/step-00010.jsonl (their games)  snapshots/  checkpoint/  state/
+             evaluations/step-00010.jsonl (their games)  warnings.jsonl (a row whenever the signs of a collapse change)
+             snapshots/  checkpoint/  state/
 
 ``spag.training.online`` trains on what ``OnlineSelfplay`` hands it. Credit, baselines and figures are computed by every process alike, from
 the same files; the first one writes.
 """
 
+import json
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +23,7 @@ from spag.core.episodes import Episode, TrainingSample, read_episodes
 from spag.core.seeds import derive_seed
 from spag.core.types import Split
 from spag.evaluation.arena.games import arena_report
+from spag.evaluation.collapse import signs
 from spag.evaluation.yardsticks import figures_of, probabilities_of
 from spag.games.base import Game, SolvedGame
 from spag.rollout.matchmaking import Pairing
@@ -59,6 +63,8 @@ class OnlineSelfplay:
         is_first = opening.rank == 0
         self.metrics = MetricsLog(folder / "metrics.jsonl", opening.step) if is_first else None
         self.evaluations = MetricsLog(folder / "evaluations.jsonl", opening.step) if is_first else None
+        self.watch = _CollapseWatch(folder, opening.step) if is_first else None
+        self.stopped = ""
 
     def update_weights(self, weights: "Mapping[str, Tensor]") -> None:
         self.weights = weights
@@ -83,22 +89,32 @@ class OnlineSelfplay:
 
     def finish_step(self, step: int, row: Row, policy: "PreTrainedModel | None") -> bool:
         row |= self.figures
-        if self.metrics is None or self.evaluations is None:
+        if self.metrics is None or self.watch is None:
             return True
-        self.metrics.append(row)
         if step % self.settings.snapshot_every == 0:
             self.player.save_snapshot(step, self.weights)
+        began = time.perf_counter()
         if self._evaluates(step):
             for part in self.player.mix:
                 self._evaluate(step, part.game, policy)
-        return True
+        row["evaluate_s"] = time.perf_counter() - began
+        self.metrics.append(row)
+        found = self.watch.look(row)
+        if found and self.settings.stop_on_collapse and step < self.settings.steps:
+            self.stopped = f"step {step}: {'; '.join(found.values())}"
+        return not self.stopped
 
     def state(self) -> dict[str, Any]:
         return {"baselines": self.baselines.values}
 
+    def results(self) -> dict[str, Any]:
+        return {"stopped": self.stopped} if self.stopped else {}
+
     def describe(self) -> str:
         rewards = {name.removesuffix("/reward"): value for name, value in self.figures.items() if name.endswith("/reward")}
-        return "  ".join(f"{name.rpartition('/')[2]} {value:+.2f}" for name, value in rewards.items())
+        told = "  ".join(f"{name.rpartition('/')[2]} {value:+.2f}" for name, value in rewards.items())
+        found = [name.partition("/")[2] or name for name in self.watch.found] if self.watch else []
+        return f"{told}  signs of collapse: {', '.join(found)}" if found else told
 
     def _evaluates(self, step: int) -> bool:
         every = self.settings.evaluate_every
@@ -139,6 +155,24 @@ class OnlineSelfplay:
         from spag.models.tokens import PromptStyle  # noqa: PLC0415
 
         return PromptStyle(self.config.model.prompt_style)
+
+
+class _CollapseWatch:
+    """The signs of a collapse after each step, and their record. Rows after the step that training resumes from are dropped."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()  # MetricsLog has dropped the later ones
+        self.rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
+        self.log = MetricsLog(folder / "warnings.jsonl", step)
+        self.found = signs(self.rows)
+
+    def look(self, row: Row) -> Mapping[str, str]:
+        """Take the row of a step and return the signs after it."""
+        before, self.rows = self.found.keys(), [*self.rows, row]
+        self.found = signs(self.rows)
+        if self.found.keys() != before:
+            self.log.append({"step": row["step"], "signs": self.found})  # type: ignore[dict-item]
+        return self.found
 
 
 def _figures(episodes: Sequence[Episode], game: Game, settings: CreditSettings, samples: Sequence[TrainingSample]) -> dict[str, float]:

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from spag.config.schema import FREE_TO_CHANGE, RunConfig, UpdateConfig
 from spag.games.registry import settings_of
-from spag.runs.folder import ONLINE, iteration_name, offline_iterations
+from spag.runs.folder import ONLINE, online_start
 from spag.runs.online import games_of, open_selfplay, roles_of
 from spag.runs.run import Results, Run
 from spag.training.callbacks import OnProgress
@@ -43,8 +43,7 @@ class OnlineJob(Job, frozen=True):
 
 def learn_online(run: Run) -> None:
     """The online stage: steps of play and training, from imitation or the last offline iteration."""
-    count = offline_iterations(run.config)
-    start, folder = iteration_name(count) if count else run.first, run.folder / ONLINE
+    start, folder = online_start(run.config), run.folder / ONLINE
 
     def train() -> Results:
         job = OnlineJob(model=run.config.model, start_from=run.checkpoint(start), output=folder, config=run.config)

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from spag.config.files import load_config
 from spag.config.schema import ModelConfig, RunConfig
@@ -20,10 +19,9 @@ from spag.core.manifest import Manifest
 from spag.evaluation.results import load_health, load_results
 from spag.games.base import Game
 from spag.games.registry import DEFAULT, get
-from spag.runs.folder import BASE, EPISODES, HEALTH, IMITATION, iterations, planned_stages, trained_models
+from spag.runs.folder import BASE, EPISODES, HEALTH, IMITATION, ONLINE, iterations, planned_stages, trained_models
+from spag.runs.records import CollapseSign, Json, checked, online_files, read_collapse, read_evaluations, read_rows
 from spag.runs.stages import TEACHER, resolve_dtype, teacher_path
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +88,16 @@ class RunFolder:
     def stages(self) -> Mapping[str, Json]:
         """What the manifest says of each stage that was begun."""
         stages = Manifest.open(self.folder).stages if self.folder.is_dir() else {}
-        return {name: _checked(self.folder / "manifest.json", name, entry, status=str, seconds=float) for name, entry in stages.items()}
+        return {name: checked(self.folder / "manifest.json", name, entry, status=str, seconds=float) for name, entry in stages.items()}
 
     @cached_property
     def trained_on_held_out(self) -> int | None:
-        """How many games on held-out tasks the run's models were trained on, by what the stages recorded; ``None`` where one did not."""
+        """How many games on held-out tasks the run's models were trained on, by what the stages recorded; ``None`` where one did not.
+
+        Online steps draw tasks of the training split alone.
+        """
         trained = [name.removesuffix("/train") for name in self.stages if name.endswith("/train")]
-        results = [self.stages.get(f"{name}/samples", {}).get("results") for name in trained]
+        results = [{"held_out": 0} if name == ONLINE else self.stages.get(f"{name}/samples", {}).get("results") for name in trained]
         counts = [one.get("held_out") if isinstance(one, dict) else None for one in results]
         known = [count for count in counts if type(count) is int]
         return sum(known) if known and len(known) == len(counts) else None
@@ -120,23 +121,28 @@ class RunFolder:
         ]
 
     def _idle(self, stage: str) -> float:
-        files = [self.folder / "manifest.json", *(self.folder / stage.partition("/")[0]).glob("*")]
+        folder = self.folder / stage.partition("/")[0]
+        files = [self.folder / "manifest.json", *folder.glob("*"), *folder.glob("episodes/*"), *folder.glob("evaluations/*")]
         return max(0.0, time.time() - max(file.stat().st_mtime for file in files if file.is_file()))
 
     @cached_property
     def finished(self) -> str:
         """When the last stage ended, as the run's log has it."""
-        log = _rows(self.folder / "log.jsonl")
+        log = read_rows(self.folder / "log.jsonl")
         return str(log[-1].get("finished", "")) if log else ""
 
     def sources(self) -> Iterator[Source]:
-        """Yield the files of games that exist by now: teacher play, iterations in order, the arena."""
+        """Yield the files of games that exist by now: teacher play, iterations in order, online steps and their evaluations, the arena."""
         if self.folder.is_file():
             yield Source(self.folder.stem, self.folder)
             return
         if self.config is not None and TEACHER in self.config.imitation.episodes:
             yield Source(TEACHER, teacher_path(self.config.game.build()))
-        for name in (IMITATION, *iterations(self.folder), "arena", ""):
+        for name in (IMITATION, *iterations(self.folder)):
+            if (path := self.folder / name / EPISODES).is_file():
+                yield Source(name, path)
+        yield from (Source(name, path) for name, path in online_files(self.folder / ONLINE))
+        for name in ("arena", ""):
             if (path := self.folder / name / EPISODES).is_file():
                 yield Source(name or "episodes", path)
 
@@ -146,7 +152,7 @@ class RunFolder:
         found, player = [], IMITATION
         for name in iterations(self.folder):
             if results := self.stages.get(f"{name}/play", {}).get("results"):
-                counts = _checked(self.folder / "manifest.json", f"{name}/play", results, games=int, outcomes=dict)["outcomes"]
+                counts = checked(self.folder / "manifest.json", f"{name}/play", results, games=int, outcomes=dict)["outcomes"]
                 shares = {outcome: counts.get(outcome, 0) / max(1, results["games"]) for outcome in self.game.outcomes}
                 health = self.folder / name / HEALTH
                 found.append(SelfPlay(name, player, results["games"], shares, load_health(health) if health.is_file() else None))
@@ -156,12 +162,27 @@ class RunFolder:
     def metrics(self, name: str, last_bytes: int | None = None) -> list[Json]:
         """Return the logged training steps, oldest first; of a long file those in its last bytes."""
         path = self.folder / name / "metrics.jsonl"
-        return [_checked(path, "a row", row, step=int) for row in _rows(path, last_bytes)]
+        return [checked(path, "a row", row, step=int) for row in read_rows(path, last_bytes)]
 
     @cached_property
     def training(self) -> Mapping[str, list[Json]]:
         """All logged steps, by training."""
         return {name: rows for name in (IMITATION, *iterations(self.folder)) if (rows := self.metrics(name))}
+
+    @cached_property
+    def online(self) -> list[Json]:
+        """The figures of every finished online step, oldest first."""
+        return self.metrics(ONLINE)
+
+    @cached_property
+    def evaluations(self) -> list[Json]:
+        """The evaluations between online steps, oldest first: how the policy did in each role against an opponent, and exact figures."""
+        return read_evaluations(self.folder / ONLINE / "evaluations.jsonl")
+
+    @cached_property
+    def collapse(self) -> list[CollapseSign]:
+        """The signs of a collapse that online training noticed, in the order in which they came."""
+        return read_collapse(self.folder / ONLINE / "warnings.jsonl")
 
     @cached_property
     def arena(self) -> Json | None:
@@ -175,8 +196,8 @@ class RunFolder:
             found = json.loads(path.read_bytes()) if path.is_file() else None
         except ValueError as error:
             raise DataError(f"{path}: not JSON: {error}; remove it, or redo what wrote it") from error
-        for name, model in _checked(path, "it", found, reference=str, tasks=dict, models=dict)["models"].items() if found else ():
-            _checked(path, name, model, tasks=dict, geometric_mean=dict)
+        for name, model in checked(path, "it", found, reference=str, tasks=dict, models=dict)["models"].items() if found else ():
+            checked(path, name, model, tasks=dict, geometric_mean=dict)
         return found
 
     def checkpoints(self) -> dict[str, str]:
@@ -191,27 +212,3 @@ class RunFolder:
         measured = Manifest.open(self.folder).measured.get("dtype")
         config = resolve_dtype(self.config, lambda measure: str(measured or measure()))
         return config.model.model_copy(update={"name": checkpoints[name]})
-
-
-def _checked(path: Path, place: str, value: Any, **kinds: type) -> Json:
-    """Return ``value`` as it is, once it has fields of these kinds."""
-    for field, kind in kinds.items():
-        if not isinstance(value, dict) or not isinstance(value.get(field), (kind, int) if kind is float else kind):
-            raise DataError(f"{path}: {place} has no {field} (a {kind.__name__}); remove the file, or redo what wrote it")
-    return dict(value)
-
-
-def _rows(path: Path, last_bytes: int | None = None) -> list[Json]:
-    """Return the rows of a JSON-lines file, or those in its last bytes; a last line without its end is being written."""
-    if not path.is_file():
-        return []
-    rows, start = [], max(0, path.stat().st_size - last_bytes) if last_bytes else 0
-    with path.open("rb") as stream:
-        stream.seek(start)
-        lines = stream.read().split(b"\n")[:-1]
-    for number, line in enumerate(lines[1:] if start else lines, start=1):
-        try:
-            rows.append(dict(json.loads(line)))  # of the standard library: a lost loss is NaN
-        except (ValueError, TypeError) as error:
-            raise DataError(f"{path}{'' if start else f':{number}'}: not JSON: {error}; remove the line") from error
-    return rows

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from accelerate.utils import gather_object
+from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -54,13 +54,16 @@ class Selfplay(Protocol):
         """Whether ``finish_step`` plays or saves with the weights that ``step`` leads to."""
 
     def finish_step(self, step: int, row: Row, policy: PreTrainedModel | None) -> bool:
-        """Take the figures of a finished step and add those of its games; return whether to go on.
+        """Take the figures of a finished step and add those of its games; return whether to go on, which the first process decides.
 
         ``policy``: the model, where this process has all of it.
         """
 
     def state(self) -> dict[str, Any]:
         """Return what resuming after the last step needs besides weights and optimiser: plain JSON."""
+
+    def results(self) -> dict[str, Any]:
+        """Return what the record of the training says besides steps and seconds."""
 
     def describe(self) -> str:
         """Return the figures that matter of the last step, for a line of progress."""
@@ -194,11 +197,19 @@ class OnlineTrainer(ShardedTrainer):
                 self._ahead[1].result()  # the engines are free then
             self._update_engines()
         whole = None if self.is_fsdp_enabled else self.accelerator.unwrap_model(self.model)
-        goes_on = self.selfplay.finish_step(step, row, whole)
+        goes_on = broadcast_object_list([self.selfplay.finish_step(step, row, whole)])[0]
         numbers = {name: value for name, value in row.items() if value is not None and name != "step"}
         self.row = row
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, numbers)
-        self.control.should_training_stop |= not goes_on
+        if not goes_on:
+            self.control.should_training_stop = True
+            self._stop_playing()
+
+    def _stop_playing(self) -> None:
+        """Let the games that are played ahead end: the engines close next."""
+        if self._ahead is not None:
+            self._ahead[1].result()
+            self._ahead = None
 
     def update_ended(self) -> None:
         """Add the last update's seconds."""

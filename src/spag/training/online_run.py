@@ -138,7 +138,7 @@ class _OnlineTraining:
                 trainer.add_callback(callback)
             trainer.train(resume_from_checkpoint=str(resume_from) if resume_from else None)
             steps = int(trainer.state.global_step) // self.updates
-            result = {"steps": steps, "seconds": round(time.perf_counter() - began, 1)}
+            result = {"steps": steps, "seconds": round(time.perf_counter() - began, 1), **selfplay.results()}
             self._finish(trainer, tokenizer, result)
         trainer.accelerator.wait_for_everyone()
         return result

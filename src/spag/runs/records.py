@@ -1,0 +1,82 @@
+"""Reading the JSON-lines files of a run folder, those of online steps above all: rows with the fields that they must have."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from spag.core.errors import DataError
+
+Json = dict[str, Any]
+STEP_SOURCE = "online-step-"
+"""How the names of the sources of online steps begin: ``online-step-00012``, for the second process ``online-step-00012.part1``."""
+_STEP_FILE = re.compile(r"step-([0-9]+)([^/]*)[.]jsonl")
+
+
+@dataclass(frozen=True, slots=True)
+class CollapseSign:
+    """A sign that an online run collapses, in words, and the steps that show it; ``last`` is ``None`` while the latest one does."""
+
+    says: str
+    first: int
+    last: int | None
+
+
+def online_files(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the source names and paths of the games in ``folder`` of online training: of each step, and of its evaluation."""
+    found = []
+    for kind, prefix in (("episodes", STEP_SOURCE), ("evaluations", "evaluation-step-")):
+        for path in (folder / kind).glob("step-*.jsonl"):
+            if parts := _STEP_FILE.fullmatch(path.name):
+                found.append((int(parts[1]), kind, f"{prefix}{parts[1]}{parts[2]}", path))
+    yield from ((name, path) for _, _, name, path in sorted(found))
+
+
+def read_evaluations(path: Path) -> list[Json]:
+    """Return the rows of ``evaluations.jsonl``. Raises ``DataError`` naming file and field."""
+    rows = [checked(path, "a row", row, step=int, game=str, opponent=str, roles=list, exact=dict) for row in read_rows(path)]
+    for row in rows:
+        place = f"step {row['step']}"
+        for role in row["roles"]:
+            rates = checked(path, place, role, role=str, games=int, win=dict, violation=dict)
+            for name in ("win", "violation"):
+                checked(path, f"{place}, {name}", rates[name], count=int, total=int, rate=float, low=float, high=float)
+    return rows
+
+
+def read_collapse(path: Path) -> list[CollapseSign]:
+    """Return the signs in ``warnings.jsonl``, in the order in which they came. Raises ``DataError`` naming file and field."""
+    ended: list[CollapseSign] = []
+    shown: dict[str, CollapseSign] = {}
+    for row in read_rows(path):
+        step, signs = checked(path, "a row", row, step=int, signs=dict)["step"], row["signs"]
+        ended += [replace(shown.pop(name), last=step - 1) for name in [name for name in shown if name not in signs]]
+        for name, says in signs.items():
+            shown.setdefault(name, CollapseSign(str(says), step, None))
+    return sorted([*ended, *shown.values()], key=lambda sign: sign.first)
+
+
+def checked(path: Path, place: str, value: Any, **kinds: type) -> Json:
+    """Return ``value`` as it is, once it has fields of these kinds."""
+    for field, kind in kinds.items():
+        if not isinstance(value, dict) or not isinstance(value.get(field), (kind, int) if kind is float else kind):
+            raise DataError(f"{path}: {place} has no {field} (a {kind.__name__}); remove the file, or redo what wrote it")
+    return dict(value)
+
+
+def read_rows(path: Path, last_bytes: int | None = None) -> list[Json]:
+    """Return the rows of a JSON-lines file, or those in its last bytes; a last line without its end is being written."""
+    if not path.is_file():
+        return []
+    rows, start = [], max(0, path.stat().st_size - last_bytes) if last_bytes else 0
+    with path.open("rb") as stream:
+        stream.seek(start)
+        lines = stream.read().split(b"\n")[:-1]
+    for number, line in enumerate(lines[1:] if start else lines, start=1):
+        try:
+            rows.append(dict(json.loads(line)))  # of the standard library: a lost loss is NaN
+        except (ValueError, TypeError) as error:
+            raise DataError(f"{path}{'' if start else f':{number}'}: not JSON: {error}; remove the line") from error
+    return rows
