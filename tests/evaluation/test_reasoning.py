@@ -157,6 +157,20 @@ def test_answers_within_a_task_are_kept(tiny: ModelConfig, tmp_path: Path, monke
     )
 
 
+def test_texts_are_kept_after_each_batch(tiny: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[int] = []
+    compute = CachedLM._compute
+
+    def count(lm: CachedLM, function: Any, requests: list[Any]) -> list[Any]:
+        kept.append(len(rows(lm._cache)) if lm._cache.exists() else 0)
+        return compute(lm, function, requests)
+
+    monkeypatch.setattr(CachedLM, "_compute", count)
+    settings = ReasoningSettings(("spag_counting",), task_path=TASKS, limit=8, batch_size=3)
+    evaluate_reasoning({"tiny": tiny}, settings, tmp_path, SilentReporter())
+    assert kept == [0, 3, 6]
+
+
 def test_a_changed_model_neither_passes_nor_reuses_answers(model_folder: Path, tmp_path: Path) -> None:
     place = Path(shutil.copytree(model_folder, tmp_path / "checkpoint"))
     model = ModelConfig(name=str(place), dtype="float32")

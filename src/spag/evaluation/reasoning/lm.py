@@ -20,7 +20,7 @@ from spag.core.progress import Reporter
 from spag.core.store import JsonlStore, cut_torn_line
 from spag.models.loading import load_model, load_tokenizer
 
-CHUNK_BATCHES = 16
+CHUNK_BATCHES = 16  # scored between writes of the cache; texts take hundreds of times longer, and are written after each batch
 
 
 class CachedLM(HFLM):  # type: ignore[misc]
@@ -34,7 +34,7 @@ class CachedLM(HFLM):  # type: ignore[misc]
         loaded = load_model(model.name, dtype=model.dtype, device=model.device, trust_remote_code=trust)
         super().__init__(pretrained=loaded, tokenizer=load_tokenizer(model.name, trust_remote_code=trust), batch_size=batch_size)
         self.title = model.name
-        self._cache, self._reporter, self._chunk = cache, reporter, batch_size * CHUNK_BATCHES
+        self._cache, self._reporter, self._batch = cache, reporter, batch_size
         self._answers = _read_answers(cache)
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
@@ -51,13 +51,14 @@ class CachedLM(HFLM):  # type: ignore[misc]
 
     def _cached(self, kind: str, requests: Sequence[Any], compute: Callable[..., list[Any]]) -> list[Any]:
         """Compute the missing answers in chunks, longest requests first."""
+        chunk_size = self._batch * (1 if kind == "generate_until" else CHUNK_BATCHES)
         keys = [_key(kind, request.args) for request in requests]
         missing = {key: request for key, request in zip(keys, requests, strict=True) if key not in self._answers}
         todo = sorted(missing.items(), key=lambda item: (-len(item[1].args[0]), item[1].args[0]))
         total = len(set(keys))
         with JsonlStore(self._cache) as store, self._reporter.track(self.title, total, total - len(todo)) as tracker:
-            for start in range(0, len(todo), self._chunk):
-                chunk = todo[start : start + self._chunk]
+            for start in range(0, len(todo), chunk_size):
+                chunk = todo[start : start + chunk_size]
                 answers = self._compute(compute, [request for _, request in chunk])
                 known = dict(zip((key for key, _ in chunk), answers, strict=True))
                 store.append(*({"key": key, "answer": answer} for key, answer in known.items() if _is_storable(answer)))
