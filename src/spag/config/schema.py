@@ -263,6 +263,9 @@ class OnlineConfig(UpdateConfig):
     lr_scheduler: Literal["cosine", "linear", "constant_with_warmup"] = Field("constant_with_warmup", description="shape after the warm-up")
     kl_coef: NonNegativeFloat = Field(0.0, description="weight of the KL term towards the reference policy; 0 loads no reference")
     gradient_checkpointing: bool = Field(False, description="recompute activations to save memory")
+    parallel: Literal["replicas", "fsdp"] = Field(
+        "replicas", description="how processes share the model: replicas, each holds all of it; or fsdp (FSDP2)"
+    )
     save_steps: PositiveInt = Field(10, description="steps between checkpoints to resume from")
     steps: PositiveInt = Field(100, description="steps of play and training")
     games: PositiveInt = Field(64, description="games a step")

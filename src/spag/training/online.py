@@ -33,6 +33,8 @@ from spag.training.policy import to_device, token_scores
 from spag.training.sharding import full_weights, load_tensors, save_tensors
 
 _AVERAGE = "average"
+REMEMBERED = 4096
+"""Samples whose reference log-probabilities are kept: in a small game the same ones come in every step."""
 PASS_FACTOR = 4
 """Factor by which batches without gradients are larger."""
 _FEATURES = ("tokens", "entropy", "kl", "ratio", "clipped", "mismatch", "mismatch_kl")
@@ -99,6 +101,7 @@ class OnlineTrainer(ShardedTrainer):
         self.seconds: dict[str, float] = {}
         self.step_began, self.update_began, self.samples = 0.0, 0.0, 0.0
         self.average = _Average(settings.average_decay)
+        self._reference_logprobs: dict[tuple[int, bytes], list[float]] = {}
         self._thread = ThreadPoolExecutor(1, "spag-play")
         self._ahead: tuple[int, Future[None]] | None = None
 
@@ -143,7 +146,7 @@ class OnlineTrainer(ShardedTrainer):
             logprob=logprob,
             old_logprob=inputs.get("old_logprob", logprob.detach()),
             sampling_logprob=inputs["sampling_logprob"],
-            ref_logprob=inputs.get("token_ref_logprob", logprob.detach()),
+            ref_logprob=inputs.get("ref_logprob_token", logprob.detach()),
             entropy=entropy,
             advantage=inputs["reward"][inputs["sample"]],
             share=inputs["share"],
@@ -277,11 +280,13 @@ class OnlineTrainer(ShardedTrainer):
             share = token_share(sample.weight, count, total / self.settings.minibatches, divisor)
             columns.append({"sampling_logprob": list(_logprobs_of(sample, count)), "share": [share] * count})
         filler = min(range(len(encoded)), key=lambda index: len(encoded[index].input_ids))
-        columns.append({name: [0.0] * len(values) for name, values in columns[filler].items()})  # FILLER's, at the end
         if self.updates > 1:
-            self._add_column(columns, "old_logprob", encoded, self.accelerator.unwrap_model(self.model))
+            old = self._logprobs(encoded, range(len(encoded)), self.accelerator.unwrap_model(self.model))
+            for index, values in old.items():
+                columns[index]["old_logprob"] = values
         if self.reference is not None:
-            self._add_column(columns, "token_ref_logprob", encoded, self.reference)
+            self._add_reference(columns, encoded, self.reference)
+        columns.append({name: [0.0] * len(values) for name, values in columns[filler].items()})  # FILLER's, at the end
         packed = self.capabilities.packed
         self.parts = [[_batch(part, encoded, columns, filler, packed) for part in update] for update in self._order(encoded, step)]
 
@@ -306,10 +311,21 @@ class OnlineTrainer(ShardedTrainer):
                 dealt = (found[start : start + world][self.args.process_index :] for start in range(0, max(len(found), 1), world))
                 yield [mine[0] if mine else [FILLER] for mine in dealt]
 
-    def _add_column(self, columns: list[dict[str, list[float]]], name: str, encoded: Sequence[EncodedSample], model: nn.Module) -> None:
-        """Add the log-probabilities of ``model`` to every sample's columns; each process computes a share."""
+    def _add_reference(self, columns: list[dict[str, list[float]]], encoded: Sequence[EncodedSample], reference: nn.Module) -> None:
+        """Add the reference's log-probabilities, those of samples seen lately from memory: the reference never changes."""
+        keys = [(row.completion_start, row.input_ids.tobytes()) for row in encoded]
+        new = [index for index, key in enumerate(keys) if key not in self._reference_logprobs]
+        found = self._logprobs(encoded, new, reference)
+        self._reference_logprobs |= {keys[index]: values for index, values in found.items()}
+        for column, key in zip(columns, keys, strict=False):
+            column["ref_logprob_token"] = self._reference_logprobs[key]
+        while len(self._reference_logprobs) > REMEMBERED:
+            del self._reference_logprobs[next(iter(self._reference_logprobs))]
+
+    def _logprobs(self, encoded: Sequence[EncodedSample], indices: Sequence[int], model: nn.Module) -> dict[int, list[float]]:
+        """Return the log-probabilities of the trained tokens of the samples at ``indices``; each process computes a share."""
         size, world = self.settings.micro_batch_size * PASS_FACTOR, self.args.world_size
-        found = micro_batches(range(len(encoded)), [row.input_ids for row in encoded], size, packed=self.capabilities.packed)
+        found = micro_batches(indices, [row.input_ids for row in encoded], size, packed=self.capabilities.packed)
         model.eval()
         mine: list[tuple[int, list[float]]] = []
         with torch.no_grad(), self.accelerator.autocast():
@@ -321,9 +337,7 @@ class OnlineTrainer(ShardedTrainer):
                     count = len(encoded[index].completion)
                     mine.append((index, flat[:count]))
                     flat = flat[count:]
-        for index, values in gather_object(mine):
-            columns[index][name] = values
-        columns[-1][name] = [0.0] * len(columns[-1]["share"])
+        return dict(gather_object(mine))
 
     def _add_up(self, loss: Tensor, batch: TokenBatch, inputs: Batch) -> None:
         weight, group = inputs["weight"][inputs["sample"]], inputs["group"][inputs["sample"]]

@@ -19,7 +19,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallba
 from transformers import TrainingArguments as Arguments
 
 from spag.config.schema import FREE_TO_CHANGE, ModelConfig, OnlineConfig
-from spag.core.errors import ConfigError
 from spag.core.store import write_atomically, write_json
 from spag.models.loading import load_model, load_tokenizer, no_progress_bars, save_model
 from spag.models.tokens import PromptStyle
@@ -71,8 +70,6 @@ def train_online(
     ``belongs_to``: what the games depend on besides (their settings); a state of something else is not resumed. Raises ``ConfigError`` for
     settings that do not fit, ``ModelError``, ``RunError`` when the loss is not finite or memory runs out, ``StorageError``.
     """
-    if settings.parallel == "deepspeed":
-        raise ConfigError("online.parallel=deepspeed: engines cannot read its weights while it trains; set online.parallel=fsdp")
     with clear_failures(output):
         output.mkdir(parents=True, exist_ok=True)
         origin = str(Path(start_from).resolve()) if Path(start_from).is_dir() else start_from

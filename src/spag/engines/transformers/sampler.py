@@ -44,9 +44,11 @@ def sample_tokens(logits: torch.Tensor, sampling: Sequence[Sampling], noise: tor
     chosen = allowed.argmax(-1) if bool(greedy.any()) else torch.zeros_like(raw_total, dtype=torch.long)
     sampling_logprobs = torch.zeros_like(raw_total)
     if not bool(greedy.all()):
-        drawn_from = _filtered(allowed / temperature.where(~greedy, 1.0)[:, None], sampling)
+        scaled = allowed if bool((temperature == 1).all()) else allowed / temperature.where(~greedy, 1.0)[:, None]
+        drawn_from = _filtered(scaled, sampling)
+        total = raw_total if drawn_from is logits else drawn_from.logsumexp(-1)
         chosen = torch.where(greedy, chosen, _gumbel_max(drawn_from, noise))
-        sampling_logprobs = torch.where(greedy, sampling_logprobs, _at(drawn_from, chosen) - drawn_from.logsumexp(-1))
+        sampling_logprobs = torch.where(greedy, sampling_logprobs, _at(drawn_from, chosen) - total)
     return Draw(chosen, _at(logits, chosen) - raw_total, sampling_logprobs)
 
 

@@ -1,0 +1,200 @@
+"""Online runs from end to end with a tiny model: files, figures, exact updates, resuming, several processes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_run import MOMENTS, assert_same_weights, config_for, run_here, weights_of
+
+import forked
+from scripted_run import reached
+from spag.algorithms.reinforce import Baselines, CreditSettings, credit
+from spag.core.episodes import Episode, read_episodes
+from spag.core.errors import ConfigError
+from spag.games.kuhn_poker.rules import KuhnPoker
+from spag.games.tic_tac_toe.rules import TicTacToe
+from spag.models.loading import load_model, load_tokenizer
+from spag.models.tokens import PromptStyle, encode_prompt
+from spag.rollout.steps import MixedGame, step_specs
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def model(model_folder: Path) -> Path:
+    return model_folder
+
+
+@pytest.fixture(scope="module")
+def finished(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("online") / "run"
+    run_here(config_for(model), folder)
+    return folder
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_run_leaves_games_figures_and_a_model(finished: Path) -> None:
+    metrics = rows(finished / "online" / "metrics.jsonl")
+    assert [row["step"] for row in metrics] == [1, 2, 3, 4]
+    for row in metrics:
+        games = list(read_episodes(finished / "online" / "episodes" / f"step-{row['step']:05d}.jsonl"))
+        assert len(games) == 12
+        assert row["samples"] == sum(len(game.history) for game in games)
+        for role in ("player_0", "player_1"):
+            pay = sum(game.rewards[role] for game in games) / 12
+            assert row[f"kuhn_poker/{role}/reward"] == pytest.approx(pay)
+        assert row["mismatch_max"] < 1e-3  # both compute in float32
+    assert [(row["step"], row["opponent"]) for row in rows(finished / "online" / "evaluations.jsonl")] == [(2, "start"), (4, "start")]
+    evaluation = rows(finished / "online" / "evaluations.jsonl")[-1]
+    assert {row["role"]: row["games"] for row in evaluation["roles"]} == {"player_0": 3, "player_1": 3}
+    assert evaluation["exact"]["exploitability"] > 0
+    assert not (finished / "online" / "state").exists()
+    players = {name for game in read_episodes(finished / "arena" / "episodes.jsonl") for name in (i.model for i in game.players.values())}
+    assert players == {"base", "online"}
+    assert load_model(str(finished / "online" / "checkpoint"), dtype="float32").num_parameters() > 0
+
+
+def test_a_second_call_does_nothing(finished: Path, model: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in (finished / "online").rglob("*") if path.is_file()}
+    run_here(config_for(model), finished)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_an_update_is_adamw_on_the_sum_over_tokens(model: Path, tmp_path: Path) -> None:
+    """One step, without micro-batches, packing, merging or the chunked head: the same weights."""
+    run_here(config_for(model, "online.steps=1", "online.snapshot_every=5", "online.warmup_ratio=0"), tmp_path / "run")
+    policy, tokenizer = load_model(str(model), dtype="float32", device="cpu"), load_tokenizer(str(model))
+    games = {game.id: game for game in read_episodes(tmp_path / "run" / "online" / "episodes" / "step-00001.jsonl")}
+    specs = step_specs([MixedGame(KuhnPoker())], 12, 1, 0)
+    samples = credit([games[spec.id] for _, spec in specs], KuhnPoker(), CreditSettings(), Baselines())
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-3, weight_decay=0.0)
+    loss = torch.zeros(())
+    for sample in samples:
+        prompt = encode_prompt(tokenizer, sample.prompt, PromptStyle.PLAIN)
+        ids = torch.tensor([[*prompt, *(sample.completion_ids or ())]])
+        logprobs = policy(ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+        spoken = logprobs.gather(-1, ids[0, len(prompt) :, None]).sum()
+        loss = loss - sample.reward * spoken / (len(samples) * 6)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
+    optimizer.step()
+    start = load_model(str(model), dtype="float32", device="cpu").state_dict()
+    moved, expected = (
+        torch.cat([(after[name] - start[name]).flatten() for name in weights_of(tmp_path / "run")])
+        for after in (weights_of(tmp_path / "run"), policy.state_dict())
+    )
+    # AdamW's first step is the learning rate along the gradient's sign; rounding decides the sign of gradients that are next to nothing
+    assert float(((moved - expected).abs() > 1e-5).float().mean()) < 0.005
+    assert float(moved.abs().median()) == pytest.approx(1e-3, rel=0.01)
+    # the loss that is logged is the surrogate's: at ratio 1, minus the advantage of every token
+    surrogate = -sum(sample.reward * len(sample.completion_ids or ()) for sample in samples) / (len(samples) * 6)
+    assert rows(tmp_path / "run" / "online" / "metrics.jsonl")[0]["loss"] == pytest.approx(surrogate, rel=1e-4)
+
+
+def test_a_run_survives_being_killed_anywhere(model: Path, finished: Path, tmp_path: Path) -> None:
+    """kill -9 in play, between play and training, in training and in saving: games, weights and baselines are those of no kill."""
+    config, killed = config_for(model), tmp_path / "killed"
+    kills = 0
+    for path, lines, _ in MOMENTS:
+        process = forked.start(run_here, config, killed)
+        while process.is_alive():
+            if reached(killed / path, lines):
+                process.kill()
+                kills += 1
+                break
+        assert forked.end(process) in (0, -9)
+    run_here(config, killed)
+    assert kills >= len(MOMENTS) - 2  # a busy machine may look too late
+    assert_same_weights(killed, finished)
+    for step in range(1, 5):
+        name = f"online/episodes/step-{step:05d}.jsonl"
+        assert by_id(killed / name) == by_id(finished / name)
+    numbers = ("step", "samples", "kuhn_poker/player_0/reward", "kuhn_poker/player_0/baseline", "kuhn_poker/player_1/baseline")
+    assert [[row[name] for name in numbers] for row in rows(killed / "online" / "metrics.jsonl")] == [
+        [row[name] for name in numbers] for row in rows(finished / "online" / "metrics.jsonl")
+    ]
+    assert [row["step"] for row in rows(killed / "online" / "evaluations.jsonl")] == [2, 4]
+
+
+def by_id(path: Path) -> dict[str, tuple[tuple[int, ...] | None, ...]]:
+    found: dict[str, tuple[tuple[int, ...] | None, ...]] = {}
+    for game in read_episodes(path):
+        assert game.id not in found
+        found[game.id] = tuple(said.token_ids for said in game.history)
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # torch's launcher leaves its log files open
+@pytest.mark.parametrize("options", [("online.parallel=fsdp",), ('online.lora={"rank": 4}',)], ids=["fsdp", "lora"])
+def test_two_processes_do_what_one_does(model: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
+    """Each plays and trains its share; the model is that of one process."""
+    some = [*options, "online.steps=2", "online.epochs=2", "online.kl_coef=0.1", "online.average_decay=0.5", "online.evaluate_every=null"]
+    run_here(config_for(model, *some, "online.processes=2"), tmp_path / "two")
+    single = [option for option in some if "fsdp" not in option]
+    run_here(config_for(model, *single), tmp_path / "one")
+    assert_same_weights(tmp_path / "two", tmp_path / "one")
+    parts = [len(list(read_episodes(path))) for path in sorted((tmp_path / "two" / "online" / "episodes").glob("step-00001*"))]
+    assert parts == [6, 6]
+
+
+def test_playing_ahead_lags_one_update_behind(model: Path, finished: Path, tmp_path: Path) -> None:
+    run_here(config_for(model, "online.overlap=true", "online.warmup_ratio=0"), tmp_path / "ahead")
+    played = [by(tmp_path / "ahead", step) for step in range(1, 5)]
+    assert played == ["step 0", "step 0", "step 1", "step 2"]
+    assert [by(finished, step) for step in range(1, 5)] == ["step 0", "step 1", "step 2", "step 3"]
+    mismatch = [row["mismatch_max"] for row in rows(tmp_path / "ahead" / "online" / "metrics.jsonl")]
+    assert mismatch[0] < 1e-4 < mismatch[1]  # the importance weights see the update between
+
+
+def by(folder: Path, step: int) -> str:
+    [told] = {
+        info.identity["weights"]
+        for game in read_episodes(folder / "online" / "episodes" / f"step-{step:05d}.jsonl")
+        for info in game.players.values()
+        if info.identity
+    }
+    return told
+
+
+def test_frozen_opponents_are_not_trained(model: Path, tmp_path: Path) -> None:
+    opponents = 'online.opponents={"snapshot": 1, "bot:equilibrium": 1}'
+    run_here(config_for(model, opponents, "online.steps=3", 'online.evaluation_opponents=["bot:random"]'), tmp_path / "run")
+    games = list(read_episodes(tmp_path / "run" / "online" / "episodes" / "step-00003.jsonl"))
+    met = {info.model for game in games for info in game.players.values()}
+    assert met == {"policy", "snapshot", "bot:equilibrium"}
+    weights = {info.identity["weights"] for game in games for info in game.players.values() if info.model == "snapshot" and info.identity}
+    assert weights <= {"step-00001", "step-00002"}
+    own = sum(said.role in roles_of(game, "policy") for game in games for said in game.history)
+    assert rows(tmp_path / "run" / "online" / "metrics.jsonl")[-1]["samples"] == own
+
+
+def roles_of(game: Episode, name: str) -> set[str]:
+    return {role for role, info in game.players.items() if info.model == name}
+
+
+def test_games_are_mixed_by_weight_with_baselines_of_their_own(model: Path, tmp_path: Path) -> None:
+    mix = "online.mix=[{name: kuhn_poker, weight: 2}, {name: tic_tac_toe}]"
+    run_here(config_for(model, mix, "online.steps=2", "online.evaluate_every=null"), tmp_path / "run")
+    row = rows(tmp_path / "run" / "online" / "metrics.jsonl")[-1]
+    assert (row["kuhn_poker/games"], row["tic_tac_toe/games"]) == (8, 4)
+    baselines = {name for name in row if name.endswith("/baseline")}
+    roles = [f"{game.name}/{role}" for game in (KuhnPoker, TicTacToe) for role in game.roles]
+    assert baselines == {f"{name}/baseline" for name in roles}
+
+
+def test_every_task_is_played_before_any_is_played_again() -> None:
+    specs = step_specs([MixedGame(KuhnPoker(hands=6))], 15, 3, 7)
+    tasks = [spec.task.id for _, spec in specs]
+    assert len(set(tasks[:6])) == 6 and set(tasks[6:12]) == set(tasks[:6])
+    assert len({spec.id for _, spec in specs}) == len({spec.seed for _, spec in specs}) == 15
+    assert specs == step_specs([MixedGame(KuhnPoker(hands=6))], 15, 3, 7) != step_specs([MixedGame(KuhnPoker(hands=6))], 15, 4, 7)
+
+
+def test_what_cannot_be_trained_online_is_refused(model: Path) -> None:
+    with pytest.raises(ConfigError, match=r"online\.parallel"):
+        config_for(model, "online.parallel=deepspeed")

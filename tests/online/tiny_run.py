@@ -1,0 +1,60 @@
+"""Tiny online runs: Kuhn poker by a random model, whose every hand is illegal at first, on the CPU in float32."""
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from spag.config.files import parse_config
+from spag.config.schema import RunConfig
+from spag.core.progress import SilentReporter
+from spag.runs.loop import run
+
+CONFIG = """
+algorithm: reinforce
+game: {name: kuhn_poker}
+engine: {concurrency: 8}
+imitation: {episodes: []}
+online:
+  steps: 4
+  games: 12
+  learning_rate: 1.0e-3
+  micro_batch_size: 4
+  sampling: {max_new_tokens: 6, min_new_tokens: 0}
+  evaluate_every: 2
+  evaluation_tasks: 3
+  snapshot_every: 1
+  save_steps: 1
+arena: {tasks: 2, sampling: {max_new_tokens: 6}}
+"""
+
+MOMENTS = (
+    ("online/episodes/step-00001.jsonl", 3, 0.0),  # in play
+    ("online/metrics.jsonl", 1, 0.0),  # trained, not saved
+    ("online/episodes/step-00002.jsonl", 12, 0.0),  # all played, not trained
+    ("online/state/checkpoint-2/shares/.metadata", 0, 0.0),  # in saving
+    ("online/episodes/step-00003.jsonl", 5, 0.0),
+    ("online/evaluations.jsonl", 2, 0.0),
+    ("online/checkpoint/model.safetensors", 0, 0.0),
+)
+"""When a run is killed: the file of its folder, how many lines it then has, and how many seconds later."""
+
+
+def config_for(model: Path, *overrides: str) -> RunConfig:
+    return parse_config(CONFIG, "test", [f"model.name={model}", "model.dtype=float32", "model.device=cpu", *overrides])
+
+
+def run_here(config: RunConfig, folder: Path) -> None:
+    run(config, folder, SilentReporter())
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    [file] = (folder / "online" / "checkpoint").glob("*.safetensors")
+    return dict(load_file(file))
+
+
+def assert_same_weights(one: Path, other: Path) -> None:
+    first, second = weights_of(one), weights_of(other)
+    assert first.keys() == second.keys()
+    for name, weight in first.items():
+        torch.testing.assert_close(weight, second[name], atol=1e-5, rtol=0, msg=name)
