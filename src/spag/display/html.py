@@ -94,10 +94,13 @@ def shares(counts: Mapping[str, int], game: Game) -> Iterator[tuple[Outcome, int
         before += share
 
 
-def curve(values: Sequence[float], width: float = 240, height: float = 48) -> str:
-    """Return the points of an SVG polyline through ``values``, thinned to at most 120 points."""
+def curve(values: Sequence[float], width: float = 240, height: float = 48, bounds: tuple[float, float] | None = None) -> str:
+    """Return the points of an SVG polyline through ``values``, thinned to at most 120 points.
+
+    ``bounds``: the values at bottom and top, for several curves of one scale; by default the least and the greatest.
+    """
     kept = [*values[:: max(1, -(-len(values) // POINTS))]]
-    low, high = min(kept), max(kept)
+    low, high = bounds or (min(kept), max(kept))
     across, up = width / max(1, len(kept) - 1), (height - 4) / ((high - low) or 1)
     return " ".join(f"{index * across:.1f},{2 + (high - value) * up:.1f}" for index, value in enumerate(kept))
 

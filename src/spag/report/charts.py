@@ -37,11 +37,11 @@ def outcome_shares(plays: Sequence[SelfPlay], game: Game) -> Figure:
         left = 0.0
         for outcome in shown:
             share = 100 * play.outcomes[outcome.name]
-            axes.barh(row, share, left=left, color=outcome.color, height=0.72, label=_plain(outcome.label, 40) if row == 0 else None)
+            axes.barh(row, share, left=left, color=outcome.color, height=0.72, label=plain(outcome.label, 40) if row == 0 else None)
             if share >= 6:
                 axes.text(left + share / 2, row, f"{share:.0f}", ha="center", va="center", color=_on(outcome.color))
             left += share
-    axes.set(xlim=(0, 100), ylim=(len(plays) - 0.5, -0.5), yticks=range(len(plays)), yticklabels=[_plain(play.name) for play in plays])
+    axes.set(xlim=(0, 100), ylim=(len(plays) - 0.5, -0.5), yticks=range(len(plays)), yticklabels=[plain(play.name) for play in plays])
     axes.set_xlabel("% of self-play games")
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
@@ -61,11 +61,11 @@ def ratings(rows: Sequence[Mapping[str, Any]]) -> Figure:
     axes = figure.add_subplot()
     axes.axvline(0, color=GRID, linewidth=1.2)
     for place, row in enumerate(rows):
-        color, marker = _look(place)
+        color, marker = look(place)
         axes.plot([row["low"], row["high"]], [place, place], color=color, linewidth=2.4, solid_capstyle="round")
         axes.plot(row["points"], place, marker, color=color, markersize=8)
-    axes.set(ylim=(len(rows) - 0.5, -0.5), yticks=range(len(rows)), yticklabels=[_plain(row["name"]) for row in rows])
-    axes.set_xlabel(f"Elo points over {_plain(rows[0]['name'])}, 95 % interval")
+    axes.set(ylim=(len(rows) - 0.5, -0.5), yticks=range(len(rows)), yticklabels=[plain(row["name"]) for row in rows])
+    axes.set_xlabel(f"Elo points over {plain(rows[0]['name'])}, 95 % interval")
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     return figure
@@ -89,7 +89,7 @@ def win_matrix(cells: Sequence[Mapping[str, Any]], game: Game) -> Figure:
         axes.text(column, row + 0.24, small, ha="center", va="center", color=color, fontsize=8.5)
     edges = np.arange(size + 1) - 0.5
     axes.pcolormesh(edges, edges, shares, cmap="cividis", vmin=0, vmax=100)
-    labels = [_plain(name) for name in names]
+    labels = [plain(name) for name in names]
     axes.set(xticks=range(size), yticks=range(size), xticklabels=labels, yticklabels=labels, ylabel=first)
     axes.set_xlabel(second, labelpad=8)
     axes.invert_yaxis()
@@ -101,15 +101,15 @@ def win_matrix(cells: Sequence[Mapping[str, Any]], game: Game) -> Figure:
 
 def training_curves(title: str, rows: Sequence[Mapping[str, Any]], game: Game) -> Figure:
     """Small multiples over the steps of one training: loss (with each role's), KL, clipped share, gradient norm, learning rate."""
-    shown = [key for key in _CURVES if any(_is_number(row.get(key)) for row in rows)]
+    shown = [key for key in _CURVES if any(is_number(row.get(key)) for row in rows)]
     lines = max(1, -(-len(shown) // 2))
     figure = Figure(figsize=(WIDTH, 0.5 + 1.55 * lines))
-    figure.suptitle(_plain(title), x=0.01, ha="left", fontsize=12, fontweight="bold")
+    figure.suptitle(plain(title), x=0.01, ha="left", fontsize=12, fontweight="bold")
     for place, key in enumerate(shown):
         axes = figure.add_subplot(lines, 2, place + 1)
         if key == "loss":
             _role_losses(figure, axes, rows, game)
-        _curve(axes, rows, key, INK, scale=100 if key == "clip_fraction" else 1)
+        draw_curve(axes, rows, key, INK, scale=100 if key == "clip_fraction" else 1)
         axes.set_title(_CURVES[key], fontsize=10, fontweight="normal")
         axes.grid(axis="y")
         axes.tick_params(labelsize=9)
@@ -123,14 +123,14 @@ def training_curves(title: str, rows: Sequence[Mapping[str, Any]], game: Game) -
 
 def _role_losses(figure: Figure, axes: Axes, rows: Sequence[Mapping[str, Any]], game: Game) -> None:
     """Add the losses of both roles where there are two; the total of one is its own."""
-    if all(any(_is_number(row.get(f"loss_{role}")) for row in rows) for role in game.roles):
+    if all(any(is_number(row.get(f"loss_{role}")) for row in rows) for role in game.roles):
         for role in game.roles:
-            _curve(axes, rows, f"loss_{role}", role_color(role, game), label=spaced(role), linewidth=1.1)
+            draw_curve(axes, rows, f"loss_{role}", role_color(role, game), label=spaced(role), linewidth=1.1)
         figure.legend(loc="upper right", ncols=2, fontsize=9, handlelength=1.2, columnspacing=1)
 
 
-def _curve(axes: Axes, rows: Sequence[Mapping[str, Any]], key: str, color: str, scale: float = 1, **options: Any) -> None:
-    points = [(row["step"], scale * row[key]) for row in rows if _is_number(row.get(key))]
+def draw_curve(axes: Axes, rows: Sequence[Mapping[str, Any]], key: str, color: str, scale: float = 1, **options: Any) -> None:
+    points = [(row["step"], scale * row[key]) for row in rows if is_number(row.get(key))]
     if not points:
         return
     step = -(-len(points) // _POINTS)
@@ -138,7 +138,7 @@ def _curve(axes: Axes, rows: Sequence[Mapping[str, Any]], key: str, color: str, 
     axes.plot(*np.transpose(means), color=color, marker="o" if len(means) == 1 else "", **{"linewidth": 1.6, **options})
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
@@ -158,13 +158,13 @@ def reasoning_radar(tasks: Mapping[str, str], scores: Mapping[str, Mapping[str, 
     axes.set_theta_direction(-1)  # type: ignore[attr-defined]
     axes.set_rlabel_position(180 / len(tasks))  # type: ignore[attr-defined]
     for place, (name, values) in enumerate(shares.items()):
-        color, marker = _look(place)
-        axes.plot([*angles, angles[0]], [*values, values[0]], color=color, marker=marker, markersize=4.5, clip_on=False, label=_plain(name))
+        color, marker = look(place)
+        axes.plot([*angles, angles[0]], [*values, values[0]], color=color, marker=marker, markersize=4.5, clip_on=False, label=plain(name))
         axes.fill(angles, values, color=color, alpha=0.06)
     axes.set_ylim(centre, 1.0)
     rings = np.arange(1, centre, -0.05 if centre >= 0.7 else -0.1 if centre >= 0.5 else -0.2)
     axes.set_yticks(rings, [f"{100 * ring:.0f} %" for ring in rings], fontsize=8)
-    axes.set_xticks(angles, [f"{_plain(label)}\n{100 * best[task]:.1f}" for task, label in tasks.items()], fontsize=9.5)
+    axes.set_xticks(angles, [f"{plain(label)}\n{100 * best[task]:.1f}" for task, label in tasks.items()], fontsize=9.5)
     axes.tick_params(axis="x", pad=8)
     axes.spines["polar"].set_color(GRID)
     figure.legend(loc="outside lower center", ncols=min(3, len(scores)), columnspacing=1.2, handlelength=1.6)
@@ -186,13 +186,13 @@ def reasoning_bars(tasks: Mapping[str, str], figures: Mapping[str, Mapping[str, 
             values,
             height * 0.9,
             xerr=errors,
-            color=_look(place)[0],
+            color=look(place)[0],
             ecolor=INK,
             capsize=2,
             error_kw={"linewidth": 1},
-            label=_plain(name),
+            label=plain(name),
         )
-    axes.set(ylim=(len(tasks) - 0.5, -0.5), yticks=range(len(tasks)), yticklabels=[_plain(label) for label in tasks.values()])
+    axes.set(ylim=(len(tasks) - 0.5, -0.5), yticks=range(len(tasks)), yticklabels=[plain(label) for label in tasks.values()])
     axes.set_xlim(left=0)
     axes.grid(axis="x")
     axes.tick_params(axis="y", length=0)
@@ -201,11 +201,11 @@ def reasoning_bars(tasks: Mapping[str, str], figures: Mapping[str, Mapping[str, 
     return figure
 
 
-def _look(place: int) -> tuple[str, str]:
+def look(place: int) -> tuple[str, str]:
     return MODELS[place % len(MODELS)], MARKERS[place % len(MARKERS)]
 
 
-def _plain(name: str, longest: int = 24) -> str:
+def plain(name: str, longest: int = 24) -> str:
     """Return a name as a label: no line breaks, not too long."""
     name = " ".join("".join(char if char.isprintable() else " " for char in name).split())
     return name if len(name) <= longest else f"{name[: longest - 1]}…"

@@ -12,12 +12,15 @@ from spag.core.store import write_atomically
 from spag.display.figures import is_contest
 from spag.display.html import environment, game_style, theme
 from spag.games.base import Game
-from spag.report import charts
+from spag.report import charts, online_charts
 from spag.report.findings import FEW_TASKS, arena_findings, reasoning_finding, sentence
+from spag.report.online_rows import evaluation_table, exact_table, score_table, time_table
 from spag.report.plots import Plot, plot_style, save_plot
 from spag.report.rows import change_table, cost_table, health_table, pair_table, reasoning_table, role_table, versions
 from spag.report.showcase import pick_games
+from spag.runs.folder import ONLINE, online_start
 from spag.runs.reading import RunFolder
+from spag.runs.records import STEP_SOURCE
 
 _LONGEST = 1500  # characters of an utterance that the page shows
 
@@ -49,6 +52,7 @@ def write_report(run_folder: Path) -> Path:
             longest=_LONGEST,
             **_arena(run),
             **_reasoning(run),
+            **_online(run),
             **_games(run),
         )
     )
@@ -75,8 +79,55 @@ def _plots(run: RunFolder, folder: Path) -> Iterator[Plot]:
         yield save_plot(bars, "reasoning-bars", "Reasoning scores by task and model with 95 % intervals", folder)
     if run.plays:
         yield save_plot(charts.outcome_shares(run.plays, run.game), "outcomes", "How self-play games ended, by iteration", folder)
+    yield from _online_plots(run, folder)
     for name, rows in run.training.items():
         yield save_plot(charts.training_curves(name, rows, run.game), f"training-{name}", f"Training curves of {name}", folder)
+
+
+def _online_plots(run: RunFolder, folder: Path) -> Iterator[Plot]:
+    if not run.online:
+        return
+    known = run.arena["yardsticks"] if run.arena else {}
+    start = online_start(run.config) if run.config else ""
+    for game in run.online_games:
+        name, evaluations = _file_name(game.name), [row for row in run.evaluations if row["game"] == game.name]
+        curves = online_charts.role_curves(run.online, game)
+        yield save_plot(curves, f"online-{name}", f"Figures of the games of each online step by role, {game.title}", folder)
+        if evaluations:
+            curves = online_charts.evaluation_curves(evaluations, game)
+            yield save_plot(curves, f"online-{name}-evaluations", f"Evaluations between online steps by role, {game.title}", folder)
+        if any(row["exact"] for row in evaluations):
+            curves = online_charts.exact_curves(evaluations, game, start, known, ONLINE)
+            yield save_plot(curves, f"online-{name}-exact", f"Exact figures of the policy by online step, {game.title}", folder)
+    yield save_plot(online_charts.distances(run.online), "online-training", "Training figures by online step", folder)
+
+
+def _file_name(name: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "_-" else "-" for letter in name)
+
+
+def _online(run: RunFolder) -> dict[str, Any]:
+    """Return the tables of online training by game, and its warnings."""
+    if not run.online:
+        return {"online": None}
+    known = run.arena["yardsticks"] if run.arena else {}
+    stopped = (run.stages.get(f"{ONLINE}/train", {}).get("results") or {}).get("stopped")
+    tables = {
+        game: {
+            "evaluations": evaluation_table(run.evaluations, game),
+            "scores": score_table(run.evaluations, game),
+            "exact": exact_table(run.evaluations, game, known),
+        }
+        for game in run.online_games
+    }
+    return {
+        "online": run.online,
+        "online_plots": {game: [f"online-{_file_name(game.name)}{kind}" for kind in ("", "-evaluations", "-exact")] for game in tables},
+        "online_tables": tables,
+        "online_time": time_table(run.online),
+        "evaluating_s": sum(row.get("evaluate_s") or 0.0 for row in run.online),
+        "stopped": stopped,
+    }
 
 
 def _arena(run: RunFolder) -> dict[str, Any]:
@@ -111,10 +162,12 @@ def _reasoning(run: RunFolder) -> dict[str, Any]:
 
 
 def _games(run: RunFolder) -> dict[str, Any]:
-    """Return games of the last iteration, or of the arena."""
-    found = [source for source in run.sources() if source.name.startswith(("iteration-", "arena")) and source.path.stat().st_size]
+    """Return games of the last online step or iteration, or of the arena."""
+    kinds = ("iteration-", STEP_SOURCE, "arena")
+    found = [source for source in run.sources() if source.name.startswith(kinds) and source.path.stat().st_size]
     if not found:
         return {"games_from": None}
     source = next((one for one in reversed(found) if one.name != "arena"), found[-1])
-    best, strangest = pick_games(read_episodes(source.path), run.game)
+    episodes = (episode for episode in read_episodes(source.path) if episode.game == run.game.name)  # online steps may mix games
+    best, strangest = pick_games(episodes, run.game)
     return {"games_from": source.name, "shown_games": {"Best games": best, "Strangest games": strangest}}

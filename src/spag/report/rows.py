@@ -8,7 +8,8 @@ from spag.display.figures import health_rows, p_text, p_value, paired_labels, ro
 from spag.display.html import duration
 from spag.evaluation.stats import Rate
 from spag.games.base import Game
-from spag.runs.reading import Json, RunFolder
+from spag.runs.reading import RunFolder
+from spag.runs.records import Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def pair_table(arena: Mapping[str, Any]) -> Table:
     for pair in arena["pairs"]:
         (one, other), (won, lost) = pair["players"], pair["wins"]
         score = turned(pair["score"], as_is=False) if pair["score"] else None
-        points, p = (_interval(score, 100), p_value(score["p_value"])) if score else ("–", "–")
+        points, p = (interval(score, 100), p_value(score["p_value"])) if score else ("–", "–")
         rows.append((f"{other} – {one}", f"{pair['games']:,}", f"{lost} – {won}", str(pair["undecided"]), points, p))
     return Table(("players", "games", "wins", "undecided", "points in 100 games", "p"), tuple(rows))
 
@@ -68,11 +69,11 @@ def change_table(arena: Mapping[str, Any], game: Game) -> Table:
             difference = turned(row["difference"], is_one)
             change = f"{100 * theirs['rate']:.0f} → {100 * ours['rate']:.0f}"
             label = labels.get((row["role"], row["outcome"]), row["outcome"])
-            rows.append((label, row["players"][is_one], change, _interval(difference, 100), p_value(difference["p_value"])))
+            rows.append((label, row["players"][is_one], change, interval(difference, 100), p_value(difference["p_value"])))
     return Table(("", "against", "% then → now", "difference", "p"), tuple(rows))
 
 
-def _interval(difference: Mapping[str, float], scale: float = 1, value: str = "mean", digits: int = 0) -> str:
+def interval(difference: Mapping[str, float], scale: float = 1, value: str = "mean", digits: int = 0) -> str:
     mean, low, high = (signed(scale * difference[key], digits) for key in (value, "low", "high"))
     return f"{mean} [{low}, {high}]"
 
@@ -103,7 +104,7 @@ def _score(figure: Mapping[str, Any], *, is_reference: bool) -> Cell:
     if is_reference:
         return text
     p = (p_text(difference["p"]),) if "p" in difference else ()
-    return Noted(text, (_interval(difference, 100, "value", 1), *p))
+    return Noted(text, (interval(difference, 100, "value", 1), *p))
 
 
 def cost_table(run: RunFolder) -> Table:
@@ -129,7 +130,8 @@ def _work(stage: Json, results: Json) -> tuple[str, str, str]:
         return "not finished", "", ""
     work = ""
     if "steps" in results:
-        work = f"{results['steps']:,} steps on {results['samples']:,} samples"
+        work = f"{results['steps']:,} steps"
+        work += f" on {results['samples']:,} samples" if "samples" in results else ""
     elif "games" in results:
         work = f"{results['games']:,} games"
     elif "samples" in results:

@@ -19,7 +19,18 @@ from spag.core.manifest import Manifest
 from spag.evaluation.results import load_health, load_results
 from spag.games.base import Game
 from spag.games.registry import DEFAULT, get
-from spag.runs.folder import BASE, EPISODES, HEALTH, IMITATION, ONLINE, iterations, planned_stages, trained_models
+from spag.runs.folder import (
+    BASE,
+    EPISODES,
+    HEALTH,
+    IMITATION,
+    ONLINE,
+    iterations,
+    learns_online,
+    offline_iterations,
+    planned_stages,
+    trained_models,
+)
 from spag.runs.records import CollapseSign, Json, checked, online_files, read_collapse, read_evaluations, read_rows
 from spag.runs.stages import TEACHER, resolve_dtype, teacher_path
 
@@ -83,6 +94,15 @@ class RunFolder:
             return self.config.game.build()
         episodes = (episode.game for source in self.sources() for episode in read_episodes(source.path))
         return get(next(episodes, DEFAULT))
+
+    @property
+    def plan(self) -> str:
+        """How the policy learns after imitation, in words; empty without settings."""
+        if self.config is None:
+            return ""
+        count = offline_iterations(self.config)
+        parts = [f"{count} iteration{'' if count == 1 else 's'} of self-play"] if count else []
+        return " · ".join([*parts, f"{self.config.online.steps} online steps"] if learns_online(self.config) else parts)
 
     @cached_property
     def stages(self) -> Mapping[str, Json]:
@@ -173,6 +193,12 @@ class RunFolder:
     def online(self) -> list[Json]:
         """The figures of every finished online step, oldest first."""
         return self.metrics(ONLINE)
+
+    @cached_property
+    def online_games(self) -> list[Game]:
+        """The games that online steps play."""
+        mix = self.config.online.mix if self.config else []
+        return [part.build() for part in mix] or [self.game]
 
     @cached_property
     def evaluations(self) -> list[Json]:

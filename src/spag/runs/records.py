@@ -12,6 +12,7 @@ from spag.core.errors import DataError
 Json = dict[str, Any]
 STEP_SOURCE = "online-step-"
 """How the names of the sources of online steps begin: ``online-step-00012``, for the second process ``online-step-00012.part1``."""
+EVALUATION_SOURCE = "evaluation-step-"
 _STEP_FILE = re.compile(r"step-([0-9]+)([^/]*)[.]jsonl")
 
 
@@ -24,10 +25,26 @@ class CollapseSign:
     last: int | None
 
 
+def is_online(source: str) -> bool:
+    """Tell whether a source is one of online training."""
+    return source.startswith((STEP_SOURCE, EVALUATION_SOURCE))
+
+
+def step_source(step: int) -> str:
+    """Return the name of the source of an online step."""
+    return f"{STEP_SOURCE}{step:05d}"
+
+
+def step_of(source: str) -> int | None:
+    """Return the online step of a source; ``None`` for one that is of none."""
+    found = re.fullmatch(rf"{STEP_SOURCE}([0-9]+)([.]part[0-9]+)?", source)
+    return int(found[1]) if found else None
+
+
 def online_files(folder: Path) -> Iterator[tuple[str, Path]]:
     """Yield the source names and paths of the games in ``folder`` of online training: of each step, and of its evaluation."""
     found = []
-    for kind, prefix in (("episodes", STEP_SOURCE), ("evaluations", "evaluation-step-")):
+    for kind, prefix in (("episodes", STEP_SOURCE), ("evaluations", EVALUATION_SOURCE)):
         for path in (folder / kind).glob("step-*.jsonl"):
             if parts := _STEP_FILE.fullmatch(path.name):
                 found.append((int(parts[1]), kind, f"{prefix}{parts[1]}{parts[2]}", path))

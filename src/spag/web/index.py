@@ -23,6 +23,7 @@ from spag.core.errors import DataError
 from spag.core.types import Task
 from spag.games.base import Game
 from spag.runs.reading import Source
+from spag.runs.records import is_online
 
 BATCH = 400  # games taken in between two chances for a page to be answered
 PREVIEW = 160  # characters of the last utterance that the list of games shows
@@ -66,6 +67,12 @@ class _Row(msgspec.Struct):
 
 
 _ROWS = msgspec.json.Decoder(_Row)
+
+
+class _OtherGameError(DataError):
+    def __init__(self, game: str, wanted: str) -> None:
+        super().__init__(f"a game of {game}, not {wanted}; open it on its own")
+        self.game = game
 
 
 @dataclass(slots=True)
@@ -159,6 +166,9 @@ class GameIndex:
             if line.strip():
                 try:
                     games.append(((name, follower.lines, follower.offset, len(line)), *_read(line, place, game)))
+                except _OtherGameError as error:  # online steps may mix games
+                    note = f"games of {error.game} are not shown; open a file of them on its own: spag web FILE"
+                    self._note(note if is_online(name) else f"{place}: not an episode: {error}")
                 except (msgspec.MsgspecError, UnicodeDecodeError, DataError) as error:
                     self._note(f"{place}: not an episode: {str(error).removeprefix(f'{place}: ')}")
             follower.offset += len(line)
@@ -183,7 +193,7 @@ def _read(line: bytes, place: str, game: Game) -> tuple[tuple[Any, ...], str]:
     """Return the columns of a game from ``task`` on, and its text for searches."""
     row = _ROWS.decode(line)
     if row.game != game.name:
-        raise DataError(f"a game of {row.game}, not {game.name}; open it on its own")
+        raise _OtherGameError(row.game, game.name)
     task, outcome = row.task, row.outcome
     if task is None or outcome is None:
         whole = episode_of(msgspec.json.decode(line), place)

@@ -21,11 +21,14 @@ from spag.core.types import State
 from spag.display.html import environment, game_style
 from spag.engines.bot import BOT_PREFIX
 from spag.games.base import Game, explain
+from spag.runs.folder import ONLINE
 from spag.runs.reading import RunFolder
+from spag.runs.records import EVALUATION_SOURCE
 from spag.web import queries
 from spag.web.index import GameIndex
 from spag.web.matches import Sessions
 from spag.web.models import ModelPool
+from spag.web.online import online_overview, step_columns, step_rows
 from spag.web.queries import NOBODY, GameFilter
 from spag.web.security import LOGIN, TOKEN_COOKIE, Access
 
@@ -63,6 +66,7 @@ class Site:
         """Render ``template``; it also sees the run's name and game, and the address asked for."""
         run = self.run()
         shared = {"run": run.name, "game": run.game, "path": request.url.path, "locked": self.access.token is not None}
+        shared["has_steps"] = (self.path / ONLINE / "episodes").is_dir()
         return Markup(environment("spag.web").get_template(template).render({**shared, **context}))  # escaped by the template
 
     def page(self, request: Request, template: str, status_code: int = 200, **context: Any) -> HTMLResponse:
@@ -113,13 +117,16 @@ def overview(request: Request, site: TheSite, seen: str = "") -> Response:
 
     stages = part(run.progress) or []
     trained = [stage.name.removesuffix("/train") for stage in stages if stage.name.endswith("/train")]
+    trained = [name for name in trained if name != ONLINE]  # which has curves of its own
     steps = {name: part(partial(run.metrics, name, _TAIL_BYTES)) for name in trained}
     body = site.render(
         request,
         "_overview.html",
         config=run.config,
         stages=stages,
-        counts=queries.outcome_counts(site.index),
+        plan=part(lambda: run.plan),
+        counts=queries.shown_counts(queries.outcome_counts(site.index)),
+        online=part(lambda: online_overview(run, part(lambda: run.evaluations) or [], part(lambda: run.collapse) or [])),
         curves={name: {"losses": _losses(rows), "last": rows[-1]} for name, rows in steps.items() if rows},
         arena=part(lambda: run.arena),
         held_out_doubt=part(lambda: run.held_out_doubt),
@@ -157,6 +164,24 @@ def games(request: Request, site: TheSite, asked: Annotated[GameFilter, Query()]
         answer.headers["HX-Replace-Url"] = f"/games?{urlencode(asked.address(page=found.page))}".rstrip("?")
         return answer
     return site.page(request, "games.html", choices=queries.choices(site.index), winners=winners, **context)
+
+
+@router.get("/steps")
+def steps(request: Request, site: TheSite, page: Annotated[int, Query(ge=1, le=10**6)] = 1) -> HTMLResponse:
+    """The list of online steps, the latest first, each with its games."""
+    run, counts = site.run(), queries.outcome_counts(site.index)
+    rows = step_rows(run, queries.counts_by_step(counts))
+    pages = max(1, -(-len(rows) // queries.STEPS_A_PAGE))
+    first = (min(page, pages) - 1) * queries.STEPS_A_PAGE
+    return site.page(
+        request,
+        "steps.html",
+        rows=rows[first : first + queries.STEPS_A_PAGE],
+        columns=[title for title, *_ in step_columns(run.online_games)],
+        evaluations=[source for source in counts if source.startswith(EVALUATION_SOURCE)],
+        page=min(page, pages),
+        pages=pages,
+    )
 
 
 @router.get("/games/{source}/{number}")

@@ -5,17 +5,25 @@ matches as a beginning, for search while typing.
 """
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from sqlite3 import Row
 from typing import Annotated, Any
+from urllib.parse import urlencode
 
 from pydantic import BaseModel, BeforeValidator, Field
 
 from spag.games.base import Game
+from spag.runs.records import EVALUATION_SOURCE, STEP_SOURCE, is_online, step_of, step_source
 from spag.web.index import GameIndex
 
 PAGE_SIZE = 30
+STEPS_A_PAGE = 50
+MOST_BARS = 8
+"""Bars that all online steps together have in the overview."""
+MOST_COLUMNS = 12
 NOBODY = "nobody"
 """The winner of games that no role wins."""
 _MOST = 10**9
@@ -32,6 +40,7 @@ class GameFilter(BaseModel):
     """What a visitor asks for; fields are named as in the address. An empty field filters nothing."""
 
     source: Text = None
+    step: Count = None
     outcome: Text = None
     winner: Text = None
     first: Text = None
@@ -78,6 +87,7 @@ def _where(asked: GameFilter, game: Game) -> tuple[str, list[Any]]:
     """Return the WHERE clause of a filter and its arguments."""
     terms: list[tuple[str, Any]] = [
         *((f"{name} = ?", getattr(asked, name)) for name in _EQUAL),
+        ("(source = ? OR source GLOB ?)", None if asked.step is None else [step_source(asked.step), f"{step_source(asked.step)}.part*"]),
         ("length >= ?", asked.shortest),
         ("length <= ?", asked.longest),
         ("id IN (SELECT rowid FROM texts WHERE texts MATCH ?)", match_expression(asked.text) if asked.text else None),
@@ -108,9 +118,42 @@ def outcome_counts(index: GameIndex) -> dict[str, dict[str, int]]:
     return counts
 
 
+def counts_by_step(counts: Mapping[str, Mapping[str, int]]) -> dict[int, dict[str, int]]:
+    """Return those of the ``outcome_counts`` that are of online steps, by step."""
+    found: dict[int, dict[str, int]] = {}
+    for source, ended in counts.items():
+        if (step := step_of(source)) is not None:
+            found[step] = _sum(found.get(step, {}), ended)
+    return dict(sorted(found.items()))
+
+
+def shown_counts(counts: Mapping[str, Mapping[str, int]]) -> list[tuple[str, str, Mapping[str, int]]]:
+    """Return ``outcome_counts`` as bars: name, address and counts; online steps several together, their evaluations all together."""
+    bars: list[tuple[str, str, Mapping[str, int]]] = []
+    bars += [(source, f"/games?{urlencode({'source': source})}", ended) for source, ended in counts.items() if not is_online(source)]
+    by_step = counts_by_step(counts)
+    steps, size = list(by_step), max(1, -(-len(by_step) // MOST_BARS))
+    for start in range(0, len(steps), size):
+        part = steps[start : start + size]
+        name = f"online step{'' if len(part) == 1 else 's'} {part[0]}{'' if len(part) == 1 else f'–{part[-1]}'}"
+        bars.append((name, f"/steps?page={_page_of(part[-1], steps[-1])}", reduce(_sum, (by_step[step] for step in part))))
+    evaluations = [ended for source, ended in counts.items() if source.startswith(EVALUATION_SOURCE)]
+    if evaluations:
+        bars.append(("evaluations", "/steps", reduce(_sum, evaluations)))
+    return bars
+
+
+def _page_of(step: int, last: int) -> int:
+    return (last - step) // STEPS_A_PAGE + 1
+
+
+def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return dict(Counter(one) + Counter(other))
+
+
 def choices(index: GameIndex) -> dict[str, list[str]]:
-    """Return the values that the filters ``source``, ``first`` and ``second`` can take."""
-    sql = "SELECT {0} FROM games WHERE {0} != '' GROUP BY {0} ORDER BY min(id) LIMIT 100"
+    """Return the values that the filters ``source``, ``first`` and ``second`` can take; online steps have a filter of their own."""
+    sql = f"SELECT {{0}} FROM games WHERE {{0}} != '' AND {{0}} NOT GLOB '{STEP_SOURCE}*' GROUP BY {{0}} ORDER BY min(id) LIMIT 100"
     return {column: [name for (name,) in index.query(sql.format(column))] for column in ("source", "first", "second")}
 
 
@@ -120,11 +163,15 @@ def latest_games(index: GameIndex, count: int) -> list[Row]:
 
 
 def games_of_task(index: GameIndex, task: str, per_source: int) -> dict[str, tuple[int, list[Row]]]:
-    """Return for each source with games of ``task`` how many there are, and the first ``per_source`` of them."""
+    """Return for each source with games of ``task`` how many there are, and the first ``per_source`` of them.
+
+    Of more than ``MOST_COLUMNS`` sources every second, third and so on is left.
+    """
     grouped: dict[str, list[Row]] = {}
     for row in _rows(index, "WHERE task = ? ORDER BY id", (task,)):
         grouped.setdefault(row["source"], []).append(row)
-    return {source: (len(rows), rows[:per_source]) for source, rows in grouped.items()}
+    every = -(-len(grouped) // MOST_COLUMNS)  # of online steps there are hundreds
+    return {source: (len(rows), rows[:per_source]) for source, rows in [*grouped.items()][:: max(1, every)]}
 
 
 def shared_tasks(index: GameIndex, count: int) -> list[tuple[str, int]]:
