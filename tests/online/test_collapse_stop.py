@@ -7,6 +7,7 @@ import pytest
 from tiny_run import config_for, run_here
 
 from spag.core.manifest import Manifest
+from spag.runs.online import CollapseWatch
 
 pytestmark = pytest.mark.slow
 STEPS = "online.steps=10", "online.games=4", "online.evaluate_every=null", "arena.tasks=1"
@@ -29,7 +30,25 @@ def test_a_collapse_ends_the_run_where_that_is_wanted(model_folder: Path, tmp_pa
 
 
 def test_else_it_only_warns(model_folder: Path, tmp_path: Path) -> None:
-    run_here(config_for(model_folder, *STEPS), tmp_path)
-    assert steps_of(tmp_path) == [*range(1, 11)]
+    run_here(config_for(model_folder, *STEPS, "online.steps=9", "online.games=2"), tmp_path)
+    assert steps_of(tmp_path) == [*range(1, 10)]
     assert "stopped" not in Manifest.open(tmp_path).stages["online/train"]["results"]
     assert len((tmp_path / "online" / "warnings.jsonl").read_text().splitlines()) == 1  # the sign stays, the row is written once
+
+
+def test_a_resumed_run_watches_on_from_its_step(tmp_path: Path) -> None:
+    rows = [{"step": step, "kl": 0.9 if step > 8 else 0.0} for step in range(1, 15)]
+
+    def watch(last: int, *more: int) -> list[int]:
+        """Resume after step ``last``, take further steps, and return the steps at which signs have changed by now."""
+        kept = [json.dumps(row) + "\n" for row in rows[:last]]
+        (tmp_path / "metrics.jsonl").write_text("".join(kept))  # as MetricsLog leaves it
+        watched = CollapseWatch(tmp_path, last)
+        for step in more:
+            watched.look(rows[step - 1])
+        return [json.loads(line)["step"] for line in (tmp_path / "warnings.jsonl").read_text().splitlines()]
+
+    assert watch(0, *range(1, 13)) == [11]  # the mean of 8 to 11 is 0.675, of 7 to 10 it is 0.45
+    assert watch(9) == []  # its row is dropped with the steps after 9
+    assert watch(9, 10, 11) == [11]
+    assert watch(11, 12, 13) == [11]  # the sign was there before, and still is

@@ -19,8 +19,10 @@ from spag.evaluation.results import load_results
 from spag.evaluation.stats import Rate
 from spag.games.base import Game
 from spag.games.registry import get, setting_hints
+from spag.report.online_rows import evaluation_table, exact_table, score_table
 from spag.report.rows import Cell, Noted, Table, change_table, cost_table, pair_table, reasoning_table, role_table
 from spag.rollout.writer import PlaySummary
+from spag.runs.folder import IMITATION, ONLINE, iterations, online_start
 from spag.runs.reading import RunFolder
 
 
@@ -34,15 +36,35 @@ def print_run(folder: Path) -> None:
     _print_table("Stages", cost_table(run))
     if health := {play.name: play.health for play in run.plays if play.health}:
         print_health(health)
+    if run.online:
+        print_online(run)
     print_arena(folder / "arena" / "results.json")
     total = sum(stage["seconds"] for stage in run.stages.values()) / 60
+    models = [f"{folder}/imitation/checkpoint"] if IMITATION in run.checkpoints() else []
+    models += [f"{folder}/iteration-*/checkpoint"] if iterations(folder) else []
+    models += [f"{folder}/{ONLINE}/checkpoint"] if run.online else []
     for line in (
         f"This run is complete: {total:.1f} minutes of work in {folder}/",
         f"  the games    spag judge {folder}/arena/episodes.jsonl --show 5",
-        f"  the models   {folder}/imitation/checkpoint, {folder}/iteration-*/checkpoint (plain transformers folders)",
+        f"  the models   {', '.join(models)} (plain transformers folders)",
         f"  the figures  {folder}/arena/results.json, {folder}/*/metrics.jsonl",
     ):
         _console().print(line, soft_wrap=True, markup=False)
+
+
+def print_online(run: RunFolder) -> None:
+    """Show how the policy of the last online steps did against its opponents, its exact figures first and last, and signs of collapse."""
+    start = online_start(run.config) if run.config else ""
+    for game in run.online_games:
+        known = {name: figures for name, figures in run.exact_figures(game).items() if name in (start, ONLINE)}
+        named = f"{game.title}: " if len(run.online_games) > 1 else ""
+        _print_table(f"{named}Online policy on held-out tasks (% with 95 % interval)", evaluation_table(run.evaluations, game))
+        _print_table(f"{named}Online policy in both roles", score_table(run.evaluations, game))
+        _print_table(f"{named}Exact figures of the policy", exact_table(run.evaluations, game, known))
+    if stopped := run.stopped:
+        _console().print(Text(f"warning: online training stopped at {stopped}", style="yellow"), soft_wrap=True)
+    for sign in run.collapse if not stopped else ():
+        _console().print(Text(f"warning: online, {sign.when}: {sign.says}", style="yellow"), soft_wrap=True)
 
 
 def print_arena(path: Path) -> None:

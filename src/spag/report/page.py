@@ -87,7 +87,6 @@ def _plots(run: RunFolder, folder: Path) -> Iterator[Plot]:
 def _online_plots(run: RunFolder, folder: Path) -> Iterator[Plot]:
     if not run.online:
         return
-    known = run.arena["yardsticks"] if run.arena else {}
     start = online_start(run.config) if run.config else ""
     for game in run.online_games:
         name, evaluations = _file_name(game.name), [row for row in run.evaluations if row["game"] == game.name]
@@ -97,7 +96,7 @@ def _online_plots(run: RunFolder, folder: Path) -> Iterator[Plot]:
             curves = online_charts.evaluation_curves(evaluations, game)
             yield save_plot(curves, f"online-{name}-evaluations", f"Evaluations between online steps by role, {game.title}", folder)
         if any(row["exact"] for row in evaluations):
-            curves = online_charts.exact_curves(evaluations, game, start, known, ONLINE)
+            curves = online_charts.exact_curves(evaluations, game, start, run.exact_figures(game), ONLINE)
             yield save_plot(curves, f"online-{name}-exact", f"Exact figures of the policy by online step, {game.title}", folder)
     yield save_plot(online_charts.distances(run.online), "online-training", "Training figures by online step", folder)
 
@@ -107,16 +106,14 @@ def _file_name(name: str) -> str:
 
 
 def _online(run: RunFolder) -> dict[str, Any]:
-    """Return the tables of online training by game, and its warnings."""
+    """Return the tables of online training by game, and where its time went."""
     if not run.online:
         return {"online": None}
-    known = run.arena["yardsticks"] if run.arena else {}
-    stopped = (run.stages.get(f"{ONLINE}/train", {}).get("results") or {}).get("stopped")
     tables = {
         game: {
             "evaluations": evaluation_table(run.evaluations, game),
             "scores": score_table(run.evaluations, game),
-            "exact": exact_table(run.evaluations, game, known),
+            "exact": exact_table(run.evaluations, game, run.exact_figures(game)),
         }
         for game in run.online_games
     }
@@ -126,7 +123,6 @@ def _online(run: RunFolder) -> dict[str, Any]:
         "online_tables": tables,
         "online_time": time_table(run.online),
         "evaluating_s": sum(row.get("evaluate_s") or 0.0 for row in run.online),
-        "stopped": stopped,
     }
 
 

@@ -63,7 +63,7 @@ class OnlineSelfplay:
         is_first = opening.rank == 0
         self.metrics = MetricsLog(folder / "metrics.jsonl", opening.step) if is_first else None
         self.evaluations = MetricsLog(folder / "evaluations.jsonl", opening.step) if is_first else None
-        self.watch = _CollapseWatch(folder, opening.step) if is_first else None
+        self.watch = CollapseWatch(folder, opening.step) if is_first else None
         self.stopped = ""
 
     def update_weights(self, weights: "Mapping[str, Tensor]") -> None:
@@ -157,7 +157,7 @@ class OnlineSelfplay:
         return PromptStyle(self.config.model.prompt_style)
 
 
-class _CollapseWatch:
+class CollapseWatch:
     """The signs of a collapse after each step, and their record. Rows after the step that training resumes from are dropped."""
 
     def __init__(self, folder: Path, step: int) -> None:

@@ -210,6 +210,15 @@ class RunFolder:
         """The signs of a collapse that online training noticed, in the order in which they came."""
         return read_collapse(self.folder / ONLINE / "warnings.jsonl")
 
+    def exact_figures(self, game: Game) -> Json:
+        """Return the arena's exact figures of a solved game, by model; empty before the arena, and for another game than the arena's."""
+        return dict(self.arena["yardsticks"]) if self.arena and self.arena["game"] == game.name else {}
+
+    @property
+    def stopped(self) -> str:
+        """Why online training ended before its last step; empty where it did not."""
+        return str((self.stages.get(f"{ONLINE}/train", {}).get("results") or {}).get("stopped", ""))
+
     @cached_property
     def arena(self) -> Json | None:
         path = self.folder / "arena" / "results.json"

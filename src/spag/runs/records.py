@@ -24,6 +24,13 @@ class CollapseSign:
     first: int
     last: int | None
 
+    @property
+    def when(self) -> str:
+        """The steps in words."""
+        if self.last is None:
+            return f"from step {self.first} on"
+        return f"step {self.first}" if self.first == self.last else f"steps {self.first} to {self.last}"
+
 
 def is_online(source: str) -> bool:
     """Tell whether a source is one of online training."""
