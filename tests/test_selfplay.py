@@ -97,6 +97,16 @@ def test_empty_utterances_are_drawn_again_then_stand_and_are_counted() -> None:
     assert len(set(asked)) == 12  # each attempt has a seed of its own
 
 
+@pytest.mark.parametrize(("text", "empty_retries", "expected"), [("", 0, (4, 4, 0)), (" ", 1, (4, 4, 4)), (" a", 1, (4, 0, 0))])
+def test_empty_utterances_are_drawn_as_often_as_asked(text: str, empty_retries: int, expected: tuple[int, int, int]) -> None:
+    """Blank ones are empty, too, where white space stays."""
+    player = Player(ScriptedEngine(lambda request: text), "m", Sampling(strip=False, empty_retries=empty_retries))
+    stats = PlayStats()
+    (episode,) = play([GameSpec("g", task_of("river", 2), 0)], dict.fromkeys(ROLES, player), stats=stats)
+    assert [said.content for said in episode.history] == [text] * 4
+    assert (stats.utterances, stats.empty, stats.retries) == expected
+
+
 def test_a_game_in_flight_twice_is_refused() -> None:
     with pytest.raises(ValueError, match="two games with the id 'g'"):
         list(play([GameSpec("g", task_of("river"), 0), GameSpec("g", task_of("bread"), 1)], players()))

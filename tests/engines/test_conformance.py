@@ -104,6 +104,18 @@ def collect(engine: Engine, count: int) -> dict[str, Completion]:
     return {completion.id: completion for completion in done}
 
 
+def test_white_space_around_a_text_stays_where_it_is_wanted(engine: Engine) -> None:
+    def texts(**sampling: float) -> list[str]:
+        for number in range(48):
+            engine.submit(ask(number, max_new_tokens=3, temperature=3.0, **sampling))
+        done = collect(engine, 48)
+        return [done[f"r{number}"].text for number in range(48)]
+
+    plain, stripped = texts(strip=False), texts()
+    assert stripped == [text.strip() for text in plain]
+    assert stripped != plain
+
+
 def test_every_request_is_answered_once(engine: Engine) -> None:
     assert engine.concurrency == 4
     requests = [ask(number) for number in range(11)]  # more than its concurrency

@@ -98,22 +98,25 @@ def test_draws_are_those_that_upstream_makes(role: str) -> None:
     assert not any(one.system_prefix_shown or one.instruction_is_cue for one in drawn if one.prompt_type is not PromptType.ALPACA)
 
 
-def test_games_are_played_with_upstreams_prompts(imported: str) -> None:
+@pytest.mark.parametrize("strip", [True, False])
+def test_games_are_played_with_upstreams_prompts(imported: str, strip: bool) -> None:
     asked: list[Request] = []
-    lines = ["First line.\n  - defender: A lamp, perhaps.", "No idea.", "  Go on. ", "What next?"]
+    lines = [" First line.\n  - defender: A lamp, perhaps.", "No idea.\n", "  Go on. ", "What next?"]
 
     def reply(request: Request) -> str:
         asked.append(request)
         return lines[len(asked) - 1]
 
-    player = Player(ScriptedEngine(reply), "scripted", Sampling())
+    player = Player(ScriptedEngine(reply), "scripted", Sampling(strip=strip))
     game = get("adversarial_taboo", prompts=imported, max_turns=2)
     (episode,) = spag.play([GameSpec("g", task_of("river", 2), 0)], dict.fromkeys(ROLES, player), game=game)
-    assert [said.content for said in episode.history] == [line.strip() for line in lines]  # nothing cuts an utterance of several lines
+    assert [said.content for said in episode.history] == [line.strip() if strip else line for line in lines]  # several lines stay
     for turn, request in enumerate(asked):
         assert request.prompt == spag.upstream_prompt(imported, as_history(episode.history[:turn]), "river", 2)
         assert request.stop == ()
-    assert "\n  - attacker: First line.\n  - defender: A lamp, perhaps." in asked[1].prompt
+    space = "" if strip else " "
+    assert f"\n  - attacker: {space}First line.\n  - defender: A lamp, perhaps." in asked[1].prompt
+    assert ("\n  - defender: No idea.\n\n\n" in asked[2].prompt) is not strip  # two breaks begin the instruction
 
 
 GAME = episode_of("river", "Alpha.\nBeta.", "  Gamma  ", "Delta.", "A river.", id="won")

@@ -66,6 +66,8 @@ class SamplingConfig(Section):
     top_k: NonNegativeInt = Field(0, description="keep the k most likely tokens; 0 switches it off")
     max_new_tokens: PositiveInt = Field(256, description="longest utterance, in tokens")
     min_new_tokens: NonNegativeInt = Field(2, description="shortest utterance, in tokens; models emit empty utterances otherwise")
+    strip: bool = Field(True, description="drop white space around an utterance; false keeps it in the history, as the published code")
+    empty_retries: NonNegativeInt = Field(2, description="how often an empty utterance is sampled again; never when greedy")
 
 
 class EngineConfig(Section):

@@ -17,13 +17,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Sampling parameters. ``temperature`` 0 is greedy; ``top_p`` 1 and ``top_k`` 0 switch those filters off."""
+    """Sampling parameters. ``temperature`` 0 is greedy; ``top_p`` 1 and ``top_k`` 0 switch those filters off.
+
+    ``strip`` drops white space around the text. The runner samples an empty utterance up to ``empty_retries`` more times.
+    """
 
     temperature: float = 1.2
     top_p: float = 1.0
     top_k: int = 0
     max_new_tokens: int = 256
     min_new_tokens: int = 2
+    strip: bool = True
+    empty_retries: int = 2
+
+    def trim(self, text: str) -> str:
+        """Return ``text`` as ``strip`` wants it."""
+        return text.strip() if self.strip else text
 
 
 class FinishReason(StrEnum):
@@ -54,7 +63,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A finished request. ``text`` is stripped of surrounding whitespace.
+    """A finished request. ``text`` is stripped of white space around it, unless the request's sampling keeps it.
 
     ``prompt_ids`` are the prompt's tokens as the model saw them, BOS and chat template included; ``token_ids`` the sampled tokens (with the
     end-of-sequence token when one ended it), ``logprobs`` their log-probabilities under the model's raw distribution (temperature 1, no

@@ -47,7 +47,7 @@ class ScriptedEngine:
             words, reason = words[: request.sampling.max_new_tokens], FinishReason.LENGTH
         return Completion(
             id=request.id,
-            text=" ".join(words).strip(),
+            text=request.sampling.trim(" ".join(words)),
             finish_reason=reason,
             prompt_tokens=len(request.prompt.split()),
             completion_tokens=len(words),

@@ -30,6 +30,18 @@ def encode_prompt(tokenizer: "PreTrainedTokenizerBase", prompt: str, style: Prom
     return list(tokenizer.encode(text, add_special_tokens=False))
 
 
+_CONTEXT = 8
+"""Tokens of a prompt that ``decode_reply`` looks at."""
+
+
+def decode_reply(tokenizer: "PreTrainedTokenizerBase", prompt: Sequence[int], reply: Sequence[int]) -> str:
+    """Return the text of ``reply`` as it reads behind ``prompt``: decoded alone, a LLaMA tokenizer drops the space it begins with."""
+    context = list(prompt[-_CONTEXT:])
+    before = str(tokenizer.decode(context, skip_special_tokens=True))
+    text = str(tokenizer.decode([*context, *reply], skip_special_tokens=True))
+    return text[len(before) :] if text.startswith(before) else str(tokenizer.decode(list(reply), skip_special_tokens=True))
+
+
 def end_token_id(tokenizer: "PreTrainedTokenizerBase", style: PromptStyle) -> int:
     """Return the token that ends a reply: EOS, or in chat style the special token that the template puts behind an assistant message."""
     if style is PromptStyle.CHAT:

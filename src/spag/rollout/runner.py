@@ -17,8 +17,6 @@ from spag.engines.base import Completion, Engine, Request, Sampling
 from spag.games.base import Game
 from spag.games.registry import DEFAULT, get
 
-EMPTY_RETRIES = 2
-
 
 @dataclass(frozen=True, slots=True)
 class Player:
@@ -80,8 +78,8 @@ def next_request(id: str, game: Game, state: State, seed: int, attempt: int, sam
 
 
 def should_retry(completion: Completion, attempt: int, sampling: Sampling) -> bool:
-    """Whether to sample again: a sampled utterance came back empty, and not for the third time."""
-    return not completion.text and attempt < EMPTY_RETRIES and sampling.temperature > 0
+    """Whether to sample again: a sampled utterance came back empty, and not too often before."""
+    return not completion.text.strip() and attempt < sampling.empty_retries and sampling.temperature > 0
 
 
 @dataclass(slots=True)
@@ -152,7 +150,7 @@ class Runner:
             self._submit(running)
             return None
         self.stats.utterances += 1
-        self.stats.empty += not completion.text
+        self.stats.empty += not completion.text.strip()
         reason, digest = str(completion.finish_reason), prompt_digest(running.prompt)
         drawn = completion.sampling_logprobs if completion.sampling_logprobs != completion.logprobs else None
         said = Utterance(role, completion.text, reason, completion.token_ids, completion.logprobs, digest, drawn)

@@ -173,7 +173,7 @@ def _read_reply(response: Any, request: Request) -> Completion:
         reason = FinishReason.STOP
     else:
         reason = FinishReason.EOS
-    return Completion(request.id, kept.strip(), reason, *tokens)
+    return Completion(request.id, request.sampling.trim(kept), reason, *tokens)
 
 
 def _retries_taken(error: openai.APIError) -> int:

@@ -18,7 +18,7 @@ from spag.core.errors import EngineError, ModelError
 from spag.engines.base import Completion, FinishReason, Request, text_before_stop
 from spag.engines.transformers.sampler import random_bits, sample_tokens
 from spag.engines.transformers.slots import ATTENTION, SlotCache, attention_mask
-from spag.models.tokens import PromptStyle, encode_prompt, shared_length, stop_token_ids
+from spag.models.tokens import PromptStyle, decode_reply, encode_prompt, shared_length, stop_token_ids
 
 ALL_LAYERS = "all"
 KNOWN = 256
@@ -241,9 +241,9 @@ class TransformersEngine:
 
     def _finish_reason(self, row: _Row) -> FinishReason | None:
         if row.generated[-1] in self._stop_ids:
-            row.text = self._tokenizer.decode(row.generated[:-1], skip_special_tokens=True)
+            row.text = decode_reply(self._tokenizer, row.prompt, row.generated[:-1])
             return FinishReason.EOS
-        row.text = self._tokenizer.decode(row.generated, skip_special_tokens=True)
+        row.text = decode_reply(self._tokenizer, row.prompt, row.generated)
         if (cut := text_before_stop(row.text, row.request.stop)) is not None:
             row.text = cut
             return FinishReason.STOP
@@ -255,7 +255,7 @@ class TransformersEngine:
             self._cache.tokens[row.slot] = []
         return Completion(
             id=row.request.id,
-            text=row.text.strip(),
+            text=row.request.sampling.trim(row.text),
             finish_reason=reason,
             prompt_tokens=len(row.prompt),
             completion_tokens=len(row.generated),

@@ -22,7 +22,7 @@ from spag.engines.vllm.pool import VLLMPool
 from spag.engines.vllm.setup import VLLMSettings, engine_arguments, worker_environments
 from spag.engines.vllm.worker import WorkerOutput
 from spag.models.loading import load_failure, load_tokenizer
-from spag.models.tokens import PromptStyle, encode_prompt, stop_token_ids
+from spag.models.tokens import PromptStyle, decode_reply, encode_prompt, stop_token_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +117,11 @@ class VLLMEngine:
 
     def _finish(self, request: Request, prompt: tuple[int, ...], output: WorkerOutput) -> None:
         self._waiting.discard(output.key)
-        ids, reason, text = self._trim(request, output)
+        ids, reason, text = self._trim(request, prompt, output)
         greedy = request.sampling.temperature == 0
         completion = Completion(
             id=request.id,
-            text=text.strip(),
+            text=request.sampling.trim(text),
             finish_reason=reason,
             prompt_tokens=len(prompt),
             completion_tokens=len(ids),
@@ -132,23 +132,20 @@ class VLLMEngine:
         )
         self._done.append(completion)
 
-    def _trim(self, request: Request, output: WorkerOutput) -> tuple[tuple[int, ...], FinishReason, str]:
+    def _trim(self, request: Request, prompt: tuple[int, ...], output: WorkerOutput) -> tuple[tuple[int, ...], FinishReason, str]:
         """Return the tokens, the finish reason and the text.
 
         vLLM looks for stop strings only after ``min_new_tokens``, so it may have run past one: then the tokens behind it go.
         """
-        ids = output.token_ids
-        cut = text_before_stop(self._decode(ids), request.stop)
-        while cut is not None and (earlier := text_before_stop(self._decode(ids[:-1]), request.stop)) is not None:
+        ids, decode = output.token_ids, partial(decode_reply, self.tokenizer, prompt)
+        cut = text_before_stop(decode(ids), request.stop)
+        while cut is not None and (earlier := text_before_stop(decode(ids[:-1]), request.stop)) is not None:
             ids, cut = ids[:-1], earlier
         if cut is not None:
             return ids, FinishReason.STOP, cut
         if ids and ids[-1] in self.stop_ids:
-            return ids, FinishReason.EOS, self._decode(ids[:-1])
-        return ids, FinishReason.LENGTH if output.hit_limit else FinishReason.STOP, self._decode(ids)
-
-    def _decode(self, ids: tuple[int, ...]) -> str:
-        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+            return ids, FinishReason.EOS, decode(ids[:-1])
+        return ids, FinishReason.LENGTH if output.hit_limit else FinishReason.STOP, decode(ids)
 
 
 def _sampling_arguments(request: Request, stop_ids: frozenset[int]) -> dict[str, Any]:

@@ -1,0 +1,37 @@
+"""Replies as text."""
+
+import pytest
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
+
+from spag.models.tokens import decode_reply
+
+VOCABULARY = ["<s>", "</s>", "▁What", "▁do", "What", ":", "<0xC3>", "<0xA9>"]
+
+
+@pytest.fixture(scope="module")
+def llama_like() -> PreTrainedTokenizerFast:
+    """A tokenizer that decodes as LLaMA's: the space of the first token goes."""
+    tokenizer = Tokenizer(models.BPE(vocab={token: index for index, token in enumerate(VOCABULARY)}, merges=[]))
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(content=" ", left=1)]
+    tokenizer.decoder = decoders.Sequence(steps)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "reply", "text"),
+    [
+        (["<s>", "▁do", ":"], ["▁What", "▁do"], " What do"),
+        (["<s>", "▁do", ":"], ["What", "▁do"], "What do"),
+        (["<s>"], ["▁What"], "What"),  # nothing before it: as upstream, which decodes prompt and reply together
+        (["<s>", ":"], [], ""),
+        (["<s>", "<0xC3>"], ["<0xA9>", "▁do"], "� do"),  # they share a character, so that the prompt's text changes with the reply
+    ],
+)
+def test_a_reply_reads_as_behind_its_prompt(llama_like: PreTrainedTokenizerFast, prompt: list[str], reply: list[str], text: str) -> None:
+    ids = [[VOCABULARY.index(token) for token in tokens] for tokens in (prompt, reply)]
+    assert decode_reply(llama_like, *ids) == text
+
+
+def test_decoded_alone_it_would_lose_its_space(llama_like: PreTrainedTokenizerFast) -> None:
+    assert llama_like.decode([VOCABULARY.index("▁What")]) == "What"
