@@ -4,15 +4,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from spag.config.schema import LoraConfig, RunConfig, TrainingConfig
+from spag.config.schema import LoraConfig, RunConfig, TrainingConfig, UpdateConfig
 from spag.core.sft import read_sft
-from spag.core.types import Split
 from spag.games.registry import DEFAULT
 from spag.planning.hours import Assumptions, Load, play_hours, training_hours
 from spag.planning.memory import Memory, training_memory, vllm_memory
 from spag.planning.specs import GIB, GPU, ModelShape
+from spag.runs.folder import imitates, learns_online, offline_iterations
 from spag.runs.sft import mix_warning
-from spag.runs.stages import teacher_episodes
+from spag.runs.stages import selfplay_tasks, teacher_episodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +56,37 @@ class Planner:
         game, play, sampling = config.game.build(), config.selfplay, config.arena.sampling
         teacher = config.imitation
         taught = len(teacher_episodes(teacher.episodes, teacher.max_episodes, config.seed, game, keep_held_out=teacher.keep_held_out))
-        yield self._training("imitation", 1, imitation, self.training_load(imitation, taught, self.assumed.teacher_tokens))
-        if config.iterations:
-            games = (play.tasks or len(game.tasks(Split.TRAIN, None, config.seed))) * play.repeats
+        if imitates(config):
+            yield self._training("imitation", 1, imitation, self.training_load(imitation, taught, self.assumed.teacher_tokens))
+        iterations = offline_iterations(config)
+        if iterations:
+            games = (play.tasks or len(selfplay_tasks(game, play, None, config.seed))) * play.repeats
             utterance = min(self.assumed.utterance_tokens, self.longest_utterance)
             models = both if set(play.opponents) - {"self"} else 1
-            yield self._play("self-play", config.iterations, self.play_load(games, utterance), models)
+            yield self._play("self-play", iterations, self.play_load(games, utterance), models)
             trained_games = games * self.assumed.decided_share * (2 if config.rewards.loser_reward else 1)
             trained = self.training_load(offline_rl, trained_games, utterance)
-            yield self._training("offline RL", config.iterations, offline_rl, trained)
-        players = 3 if config.iterations else 2  # base, imitation, the last iteration: each pair, in both role assignments
+            yield self._training("offline RL", iterations, offline_rl, trained)
+        if learns_online(config):
+            yield from self._online()
+        # base, imitation, the last iteration, online: each pair, in both role assignments
+        players = 1 + imitates(config) + (iterations > 0) + learns_online(config)
         games = players * (players - 1) * config.arena.tasks
         yield self._play("arena", 1, self.play_load(games, min(self.assumed.utterance_tokens, sampling.max_new_tokens)), both)
+
+    def _online(self) -> Iterator[StagePlan]:
+        """Yield play and training of all online steps, which take turns on the same GPUs; engines and trainer stay loaded."""
+        online = self.config.online
+        games, utterance = online.steps * online.games, min(self.assumed.utterance_tokens, online.sampling.max_new_tokens)
+        play = self._play("online play", 1, self.play_load(games, utterance), 1)
+        shared = {name: getattr(online, name) for name in UpdateConfig.model_fields}
+        batch = online.micro_batch_size * (online.processes or self.gpus)
+        update = TrainingConfig(**shared, epochs=online.epochs, global_batch_size=batch, sft_coef=0.0)
+        training = self._training("online training", 1, update, self.training_load(update, 2 * games, utterance))  # both roles
+        share = 0.95 - training.memory.total / self.gpu.memory
+        if 0.05 < share < play.memory.total / self.gpu.memory:
+            play.notes.append(f"engine and trainer share each GPU: set engine.memory={share:.2f} or less")
+        yield from (play, training)
 
     @property
     def max_turns(self) -> float:

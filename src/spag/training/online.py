@@ -7,7 +7,6 @@ played in a thread while this step's samples are trained: they are then one upda
 """
 
 import math
-import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,13 +20,15 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from spag.algorithms.reinforce import TokenBatch, merge_equal, reinforce_loss, scheduled, token_share
+from spag.algorithms.reinforce import TokenBatch, merge_equal, reinforce_loss, scheduled
 from spag.config.schema import OnlineConfig
 from spag.core.episodes import TrainingSample
-from spag.core.errors import DataError, RunError
+from spag.core.errors import RunError
 from spag.models.tokens import PromptStyle
+from spag.training.average import WeightAverage
 from spag.training.base import Row, ShardedTrainer
-from spag.training.data import FILLER, Batch, EncodedSample, collate, encode_samples
+from spag.training.data import Batch, EncodedSample, collate
+from spag.training.online_batches import StepSamples, Values
 from spag.training.order import micro_batches
 from spag.training.policy import to_device, token_scores
 from spag.training.sharding import full_weights, load_tensors, save_tensors
@@ -100,7 +101,7 @@ class OnlineTrainer(ShardedTrainer):
         self.row: Row = {}
         self.seconds: dict[str, float] = {}
         self.step_began, self.update_began, self.samples = 0.0, 0.0, 0.0
-        self.average = _Average(settings.average_decay)
+        self.average = WeightAverage(settings.average_decay)
         self._reference_logprobs: dict[tuple[int, bytes], list[float]] = {}
         self._thread = ThreadPoolExecutor(1, "spag-play")
         self._ahead: tuple[int, Future[None]] | None = None
@@ -146,7 +147,7 @@ class OnlineTrainer(ShardedTrainer):
             logprob=logprob,
             old_logprob=inputs.get("old_logprob", logprob.detach()),
             sampling_logprob=inputs["sampling_logprob"],
-            ref_logprob=inputs.get("ref_logprob_token", logprob.detach()),
+            ref_logprob=inputs.get("token_ref_logprob", logprob.detach()),
             entropy=entropy,
             advantage=inputs["reward"][inputs["sample"]],
             share=inputs["share"],
@@ -271,58 +272,26 @@ class OnlineTrainer(ShardedTrainer):
         return _Timer(self.seconds, name)
 
     def _prepare(self, samples: Sequence[TrainingSample], step: int) -> None:
-        encoded = self._encode(samples)
-        total = sum(sample.weight for sample in samples)
-        divisor = self.settings.sampling.max_new_tokens if self.settings.loss_divisor == "constant" else None
-        columns: list[dict[str, list[float]]] = []
-        for sample, row in zip(samples, encoded, strict=True):
-            count = len(row.completion)
-            share = token_share(sample.weight, count, total / self.settings.minibatches, divisor)
-            columns.append({"sampling_logprob": list(_logprobs_of(sample, count)), "share": [share] * count})
-        filler = min(range(len(encoded)), key=lambda index: len(encoded[index].input_ids))
+        """Make the micro-batches of every update of ``step``."""
+        made = StepSamples(samples, self.tokenizer, self.style, self.settings, self.roles)
         if self.updates > 1:
-            old = self._logprobs(encoded, range(len(encoded)), self.accelerator.unwrap_model(self.model))
-            for index, values in old.items():
-                columns[index]["old_logprob"] = values
+            made.add("old_logprob", self._logprobs(made.encoded, range(len(made)), self.accelerator.unwrap_model(self.model)))
         if self.reference is not None:
-            self._add_reference(columns, encoded, self.reference)
-        columns.append({name: [0.0] * len(values) for name, values in columns[filler].items()})  # FILLER's, at the end
-        packed = self.capabilities.packed
-        self.parts = [[_batch(part, encoded, columns, filler, packed) for part in update] for update in self._order(encoded, step)]
+            made.add("token_ref_logprob", self._reference_values(made.encoded, self.reference))
+        args, packed = self.args, self.capabilities.packed
+        self.parts = list(made.updates(f"{args.seed}-{step}", packed=packed, rank=args.process_index, world_size=args.world_size))
 
-    def _encode(self, samples: Sequence[TrainingSample]) -> list[EncodedSample]:
-        longest = self.settings.max_length
-        encoded = encode_samples(samples, self.tokenizer, self.style, longest, groups=self.roles)
-        for sample, row in zip(samples, encoded, strict=True):
-            wanted = tuple(sample.completion_ids or ())[-(longest - 1) :]
-            if tuple(row.completion) != wanted:
-                raise DataError(f"game {sample.episode_id!r}, turn {sample.turn}: its tokens are not those of the policy's tokenizer")
-        return encoded
-
-    def _order(self, encoded: Sequence[EncodedSample], step: int) -> Iterator[list[list[int]]]:
-        """Yield this process's micro-batches of every update: samples are shuffled for each pass and cut into mini-batches."""
-        sequences, world = [row.input_ids for row in encoded], self.args.world_size
-        for epoch in range(self.settings.epochs):
-            order = list(range(len(encoded)))
-            random.Random(f"{self.args.seed}-{step}-{epoch}").shuffle(order)
-            for part in range(self.settings.minibatches):
-                chosen = order[part :: self.settings.minibatches]
-                found = micro_batches(chosen, sequences, self.settings.micro_batch_size, packed=self.capabilities.packed)
-                dealt = (found[start : start + world][self.args.process_index :] for start in range(0, max(len(found), 1), world))
-                yield [mine[0] if mine else [FILLER] for mine in dealt]
-
-    def _add_reference(self, columns: list[dict[str, list[float]]], encoded: Sequence[EncodedSample], reference: nn.Module) -> None:
-        """Add the reference's log-probabilities, those of samples seen lately from memory: the reference never changes."""
+    def _reference_values(self, encoded: Sequence[EncodedSample], reference: nn.Module) -> Values:
+        """Return the reference's log-probabilities, those of samples seen lately from memory: the reference never changes."""
         keys = [(row.completion_start, row.input_ids.tobytes()) for row in encoded]
         new = [index for index, key in enumerate(keys) if key not in self._reference_logprobs]
-        found = self._logprobs(encoded, new, reference)
-        self._reference_logprobs |= {keys[index]: values for index, values in found.items()}
-        for column, key in zip(columns, keys, strict=False):
-            column["ref_logprob_token"] = self._reference_logprobs[key]
+        self._reference_logprobs |= {keys[index]: values for index, values in self._logprobs(encoded, new, reference).items()}
+        found = {index: self._reference_logprobs[key] for index, key in enumerate(keys)}
         while len(self._reference_logprobs) > REMEMBERED:
             del self._reference_logprobs[next(iter(self._reference_logprobs))]
+        return found
 
-    def _logprobs(self, encoded: Sequence[EncodedSample], indices: Sequence[int], model: nn.Module) -> dict[int, list[float]]:
+    def _logprobs(self, encoded: Sequence[EncodedSample], indices: Sequence[int], model: nn.Module) -> Values:
         """Return the log-probabilities of the trained tokens of the samples at ``indices``; each process computes a share."""
         size, world = self.settings.micro_batch_size * PASS_FACTOR, self.args.world_size
         found = micro_batches(indices, [row.input_ids for row in encoded], size, packed=self.capabilities.packed)
@@ -380,28 +349,6 @@ class OnlineTrainer(ShardedTrainer):
         return row | {f"{name}/entropy": _mean(group[1], group[0]) for name, group in by_group.items()}
 
 
-class _Average:
-    """An exponential moving average of trained weights, a term a step; nothing with ``decay`` 0. Sharded weights stay sharded."""
-
-    def __init__(self, decay: float) -> None:
-        self.decay = decay
-        self.values: list[Tensor] = []
-
-    @torch.no_grad()
-    def add(self, weights: Sequence[Tensor]) -> None:
-        if not self.decay:
-            return
-        if not self.values:
-            self.values = [weight.detach().clone() for weight in weights]
-        for value, weight in zip(self.values, weights, strict=True):
-            value.lerp_(weight.detach(), 1.0 - self.decay)
-
-    @torch.no_grad()
-    def copy_to(self, weights: Sequence[Tensor]) -> None:
-        for value, weight in zip(self.values, weights, strict=bool(self.values)):
-            weight.copy_(value)
-
-
 class _Timer:
     """Adds the seconds of a block to an entry."""
 
@@ -417,24 +364,6 @@ class _Timer:
 
 def _only(rows: list[int]) -> int:
     return rows[0]
-
-
-def _logprobs_of(sample: TrainingSample, count: int) -> tuple[float, ...]:
-    if sample.logprobs is None:
-        raise DataError(f"game {sample.episode_id!r}, turn {sample.turn}: no log-probabilities; online training needs a local engine")
-    return sample.logprobs[-count:]
-
-
-def _batch(
-    part: Sequence[int], encoded: Sequence[EncodedSample], columns: Sequence[Mapping[str, list[float]]], filler: int, packed: bool
-) -> Batch:
-    """Return ``collate``'s batch of the samples at ``part``, with their columns by trained token, (K,) each."""
-    rows = [encoded[filler if index == FILLER else index] for index in part]
-    batch = collate([(row, 0.0) for row in rows], packed=packed)
-    if part[0] == FILLER:
-        batch["weight"] = torch.zeros_like(batch["weight"])
-    tokens = {name: torch.tensor([value for index in part for value in columns[index][name]]) for name in columns[0]}
-    return {**batch, **tokens}
 
 
 def _mean(total: float, count: float) -> float | None:

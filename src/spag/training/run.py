@@ -109,6 +109,8 @@ class _Training:
         self.state = self.output / "state"
         steps, batch = self.training.max_steps, self.training.global_batch_size
         self.samples_seen = steps * batch if steps else len(self.samples) * self.training.epochs
+        if self.training.drop_last and self.samples_seen > batch:
+            self.samples_seen -= self.samples_seen % batch
         self.epochs = math.ceil(self.samples_seen / len(self.samples))
         self.steps = math.ceil(self.samples_seen / batch)
         self.arguments = training_arguments(self.state, self.model, self.training, self.steps, self.seed)
