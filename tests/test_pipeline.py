@@ -298,6 +298,23 @@ def test_a_run_that_imitates_held_out_games_records_how_many(
         run(config_for(model_folder, words_file, options), tmp_path / "run", SilentReporter())
 
 
+def test_self_play_may_have_held_out_words_and_a_precision_of_its_own(
+    tmp_path: Path, model_folder: Path, words_file: Path, use_script: None
+) -> None:
+    options = ["imitation.episodes=[]", "selfplay.tasks=null", "selfplay.keep_held_out=true", "selfplay.dtype=bfloat16"]
+    run(config_for(model_folder, words_file, options), tmp_path, SilentReporter())
+    games = list(read_episodes(tmp_path / "iteration-1" / "episodes.jsonl"))
+    assert sorted(word_of(game.task) for game in games) == sorted(2 * words_file.read_text().split())
+    held_out = sum(split_of(word_of(game.task)) is Split.HELD_OUT for game in games)
+    assert RunFolder.open(tmp_path).trained_on_held_out == held_out > 0
+
+    def precisions(path: Path) -> set[str]:
+        return {(info.identity or {})["dtype"] for game in read_episodes(path) for info in game.players.values()}
+
+    assert precisions(tmp_path / "iteration-1" / "episodes.jsonl") == {"bfloat16"}
+    assert precisions(tmp_path / "arena" / "episodes.jsonl") == {"float32"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("role", ROLES)
 def test_one_roles_rewards(folder: Path, model_folder: Path, words_file: Path, use_script: None, role: str) -> None:

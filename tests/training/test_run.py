@@ -149,6 +149,15 @@ def test_max_steps_cuts_or_repeats_the_passes(model_folder: Path, tmp_path: Path
     assert train_tiny(model_folder, tmp_path / "few", settings(max_steps=2), count=3).samples == 16  # the last batch is full, too
 
 
+def test_an_incomplete_last_batch_is_left_out_where_asked(model_folder: Path, tmp_path: Path) -> None:
+    steady = {"lr_scheduler": "constant_with_warmup", "warmup_ratio": 0.0}
+    train_tiny(model_folder, tmp_path / "whole", settings(**steady))  # 41 samples: 6 steps
+    full = train_tiny(model_folder, tmp_path / "full", settings(drop_last=True, **steady))
+    assert (full.steps, full.samples) == (5, 40)
+    assert [numbers(row) for row in rows(tmp_path / "full")] == [numbers(row) for row in rows(tmp_path / "whole")[:5]]
+    assert train_tiny(model_folder, tmp_path / "few", settings(drop_last=True), count=3).samples == 3  # or nothing would be trained
+
+
 def test_winners_sft_knows_no_rewards_ratios_and_kl_and_refuses_losers(model_folder: Path, tmp_path: Path) -> None:
     chosen = settings(objective="sft")
     train_tiny(model_folder, tmp_path / "one", chosen)

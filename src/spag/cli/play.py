@@ -54,18 +54,17 @@ def play_command(
     """
     from spag.cli.tables import print_play
     from spag.core.seeds import derive_seed
-    from spag.core.types import Split
     from spag.engines.pricing import Price
     from spag.rollout.play import Match, PlayerConfig, PlaySetup, play_matches
     from spag.rollout.provenance import played_dtype
     from spag.rollout.runner import game_specs
-    from spag.runs.stages import resolve_dtype
+    from spag.runs.stages import model_of_play, resolve_dtype, selfplay_tasks
 
     config = resolve_dtype(read_config(config_name), lambda measure: played_dtype(output) or measure())
     first = teacher or first or config.model.name
     setup = PlaySetup.of(config, open_reporter())
-    tasks = setup.game.tasks(Split.TRAIN, count or config.selfplay.tasks, derive_seed(config.seed, "words"))
-    model, greedy = config.model, {"temperature": 0.0} if testing else {}
+    tasks = selfplay_tasks(setup.game, config.selfplay, count or config.selfplay.tasks, derive_seed(config.seed, "words"))
+    model, greedy = model_of_play(config.model, config.selfplay), {"temperature": 0.0} if testing else {}
     sampling = {role: config.selfplay.sampling_of(role).model_copy(update=greedy) for role in setup.game.roles}
     named = zip(setup.game.roles, (first, teacher or second or first), strict=True)
     players = {role: PlayerConfig(name, model.model_copy(update={"name": name}), sampling[role]) for role, name in named}

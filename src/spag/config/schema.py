@@ -125,7 +125,6 @@ class UpdateConfig(Section):
     )
     offload: bool = Field(False, description="fsdp and deepspeed: keep the sharded weights and optimiser in CPU memory")
     save_steps: PositiveInt = Field(50, description="optimiser steps between checkpoints to resume from")
-    log_steps: PositiveInt = Field(1, description="optimiser steps between rows of metrics.jsonl")
     report_to: list[Literal["tensorboard", "wandb", "trackio"]] = Field(
         [], description="where the rows of metrics.jsonl go besides; each needs its package"
     )
@@ -137,6 +136,10 @@ class TrainingConfig(UpdateConfig):
         None, description="exactly so many optimiser steps, however many samples there are: passes are cut or repeated; replaces epochs"
     )
     global_batch_size: PositiveInt = Field(128, description="samples an optimiser step, over all processes")
+    drop_last: bool = Field(
+        False, description="leave out the samples of a last batch that is incomplete, as the published code does; a single batch stays"
+    )
+    log_steps: PositiveInt = Field(1, description="optimiser steps between rows of metrics.jsonl")
     sft_coef: NonNegativeFloat = Field(0.5, description="weight of the SFT mix's loss")
     loss_group: PositiveInt | None = Field(
         None,
@@ -181,6 +184,12 @@ class SelfPlayConfig(Section):
         None, description="tasks (target words, deals, cities) an iteration, drawn anew each time from the train split; null plays all"
     )
     repeats: PositiveInt = Field(1, description="games a task")
+    keep_held_out: bool = Field(
+        False, description="play held-out tasks too, as the paper does; report and model card then claim nothing held out"
+    )
+    dtype: Literal["bfloat16", "float16", "float32"] | None = Field(
+        None, description="weights in self-play, where they differ from model.dtype; the published code plays in float16"
+    )
     sampling: SamplingConfig = Field(default_factory=SamplingConfig, description="how both players sample")
     roles: dict[str, SamplingConfig] = Field({}, description="how the player of a role samples, where it differs, by the role's name")
     opponents: Annotated[dict[str, Annotated[float, Field(gt=0.0, allow_inf_nan=False)]], Field(min_length=1)] = Field(
@@ -238,6 +247,7 @@ class RewardsConfig(Section):
 class OnlineSamplingConfig(SamplingConfig):
     temperature: NonNegativeFloat = Field(1.0, description="0 would leave nothing to learn from")
     min_new_tokens: NonNegativeInt = Field(1, description="shortest utterance, in tokens")
+    empty_retries: NonNegativeInt = Field(0, description="how often an empty utterance is sampled again; those before it are not trained")
 
 
 class PayConfig(Section):

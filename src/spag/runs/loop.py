@@ -4,6 +4,7 @@
 be stopped anywhere and looked at afterwards. ``manifest.py`` decides what is left to do.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from spag.runs.offline import imitate, iterate
 from spag.runs.online_job import learn_online
 from spag.runs.run import Results, Run
 from spag.runs.sft import mix_warning
-from spag.runs.stages import play_arena, resolve_dtype
+from spag.runs.stages import play_arena, resolve_dtype, selfplay_tasks
 
 
 def run(config: RunConfig, folder: Path, reporter: Reporter, *, force: bool = False) -> None:
@@ -51,10 +52,13 @@ def run(config: RunConfig, folder: Path, reporter: Reporter, *, force: bool = Fa
 
 def _check_early(config: RunConfig, game: Game) -> None:
     """Raise ``ConfigError`` now for what a late stage would find wrong after hours of work."""
-    wanted = {"selfplay.tasks": (Split.TRAIN, config.selfplay.tasks), "arena.tasks": (Split.HELD_OUT, config.arena.tasks)}
-    for option, (split, count) in wanted.items():
+    wanted: dict[str, Callable[[], object]] = {
+        "selfplay.tasks": lambda: selfplay_tasks(game, config.selfplay, config.selfplay.tasks, 0),
+        "arena.tasks": lambda: game.tasks(Split.HELD_OUT, config.arena.tasks, 0),
+    }
+    for option, draw in wanted.items():
         try:
-            game.tasks(split, count, 0)
+            draw()
         except ConfigError as error:
             raise ConfigError(f"{option}: {error}") from error
     for opponent in config.selfplay.opponents:

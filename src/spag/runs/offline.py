@@ -9,14 +9,13 @@ from spag.core.episodes import Episode, SampleType, read_episodes
 from spag.core.seeds import derive_seed
 from spag.core.sft import read_sft
 from spag.core.store import file_digest, write_atomically, write_json
-from spag.core.types import Split
 from spag.evaluation.health import health
 from spag.rollout.matchmaking import draw_opponents
 from spag.rollout.play import pair_up, play_matches
 from spag.rollout.runner import game_specs
 from spag.runs.folder import BASE, HEALTH, IMITATION, iteration_name
 from spag.runs.run import Results, Run
-from spag.runs.stages import teacher_episodes, teacher_file, write_samples
+from spag.runs.stages import model_of_play, selfplay_tasks, teacher_episodes, teacher_file, write_samples
 from spag.training.launch import train_on
 
 
@@ -54,11 +53,12 @@ def iterate(run: Run, number: int) -> None:
     seed = derive_seed(config.seed, name)
 
     def play() -> Results:
-        tasks = run.setup.game.tasks(Split.TRAIN, config.selfplay.tasks, derive_seed(seed, "words"))
+        tasks = selfplay_tasks(run.setup.game, config.selfplay, config.selfplay.tasks, derive_seed(seed, "words"))
         specs = game_specs(tasks, config.selfplay.repeats, seed)
         pairs = draw_opponents(specs, previous, config.selfplay.opponents, earlier)
         models = {player: run.model(player) for player in (BASE, *earlier, previous)}
         models |= {name: config.model.model_copy(update={"name": name}) for name in config.selfplay.opponents if name not in OPPONENTS}
+        models = {player: model_of_play(model, config.selfplay) for player, model in models.items()}
         matches = pair_up(pairs, models, config.selfplay.sampling_of, run.setup.game.roles, f"{name} self-play")
         summary = play_matches(episodes_path, matches, run.setup, force=run.manifest.force)
         found = health(read_episodes(episodes_path), run.setup.game)

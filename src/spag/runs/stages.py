@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from spag.algorithms.spag import RewardSettings, RewardStats, Template, iterate_rewards
-from spag.config.schema import ModelConfig, RewardsConfig, RunConfig
+from spag.config.schema import ModelConfig, RewardsConfig, RunConfig, SelfPlayConfig
 from spag.core.episodes import Episode, SampleType, TrainingSample, read_episodes
 from spag.core.errors import ConfigError, DataError
 from spag.core.seeds import derive_seed
 from spag.core.store import write_json, write_rows
-from spag.core.types import Split
+from spag.core.types import Split, Task
 from spag.engines.base import Sampling
 from spag.engines.bot import BOT_PREFIX, BotEngine, bot_of
 from spag.engines.opening import OPENAI_PREFIX
 from spag.evaluation.arena.games import arena_report
 from spag.evaluation.yardsticks import score_model
-from spag.games.base import Game, SolvedGame
+from spag.games.base import Game, SolvedGame, drawn
 from spag.rollout.matchmaking import match_specs, pairings
 from spag.rollout.play import PlaySetup, pair_up, play_matches
 from spag.rollout.runner import Player, game_specs, play
@@ -75,6 +75,19 @@ def teacher_episodes(
         kept = sorted(random.Random(derive_seed(seed, TEACHER)).sample(range(len(episodes)), limit))
         episodes = [episodes[index] for index in kept]
     return episodes
+
+
+def selfplay_tasks(game: Game, play: SelfPlayConfig, count: int | None, seed: int) -> Sequence[Task]:
+    """Return ``count`` tasks of self-play, drawn by ``seed`` (all of them when ``None``). Raises ``ConfigError`` for too many."""
+    if not play.keep_held_out:
+        return game.tasks(Split.TRAIN, count, seed)
+    everything = [task for split in Split for task in game.tasks(split, None, seed)]
+    return drawn(everything, count, seed, f"tasks asked for, but there are {len(everything)}")
+
+
+def model_of_play(model: ModelConfig, play: SelfPlayConfig) -> ModelConfig:
+    """Return ``model`` with the precision of self-play."""
+    return model.model_copy(update={"dtype": play.dtype}) if play.dtype else model
 
 
 def without_held_out(episodes: Sequence[Episode], game: Game, source: str, note: Callable[[str], None]) -> list[Episode]:
