@@ -47,7 +47,7 @@ def training_arguments(state: Path, model: ModelConfig, training: UpdateConfig, 
         gradient_checkpointing=training.gradient_checkpointing and training.parallel != "fsdp",  # fsdp has its own
         gradient_checkpointing_kwargs={"use_reentrant": False},
         seed=seed,
-        logging_steps=training.log_steps,
+        logging_steps=training.log_steps if isinstance(training, TrainingConfig) else 1,
         logging_nan_inf_filter=False,
         save_steps=training.save_steps,
         remove_unused_columns=False,
