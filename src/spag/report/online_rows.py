@@ -58,8 +58,12 @@ def exact_table(evaluations: Sequence[Mapping[str, Any]], game: Game, known: Map
     ends = {f"step {row['step']}": row["exact"] for row in (scored[:1] + scored[-1:])}
     final = {f"{ONLINE} (final)": known[ONLINE]} if ONLINE in known else {}
     shown = {**{name: own for name, own in known.items() if name != ONLINE}, **ends, **final}
-    rows = [(who, *(f"{own[name]:.3f}".replace("-", "\N{MINUS SIGN}") if name in own else None for name in names)) for who, own in shown.items()]
+    rows = [(who, *(_exact(own.get(name)) for name in names)) for who, own in shown.items()]
     return Table(("policy", *(name.replace("_", " ") for name in names)), tuple(rows) if scored else ())
+
+
+def _exact(value: float | None) -> Cell:
+    return None if value is None else f"{value:.3f}".replace("-", "\N{MINUS SIGN}")
 
 
 def _ends(evaluations: Sequence[Mapping[str, Any]], game: Game) -> Iterator[tuple[str, tuple[Mapping[str, Any], Mapping[str, Any]]]]:
