@@ -195,6 +195,24 @@ def test_every_task_is_played_before_any_is_played_again() -> None:
     assert specs == step_specs([MixedGame(KuhnPoker(hands=6))], 15, 3, 7) != step_specs([MixedGame(KuhnPoker(hands=6))], 15, 4, 7)
 
 
-def test_what_cannot_be_trained_online_is_refused(model: Path) -> None:
-    with pytest.raises(ConfigError, match=r"online\.parallel"):
-        config_for(model, "online.parallel=deepspeed")
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("online.parallel=deepspeed", r"online\.parallel"),
+        ("online.pay={chess: {tie_reward: 1}}", "online.pay: chess is not played online; the games are kuhn_poker"),
+        ("online.opponents={bob: 1}", "there is no opponent bob"),
+        ("online.evaluation_opponents=[self]", "there is no opponent self"),
+        ("online.roles=king", "no game that is played online has a role king"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(model: Path, option: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config_for(model, option)
+
+
+def test_what_a_late_step_would_find_wrong_is_refused_first(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"online\.evaluation_tasks \(kuhn_poker\): 1000 hands asked for"):
+        run_here(config_for(model, "online.evaluation_tasks=1000"), tmp_path / "run")
+    with pytest.raises(ConfigError, match="bot:nobody: kuhn_poker has no such bot"):
+        run_here(config_for(model, 'online.opponents={"bot:nobody": 1}'), tmp_path / "run")
+    assert not (tmp_path / "run" / "online").exists()

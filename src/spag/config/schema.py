@@ -4,6 +4,7 @@ Defaults are the paper's hyper-parameters for LLaMA-2-7B (arXiv 2404.10642, sect
 ``docs/configuration.md`` is generated from the descriptions here.
 """
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -214,11 +215,15 @@ class SelfPlayConfig(Section):
     @field_validator("opponents")
     @classmethod
     def _known_opponents(cls, weights: dict[str, float]) -> dict[str, float]:
-        for name in weights:
-            if name not in OPPONENTS and not set(name) & {"/", ":"}:  # a model's name has one of them
-                known = f"{', '.join(OPPONENTS)}, or a model: ORG/NAME, ./FOLDER, openai:MODEL"
-                raise PydanticCustomError("opponent", "there is no opponent {name} (known: {known})", {"name": name, "known": known})
+        _check_opponents(weights, OPPONENTS)
         return weights
+
+
+def _check_opponents(names: Iterable[str], known: Sequence[str]) -> None:
+    for name in names:
+        if name not in known and not set(name) & {"/", ":"}:  # a model's name has one of them
+            told = {"name": name, "known": f"{', '.join(known)}, or a model: ORG/NAME, ./FOLDER, openai:MODEL, bot:NAME"}
+            raise PydanticCustomError("opponent", "there is no opponent {name} (known: {known})", told)
 
 
 class RewardsConfig(Section):
@@ -324,6 +329,18 @@ class OnlineConfig(UpdateConfig):
     )
     stop_on_collapse: bool = Field(False, description="end the run after a step that shows a collapse; else it only warns")
 
+    @field_validator("opponents")
+    @classmethod
+    def _known_opponents(cls, weights: dict[str, float]) -> dict[str, float]:
+        _check_opponents(weights, ("self", "start", "snapshot"))
+        return weights
+
+    @field_validator("evaluation_opponents")
+    @classmethod
+    def _known_evaluation_opponents(cls, names: list[str]) -> list[str]:
+        _check_opponents(names, ("start",))
+        return names
+
 
 class ArenaSamplingConfig(SamplingConfig):
     temperature: NonNegativeFloat = Field(0.0, description="0 is greedy (the paper's testing mode)")
@@ -380,4 +397,9 @@ class RunConfig(Section):
         for option, given in named.items():
             if unknown := sorted(given - set(roles)):
                 raise ConfigError(f"{option}: {self.game.name} has no role {unknown[0]}; its roles are {', '.join(roles)}")
+        played = [part.build() for part in self.online.mix] or [self.game.build()]
+        if unknown := sorted(set(self.online.pay) - {game.name for game in played}):
+            raise ConfigError(f"online.pay: {unknown[0]} is not played online; the games are {', '.join(game.name for game in played)}")
+        if self.online.roles not in {"both", *(role for game in played for role in game.roles)}:
+            raise ConfigError(f"online.roles: no game that is played online has a role {self.online.roles}")
         return self

@@ -5,6 +5,7 @@ be stopped anywhere and looked at afterwards. ``manifest.py`` decides what is le
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from spag.games.base import Game
 from spag.rollout.play import PlaySetup
 from spag.runs.folder import BASE, IMITATION, ONLINE, imitates, iteration_name, learns_online, offline_iterations
 from spag.runs.offline import imitate, iterate
+from spag.runs.online import games_of
 from spag.runs.online_job import learn_online
 from spag.runs.run import Results, Run
 from spag.runs.sft import mix_warning
@@ -56,6 +58,13 @@ def _check_early(config: RunConfig, game: Game) -> None:
         "selfplay.tasks": lambda: selfplay_tasks(game, config.selfplay, config.selfplay.tasks, 0),
         "arena.tasks": lambda: game.tasks(Split.HELD_OUT, config.arena.tasks, 0),
     }
+    if learns_online(config):
+        online = [part.game for part in games_of(config)]
+        for played in online if config.online.evaluate_every else ():
+            wanted[f"online.evaluation_tasks ({played.name})"] = partial(played.tasks, Split.HELD_OUT, config.online.evaluation_tasks, 0)
+        for name in (*config.online.opponents, *config.online.evaluation_opponents):
+            for played in online if name.startswith(BOT_PREFIX) else ():
+                bot_of(played, name)
     for option, draw in wanted.items():
         try:
             draw()
