@@ -26,6 +26,7 @@ from spag.games.base import Game
 from spag.games.registry import get
 from spag.models.loading import load_model, load_tokenizer
 from spag.rollout.ray.play import RayPlayers, open_on_ray
+from spag.rollout.ray.weights import pack
 from spag.rollout.ray.worker import PlayJob, PlayWorker
 from spag.rollout.runner import GameSpec, Player, PlayStats, game_specs, play
 from taboo_games import ROLES, TABOO, task_of
@@ -159,10 +160,10 @@ def test_weights_go_to_the_engine_of_a_player() -> None:
     engines = [Learner(chatter), Learner(chatter)]
     worker = PlayWorker()
     worker.open(PlayJob(lambda stack: {role: Player(e, "m", Sampling()) for role, e in zip(ROLES, engines, strict=True)}, TABOO))
-    worker.update_weights({"a": torch.zeros(1)}, ROLES[1])
-    worker.update_weights({"b": torch.zeros(1)}, None)
+    worker.update_weights(pack({"a": torch.zeros(1)}), ROLES[1])
+    worker.update_weights(pack({"b": torch.zeros(1)}), None)
     assert [engine.given for engine in engines] == [("b",), ("a", "b")]
     both = PlayWorker()
     both.open(PlayJob(lambda stack: dict.fromkeys(ROLES, Player(engines[0], "m", Sampling())), TABOO))
-    both.update_weights({"c": torch.zeros(1)}, None)
+    both.update_weights(pack({"c": torch.zeros(1)}), None)
     assert engines[0].given == ("b", "c")  # an engine of both roles gets them once

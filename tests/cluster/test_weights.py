@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError, ModelError
-from spag.rollout.ray.weights import fetch, publish
+from spag.rollout.ray.weights import fetch, pack, publish, unpack
 
 
 @pytest.fixture
@@ -58,3 +59,16 @@ def test_names_of_models_stay(tmp_path: Path) -> None:
 def test_an_unknown_kind_of_storage(checkpoint: ModelConfig) -> None:
     with pytest.raises(ConfigError, match=r"cluster\.storage=nowhere://x: "):
         publish(checkpoint, "nowhere://x")
+
+
+def test_packed_weights_arrive_as_they_were() -> None:
+    turned = torch.arange(6.0).reshape(2, 3).T
+    weights = {"a": torch.nn.Parameter(turned), "b": torch.tensor([1.5, -0.1], dtype=torch.bfloat16), "c": torch.tensor(2.0)}
+    expected = {name: value.detach().clone() for name, value in weights.items()}
+    packed = pack(weights)
+    arrived = unpack(packed)
+    for flat, _, _ in packed.values():
+        flat[:] = 0  # an engine may keep what arrived for longer than Ray does
+    assert arrived.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(arrived[name], value) and arrived[name].dtype == value.dtype

@@ -6,6 +6,7 @@ To add an engine: write a fixture that returns an ``EngineFactory`` and put its 
 import copy
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -290,9 +291,10 @@ def test_new_weights_give_the_tokens_of_a_fresh_engine(
 
 
 def answers(engine: Engine) -> list[Completion]:
-    """Return greedy answers; the prompts share a prefix, whose keys and values an engine may keep."""
+    """Return greedy answers; the prompts begin alike, for longer than vLLM's blocks on CPUs, so that engines keep keys and values of it."""
     for number in range(4):
-        engine.submit(ask(number, temperature=0.0))
+        request = ask(number, temperature=0.0)
+        engine.submit(replace(request, prompt="All games have these rules. " * 8 + request.prompt))
     done = collect(engine, 4)
     return [done[f"r{number}"] for number in range(4)]
 

@@ -23,6 +23,7 @@ from spag.core.errors import ConfigError, EngineError, SpagError, first_line
 from spag.games.base import Game
 from spag.rollout.ray.connection import connected, nodes
 from spag.rollout.ray.ledger import Ledger
+from spag.rollout.ray.weights import pack
 from spag.rollout.ray.worker import PlayJob, PlayWorker
 from spag.rollout.runner import GameSpec, PlayStats
 
@@ -146,7 +147,7 @@ class RayPlayers:
         """
         if self.ledger.left:
             raise EngineError("weights change only between plays")
-        held = ray.put({name: value.detach().cpu() for name, value in weights.items()})
+        held = ray.put(pack(weights))
         update = _Update(player, frozenset(weights), held)
         self._updates = [older for older in self._updates if not update.replaces(older)] + [update]
         for worker in self.workers:

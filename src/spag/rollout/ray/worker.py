@@ -9,16 +9,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from spag.core.episodes import Episode
 from spag.core.errors import EngineError
 from spag.engines.base import UpdatableEngine
 from spag.games.base import Game
+from spag.rollout.ray.weights import unpack
 from spag.rollout.runner import GameSpec, Player, PlayStats, Runner
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 BEAT_S = 0.2
 """Minimum duration of a turn while games are in flight, so that fast engines send many games in one message."""
@@ -75,8 +73,9 @@ class PlayWorker:
         stats, runner.stats = runner.stats, PlayStats()
         return episodes, stats
 
-    def update_weights(self, weights: "Mapping[str, Tensor]", name: str | None) -> None:
-        """Give new weights to the engine of the player ``name``, or to all engines. Raises ``EngineError``."""
+    def update_weights(self, packed: Mapping[str, Any], name: str | None) -> None:
+        """Give new weights, packed, to the engine of the player ``name``, or to all engines. Raises ``EngineError``."""
+        weights = unpack(packed)
         for engine in {id(player.engine): player.engine for own, player in self._players.items() if name in (None, own)}.values():
             if not isinstance(engine, UpdatableEngine):
                 raise EngineError(f"{type(engine).__name__} takes no new weights")
