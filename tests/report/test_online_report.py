@@ -39,6 +39,7 @@ def test_the_section_says_what_the_steps_came_to(folder: Path) -> None:
     assert "play 2.00 40.0 log-probabilities 0.25 5.0 training 2.50 50.0 weight update 0.05 1.0 rest 0.20 4.0 total 5.00 100.0" in text
     assert "without evaluations, which took 30 s in all" in text
     assert "Best games of online-step-00012" in text or "Strangest games of online-step-00012" in text
+    assert "held-out tasks (36 games)" in text  # online steps are known to draw none of them
     assert "No self-play has finished" not in text and "Stopped at" not in text
     assert "online/train 60 s 12 steps" in text
 

@@ -1,7 +1,7 @@
 """Signs that online training collapses, in words, from the rows of ``online/metrics.jsonl``.
 
 Every figure is a mean over the last ``WINDOW`` steps, compared with the mean over the first ``WINDOW`` or with a limit. The limits are
-wide, so that a sign is worth a look at the games. docs/training.md says what to do then.
+wide, so that a sign is worth a look at the games. docs/online.md says what to do then.
 """
 
 import math
