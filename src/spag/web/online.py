@@ -108,9 +108,9 @@ def step_columns(games: Sequence[Game]) -> list[tuple[str, str, float, str]]:
     return [*columns, ("entropy", "entropy", 1, "%.3f")]
 
 
-def step_rows(run: RunFolder, ended: Mapping[int, Mapping[str, int]]) -> list[StepRow]:
+def step_rows(figures: Sequence[Mapping[str, Any]], games: Sequence[Game], ended: Mapping[int, Mapping[str, int]]) -> list[StepRow]:
     """Return every step with games or figures, the latest first. ``ended``: games by step and outcome."""
-    rows, columns = {row["step"]: row for row in run.online}, step_columns(run.online_games)
+    rows, columns = {row["step"]: row for row in figures}, step_columns(games)
     return [
         StepRow(step, ended.get(step, {}), tuple(_cell(rows.get(step, {}).get(key), scale, form) for _, key, scale, form in columns))
         for step in sorted({*rows, *ended}, reverse=True)

@@ -168,9 +168,13 @@ def games(request: Request, site: TheSite, asked: Annotated[GameFilter, Query()]
 
 @router.get("/steps")
 def steps(request: Request, site: TheSite, page: Annotated[int, Query(ge=1, le=10**6)] = 1) -> HTMLResponse:
-    """The list of online steps, the latest first, each with its games."""
-    run, counts = site.run(), queries.outcome_counts(site.index)
-    rows = step_rows(run, queries.counts_by_step(counts))
+    """The list of online steps, the latest first, each with its games. Damaged metrics are named, and their figures left out."""
+    run, counts, fault = site.run(), queries.outcome_counts(site.index), ""
+    try:
+        figures = run.online
+    except SpagError as error:
+        figures, fault = [], str(error)
+    rows = step_rows(figures, run.online_games, queries.counts_by_step(counts))
     pages = max(1, -(-len(rows) // queries.STEPS_A_PAGE))
     first = (min(page, pages) - 1) * queries.STEPS_A_PAGE
     return site.page(
@@ -181,6 +185,7 @@ def steps(request: Request, site: TheSite, page: Annotated[int, Query(ge=1, le=1
         evaluations=[source for source in counts if source.startswith(EVALUATION_SOURCE)],
         page=min(page, pages),
         pages=pages,
+        fault=fault,
     )
 
 
