@@ -14,6 +14,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -285,6 +286,30 @@ def test_the_image_has_the_clusters_ray_and_extras_that_exist(ray_job: dict[str,
     assert re.findall(r"ray\[default\]==([\d.]+)", text) == [ray_job["spec"]["rayClusterSpec"]["rayVersion"]]
     assert extras_of(text) <= declared_extras()
     assert all((ROOT / name).exists() for name in re.search(r"COPY (.+) /src/\n", text)[1].split())  # type: ignore[index]
+
+
+RUNS_OWN = {"engine.data_parallel", "engine.concurrency", "imitation.episodes", "offline_rl.sft_data"}
+"""Options of the closest run that say where and on what files it runs."""
+
+
+def test_each_row_of_the_papers_table_is_tested_or_says_why_not_and_the_closest_run_has_its_option() -> None:
+    page = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    table = page[page.index("| | published |") :].partition("\n\n")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:] if not line.startswith("| **")]
+    assert len(rows) > 30 and {len(row) for row in rows} == {5}
+    for name, _, here, option, tests in rows:
+        named = re.findall(r"`([\w/]+\.py)::(test_\w+)`", tests)
+        assert named or "No option: " in here, name
+        assert option or "the same" in here or "No option: " in here, name
+        for path, test in named:
+            assert f"\ndef {test}(" in (ROOT / "tests" / path).read_text(encoding="utf-8"), f"{name}: {path}::{test}"
+    [command] = [words for words in commands(page) if "runs/llama2-7b-paper" in words]
+    given = {word for flag, word in pairwise(command) if flag == "--set"}
+    wanted = {option for row in rows for option in re.findall(r"`([\w.]+=[^`]+)`", row[3])}
+    whole = {option for option in wanted if "." in option.partition("=")[0]}
+    both = {f"{stage}.{option}" for option in wanted - whole for stage in ("imitation.training", "offline_rl")}
+    assert {option for option in given if option.partition("=")[0] not in RUNS_OWN} == whole | both
+    assert "--prompts" in command and any("`--prompts prompts.json`" in row[3] for row in rows)
 
 
 def test_every_command_of_the_reproduction_page_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

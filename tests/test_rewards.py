@@ -65,7 +65,7 @@ def test_role_weights_balance_the_roles() -> None:
     weights = role_weights({"attacker": 2, "defender": 1})
     assert weights == {"attacker": 0.75, "defender": 1.5}
     assert role_weights({"attacker": 4, "defender": 0}) == {"attacker": 0.5}
-    # the paper's imitation data: 31,273 attacker and 2,700 defender wins -> 0.543 and 6.291
+    # a replication's first self-play: 31,273 attacker and 2,700 defender wins -> 0.543 and 6.291
     paper = role_weights({"attacker": 31_273, "defender": 2_700})
     assert (round(paper["attacker"], 3), round(paper["defender"], 3)) == (0.543, 6.291)
 

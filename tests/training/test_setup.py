@@ -40,7 +40,7 @@ UPSTREAMS_ZERO = {
 CLOSEST_RUN = re.compile(r"spag run llama2-7b --output runs/llama2-7b-paper .*?(?=\n```)", re.S)
 
 
-def test_the_closest_run_shards_and_schedules_as_upstreams_deepspeed_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_closest_run_shards_and_schedules_as_upstreams_deepspeed_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     page = (Path(__file__).parents[2] / "docs" / "reproduction.md").read_text()
     [command] = CLOSEST_RUN.findall(page)
@@ -51,6 +51,9 @@ def test_the_closest_run_shards_and_schedules_as_upstreams_deepspeed_file(monkey
         assert chosen["zero_optimization"] == UPSTREAMS_ZERO
         assert (chosen["bf16"], chosen["fp16"], chosen["gradient_clipping"]) == ({"enabled": True}, {"enabled": False}, 1.0)
         assert training.lr_scheduler == "warmup_decay_0.13"
+        arguments = training_arguments(tmp_path, MODEL, training.model_copy(update={"parallel": "replicas"}), 1, 0)
+        assert arguments.optim.startswith("adamw_torch")
+        assert (arguments.adam_beta1, arguments.adam_beta2, arguments.adam_epsilon, arguments.weight_decay) == (0.9, 0.999, 1e-8, 0.0)
     assert config.offline_rl.loss_group == 2
 
 
