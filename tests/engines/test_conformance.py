@@ -193,6 +193,15 @@ def test_generation_ends_before_any_stop_string(engine: Engine) -> None:
     assert done.text == free[: free.index(stop)].strip()
 
 
+@pytest.mark.parametrize("make_engine", MODELS, indirect=True)
+def test_a_prompt_over_its_limit_loses_its_beginning(engine: Engine, loaded: tuple[PreTrainedModel, PreTrainedTokenizerBase]) -> None:
+    ids = encode_prompt(loaded[1], ask(0).prompt, PromptStyle.PLAIN)
+    for number, limit in enumerate((len(ids) - 5, len(ids), 0)):
+        engine.submit(replace(ask(0, max_prompt_tokens=limit), id=f"r{number}"))
+    done = collect(engine, 3)
+    assert [done[f"r{number}"].prompt_ids for number in range(3)] == [tuple(ids[5:]), tuple(ids), tuple(ids)]
+
+
 def test_prompt_ids_are_the_prompt_encoded(engine: Engine, loaded: tuple[PreTrainedModel, PreTrainedTokenizerBase]) -> None:
     has_tokens = isinstance(engine, TransformersEngine | VLLMEngine)
     asked = [ask(number) for number in range(3)]

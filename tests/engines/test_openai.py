@@ -336,10 +336,11 @@ def test_a_prompt_that_is_no_text_is_an_error(start: Open) -> None:
     engine.submit(ask())
 
 
-def test_top_k_is_refused(start: Open) -> None:
+@pytest.mark.parametrize("name", ["top_k", "max_prompt_tokens"])
+def test_what_the_protocol_does_not_have_is_refused(start: Open, name: str) -> None:
     engine, _ = start(answers(GOOD))
-    with pytest.raises(ConfigError, match=r"top_k is 40.*set top_k to 0"):
-        engine.submit(ask(top_k=40))
+    with pytest.raises(ConfigError, match=rf"{name} is 40.*set {name} to 0"):
+        engine.submit(ask(**{name: 40}))
     assert engine.poll() == []
 
 

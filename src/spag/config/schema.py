@@ -67,6 +67,9 @@ class SamplingConfig(Section):
     top_k: NonNegativeInt = Field(0, description="keep the k most likely tokens; 0 switches it off")
     max_new_tokens: PositiveInt = Field(256, description="longest utterance, in tokens")
     min_new_tokens: NonNegativeInt = Field(2, description="shortest utterance, in tokens; models emit empty utterances otherwise")
+    max_prompt_tokens: NonNegativeInt = Field(
+        0, description="longest prompt, in tokens; a longer one loses its beginning, the rules, as in the published code; 0 keeps it whole"
+    )
     strip: bool = Field(True, description="drop white space around an utterance; false keeps it in the history, as the published code")
     empty_retries: NonNegativeInt = Field(2, description="how often an empty utterance is sampled again; never when greedy")
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class Sampling:
     """Sampling parameters. ``temperature`` 0 is greedy; ``top_p`` 1 and ``top_k`` 0 switch those filters off.
 
-    ``strip`` drops white space around the text. The runner samples an empty utterance up to ``empty_retries`` more times.
+    ``max_prompt_tokens`` is the longest prompt, in tokens: a longer one loses its beginning; 0 keeps all. ``strip`` drops white space
+    around the text. The runner samples an empty utterance up to ``empty_retries`` more times.
     """
 
     temperature: float = 1.2
@@ -27,6 +28,7 @@ class Sampling:
     top_k: int = 0
     max_new_tokens: int = 256
     min_new_tokens: int = 2
+    max_prompt_tokens: int = 0
     strip: bool = True
     empty_retries: int = 2
 

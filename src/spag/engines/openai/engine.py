@@ -1,8 +1,8 @@
 """Generation with any endpoint that speaks OpenAI's chat-completions protocol: OpenAI itself, vLLM, llama.cpp's server, a gateway.
 
 The ``openai`` package sends, retries and parses, on an event loop in a background thread. Differs from the paper: the prompt is one
-user message, never bare text. The protocol has no ``min_new_tokens`` (an empty reply is passed on as it is) and no ``top_k`` (refused).
-Replies carry no token ids and no log-probabilities.
+user message, never bare text. The protocol has no ``min_new_tokens`` (an empty reply is passed on as it is) and neither
+``top_k`` nor ``max_prompt_tokens`` (both refused). Replies carry no token ids and no log-probabilities.
 """
 
 import asyncio
@@ -58,8 +58,9 @@ class OpenAIEngine:
         self._portal = self._stack.enter_context(start_blocking_portal(name="spag-openai"))
 
     def submit(self, request: Request) -> None:
-        if request.sampling.top_k:
-            raise ConfigError(f"top_k is {request.sampling.top_k}, which the chat-completions protocol does not have; set top_k to 0")
+        for name in ("top_k", "max_prompt_tokens"):
+            if given := getattr(request.sampling, name):
+                raise ConfigError(f"{name} is {given}, which the chat-completions protocol does not have; set {name} to 0")
         self._check_open()
         self._in_flight += 1
         self._portal.start_task_soon(self._complete, request).add_done_callback(self._done.put)

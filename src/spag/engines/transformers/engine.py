@@ -70,7 +70,7 @@ class TransformersEngine:
         self._known: OrderedDict[tuple[int, ...], torch.Tensor] = OrderedDict()
 
     def submit(self, request: Request) -> None:
-        prompt = encode_prompt(self._tokenizer, request.prompt, self._style)
+        prompt = encode_prompt(self._tokenizer, request.prompt, self._style)[-request.sampling.max_prompt_tokens :]
         generator = torch.Generator(self._model.device).manual_seed(request.seed)
         self._queue.append(_Row(request, prompt, generator))
 

@@ -80,7 +80,7 @@ class VLLMEngine:
 
     def submit(self, request: Request) -> None:
         """Queue a request. Raises ``EngineError`` for an empty prompt or one that leaves no room for the utterance."""
-        prompt = encode_prompt(self.tokenizer, request.prompt, self.style)
+        prompt = encode_prompt(self.tokenizer, request.prompt, self.style)[-request.sampling.max_prompt_tokens :]
         if not prompt:
             raise EngineError(f"{request.id}: the prompt is empty, and the tokenizer has no BOS to start from")
         if len(prompt) + request.sampling.max_new_tokens > self.pool.max_length:
