@@ -1,6 +1,9 @@
 """Finding and loading models: local folders, adapters, clear refusals, tokens of prompts."""
 
 import os
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -53,6 +56,24 @@ def test_a_gguf_is_converted_once_wherever_its_copies_lie(tmp_path: Path, monkey
         with pytest.raises(ModelError, match=r"elsewhere/tiny\.gguf: transformers cannot load this GGUF file"):
             resolve_model(str(copy))
     assert [*converted.parent.iterdir()] == [converted]
+
+
+SAVING = """
+import sys
+from pathlib import Path
+import spag.training.base  # imports transformers before spag.models.loading does, as spag run
+from spag.models.loading import load_model, load_tokenizer, save_model
+save_model(load_model(sys.argv[1], dtype="float32", device="cpu"), load_tokenizer(sys.argv[1]), Path(sys.argv[2]))
+assert {"bitsandbytes", "deepspeed"} <= sys.modules.keys()  # transformers brought both, and they had their say
+"""
+
+
+@pytest.mark.skipif(not (find_spec("bitsandbytes") and find_spec("deepspeed")), reason="needs the extras qlora and deepspeed")
+def test_loading_and_saving_write_nothing_to_the_terminal(model_folder: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SAVING, str(model_folder), str(tmp_path / "saved")]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (tmp_path / "saved" / "config.json").is_file()
 
 
 def test_pickled_weights_are_never_loaded(model_folder: Path, tmp_path: Path) -> None:

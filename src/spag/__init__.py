@@ -3,6 +3,7 @@
 The names below load on first use, so that importing ``spag`` costs nothing.
 """
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,11 @@ _HOMES = {
     "read_samples": "spag.core.episodes",
     "upstream_prompt": "spag.games.taboo.promptfile",
 }
+
+# Whichever module of spag imports transformers first, bitsandbytes and DeepSpeed come with it where they are installed. The one warns of a
+# CPU kernel that only play in 4 bits would use, the other of a machine without a GPU, on standard output. DeepSpeed sets its own level.
+logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+logging.getLogger("DeepSpeed").addFilter(lambda record: record.module != "real_accelerator")
 
 
 def __getattr__(name: str) -> Any:

@@ -29,7 +29,6 @@ from spag.models.baichuan import MODEL_TYPE as BAICHUAN  # registers the model w
 from spag.models.own_code import OWN_CODE_ERRORS, check_own_code, own_code_failure
 
 logger = logging.getLogger(__name__)
-logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns at every start of a CPU kernel that only play in 4 bits would use
 
 EMBEDDED_NAME = "smollm2-135m"
 EMBEDDED_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
