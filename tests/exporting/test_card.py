@@ -19,6 +19,7 @@ from spag.export import Source, find_source
 from spag.export.card import Weights, card, code, figure, shareable_config, table
 from spag.export.metadata import card_data, license_of
 from spag.games.registry import get
+from spag.runs.folder import ONLINE, imitates, offline_iterations
 from spag.runs.reading import RunFolder
 from tiny_model import make_model
 
@@ -84,7 +85,7 @@ def test_held_out_is_claimed_only_where_every_stage_recorded_it(tmp_path: Path, 
     folder = write_run(tmp_path / "run")
     source = Source("imitation", "x", "x", RunFolder.open(folder))
     assert "Games on 24 held-out tasks. With so few" in card_of(source)
-    assert "the arena's are held out from all training of the run" in card_of(source)
+    assert "The arena's tasks are held out from all training of the run" in card_of(source)
     assert {(one.dataset_split, one.dataset_name) for one in card_data("mine", source).eval_results} == {
         ("held_out", f"Adversarial Taboo{role}, 24 held-out tasks") for role in (" as attacker", " as defender", ", both roles")
     }
@@ -99,6 +100,85 @@ def test_held_out_is_claimed_only_where_every_stage_recorded_it(tmp_path: Path, 
         else f"Games on tasks of the held-out split were trained on, {count} of them, so some tasks may not be new."
     )
     assert {one.dataset_split for one in card_data("mine", source).eval_results} == {None}
+
+
+SPAG, SPIRAL = "arXiv 2404.10642", "arXiv 2506.24119"
+MIX = {"mix": [{"name": "kuhn_poker", "weight": 2}, {"name": "tic_tac_toe"}]}
+FACTS = {
+    "teacher games": "1. Imitation of teacher games, the first stage of SPAG (Cheng et al., arXiv 2404.10642).",
+    "no teacher games": "- No teacher games: self-play began with the base model.",
+    "iterations": "1. 2 iterations of self-play, rewards and offline RL, the method of SPAG (Cheng et al., arXiv 2404.10642).",
+    "tasks": "- Tasks: all an iteration, 1 game a task. Opponents, by weight: `self` `1.0`.",
+    "online": "1. 7 online steps of self-play and policy gradient (REINFORCE) with a baseline for each role of each game, the advantage of "
+    "SPIRAL (Liu et al., arXiv 2506.24119).",
+    "steps": "- Online steps: 7 of 12 games each, 84 games in all, on tasks drawn anew for each step. "
+    "Opponents, by weight: `self` `1.0`, `./rival` `0.5`.",
+    "pay": "- Rewards that replace those of `kuhn_poker`: `illegal_reward` `-3.0`.",
+}
+RUNS: dict[str, tuple[str, list[str], str, set[str]]] = {
+    "reinforce": ("reinforce", [], ONLINE, {"no teacher games", "online", "steps", "pay"}),
+    "reinforce after imitation": ("reinforce", ["teacher"], ONLINE, {"teacher games", "online", "steps", "pay"}),
+    "imitation of reinforce": ("reinforce", ["teacher"], "imitation", {"teacher games"}),
+    "both": ("spag+reinforce", [], ONLINE, {"no teacher games", "iterations", "tasks", "online", "steps", "pay"}),
+    "iterations of both": ("spag+reinforce", ["teacher"], "iteration-2", {"teacher games", "iterations", "tasks"}),
+    "spag": ("spag", ["teacher"], "iteration-2", {"teacher games", "iterations", "tasks"}),
+}
+
+
+def online_run(folder: Path, algorithm: str, episodes: list[str], **online: Any) -> RunFolder:
+    """Write a run with every stage of its plan done, which stopped after the seventh of eight online steps."""
+    game = {"name": "kuhn_poker"}
+    settings = {"steps": 8, "games": 12, "learning_rate": 3e-4, "opponents": {"self": 1, "/home/me/rival": 0.5}, **online}
+    settings.setdefault("pay", {"kuhn_poker": {"illegal_reward": -3}})
+    config = {"algorithm": algorithm, "iterations": 2, "game": game, "imitation": {"episodes": episodes}, "online": settings}
+    folder.mkdir()
+    parsed = RunConfig.model_validate(config)
+    (folder / "config.yaml").write_text(dump_config(parsed))
+    names = [*(["imitation"] if imitates(parsed) else []), *(f"iteration-{one + 1}" for one in range(offline_iterations(parsed)))]
+    stages = {f"{name}/train": stage(1.0) for name in names}
+    if algorithm != "spag":
+        stages["online/train"] = stage(1.0, steps=7, stopped="step 7: <b>one role wins</b>")
+    write_manifest(folder, stages)
+    return RunFolder.open(folder)
+
+
+@pytest.mark.parametrize(("algorithm", "episodes", "name", "facts"), RUNS.values(), ids=RUNS)
+def test_what_made_a_model_is_said_for_each_algorithm(
+    tmp_path: Path, algorithm: str, episodes: list[str], name: str, facts: set[str]
+) -> None:
+    text = card_of(Source(name, "x", "x", online_run(tmp_path / "run", algorithm, episodes)))
+    assert "\n\n1. " not in text.partition("1. ")[2]  # one list
+    assert {fact for fact, line in FACTS.items() if line in text.splitlines()} == facts
+    assert (SPAG in text, SPIRAL in text) == (bool(facts & {"teacher games", "iterations"}), "online" in facts)
+    stages = {"teacher games": "`imitation`", "iterations": "`iterations`", "online": "`online`"}
+    columns = [stages[fact] for fact in stages if fact in facts]
+    assert f"| setting | {' | '.join(columns)} |" in text
+    rates = {"teacher games": "`5e-06`", "iterations": "`2e-06`", "online": "0.0003"}
+    assert f"| `learning_rate` | {' | '.join(rates[fact] for fact in stages if fact in facts)} |" in text
+    assert ("| `correction_limit` |" in text, "| `loser_reward` |" in text) == ("online" in facts, "iterations" in facts)
+    assert ("at a sign of a collapse: `step 7: <b>one role wins</b>`." in text) == ("online" in facts)
+    assert "/home/me" not in text and "; ;" not in text and ": ;" not in text
+
+
+def test_a_mix_of_games_and_ablations_are_named(tmp_path: Path) -> None:
+    run = online_run(tmp_path / "run", "reinforce", [], **MIX, baseline_decay=1)
+    text = card_of(Source(ONLINE, "x", "x", run))
+    assert "trained by self-play of Kuhn poker (" in text and ") and Tic-tac-toe (" in text
+    assert "policy gradient (REINFORCE) without baselines, an ablation of SPIRAL" in text
+    assert "- Game of the arena: `name` `kuhn_poker`, `hands` `600`." in text
+    taught = card_of(Source(ONLINE, "x", "x", online_run(tmp_path / "taught", "reinforce", ["teacher"], **MIX)))
+    assert "- Game of the arena and of all training before online steps: `name` `kuhn_poker`, `hands` `600`." in taught
+    for part in ("`name` `kuhn_poker`, `weight` `2.0`", "`name` `tic_tac_toe`, `weight` `1.0`"):
+        assert f"- Played in online steps: {part}" in text
+    assert {"kuhn-poker", "tic-tac-toe"} <= set(ModelCard(text).data.tags)
+    assert "tic-tac-toe" not in ModelCard(card_of(Source("base", "x", "x", run))).data.tags
+
+
+def test_a_baichuan_says_what_loads_it(tmp_path: Path) -> None:
+    for kind, says in (("baichuan", True), ("llama", False)):
+        write_json(tmp_path / kind / "config.json", {"model_type": kind})
+        text = card_of(find_source(str(tmp_path / kind)))
+        assert ("```python\nimport spag.models.baichuan" in text) == says
 
 
 def test_a_run_that_measured_nothing_claims_nothing(tmp_path: Path) -> None:
@@ -121,7 +201,7 @@ def test_players_who_win_together_have_no_ratings(tmp_path: Path) -> None:
     ]
     write_json(tmp_path / "arena" / "results.json", arena_report(episodes, game))
     text = card_of(find_source(str(tmp_path)))
-    assert "self-play of 20 Questions" in text and "As answerer, % of games:" in text
+    assert "trained on games of 20 Questions" in text and "As answerer, % of games:" in text
     assert "Elo" not in text.partition("Games that neither")[0]
     assert {one.metric_type for one in ModelCard(text).data.eval_results} == {"win_rate"}
 

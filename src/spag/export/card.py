@@ -23,7 +23,9 @@ from spag.display.figures import is_contest
 from spag.evaluation.arena.games import NOTE
 from spag.evaluation.stats import Rate
 from spag.export.metadata import Source, card_data, license_of
-from spag.models.loading import library_versions
+from spag.export.training import Training, settings_rows, training_of
+from spag.models.baichuan import MODEL_TYPE as BAICHUAN
+from spag.models.loading import library_versions, model_type
 from spag.report.findings import FEW_TASKS, arena_findings, reasoning_finding, sentence
 from spag.report.rows import Cell, Noted, Table, pair_table, reasoning_table, role_table, versions
 from spag.runs.folder import BASE
@@ -52,7 +54,7 @@ def card(title: str, source: Source, weights: Weights) -> str:
     run, config = source.run, source.run.config if source.run else None
     shared = shareable_config(config) if config else None
     environment = Environment(finalize=figure, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"plain": Markdown, "cell": _cell, "word": _word, "numbered": _numbered, "shared": _shared_name}
+    environment.filters |= {"plain": Markdown, "cell": _cell, "word": _word, "numbered": _numbered, "shared": _shared_name, "known": _known}
     template = (resources.files("spag.export") / "card.md").read_text(encoding="utf-8")
     text = environment.from_string(template).render(
         metadata=Markdown(card_data(title, source).to_yaml()),
@@ -61,13 +63,13 @@ def card(title: str, source: Source, weights: Weights) -> str:
         is_base=source.name == BASE,
         base=_shared_name(source.base) if source.base else None,
         run=run,
-        game=run.game if run else None,
         config=config,
         config_file=CONFIG,
         weights=weights,
+        is_baichuan=model_type(source.model) == BAICHUAN,
         licence=license_of(source.base or source.model),
         teacher=TEACHER,
-        game_settings={"name": shared.game.name, **_known(shared.game.model_extra)} if shared else {},
+        **(_trained(training_of(source.name, run, config), config, shared) if run and config and shared and source.name != BASE else {}),
         counts=_counts,
         plays=_plays(source.name, run) if run else [],
         results=_results(run) if run else {},
@@ -135,8 +137,29 @@ def _shared_name(name: str) -> str:
     return Path(name).name if name.startswith(("/", "~", ".")) else name
 
 
-def _known(settings: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {name: value for name, value in (settings or {}).items() if value is not None}
+def _known(settings: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value for name, value in settings if value is not None}
+
+
+def _trained(training: Training, config: RunConfig, shared: RunConfig) -> dict[str, Any]:
+    """Return what the template says of the training."""
+    of_imitation = config.imitation.training.sft_data if training.imitates else None
+    of_iterations = config.offline_rl.sft_data if training.iterations else None
+    stages, rows = settings_rows(training, shared)
+    columns = Markdown("setting"), *map(code, stages)
+    return {
+        "training": training,
+        "game_settings": _known(shared.game),
+        "mix": [_known(part) for part in shared.online.mix],
+        "opponents": shared.selfplay.opponents,
+        "online_opponents": shared.online.opponents,
+        "instructions": sorted({path for path in (of_imitation, of_iterations) if path}),
+        "settings": table(columns, [[code(name), *map(_setting, values)] for name, *values in rows]),
+    }
+
+
+def _setting(value: object) -> Markdown:
+    return Markdown("–") if value is None else figure(value)
 
 
 def _plays(name: str, run: RunFolder) -> list[SelfPlay]:

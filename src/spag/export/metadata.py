@@ -9,7 +9,9 @@ from typing import Any
 from huggingface_hub import EvalResult, ModelCard, ModelCardData, try_to_load_from_cache
 
 from spag.display.figures import is_contest
+from spag.games.base import Game
 from spag.models.loading import EMBEDDED_HUB_ID, EMBEDDED_NAME
+from spag.runs.folder import ONLINE
 from spag.runs.reading import RunFolder
 
 UNKNOWN = "unknown"
@@ -52,7 +54,7 @@ def card_data(title: str, source: Source) -> ModelCardData:
         language="en",
         library_name="transformers",
         pipeline_tag="text-generation",
-        tags=["spag", "self-play", *([_tag(source.run)] if source.run else [])],
+        tags=["spag", "self-play", *(_game_tags(source.name, source.run) if source.run else [])],
         model_name=title if results else None,
         eval_results=results or None,
         **trained,
@@ -94,7 +96,7 @@ def _arena_results(name: str, run: RunFolder) -> Iterator[EvalResult]:
         figures.append((row["name"], "both", f"{title}, both roles", "elo", label, round(row["points"], 1)))
     for _, config, task, metric, label, value in (one for one in figures if one[0] == name):
         where = f"{task}, {run.arena['tasks']} {'' if run.held_out_doubt else 'held-out '}tasks"
-        about = {"task_name": task, "dataset_type": _tag(run), "dataset_name": where, "dataset_config": config}
+        about = {"task_name": task, "dataset_type": _tag(run.game), "dataset_name": where, "dataset_config": config}
         measure = {"metric_type": metric, "metric_name": label, "metric_value": value}
         split = None if run.held_out_doubt else "held_out"
         yield EvalResult(task_type="text-generation", dataset_split=split, **about, **measure)
@@ -118,5 +120,11 @@ def _reasoning_results(name: str, run: RunFolder) -> Iterator[EvalResult]:
         )
 
 
-def _tag(run: RunFolder) -> str:
-    return run.game.name.replace("_", "-")
+def _game_tags(name: str, run: RunFolder) -> list[str]:
+    """Return the arena's game, and for an online policy the games that it was trained on."""
+    games = (run.game, *(run.online_games if name == ONLINE else ()))
+    return list(dict.fromkeys(_tag(game) for game in games))
+
+
+def _tag(game: Game) -> str:
+    return game.name.replace("_", "-")
