@@ -11,7 +11,8 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from spag.config.schema import EngineConfig, Section, TrainingConfig
+from spag.config.base import Section
+from spag.config.schema import EngineConfig, TrainingConfig
 from spag.core.errors import ConfigError
 from spag.planning.memory import number_bytes
 from spag.planning.specs import GPU, ModelShape

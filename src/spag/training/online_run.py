@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallba
 from transformers import TrainingArguments as Arguments
 
 from spag.config.schema import FREE_TO_CHANGE, ModelConfig, OnlineConfig
-from spag.core.store import write_atomically, write_json
+from spag.core.store import write_json
 from spag.models.loading import load_model, load_tokenizer, no_progress_bars, save_model
 from spag.models.tokens import PromptStyle
 from spag.training.callbacks import OnProgress, Phase, TrainProgress, integrations
@@ -29,7 +29,15 @@ from spag.training.policy import set_packed_attention
 from spag.training.setup import training_arguments
 from spag.training.sharding import check_resumable
 from spag.training.start import trainable
-from spag.training.state import checkpoint_step, discard_state, fingerprint, finish_checkpoint, model_identity, open_state
+from spag.training.state import (
+    checkpoint_step,
+    fingerprint,
+    finish_checkpoint,
+    finished_result,
+    model_identity,
+    open_state,
+    record_result,
+)
 
 _SELFPLAY = "selfplay.json"
 
@@ -94,6 +102,8 @@ class _OnlineTraining:
         self.arguments.save_steps = self.settings.save_steps * self.updates
         self.arguments.logging_steps = self.updates
         self.is_first = self.arguments.process_index == 0
+        if not self.is_first:
+            self.progress = None  # one file of progress has one writer
         settings = self.settings.model_dump(mode="json", exclude=set(FREE_TO_CHANGE))
         origin = [model_identity(self.start_from), self.model.prompt_style, self.model.dtype, self.model.trust_remote_code]
         self.fingerprint = fingerprint([origin, settings, self.seed, *self.belongs_to])
@@ -142,14 +152,8 @@ class _OnlineTraining:
 
     def _find_earlier_work(self) -> tuple[dict[str, Any] | None, Path | None]:
         """Return the result if this training has finished, else the checkpoint to resume from; delete stale files."""
-        record = self.output / "training.json"
-        finished = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
-        if finished.get("fingerprint") == self.fingerprint and (self.output / "checkpoint").is_dir():
-            discard_state(self.state)
-            return finished["result"], None
-        record.unlink(missing_ok=True)
-        for leftover in self.output.glob(".checkpoint-*"):
-            discard_state(leftover)
+        if (finished := finished_result(self.output, self.fingerprint)) is not None:
+            return finished, None
         resume_from = open_state(self.state, self.fingerprint)
         if resume_from is not None:
             check_resumable(resume_from, self.settings.parallel, self.arguments.world_size)
@@ -180,15 +184,13 @@ class _OnlineTraining:
         return str(folder)
 
     def _finish(self, trainer: OnlineTrainer, tokenizer: PreTrainedTokenizerBase, result: dict[str, Any]) -> None:
-        """Gather and save the model, then the record that it is finished; only then delete the state."""
+        """Gather and save the model, then record that it is finished."""
         policy, weights = trainer.finished()
         if not self.is_first:
             return
         policy.config.use_cache = True  # Trainer switches the cache off, and the setting would be saved with the model
         save_model(policy, tokenizer, self.output / "checkpoint", weights)
-        record = json.dumps({"fingerprint": self.fingerprint, "result": result}, indent=2)
-        write_atomically(self.output / "training.json", record + "\n")
-        discard_state(self.state)
+        record_result(self.output, self.fingerprint, result)
 
 
 class _Keeper(TrainerCallback):  # type: ignore[misc]

@@ -7,7 +7,6 @@ Weights are float32 under bfloat16 autocast, because updates with small learning
 process calls ``train``; the first one writes. Differs from upstream: see ``losses.py``, ``order.py``, ``trainers.py`` and ``reference.py``.
 """
 
-import json
 import math
 import time
 from collections.abc import Sequence
@@ -25,7 +24,6 @@ from spag.algorithms.spag import OfflineRL
 from spag.config.schema import FREE_TO_CHANGE, ModelConfig, OfflineRLConfig, TrainingConfig
 from spag.core.episodes import TrainingSample
 from spag.core.errors import ConfigError, DataError
-from spag.core.store import write_atomically
 from spag.models.loading import load_tokenizer, no_progress_bars, save_model
 from spag.models.tokens import PromptStyle
 from spag.training.callbacks import OnProgress, ReferencePass, StepKeeper, integrations
@@ -37,7 +35,16 @@ from spag.training.schedule import schedule
 from spag.training.setup import training_arguments
 from spag.training.sharding import check_resumable
 from spag.training.start import trainable
-from spag.training.state import MetricsLog, checkpoint_step, discard_state, fingerprint, model_identity, open_state
+from spag.training.state import (
+    MetricsLog,
+    checkpoint_step,
+    discard_state,
+    fingerprint,
+    finished_result,
+    model_identity,
+    open_state,
+    record_result,
+)
 from spag.training.trainers import PolicyTrainer
 
 
@@ -151,14 +158,8 @@ class _Training:
 
     def _find_earlier_work(self) -> tuple[dict[str, Any] | None, Path | None]:
         """Return the result if this stage has finished, else the checkpoint to resume from; delete stale files."""
-        record = self.output / "training.json"
-        finished = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
-        if finished.get("fingerprint") == self.fingerprint and (self.output / "checkpoint").is_dir():
-            discard_state(self.state)
-            return finished["result"], None
-        record.unlink(missing_ok=True)
-        for leftover in self.output.glob(".checkpoint-*"):
-            discard_state(leftover)
+        if (finished := finished_result(self.output, self.fingerprint)) is not None:
+            return finished, None
         if read_reference(self.output / "reference.jsonl", self.reference_fingerprint) is None:
             discard_state(self.state)
         resume_from = open_state(self.state, self.fingerprint)
@@ -208,12 +209,11 @@ class _Training:
         return OfflineRL(training.kl_coef, training.sft_coef, training.clip_range)
 
     def _finish(self, trainer: PolicyTrainer, tokenizer: PreTrainedTokenizerBase, result: TrainResult) -> None:
-        """Gather and save the model, then the record that it is finished; only then delete the state."""
+        """Gather and save the model, then record that it is finished."""
         policy, weights = trainer.finished()
         if not self.is_first:
             return
         policy.config.use_cache = True  # Trainer switches the cache off, and the setting would be saved with the model
         save_model(policy, tokenizer, result.checkpoint, weights)
         values = {"steps": result.steps, "samples": result.samples, "seconds": result.seconds, "metrics": result.metrics}
-        write_atomically(self.output / "training.json", json.dumps({"fingerprint": self.fingerprint, "result": values}, indent=2) + "\n")
-        discard_state(self.state)
+        record_result(self.output, self.fingerprint, values)

@@ -58,6 +58,25 @@ def open_state(state: Path, belongs_to: str) -> Path | None:
     return newest
 
 
+def finished_result(output: Path, belongs_to: str) -> dict[str, Any] | None:
+    """Return the result that ``record_result`` wrote for the same fingerprint; else delete it and half-saved checkpoints."""
+    record = output / "training.json"
+    finished = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
+    if finished.get("fingerprint") == belongs_to and (output / "checkpoint").is_dir():
+        discard_state(output / "state")
+        return dict(finished["result"])
+    record.unlink(missing_ok=True)
+    for leftover in output.glob(".checkpoint-*"):
+        discard_state(leftover)
+    return None
+
+
+def record_result(output: Path, belongs_to: str, result: dict[str, Any]) -> None:
+    """Record that the checkpoint in ``output`` is complete; only then delete the state."""
+    write_atomically(output / "training.json", json.dumps({"fingerprint": belongs_to, "result": result}, indent=2) + "\n")
+    discard_state(output / "state")
+
+
 def checkpoint_step(folder: Path) -> int:
     return int(folder.name.removeprefix(_PREFIX))
 
