@@ -174,6 +174,20 @@ def test_a_mix_of_games_and_ablations_are_named(tmp_path: Path) -> None:
     assert "tic-tac-toe" not in ModelCard(card_of(Source("base", "x", "x", run))).data.tags
 
 
+def test_instruction_data_is_that_of_the_stages_that_made_the_model(tmp_path: Path) -> None:
+    run = online_run(tmp_path / "run", "spag+reinforce", [])
+    sft = {"imitation": {"episodes": [], "training": {"sft_data": "/home/me/alpaca.json"}}}
+    later = {"offline_rl": {"sft_data": "/home/me/more.json", "objective": "sft"}}
+    config = RunConfig.model_validate({"algorithm": "spag+reinforce", "iterations": 2, "game": {"name": "kuhn_poker"}, **sft, **later})
+    (run.folder / "config.yaml").write_text(dump_config(config))
+    first, last = (card_of(Source(name, "x", "x", RunFolder.open(run.folder))) for name in ("imitation", ONLINE))
+    assert "a language model trained on instruction data alone." in first and "Kuhn poker" not in first
+    for text, files in ((first, "`alpaca.json`"), (last, "`alpaca.json`, `more.json`")):
+        assert f"- Instruction data mixed in: {files}.\n" in text
+        assert "1. Fine-tuning on instruction data.\n" in text and "- No teacher games.\n" in text
+    assert "2 iterations of self-play, rewards and likelihood of the games that were won, an ablation of SPAG" in last
+
+
 def test_a_baichuan_says_what_loads_it(tmp_path: Path) -> None:
     for kind, says in (("baichuan", True), ("llama", False)):
         write_json(tmp_path / kind / "config.json", {"model_type": kind})
