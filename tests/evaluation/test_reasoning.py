@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,22 @@ def test_shots_come_from_the_same_examples_for_every_model(tiny: ModelConfig, ot
     assert prompts[0] == prompts[1]
     evaluate_reasoning({"tiny": tiny}, ReasoningSettings(("spag_common_sense",), TASKS, limit=4), tmp_path / "zero", SilentReporter())
     assert prompts[0] != [row["prompt_hash"] for row in rows(tmp_path / "zero" / "tiny" / "spag_common_sense.jsonl")]
+
+
+def test_generated_answers_may_be_cut_shorter_than_their_task_says(tiny: ModelConfig, tmp_path: Path) -> None:
+    """Other answers, so another definition: results of the two are never mixed."""
+    settings = ReasoningSettings(("spag_counting",), task_path=TASKS, limit=3)
+    evaluate_reasoning({"m": tiny}, settings, tmp_path, SilentReporter())
+    with pytest.raises(RunError, match=r"task\.definition_and_data was"):
+        evaluate_reasoning({"m": tiny}, replace(settings, max_new_tokens=2), tmp_path, SilentReporter())
+    evaluate_reasoning({"m": tiny}, replace(settings, max_new_tokens=2), tmp_path / "short", SilentReporter())
+    whole, short = (max(len(row["answer"]) for row in answers(folder)) for folder in (tmp_path, tmp_path / "short"))
+    assert short <= 2 < whole  # a token is a byte here
+
+
+def answers(folder: Path) -> list[dict[str, Any]]:
+    [file] = (folder / "m").glob("answers-*.jsonl")
+    return rows(file)
 
 
 def test_adapters_are_evaluated_and_told_apart_with_their_base(tiny: ModelConfig, tmp_path: Path) -> None:

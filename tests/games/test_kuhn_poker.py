@@ -84,9 +84,7 @@ def test_text_cannot_give_the_card_away() -> None:
         assert [said.content for said in seen.history] == ["[bet]"]
         assert seen.facts == {"card": "K" if role == "player_0" else "Q"}
     assert "believe me" not in GAME.prompt(GAME.observe(state, "player_1"))
-    assert GAME.prompt(GAME.observe(state, "player_1")).endswith(
-        "You are player_1.\n\nplayer_0: [bet]\nYou hold Q. [fold] or [call]?\n"
-    )
+    assert GAME.prompt(GAME.observe(state, "player_1")).endswith("You are player_1.\n\nplayer_0: [bet]\nYou hold Q. [fold] or [call]?\n")
 
 
 @pytest.mark.parametrize("count", [1, 5, 6, 7, 100, 600, None])

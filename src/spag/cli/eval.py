@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 @click.option("--trust-task-code", is_flag=True, help="Let task files of --task-path run Python code; review them first.")
 @click.option("--limit", type=click.IntRange(min=1), help="Items of each task, from its start; the parts of a group share them.")
 @click.option("--shots", type=click.IntRange(min=0), help="Solved examples before a question. [default: the paper's, else the task's own]")
+@click.option("--max-new-tokens", type=click.IntRange(min=1), help="Longest generated answer, in tokens. [default: the task's own]")
 @click.option("--batch-size", type=click.IntRange(min=1), default=16, show_default=True, help="Requests computed at once.")
 @click.option("--output", type=ANY_PATH, required=True, help="Folder for the items and results.json; what is done in it is kept.")
 @click.option("--force", is_flag=True, help="Redo what was evaluated with other settings, data or models.")
@@ -34,6 +35,7 @@ def eval_command(
     trust_task_code: bool,
     limit: int | None,
     shots: int | None,
+    max_new_tokens: int | None,
     batch_size: int,
     output: Path,
     force: bool,
@@ -53,7 +55,7 @@ def eval_command(
     from spag.evaluation.reasoning.tasks import REMEDY, ReasoningSettings
 
     names = tuple(name.strip() for name in tasks.split(",") if name.strip())
-    settings = ReasoningSettings(names, task_path, data, trust_task_code, limit, shots, batch_size, config.seed)
+    settings = ReasoningSettings(names, task_path, data, trust_task_code, limit, shots, max_new_tokens, batch_size, config.seed)
     results = evaluate_reasoning(_players(models, config), settings, output, open_reporter(), force=force)
     print_reasoning(results)
     if left_out := results["left_out"]:

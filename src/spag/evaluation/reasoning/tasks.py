@@ -77,6 +77,7 @@ class ReasoningSettings:
 
     tasks: lm-eval's names, or ``paper``. task_path: a folder of task files. data: a folder of JSON Lines files that take the hub's place.
     limit: items of a task, from its start; a group's parts share it evenly, rounded up. shots: solved examples, for all tasks.
+    max_new_tokens: longest generated answer, in tokens; ``None``: as each task says.
     """
 
     tasks: tuple[str, ...] = (PAPER,)
@@ -85,6 +86,7 @@ class ReasoningSettings:
     trust_task_code: bool = False
     limit: int | None = None
     shots: int | None = None
+    max_new_tokens: int | None = None
     batch_size: int = 16
     seed: int = 0
 
@@ -174,6 +176,8 @@ def _prepare(name: str, parts: dict[str, Any], settings: ReasoningSettings) -> L
         own = part.get_config("num_fewshot")
         # as lm-eval's own command: a task file that says 0 means it
         part.set_config("num_fewshot", 0 if own == 0 else shots if shots is not None else own or 0)
+        if settings.max_new_tokens is not None and part.OUTPUT_TYPE == "generate_until":
+            part.set_config("generation_kwargs", {"max_gen_toks": settings.max_new_tokens}, update=True)
         _add_definition(digest, part_name, part, limit)
     used = {int(part.get_config("num_fewshot")) for part in parts.values()}
     metric = _main_metric(name, list(parts.values()), paper.metric if paper else None)
