@@ -149,7 +149,7 @@ def test_a_bot_plays_and_its_games_become_samples(tmp_path: Path) -> None:
     winners = {episode.id: (episode.outcome or "").removesuffix("_wins") for episode in episodes}
     rows = list(read_samples(samples))
     assert {row.episode_id: row.role for row in rows} == winners
-    assert all(row.prompt.splitlines()[-1].startswith("Your move, [") for row in rows)
+    assert all(row.prompt.splitlines()[-1].startswith("You hold ") for row in rows)
     spag("rewards", games, "--set", "rewards.roles=player_0", "--output", samples)
     assert {row.role for row in read_samples(samples)} == {"player_0"}
 
