@@ -187,6 +187,11 @@ def test_games_are_mixed_by_weight_with_baselines_of_their_own(model: Path, tmp_
     assert baselines == {f"{name}/baseline" for name in roles}
 
 
+def test_a_kl_term_that_begins_at_nothing_has_its_reference(model: Path, tmp_path: Path) -> None:
+    run_here(config_for(model, "online.kl_coef_end=0.5", "online.steps=2", "online.evaluate_every=null"), tmp_path / "run")
+    assert rows(tmp_path / "run" / "online" / "metrics.jsonl")[0]["kl"] == pytest.approx(0.0, abs=1e-6)
+
+
 def test_every_task_is_played_before_any_is_played_again() -> None:
     specs = step_specs([MixedGame(KuhnPoker(hands=6))], 15, 3, 7)
     tasks = [spec.task.id for _, spec in specs]

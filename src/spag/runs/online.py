@@ -26,6 +26,7 @@ from spag.evaluation.arena.games import arena_report
 from spag.evaluation.collapse import signs
 from spag.evaluation.yardsticks import figures_of, probabilities_of
 from spag.games.base import Game, SolvedGame
+from spag.models.tokens import PromptStyle
 from spag.rollout.matchmaking import Pairing
 from spag.rollout.runner import game_specs
 from spag.rollout.steps import POLICY, MixedGame, StepPlayer
@@ -137,7 +138,9 @@ class OnlineSelfplay:
         assert self.evaluations is not None
         exact: dict[str, float] = {}
         if isinstance(game, SolvedGame) and policy is not None:
-            exact = figures_of(probabilities_of(policy.eval(), self.opening.tokenizer, self._style(), game), game)
+            exact = figures_of(
+                probabilities_of(policy.eval(), self.opening.tokenizer, PromptStyle(self.config.model.prompt_style), game), game
+            )
         tasks = game.tasks(Split.HELD_OUT, self.settings.evaluation_tasks, derive_seed(self.config.seed, "evaluation"))
         for opponent in self.settings.evaluation_opponents:
             path = self.folder / "evaluations" / f"step-{step:05d}-{game.name}-{_file_name(opponent)}.jsonl"
@@ -150,11 +153,6 @@ class OnlineSelfplay:
             self.evaluations.append(
                 {"step": step, "game": game.name, "opponent": opponent, "roles": own, "pair": report["pairs"], "exact": exact}  # type: ignore[dict-item]
             )
-
-    def _style(self) -> Any:
-        from spag.models.tokens import PromptStyle  # noqa: PLC0415
-
-        return PromptStyle(self.config.model.prompt_style)
 
 
 class CollapseWatch:

@@ -27,6 +27,7 @@ from spag.core.errors import RunError
 from spag.models.tokens import PromptStyle
 from spag.training.average import WeightAverage
 from spag.training.base import Row, ShardedTrainer
+from spag.training.callbacks import REFERENCE_BATCH
 from spag.training.data import Batch, EncodedSample, collate
 from spag.training.online_batches import StepSamples, Values
 from spag.training.order import micro_batches
@@ -36,8 +37,6 @@ from spag.training.sharding import full_weights, load_tensors, save_tensors
 _AVERAGE = "average"
 REMEMBERED = 4096
 """Samples whose reference log-probabilities are kept: in a small game the same ones come in every step."""
-PASS_FACTOR = 4
-"""Factor by which batches without gradients are larger."""
 _FEATURES = ("tokens", "entropy", "kl", "ratio", "clipped", "mismatch", "mismatch_kl")
 
 
@@ -293,7 +292,7 @@ class OnlineTrainer(ShardedTrainer):
 
     def _logprobs(self, encoded: Sequence[EncodedSample], indices: Sequence[int], model: nn.Module) -> Values:
         """Return the log-probabilities of the trained tokens of the samples at ``indices``; each process computes a share."""
-        size, world = self.settings.micro_batch_size * PASS_FACTOR, self.args.world_size
+        size, world = self.settings.micro_batch_size * REFERENCE_BATCH, self.args.world_size
         found = micro_batches(indices, [row.input_ids for row in encoded], size, packed=self.capabilities.packed)
         model.eval()
         mine: list[tuple[int, list[float]]] = []

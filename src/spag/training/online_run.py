@@ -118,7 +118,7 @@ class _OnlineTraining:
         tokenizer = load_tokenizer(self.start_from, trust_remote_code=self.model.trust_remote_code)
         start = self.model.model_copy(update={"name": self.start_from})
         policy, capabilities = trainable(start, self.settings.lora, self.arguments, self.settings.max_length)
-        reference = self._reference(policy, packed=capabilities.packed)
+        reference = self._reference(packed=capabilities.packed)
         opening = Opening(
             policy=self._playable(policy, tokenizer),
             tokenizer=tokenizer,
@@ -159,9 +159,9 @@ class _OnlineTraining:
             check_resumable(resume_from, self.settings.parallel, self.arguments.world_size)
         return None, resume_from
 
-    def _reference(self, policy: PreTrainedModel, *, packed: bool) -> PreTrainedModel | None:
+    def _reference(self, *, packed: bool) -> PreTrainedModel | None:
         """Return the frozen reference policy, whole on every process, if the loss needs one."""
-        if not self.settings.kl_coef:
+        if not (self.settings.kl_coef or self.settings.kl_coef_end):
             return None
         reference = load_model(
             self.start_from,
