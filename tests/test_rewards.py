@@ -58,6 +58,8 @@ def test_coefficients_grow_by_one_over_discount_and_sum_to_one() -> None:
     # 1.25 : 1.5625 : 1.953125 -> divided by their sum 4.765625
     assert return_coefficients(3, 0.8) == pytest.approx([0.26229508, 0.32786885, 0.40983607])
     assert return_coefficients(2, 1.0) == [0.5, 0.5]
+    assert return_coefficients(3, 1e-300) == [0.0, 1e-300, 1.0]  # shares 1e-600 : 1e-300 : 1, where (1/discount)**2 is no float
+    assert sum(return_coefficients(20_000, 0.8)) == pytest.approx(1.0)
 
 
 def test_role_weights_balance_the_roles() -> None:

@@ -12,6 +12,7 @@ against it; ``N`` and ``N_role`` count the games that give samples, so a game th
 Torch is not imported: the losses only call methods of the tensors that they are given.
 """
 
+import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,6 +32,10 @@ from spag.games.replay import replay
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+_LARGEST_POWER = 600.0
+"""e to this is 1e260: powers up to it can be added up."""
 
 
 class Template(StrEnum):
@@ -80,7 +85,8 @@ class RewardStats:
 
 def return_coefficients(count: int, discount: float) -> list[float]:
     """Return the normalised coefficients of ``count`` utterances: ``(1/discount)**k``, summing to 1."""
-    powers = [discount**-k for k in range(1, count + 1)]
+    last = count if -count * math.log(discount) > _LARGEST_POWER else 0  # the same shares, from the largest power down
+    powers = [discount ** (last - k) for k in range(1, count + 1)]
     total = sum(powers)
     return [power / total for power in powers]
 

@@ -3,18 +3,27 @@
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic.types import NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from spag.games.base import Game
 from spag.games.registry import DEFAULT, get, settings_of
 
+LARGEST = 10**9
+"""No option takes a larger number: far above what any machine has, and small enough for every sum that is made of several."""
+Count = Annotated[int, Field(gt=0, le=LARGEST)]
+CountOrZero = Annotated[int, Field(ge=0, le=LARGEST)]
+Positive = Annotated[float, Field(gt=0.0, le=LARGEST)]
+NonNegative = Annotated[float, Field(ge=0.0, le=LARGEST)]
+Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+HOTTEST = 100.0
+COLDEST = 0.01
+"""Temperatures above 0 divide logits; far below this, the quotients leave the range of float32."""
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class ModelConfig(Section):
@@ -42,7 +51,9 @@ class GameConfig(BaseModel):
         if not isinstance(data, dict):
             return data
         name = data.get("name", DEFAULT)
-        game = get(str(name), **{key: value for key, value in data.items() if key != "name"})
+        if not isinstance(name, str) or not all(isinstance(key, str) for key in data):
+            raise PydanticCustomError("game", "a game has a name and settings by name; spag games lists the games")
+        game = get(name, **{key: value for key, value in data.items() if key != "name"})
         return {"name": name, **settings_of(game)}
 
     def build(self) -> Game:
@@ -50,17 +61,28 @@ class GameConfig(BaseModel):
         return get(self.name, **(self.model_extra or {}))
 
 
+def _check_temperature(value: float) -> float:
+    """Return ``value``. Raises ``PydanticCustomError`` for a temperature that is neither 0 nor one that can be divided by."""
+    if value and not COLDEST <= value <= HOTTEST:
+        told = {"coldest": COLDEST, "hottest": HOTTEST}
+        raise PydanticCustomError("temperature", "input should be 0 (greedy) or from {coldest} to {hottest}", told)
+    return value
+
+
+Temperature = Annotated[NonNegative, AfterValidator(_check_temperature)]
+
+
 class SamplingConfig(Section):
-    temperature: NonNegativeFloat = Field(1.2, description="0 is greedy (the paper's testing mode)")
+    temperature: Temperature = Field(1.2, description="0 is greedy (the paper's testing mode)")
     top_p: Fraction = Field(1.0, description="nucleus sampling; 1 switches it off")
-    top_k: NonNegativeInt = Field(0, description="keep the k most likely tokens; 0 switches it off")
-    max_new_tokens: PositiveInt = Field(256, description="longest utterance, in tokens")
-    min_new_tokens: NonNegativeInt = Field(2, description="shortest utterance, in tokens; models emit empty utterances otherwise")
-    max_prompt_tokens: NonNegativeInt = Field(
+    top_k: CountOrZero = Field(0, description="keep the k most likely tokens; 0 switches it off")
+    max_new_tokens: Count = Field(256, description="longest utterance, in tokens")
+    min_new_tokens: CountOrZero = Field(2, description="shortest utterance, in tokens; models emit empty utterances otherwise")
+    max_prompt_tokens: CountOrZero = Field(
         0, description="longest prompt, in tokens; a longer one loses its beginning, the rules, as in the published code; 0 keeps it whole"
     )
     strip: bool = Field(True, description="drop white space around an utterance; false keeps it in the history, as the published code")
-    empty_retries: NonNegativeInt = Field(2, description="how often an empty utterance is sampled again; never when greedy")
+    empty_retries: CountOrZero = Field(2, description="how often an empty utterance is sampled again; never when greedy")
 
 
 def check_opponents(names: Iterable[str], known: Sequence[str]) -> None:

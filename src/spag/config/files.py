@@ -5,6 +5,8 @@ Unknown keys are refused with the nearest known name. ``configuration_page`` mak
 
 import difflib
 import json
+import math
+import re
 from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from spag.config.reading import parse_yaml, read_config_text, shown
 from spag.config.schema import RunConfig
 from spag.core.errors import ConfigError
 from spag.games.registry import DEFAULT, names, setting_hints
@@ -26,6 +29,8 @@ RENAMED = {
     "arena.words": "arena.tasks",
 }
 """Options of older files and their names of today; both are read."""
+_KEY = re.compile(r"[^.=\s]{1,100}(\.[^.=\s]{1,100}){0,9}")
+_FLOAT = re.compile(r"[-+]?[0-9.]{1,20}[eE][-+]?[0-9]{1,4}")
 
 
 def preset_names() -> list[str]:
@@ -40,19 +45,17 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> RunConfig:
     path = Path(name)
     if name in preset_names():
         text, label = (resources.files("spag.config.presets") / f"{name}.yaml").read_text(encoding="utf-8"), f"preset {name}"
-    elif path.is_file():
-        text, label = path.read_text(encoding="utf-8"), name
+    elif _is_file(path):
+        text, label = read_config_text(path), name
     else:
-        raise ConfigError(f"{name}: no such config file, and no preset of that name (presets: {', '.join(preset_names())})")
+        raise ConfigError(f"{shown(name)[1:-1]}: no such config file, and no preset of that name (presets: {', '.join(preset_names())})")
     return parse_config(text, label, overrides)
 
 
 def parse_config(text: str, label: str, overrides: Sequence[str] = ()) -> RunConfig:
     """Parse YAML ``text``, which errors call ``label``."""
-    try:
-        data = yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{label}: not YAML: {' '.join(str(error).split())}") from error
+    data = parse_yaml(text, label)
+    data = {} if data is None else data
     if not isinstance(data, dict):
         raise ConfigError(f"{label}: expected a mapping of options, got {type(data).__name__}")
     _rename(data)
@@ -64,6 +67,13 @@ def parse_config(text: str, label: str, overrides: Sequence[str] = ()) -> RunCon
         raise ConfigError(f"{label}: {error}") from error
     except ValidationError as error:
         raise ConfigError(f"{label}: {_describe(error)}") from error
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        return False
 
 
 def dump_config(config: RunConfig) -> str:
@@ -131,26 +141,24 @@ def _put(data: dict[str, Any], key: str, value: Any, *, replace: bool) -> None:
 
 
 def _apply_override(data: dict[str, Any], override: str) -> None:
-    key, equals, value = override.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"--set {override}: write it as a.b=value")
+    key, equals, text = override.partition("=")
+    if not equals or not _KEY.fullmatch(key):
+        raise ConfigError(f"--set {shown(override)[1:-1]}: write it as a.b=value")
+    value = _value(text, f"--set {key}")
     for old, new in RENAMED.items():
         if key == old or key.startswith(f"{old}."):
             key = new + key.removeprefix(old)
-    if key == "game.name" and (data.get("game") or {}).get("name", DEFAULT) != value:
-        data["game"] = {}  # settings of another game
-    try:
-        _put(data, key, _scalar(value), replace=True)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--set {override}: the value is not YAML") from error
+    if key == "game.name":
+        before = data.get("game")
+        if (before.get("name", DEFAULT) if isinstance(before, dict) else DEFAULT) != value:
+            data["game"] = {}  # settings of another game
+    _put(data, key, value, replace=True)
 
 
-def _scalar(value: str) -> Any:
+def _value(text: str, label: str) -> Any:
     """YAML, except that 5e-6 is a number (YAML 1.1 asks for 5.0e-6)."""
-    try:
-        return float(value) if "e" in value.lower() else yaml.safe_load(value)
-    except ValueError:
-        return yaml.safe_load(value)
+    number = float(text) if _FLOAT.fullmatch(text.strip()) else math.nan
+    return number if math.isfinite(number) else parse_yaml(text, label)
 
 
 def _describe(error: ValidationError) -> str:
@@ -163,4 +171,4 @@ def _describe(error: ValidationError) -> str:
         near = difflib.get_close_matches(key, [*known, *sections], n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]}?" if near else "; see docs/configuration.md"
         return f"unknown option {key}{hint}"
-    return f"{key}: {first['msg'][:1].lower()}{first['msg'][1:]}, got {first['input']!r}"
+    return f"{key}: {first['msg'][:1].lower()}{first['msg'][1:]}, got {shown(first['input'])}"

@@ -7,30 +7,40 @@ Defaults are the paper's hyper-parameters for LLaMA-2-7B (arXiv 2404.10642, sect
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
-from pydantic.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from spag.config.base import GameConfig, ModelConfig, SamplingConfig, Section, check_opponents
+from spag.config.base import (
+    LARGEST,
+    Count,
+    CountOrZero,
+    GameConfig,
+    ModelConfig,
+    Positive,
+    SamplingConfig,
+    Section,
+    Temperature,
+    check_opponents,
+)
 from spag.config.online import MixedGameConfig, OnlineConfig, OnlineSamplingConfig, PayConfig
 from spag.config.training import FREE_TO_CHANGE, LoraConfig, OfflineRLConfig, TrainingConfig, UpdateConfig
 from spag.core.errors import ConfigError
 
 
 class EngineConfig(Section):
-    concurrency: PositiveInt = Field(32, description="utterances generated at once")
-    in_flight: PositiveInt | None = Field(
+    concurrency: Count = Field(32, description="utterances generated at once")
+    in_flight: Count | None = Field(
         None, description="games in flight; null takes as many as concurrency. More pay off where games say the same"
     )
     backend: Literal["auto", "transformers", "vllm"] = Field(
         "auto", description="what generates text; auto takes vLLM on a GPU where it is installed, else transformers, and says which and why"
     )
-    max_length: PositiveInt = Field(
+    max_length: Count = Field(
         4096, description="vLLM: longest prompt and utterance together, in tokens; a game needs its rules and 2 x max_turns utterances"
     )
     memory: Annotated[float, Field(gt=0.0, le=1.0)] | None = Field(
         None, description="vLLM: share of the GPU's memory, or of a CPU's free memory; null takes 0.9, and on a CPU what the games need"
     )
-    tensor_parallel: PositiveInt = Field(1, description="vLLM: GPUs that a copy of the model is spread over")
-    data_parallel: PositiveInt = Field(1, description="vLLM: copies of the model, each with its own GPUs, or its share of the CPU cores")
+    tensor_parallel: Count = Field(1, description="vLLM: GPUs that a copy of the model is spread over")
+    data_parallel: Count = Field(1, description="vLLM: copies of the model, each with its own GPUs, or its share of the CPU cores")
 
 
 class ImitationConfig(Section):
@@ -42,7 +52,7 @@ class ImitationConfig(Section):
     utterances: Literal["winners", "all"] = Field(
         "winners", description="whose utterances are imitated: the winners' (the paper's), or all of games in which nobody broke a rule"
     )
-    max_episodes: PositiveInt | None = Field(None, description="use only so many games, drawn by seed; null uses all (200 of a bot)")
+    max_episodes: Count | None = Field(None, description="use only so many games, drawn by seed; null uses all (200 of a bot)")
     keep_held_out: bool = Field(
         False, description="train on games on held-out tasks too, as the paper does; report and model card then claim nothing held out"
     )
@@ -54,10 +64,10 @@ OPPONENTS = ("self", "base", "imitation", "earlier")
 
 
 class SelfPlayConfig(Section):
-    tasks: PositiveInt | None = Field(
+    tasks: Count | None = Field(
         None, description="tasks (target words, deals, cities) an iteration, drawn anew each time from the train split; null plays all"
     )
-    repeats: PositiveInt = Field(1, description="games a task")
+    repeats: Annotated[int, Field(gt=0, le=10_000)] = Field(1, description="games a task")
     keep_held_out: bool = Field(
         False, description="play held-out tasks too, as the paper does; report and model card then claim nothing held out"
     )
@@ -66,7 +76,7 @@ class SelfPlayConfig(Section):
     )
     sampling: SamplingConfig = Field(default_factory=SamplingConfig, description="how both players sample")
     roles: dict[str, SamplingConfig] = Field({}, description="how the player of a role samples, where it differs, by the role's name")
-    opponents: Annotated[dict[str, Annotated[float, Field(gt=0.0, allow_inf_nan=False)]], Field(min_length=1)] = Field(
+    opponents: Annotated[dict[str, Positive], Field(min_length=1)] = Field(
         {"self": 1.0},
         description="whom the current policy plays, by weight: self, base, imitation, earlier (any earlier checkpoint of the run), or "
         "a model (ORG/NAME, ./FOLDER, openai:MODEL). In games against others it takes either role, and only its own utterances are trained",
@@ -116,11 +126,11 @@ class RewardsConfig(Section):
 
 
 class ArenaSamplingConfig(SamplingConfig):
-    temperature: NonNegativeFloat = Field(0.0, description="0 is greedy (the paper's testing mode)")
+    temperature: Temperature = Field(0.0, description="0 is greedy (the paper's testing mode)")
 
 
 class ArenaConfig(Section):
-    tasks: PositiveInt = Field(100, description="held-out tasks (target words); each pair plays every task in both role assignments")
+    tasks: Count = Field(100, description="held-out tasks (target words); each pair plays every task in both role assignments")
     sampling: ArenaSamplingConfig = Field(default_factory=ArenaSamplingConfig, description="how both sides sample")
 
 
@@ -130,11 +140,11 @@ class ClusterConfig(Section):
         description="Ray cluster to play and train on: auto (the one this machine belongs to), local (a Ray of this machine alone) or an "
         "address; null uses no Ray",
     )
-    workers: PositiveInt | None = Field(
+    workers: Count | None = Field(
         None, description="engines that play at once; null takes as many as the cluster's GPUs hold, without GPUs one a node"
     )
-    lease: PositiveInt = Field(16, description="games handed to an engine at a time; a lost engine's unfinished ones are played elsewhere")
-    deadline: PositiveFloat = Field(
+    lease: Count = Field(16, description="games handed to an engine at a time; a lost engine's unfinished ones are played elsewhere")
+    deadline: Annotated[float, Field(ge=1.0, le=LARGEST)] = Field(
         900.0, description="seconds without a finished game after which an engine counts as hung and is replaced"
     )
     storage: str | None = Field(
@@ -145,13 +155,15 @@ class ClusterConfig(Section):
 class RunConfig(Section):
     """A whole run: imitation, then ``iterations`` times self-play, rewards and offline RL, then the arena."""
 
-    seed: int = Field(0, description="decides the words, every game's draws, the prompts and the order of training")
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(
+        0, description="decides the words, every game's draws, the prompts and the order of training"
+    )
     algorithm: Literal["spag", "reinforce", "spag+reinforce"] = Field(
         "spag",
         description="how the policy learns after imitation: spag (offline iterations, the paper's), reinforce (online), or one "
         "after the other",
     )
-    iterations: NonNegativeInt = Field(3, description="self-play iterations (the paper's SPAG epochs)")
+    iterations: CountOrZero = Field(3, description="self-play iterations (the paper's SPAG epochs)")
     model: ModelConfig = Field(default_factory=ModelConfig)
     game: GameConfig = Field(default_factory=GameConfig)
     engine: EngineConfig = Field(default_factory=EngineConfig)

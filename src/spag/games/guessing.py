@@ -57,7 +57,7 @@ class GuessingGame(TextGame):
     rules: ClassVar[str]
     instructions: ClassVar[Mapping[str, str]]
 
-    max_questions: Annotated[int, Field(ge=1, description="questions a game; the last one needs no answer")] = 20
+    max_questions: Annotated[int, Field(ge=1, le=1000, description="questions a game; the last one needs no answer")] = 20
 
     def entries(self) -> Entries:
         """Return all that the game can be about."""

@@ -75,7 +75,7 @@ class KuhnPoker(TextGame):
     fixed_form = roles
     bots: ClassVar[Mapping[str, Bot]] = {"random": _bot(solver.uniform()), "equilibrium": _bot(solver.equilibrium())}
 
-    hands: Annotated[int, Field(ge=6, multiple_of=6, description="hands in each split, every deal equally often")] = 600
+    hands: Annotated[int, Field(ge=6, le=60_000, multiple_of=6, description="hands in each split, every deal equally often")] = 600
 
     def tasks(self, split: Split, count: int | None, seed: int) -> Sequence[Task]:
         """Return hands in whole rounds of the six deals, the last round cut, so that any number of hands is nearly balanced."""

@@ -66,13 +66,13 @@ class AdversarialTaboo(TextGame):
         Figure("guessed_right", "of these right", role=Role.DEFENDER, of="guess"),
     )
 
-    max_turns: Annotated[int, Field(ge=1, description="turns a game; a turn is one utterance of each player")] = 5
+    max_turns: Annotated[int, Field(ge=1, le=1000, description="turns a game; a turn is one utterance of each player")] = 5
     judge: Annotated[JudgeMode, Field(description="strict: words in any inflection; paper: upstream's substring rules")] = JudgeMode.STRICT
     prompts: Annotated[str | None, Field(description="prompt file (spag import prompts makes one); null takes the project's own")] = None
     words: Annotated[
         str, Field(description="shipped (2,000 everyday words), frequency (a frequency list), or a file with one word a line")
     ] = "frequency"
-    top_words: Annotated[int, Field(ge=1, description="how many of the most frequent words to take from the source")] = 50_000
+    top_words: Annotated[int, Field(ge=1, le=1_000_000, description="how many of the most frequent words to take from the source")] = 50_000
 
     @cached_property
     def prompt_set(self) -> Prompts:

@@ -1,0 +1,126 @@
+"""Reading YAML that a person wrote into plain values: text, numbers, true and false, nothing, lists and mappings with text for keys.
+
+What cannot be a setting is refused here, once for all options: files that are no text, numbers that are not finite or do not fit into 64
+bits, control characters, names that no file system takes, nesting and aliases that grow beyond measure. Dates stay the text that they are.
+"""
+
+import math
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from spag.core.errors import ConfigError
+
+LARGEST_FILE = 2**18
+"""Bytes of a config file. The longest that is shipped has 2 KB; PyYAML reads some 100 KB a second."""
+_MOST_VALUES = 20_000
+_DEEPEST = 20
+_LONGEST_TEXT = 4096  # the longest path on Linux
+_LONGEST_NAME = 255  # bytes of a file's name
+_LARGEST_NUMBER = 2**63
+_FAULTS = (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
+"""What PyYAML raises: its constructors use what a value of their kind has, and a number of 5,000 digits is a ``ValueError`` of Python's."""
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Safe YAML without dates, which would be values that no option takes; merged mappings cannot double and double."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own attribute
+        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        super().flatten_mapping(node)
+        if len(node.value) > _MOST_VALUES:
+            raise yaml.YAMLError("merged mappings have too many values")
+
+
+def read_config_text(path: Path) -> str:
+    """Return the text of a config file. Raises ``ConfigError`` naming what is wrong with it."""
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(LARGEST_FILE + 1)
+        if len(data) > LARGEST_FILE:
+            raise ConfigError(f"{path}: larger than {LARGEST_FILE:,} bytes, so it is no config file; name a YAML file or a preset")
+        return data.decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 at byte {error.start}; save the file as UTF-8 text") from error
+
+
+def parse_yaml(text: str, label: str) -> Any:
+    """Return the plain value of ``text``, which errors call ``label``. Raises ``ConfigError``."""
+    try:
+        value = yaml.load(text, _PlainLoader)
+    except _FAULTS as error:
+        raise ConfigError(f"{label}: not YAML: {_told(error)}") from error
+    _check_plain(value, label)
+    return value
+
+
+def shown(value: Any, longest: int = 80) -> str:
+    """Return a value as an error shows it: on one line, cut."""
+    text = ascii(value)
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return f"nested deeper than {_DEEPEST} levels"
+    if not isinstance(error, yaml.YAMLError):
+        return "a number of thousands of digits, or a value that is not of the kind that its tag names"
+    return " ".join(str(error).split())[:200]
+
+
+def _check_plain(value: Any, label: str) -> None:
+    """Refuse what no option takes. Aliases make one object many: it is counted wherever it stands."""
+    seen = 0
+    left = [("", value, 0)]
+    while left:
+        key, one, depth = left.pop()
+        seen += 1
+        if depth > _DEEPEST or seen > _MOST_VALUES:
+            what = f"nested deeper than {_DEEPEST} levels" if depth > _DEEPEST else f"more than {_MOST_VALUES:,} values"
+            raise ConfigError(f"{label}: {what}, so it is no config")
+        if fault := _fault(one):
+            raise ConfigError(f"{label}: {key + ': ' if key else ''}{fault}")
+        left += [(name, inner, depth + 1) for name, inner in _inside(one, key, label)]
+
+
+def _inside(value: Any, key: str, label: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if not isinstance(name, str) or _fault(name):
+                raise ConfigError(f"{label}: {key + ': ' if key else ''}{shown(name)} is no name of an option; write names as plain text")
+            yield f"{key}.{name}".removeprefix("."), inner
+    elif isinstance(value, list | tuple | set):
+        yield from ((f"{key}.{place}".removeprefix("."), inner) for place, inner in enumerate(value))
+
+
+def _fault(value: Any) -> str | None:
+    """Return what is wrong with a single value; ``None`` for one that an option may have."""
+    match value:
+        case str():
+            return _text_fault(value)
+        case float() if not math.isfinite(value):
+            return f"input should be a finite number, got {value}"
+        case int() if abs(value) >= _LARGEST_NUMBER:
+            return "the number does not fit into 64 bits"
+        case None | int() | float() | list() | tuple() | dict() | set():
+            return None
+    return f"{shown(value)} is no plain value"
+
+
+def _text_fault(text: str) -> str | None:
+    if any(unicodedata.category(character) in {"Cc", "Cs"} for character in text):
+        return f"{shown(text)} holds a control character"
+    if len(text) > _LONGEST_TEXT:
+        return f"a text of {len(text):,} characters; the longest may have {_LONGEST_TEXT:,}"
+    if any(len(name.encode()) > _LONGEST_NAME for name in text.split("/")):
+        return f"{shown(text, 40)} holds a name of more than {_LONGEST_NAME} bytes"
+    return None
