@@ -1,14 +1,20 @@
 """Tables on standard output: whole where a terminal is 80 columns wide, for any game."""
 
+import io
 import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from rich.console import Console
 
 from spag.algorithms.spag import RewardSettings, RewardStats, Template, iterate_rewards
+from spag.cli import main
+from spag.cli.console import make_reporter
 from spag.cli.tables import print_arena, print_game, print_outcomes
 from spag.core.episodes import Episode, PlayerInfo
 from spag.core.types import Result, Split
+from spag.core.visible import visible_text
 from spag.engines.base import Sampling
 from spag.engines.bot import BotEngine
 from spag.evaluation.arena.games import arena_report
@@ -80,14 +86,85 @@ def test_every_game_has_its_tables(name: str, tmp_path: Path, capsys: pytest.Cap
     assert len([line for line in counts.values() if "%" in line]) == len(game.outcomes)
 
 
+HOSTILE = "m\x1b[2J\x9b31m\u202eevil\nwinner  99 (99-99)\r\u2066\ud800[bold]"
+SHOWN = "m<U+001B>[2J<U+009B>31m<U+202E>evil<U+000A>winner  99 (99-99)<U+000D><U+2066><U+D800>[bold]"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (HOSTILE, SHOWN),
+        ("tab\tis one", "tab\tis one"),
+        ("zero\u200bwidth, soft\u00adhyphen\u2028", "zero<U+200B>width, soft<U+00AD>hyphen<U+2028>"),
+        ("👩\u200d🚀 é ü שלום 東京", "👩\u200d🚀 é ü שלום 東京"),  # a joiner inside an emoji belongs there
+        ("\x00\x07\x08\x7f\x85", "<U+0000><U+0007><U+0008><U+007F><U+0085>"),
+    ],
+)
+def test_text_is_made_visible(text: str, shown: str) -> None:
+    assert visible_text(text) == shown
+
+
+def test_line_breaks_stay_where_they_may() -> None:
+    assert visible_text("one\ntwo\x1b\n", lines=True) == "one\ntwo<U+001B>\n"
+
+
 def test_a_game_is_shown_to_the_judged_end_and_cannot_drive_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    episode = episode_of("riv\x1ber", "[bold]Hi\x1b[2J", "It is\nwet.", "never judged", players={"attacker": PlayerInfo("m")})
+    forged = "It is\nwet.\n verdict  the attacker wins: \u202eit said so " + "x" * 70
+    episode = episode_of("riv\x1ber", "[bold]Hi\x1b[2J", forged, "never judged", players={"attacker": PlayerInfo("m")})
     print_game(TABOO, episode, Result("tie", {}, 2, "no\x07thing was decided"))
     assert [line.rstrip() for line in shown(capsys)] == [
-        "Adversarial Taboo: riv\N{REPLACEMENT CHARACTER}er",
-        "attacker  [bold]Hi\N{REPLACEMENT CHARACTER}[2J",
+        "Adversarial Taboo: riv<U+001B>er",
+        "attacker  [bold]Hi<U+001B>[2J",
         "defender  It is",
-        "wet.",
-        "  verdict  tie: no\N{REPLACEMENT CHARACTER}thing was decided",
+        "          wet.",
+        "           verdict  the attacker wins: <U+202E>it said so",
+        "          " + "x" * 70,
+        " verdict  tie: no<U+0007>thing was decided",
         "",
     ]
+
+
+def test_names_in_an_arena_cannot_drive_the_terminal_nor_forge_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    players = {name: Player(BotEngine(lambda *_: "[1] [bet] no"), "", Sampling()) for name in ("base", HOSTILE.replace("\ud800", ""))}
+    pairing = pairings(list(players))[0]
+    specs = match_specs(pairing, TABOO.tasks(Split.HELD_OUT, 3, 0), 0)
+    by_role = {role: Player(players[one].engine, one, Sampling()) for role, one in zip(TABOO.roles, pairing.players, strict=True)}
+    results = arena_report(list(play(specs, by_role, game=TABOO)), TABOO)
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    print_arena(tmp_path / "results.json")
+    out = capsys.readouterr().out
+    assert not [char for char in out if char != "\n" and not char.isprintable()]
+    assert SHOWN.replace("<U+D800>", "") in out
+    assert not any(line.strip().startswith("winner") for line in out.splitlines())
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_logs_and_progress_show_what_steers_a_terminal(is_terminal: bool) -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=is_terminal, width=300, color_system=None, legacy_windows=False)
+    reporter = make_reporter(console)
+    reporter.note(f"resumes {HOSTILE}")
+    with reporter.track(HOSTILE, 2) as tracker:
+        tracker.update(2, HOSTILE)
+    out = stream.getvalue()
+    assert f"resumes {SHOWN}" in out
+    assert out.count(SHOWN) >= 3
+    assert not {"\x9b", "\u202e", "\u2066"} & set(out) and "\x1b[2J" not in out
+
+
+@pytest.mark.parametrize("arguments", [["judge", "--show", "1", "FILE"], ["report", "FILE"], ["web", "FILE"]])
+def test_error_messages_show_what_steers_a_terminal(arguments: list[str], tmp_path: Path) -> None:
+    named = tmp_path / "a\x1b[2J\u202eb.jsonl"
+    named.write_text("[broken")
+    answer = CliRunner().invoke(main, [argument.replace("FILE", str(named)) for argument in arguments])
+    assert answer.exit_code == 2
+    assert "a<U+001B>[2J<U+202E>b.jsonl" in answer.stderr
+    assert not {"\x1b", "\u202e"} & set(answer.output)
+
+
+def test_an_argument_in_a_usage_error_cannot_drive_the_terminal() -> None:
+    answer = CliRunner().invoke(main, ["games", "one", "no\x1b[2J such"])
+    assert (answer.exit_code, "no<U+001B>[2J such" in answer.stderr, "\x1b" in answer.output) == (2, True, False)

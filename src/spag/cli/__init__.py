@@ -19,6 +19,7 @@ from spag.cli.run import run_command
 from spag.cli.train import train_command
 from spag.cli.web import web_command
 from spag.core.errors import SpagError
+from spag.core.visible import visible_text
 
 
 class SpagGroup(click.Group):
@@ -28,8 +29,10 @@ class SpagGroup(click.Group):
         try:
             return super().invoke(ctx)
         except SpagError as error:
-            click.echo(f"error: {error}", err=True)
+            click.echo(f"error: {visible_text(str(error))}", err=True)
             sys.exit(2)
+        except click.UsageError as error:  # it repeats arguments, names of files among them; choices come in lines
+            raise click.UsageError(visible_text(error.format_message(), lines=True), error.ctx) from error
         except (KeyboardInterrupt, click.Abort):
             click.echo("stopped; the same command resumes", err=True)
             sys.exit(130)

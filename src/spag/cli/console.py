@@ -13,8 +13,10 @@ from rich.logging import RichHandler
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from spag.core.progress import Reporter, Tracker
+from spag.core.visible import visible_text
 
 logger = logging.getLogger("spag")
 PLAIN_INTERVAL_S = 15.0
@@ -26,7 +28,7 @@ class _BarTracker:
     task: TaskID
 
     def update(self, done: int, detail: str = "") -> None:
-        self.progress.update(self.task, completed=done, detail=escape(detail))
+        self.progress.update(self.task, completed=done, detail=escape(visible_text(detail)))
 
 
 @dataclass(slots=True)
@@ -68,10 +70,17 @@ class ConsoleReporter:
             TextColumn("{task.fields[detail]}"),
         )
         with Progress(*columns, console=self._console) as progress:
-            yield _BarTracker(progress, progress.add_task(escape(title), total=total, completed=done, detail=""))
+            yield _BarTracker(progress, progress.add_task(escape(visible_text(title)), total=total, completed=done, detail=""))
 
     def note(self, message: str) -> None:
         logger.info(message)
+
+
+class _VisibleFormatter(logging.Formatter):
+    """Messages hold names and texts of models and files: each is one line, and none drives the terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return visible_text(super().format(record), lines=record.exc_info is not None)
 
 
 def make_reporter(console: Console) -> Reporter:
@@ -79,10 +88,10 @@ def make_reporter(console: Console) -> Reporter:
     handler: logging.Handler
     if console.is_terminal:
         handler = RichHandler(console=console, show_path=False, show_level=False, markup=False, log_time_format="%H:%M:%S")
-        handler.setFormatter(logging.Formatter("%(message)s"))
+        handler.setFormatter(_VisibleFormatter("%(message)s"))
     else:
         handler = logging.StreamHandler(console.file)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
+        handler.setFormatter(_VisibleFormatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
     logger.handlers[:] = [handler]
     logger.setLevel(logging.INFO)
     logger.propagate = False
@@ -91,7 +100,9 @@ def make_reporter(console: Console) -> Reporter:
 
 def new_table(title: str | None, *columns: str) -> Table:
     """Return a table in the look that all have, narrow enough for 80 columns: text in its first column, figures in the others."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table = Table(
+        title=Text(visible_text(title)) if title else None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True
+    )
     for index, label in enumerate(columns):
-        table.add_column(escape(label), justify="right" if index else "left")
+        table.add_column(Text(visible_text(label)), justify="right" if index else "left")
     return table

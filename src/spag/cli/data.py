@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from spag.cli.options import ANY_PATH, EXISTING, config_options, open_reporter, read_config
+from spag.core.visible import visible_text
 
 
 @click.command("games")
@@ -109,7 +110,7 @@ def rewards_command(episodes: Path, config_name: str | None, imitation: bool, sf
 
 
 def _note(line: str) -> None:
-    click.echo(line, err=True)
+    click.echo(visible_text(line), err=True)
 
 
 @click.group("import")

@@ -4,6 +4,8 @@ import sys
 
 import click
 
+from spag.core.visible import visible_text
+
 
 @click.command("doctor")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
@@ -25,7 +27,7 @@ def doctor_command(as_json: bool) -> None:
         colors = {Status.WORKS: "green", Status.LIMITED: "yellow", Status.MISSING: "red"}
         for one in findings:
             status = "" if one.status is Status.HAS else one.status
-            click.echo(f"{one.name:<14} {click.style(f'{status:<8}', fg=colors.get(one.status))} {one.detail}")
+            click.echo(f"{one.name:<14} {click.style(f'{status:<8}', fg=colors.get(one.status))} {visible_text(one.detail)}")
             if one.fix:
                 click.secho(f"{'':<23} {one.fix}", bold=True)
     if not can_play:

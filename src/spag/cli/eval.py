@@ -8,6 +8,7 @@ import click
 
 from spag.cli.options import ANY_PATH, config_options, entrant, open_reporter, read_config
 from spag.core.errors import ConfigError
+from spag.core.visible import visible_text
 
 if TYPE_CHECKING:
     from spag.config.schema import ModelConfig, RunConfig
@@ -60,7 +61,7 @@ def eval_command(
     print_reasoning(results)
     if left_out := results["left_out"]:
         for name, why in left_out.items():
-            click.echo(f"{name} is left out: {why}", err=True)
+            click.echo(visible_text(f"{name} is left out: {why}"), err=True)
         click.echo(f"To evaluate {'it' if len(left_out) == 1 else 'them'} too, {REMEDY}.", err=True)
         sys.exit(1)
 

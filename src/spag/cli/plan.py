@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from spag.cli.options import read_config
+from spag.core.visible import visible_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +41,7 @@ def plan_command(config_name: str, gpus: int, kind: str, overrides: tuple[str, .
         total = {"hours": hours, "gpu_hours": hours * gpus, "fits": fits}
         click.echo(json.dumps(found | {"total": total, "assumptions": assumed.model_dump()}, indent=2))
     else:
-        click.echo(f"{shape.name} ({shape.parameters:,} parameters) on {gpus} x {gpu.name}")
+        click.echo(f"{visible_text(shape.name)} ({shape.parameters:,} parameters) on {gpus} x {gpu.name}")
         _print(stages, hours, gpus)
         click.echo("Assumptions (--assume NAME=VALUE):")
         for name, field in type(assumed).model_fields.items():
@@ -70,4 +71,4 @@ def _print(stages: "Sequence[StagePlan]", hours: float, gpus: int) -> None:
         verdict, color = ("does not fit", "red") if stage.problems else ("fits", "green")
         click.secho(f"{stage.name} {verdict}: {memory}", fg=color)
         for line in (*stage.problems, *(f"would fit: {advice}" for advice in stage.advice), *stage.notes):
-            click.echo(f"  {line}")
+            click.echo(f"  {visible_text(line)}")

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table as Grid
 from rich.text import Text
 
 from spag.algorithms.spag import RewardStats
 from spag.cli.console import new_table
 from spag.core.episodes import Episode
 from spag.core.types import Result
+from spag.core.visible import visible_text
 from spag.display.figures import health_rows, is_contest, signed
 from spag.engines.bot import BOT_PREFIX
 from spag.engines.pricing import Price
@@ -28,6 +30,11 @@ from spag.runs.reading import RunFolder
 
 def _console() -> Console:
     return Console(highlight=False)
+
+
+def _say(line: str, style: str = "") -> None:
+    """Print a line that no text in it can break, mark up or turn around."""
+    _console().print(Text(visible_text(line), style=style), soft_wrap=True)
 
 
 def print_run(folder: Path) -> None:
@@ -49,7 +56,7 @@ def print_run(folder: Path) -> None:
         f"  the models   {', '.join(models)} (plain transformers folders)",
         f"  the figures  {folder}/arena/results.json, {folder}/*/metrics.jsonl",
     ):
-        _console().print(line, soft_wrap=True, markup=False)
+        _say(line)
 
 
 def print_online(run: RunFolder) -> None:
@@ -62,9 +69,9 @@ def print_online(run: RunFolder) -> None:
         _print_table(f"{named}Online policy in both roles", score_table(run.evaluations, game))
         _print_table(f"{named}Exact figures of the policy", exact_table(run.evaluations, game, known))
     if stopped := run.stopped:
-        _console().print(Text(f"warning: online training stopped at {stopped}", style="yellow"), soft_wrap=True)
+        _say(f"warning: online training stopped at {stopped}", "yellow")
     for sign in run.collapse if not stopped else ():
-        _console().print(Text(f"warning: online, {sign.when}: {sign.says}", style="yellow"), soft_wrap=True)
+        _say(f"warning: online, {sign.when}: {sign.says}", "yellow")
 
 
 def print_arena(path: Path) -> None:
@@ -96,8 +103,8 @@ def print_reasoning(results: Mapping[str, Any]) -> None:
     """Show for every task and model: percent with standard error, and the difference to the first model with interval and p-value."""
     _print_table("Reasoning, % ± standard error", reasoning_table(results))
     if comparisons := (len(results["models"]) - 1) * len(results["tasks"]):
-        _console().print("In brackets: 95 % bootstrap interval over the same items.", markup=False)
-        _console().print(f"p: exact McNemar (sign) test, not corrected for the {comparisons} comparisons.", markup=False)
+        _say("In brackets: 95 % bootstrap interval over the same items.")
+        _say(f"p: exact McNemar (sign) test, not corrected for the {comparisons} comparisons.")
 
 
 def _print_table(title: str, shown: Table) -> None:
@@ -105,13 +112,13 @@ def _print_table(title: str, shown: Table) -> None:
     _print_rows(title, shown.columns, [tuple(map(_cell, row)) for row in shown.rows])
 
 
-def _cell(cell: Cell) -> str:
+def _cell(cell: Cell) -> str | Text:
     if isinstance(cell, Rate):
         return f"{100 * cell.rate:.0f} ({100 * cell.low:.0f}-{100 * cell.high:.0f})"
-    return "\n".join((cell.text, *cell.notes)) if isinstance(cell, Noted) else cell or "-"
+    return Text("\n".join(map(visible_text, (cell.text, *cell.notes)))) if isinstance(cell, Noted) else cell or "-"
 
 
-def _print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, texts: bool = False) -> None:
+def _print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[str | Text]], *, texts: bool = False) -> None:
     """Print a table whose first column is text and the others figures, or ``texts`` too; nothing when there are no rows."""
     if not rows:
         return
@@ -120,7 +127,7 @@ def _print_rows(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     for column in table.columns if texts else ():
         column.justify, column.no_wrap = "left", column is not table.columns[-1]
     for row in rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*(cell if isinstance(cell, Text) else Text(visible_text(cell)) for cell in row))
     _console().print(table)
 
 
@@ -140,7 +147,7 @@ def print_health(figures: Mapping[str, Mapping[str, Any]]) -> None:
     _print_rows("Health of play", ("", *figures), health_rows(figures))
     warnings = [f"warning: {name}: {line}" for name, one in figures.items() for line in one["warnings"]]
     for warning in warnings:
-        _console().print(Text(warning, style="yellow"), soft_wrap=True)
+        _say(warning, "yellow")
     if warnings:
         _console().print()
 
@@ -153,7 +160,7 @@ def print_games(games: Iterable[Game]) -> None:
 
 def print_game_details(game: Game) -> None:
     """Show what a game brings: roles, outcomes, settings and bots."""
-    _console().print(f"{game.title}: {game.summary}", soft_wrap=True, markup=False)
+    _say(f"{game.title}: {game.summary}")
     outcomes = [(name, one.label, one.rule) for name, one in game.outcomes.items()]
     hints = setting_hints(game.name).items()
     settings = [(f"game.{name}", json.dumps(hint.get("default")), hint.get("description", "")) for name, hint in hints]
@@ -165,15 +172,14 @@ def print_game_details(game: Game) -> None:
 
 def print_play(summary: PlaySummary, game: Game, price: Price | None) -> None:
     """Show what was played, its tokens, and their cost when the price is known."""
-    console, stats = _console(), summary.stats
-    console.print(f"{summary.games} games in the file, {summary.played_now} played now: {summary.describe(game)}", soft_wrap=True)
-    console.print(
+    stats = summary.stats
+    _say(f"{summary.games} games in the file, {summary.played_now} played now: {summary.describe(game)}")
+    _say(
         f"{stats.utterances} utterances, {stats.empty} empty, {stats.retries} drawn again, "
-        f"{stats.prompt_tokens:,} prompt and {stats.completion_tokens:,} completion tokens",
-        soft_wrap=True,
+        f"{stats.prompt_tokens:,} prompt and {stats.completion_tokens:,} completion tokens"
     )
     if price:
-        console.print(f"cost: {price.cost_usd(stats.prompt_tokens, stats.completion_tokens):.4f} USD")
+        _say(f"cost: {price.cost_usd(stats.prompt_tokens, stats.completion_tokens):.4f} USD")
 
 
 def print_outcomes(game: Game, stats: RewardStats) -> None:
@@ -186,14 +192,14 @@ def print_outcomes(game: Game, stats: RewardStats) -> None:
     decided = sum(stats.outcomes[name] for name, outcome in game.outcomes.items() if outcome.winners)
     samples, empty = stats.samples.total(), stats.empty_completions
     _print_samples(game, stats, f"{samples:,} samples of {decided:,} games")
-    _console().print(f"with the {empty:,} empty utterances that training leaves out: {samples + empty:,} samples", soft_wrap=True)
+    _say(f"with the {empty:,} empty utterances that training leaves out: {samples + empty:,} samples")
 
 
 def print_rewards(game: Game, stats: RewardStats, sft_rows: int) -> None:
     """Show games won, samples and weights by role, and the games that nobody won."""
     _print_samples(game, stats, f"{stats.outcomes.total():,} games, {stats.samples.total():,} samples, {sft_rows:,} SFT rows")
     undecided = [f"{one.label} {stats.outcomes[one.name]:,}" for one in game.outcomes.values() if not one.winners]
-    _console().print(", ".join((*undecided, f"empty utterances left out {stats.empty_completions:,}")), soft_wrap=True)
+    _say(", ".join((*undecided, f"empty utterances left out {stats.empty_completions:,}")))
 
 
 def _print_samples(game: Game, stats: RewardStats, title: str) -> None:
@@ -204,15 +210,18 @@ def _print_samples(game: Game, stats: RewardStats, title: str) -> None:
 
 
 def print_game(game: Game, episode: Episode, result: Result) -> None:
-    """Show one game as a dialogue with the judge's reason. Texts are printed as they are, never as markup."""
-    console, width = _console(), max(map(len, game.roles))
-    console.print(Text(f"{game.title}: {_printable(game.describe_task(episode.task))}", style="bold"))
+    """Show one game as a dialogue with the judge's reason.
+
+    What was said stays in a column of its own, so that no line break in it passes for another player's line or for the verdict.
+    """
+    talk = Grid.grid(padding=(0, 2, 0, 0))
+    talk.add_column(justify="right", no_wrap=True)
+    talk.add_column(overflow="fold")
     for said in episode.history[: result.length]:
         style = "cyan" if said.role == game.roles[0] else "magenta"
-        console.print(Text.assemble((f"{said.role:>{width}}  ", style), _printable(said.content)))
-    console.print(Text(f"  verdict  {game.outcomes[result.outcome].label}: {_printable(result.reason)}\n", style="italic"))
-
-
-def _printable(text: str) -> str:
-    """Replace control characters, so that a model's output cannot drive the terminal."""
-    return "".join(char if char.isprintable() or char == "\n" else "\N{REPLACEMENT CHARACTER}" for char in text)
+        talk.add_row(Text(visible_text(said.role), style=style), Text(visible_text(said.content, lines=True)))
+    verdict = f"{game.outcomes[result.outcome].label}: {result.reason}"
+    talk.add_row(Text("verdict", style="italic"), Text(visible_text(verdict), style="italic"))
+    _say(f"{game.title}: {game.describe_task(episode.task)}", "bold")
+    _console().print(talk)
+    _console().print()

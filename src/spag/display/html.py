@@ -16,14 +16,12 @@ from markupsafe import Markup, escape
 
 from spag.core.errors import ConfigError
 from spag.core.types import Outcome
+from spag.core.visible import code, hidden
 from spag.games.base import Game
 
 SHOWN = 20_000  # characters of one text that a page shows
 POINTS = 120  # of a curve
 ROLE_COLORS = ("#d08a4d", "#3f9599")  # of players who win together
-_BLANKS = "\u115f\u1160\u3164\uffa0\u2800\u034f"
-_SUSPECT = re.compile(rf"[^\x09\x0a\x20-\x7e\u00a1-\u00ac\u00ae-\u02ff]|[{_BLANKS}]")
-_JOINERS = "\u200c\u200d"  # part of emoji, and of Persian and Indic spelling
 _COLOR = re.compile(r"#[0-9a-fA-F]{6}")
 
 
@@ -33,21 +31,13 @@ def visible(text: str, *, longest: int = SHOWN) -> Markup:
     left = len(text) - len(shown)
     pieces: list[Markup | str] = []
     end = 0
-    for found in _SUSPECT.finditer(shown):
-        if _is_hidden(shown, found.start()):
-            code = f"U+{ord(found.group()):04X}"
-            name = unicodedata.name(found.group(), "control character").lower()
-            pieces += [shown[end : found.start()], Markup('<span class="hidden-char" title="{}">{}</span>').format(name, code)]
-            end = found.end()
+    for start in hidden(shown):
+        name = unicodedata.name(shown[start], "control character").lower()
+        span = Markup('<span class="hidden-char" title="{}">{}</span>').format(name, code(shown[start]))
+        pieces += [shown[end:start], span]
+        end = start + 1
     body = Markup("").join(map(escape, (*pieces, shown[end:])))
     return body + Markup(' <span class="cut">… {} more characters</span>').format(f"{left:,}") if left else body
-
-
-def _is_hidden(text: str, position: int) -> bool:
-    char = text[position]
-    if char in _JOINERS:
-        return position == 0 or text[position - 1].isascii()
-    return char in _BLANKS or unicodedata.category(char) in ("Cf", "Cc", "Cs", "Zl", "Zp")
 
 
 def said(text: str, span: tuple[int, int] | None = None, longest: int = SHOWN, before: int = 300) -> Markup:
