@@ -1,4 +1,4 @@
-"""The online stage as a job that one or several processes do; ``python -m spag.runs.online_job JOB`` is each of several."""
+"""The online stage as a job that one or several processes do; ``python -m spag.runs.online_job JOB PARENT`` is each of several."""
 
 from functools import partial
 from typing import Any, ClassVar

@@ -1,9 +1,10 @@
 """The training processes of one machine, started with torch's elastic launcher; a failure becomes one line that names its cause.
 
-The processes print to logs: when one is lost, the others fail with pages that say nothing.
+The processes print to logs: when one is lost, the others fail with pages that say nothing. They end with this process, however it dies.
 """
 
 import logging
+import os
 import shutil
 import signal
 import sys
@@ -52,7 +53,7 @@ def run_in_processes(job: Job, count: int, progress: OnProgress) -> None:
     before = signal.getsignal(signal.SIGTERM)
     try:
         with watching(job, progress):
-            elastic_launch(config, sys.executable)("-m", job.module, str(path))
+            elastic_launch(config, sys.executable)("-m", job.module, str(path), str(os.getpid()))
     except ChildFailedError as failed:
         raise _cause(failed, job, count) from None
     except SignalException as received:

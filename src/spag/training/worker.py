@@ -2,8 +2,8 @@
 
     output/processes/  job.json  progress.json (of the first process)  one folder of logs per launch
 
-``python -m spag.training.worker JOB`` is what each of several processes runs (``processes.py`` starts them, on Ray ``ray.py``). The folder
-is removed when training ends.
+``python -m spag.training.worker JOB PARENT`` is what each of several processes runs (``processes.py`` starts them, on Ray ``ray.py``). The
+folder is removed when training ends.
 """
 
 import os
@@ -19,6 +19,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from spag.config.schema import ModelConfig, OfflineRLConfig, TrainingConfig, UpdateConfig
 from spag.core.episodes import read_samples
 from spag.core.errors import ConfigError
+from spag.core.parents import end_with
 from spag.training.callbacks import OnProgress, TrainProgress
 from spag.training.run import Stage, train
 
@@ -103,7 +104,8 @@ def run_in_group(kind: type[Job], text: str) -> None:
 
 @record
 def work(kind: type[Job]) -> None:
-    """The main program of one of several processes: its argument is the job's file."""
+    """The main program of one of several processes. Its arguments: the job's file, and the id of the process that started it."""
+    end_with(int(sys.argv[2]))
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // int(os.environ["LOCAL_WORLD_SIZE"])))
     run_in_group(kind, Path(sys.argv[1]).read_text(encoding="utf-8"))

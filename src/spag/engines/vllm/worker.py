@@ -9,6 +9,7 @@ import queue
 import shutil
 import sys
 import threading
+import time
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 _STEPS = 10  # that vLLM may take to drop requests
+_GRACE_S = 6.0  # between the pool's end and ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +69,15 @@ def serve(pipe: Connection) -> None:
     weights or with new ones.
     """
     arguments, folders = pipe.recv()
+    learned: dict[int, str] = {}
+    messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
+    # a thread, so that neither side ever waits for the other to make room in the pipe, and the pool's end is seen while vLLM is starting
+    threading.Thread(target=_read, args=(pipe, messages, learned), daemon=True).start()
     from vllm import EngineArgs, LLMEngine, SamplingParams  # noqa: PLC0415 - only here, in vLLM's own process
 
     engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
     engine.collective_rpc("report_raw_logprobs")
     adapters = {index: _adapter(index, path) for index, path in enumerate(folders, 1)}
-    learned: dict[int, str] = {}
-    messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-    # a thread, so that neither side ever waits for the other to make room in the pipe
-    threading.Thread(target=_read, args=(pipe, messages), daemon=True).start()
     pipe.send(None)
     cold = True
     while True:
@@ -83,8 +85,7 @@ def serve(pipe: Connection) -> None:
             message = messages.get()
             if message is None:
                 engine.engine_core.shutdown()
-                for folder in learned.values():  # the pool's process may have been killed
-                    shutil.rmtree(folder, ignore_errors=True)
+                _remove(learned)
                 return
             if isinstance(message, WorkerUpdate):
                 _update(engine, adapters, message)
@@ -126,12 +127,22 @@ def _update(engine: Any, adapters: dict[int, Any], update: WorkerUpdate) -> None
         engine.collective_rpc("refresh_packed_weights")
 
 
-def _read(pipe: Connection, messages: "queue.SimpleQueue[Message | None]") -> None:
+def _read(pipe: Connection, messages: "queue.SimpleQueue[Message | None]", learned: dict[int, str]) -> None:
+    """Pass messages on. When the pipe closes, vLLM may take a while to end, or hang: then the process ends without it."""
     try:
         while True:
             messages.put(pipe.recv())
     except (EOFError, OSError):
         messages.put(None)
+    time.sleep(_GRACE_S)
+    _remove(learned)
+    os._exit(1)
+
+
+def _remove(learned: dict[int, str]) -> None:
+    """Delete the folders of new weights: the pool's process may have been killed before it could."""
+    for folder in list(learned.values()):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _output(output: Any) -> WorkerOutput:
