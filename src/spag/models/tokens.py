@@ -30,6 +30,17 @@ def encode_prompt(tokenizer: "PreTrainedTokenizerBase", prompt: str, style: Prom
     return list(tokenizer.encode(text, add_special_tokens=False))
 
 
+def encode_follow_up(tokenizer: "PreTrainedTokenizerBase", reply: Sequence[int], text: str, style: PromptStyle) -> list[int]:
+    """Return what comes between ``reply`` and the next one, where ``text`` is said to the model: in chat style, its next user message."""
+    if style is PromptStyle.PLAIN:
+        return list(tokenizer.encode(f"\n{text}", add_special_tokens=False))
+    mark = "END-OF-REPLY"
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": mark}, {"role": "user", "content": text}]
+    between = _chat_text(tokenizer, messages, reply_follows=True).partition(mark)[2]
+    ids = list(tokenizer.encode(between, add_special_tokens=False))
+    return ids[1:] if reply and ids[:1] == [reply[-1]] else ids  # the model ended its reply itself, or ran into the token limit
+
+
 _CONTEXT = 8
 """Tokens of a prompt that ``decode_reply`` looks at."""
 
@@ -64,7 +75,7 @@ def stop_token_ids(generation: "GenerationConfig | None", tokenizer: "PreTrained
     return frozenset(int(i) for i in (end_token_id(tokenizer, style), tokenizer.eos_token_id, *extra) if i is not None)
 
 
-def shared_length(one: Sequence[int], other: Sequence[int]) -> int:
+def shared_length(one: Sequence[object], other: Sequence[object]) -> int:
     """Return the length of the longest common prefix."""
     for index, (a, b) in enumerate(zip(one, other, strict=False)):
         if a != b:

@@ -52,6 +52,15 @@ def ended_games(game: Game, seed: int) -> Iterator[tuple[Task, Sequence[Utteranc
         yield last.task, last.history, game.result(last)
 
 
+def two_secrets(game: Game, keys: Sequence[str], seed: int) -> Iterator[tuple[Task, Task]]:
+    """Yield pairs of tasks that differ in nothing but what is under ``keys``."""
+    seen: dict[str, Task] = {}
+    for task in game.tasks(Split.TRAIN, None, seed):
+        known = seen.setdefault(repr({key: value for key, value in task.data.items() if key not in keys}), task)
+        if all(known.data[key] != task.data[key] for key in keys):
+            yield known, task
+
+
 def unfinished(game: Game, seed: int) -> Iterator[tuple[State, str]]:
     """Yield every position with the role to move."""
     for states in played_games(game, seed):

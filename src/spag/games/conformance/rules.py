@@ -3,16 +3,16 @@
 import math
 import pickle
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from itertools import islice, pairwise
 
 import msgspec
 
 from spag.core.episodes import Episode, episode_of
-from spag.core.types import Split, State, Task, Utterance
+from spag.core.types import Split, State, Utterance
 from spag.games.base import Game
-from spag.games.conformance.play import ended_games, odd_texts, play, played_games, raises, speakers, unfinished
+from spag.games.conformance.play import ended_games, odd_texts, play, played_games, raises, speakers, two_secrets, unfinished
 
 
 def check_start_is_pure(game: Game, seed: int) -> None:
@@ -140,7 +140,7 @@ def check_hidden_information_is_declared(game: Game, seed: int) -> None:
 def check_hidden_information_stays_hidden(game: Game, seed: int) -> None:
     """Plays pairs of tasks that differ in nothing but a secret, with the same utterances: who may not know it sees no difference."""
     for role, keys in game.hidden.items():
-        pairs = list(islice(_two_secrets(game, keys, seed), 4))
+        pairs = list(islice(two_secrets(game, keys, seed), 4))
         assert pairs, f"no two tasks differ only in what is hidden from {role}: {', '.join(keys)}"
         for one, other in pairs:
             for number, speaker in enumerate(speakers(game, one)):
@@ -151,14 +151,6 @@ def check_hidden_information_stays_hidden(game: Game, seed: int) -> None:
                     twin = game.apply(twin, later.history[-1])
                     if game.to_move(twin) != game.to_move(later):
                         break  # with the other secret, this utterance decides
-
-
-def _two_secrets(game: Game, keys: Sequence[str], seed: int) -> Iterator[tuple[Task, Task]]:
-    seen: dict[str, Task] = {}
-    for task in game.tasks(Split.TRAIN, None, seed):
-        known = seen.setdefault(repr({key: value for key, value in task.data.items() if key not in keys}), task)
-        if all(known.data[key] != task.data[key] for key in keys):
-            yield known, task
 
 
 def _view(game: Game, state: State, role: str) -> Mapping[str, object]:

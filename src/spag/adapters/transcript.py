@@ -1,0 +1,58 @@
+"""What a role sees and says in a game as one growing conversation, for trainers that take a whole game as one sample.
+
+A game's prompts are whole texts with a common beginning. Here the first is kept, and each later one adds only the lines that are new in it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from spag.engines.base import text_before_stop
+from spag.models.tokens import PromptStyle, decode_reply, encode_follow_up, encode_prompt, shared_length
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(slots=True)
+class Seat:
+    """A role in a game, and its tokens: ``completion_ids``, ``env_mask`` (1: said by the model) and ``logprobs`` have one length."""
+
+    game: int
+    role: str
+    prompt: str = ""
+    prompt_ids: list[int] = field(default_factory=list)
+    completion_ids: list[int] = field(default_factory=list)
+    env_mask: list[int] = field(default_factory=list)
+    logprobs: list[float] | None = field(default_factory=list)
+
+    def add(self, ids: Sequence[int], mask: int, logprobs: Sequence[float] | None) -> None:
+        """Append tokens; where the log-probabilities of one piece are unknown, all are."""
+        self.completion_ids += ids
+        self.env_mask += [mask] * len(ids)
+        self.logprobs = None if self.logprobs is None or logprobs is None else [*self.logprobs, *logprobs]
+
+    def hear(self, tokenizer: "PreTrainedTokenizerBase", prompt: str, style: PromptStyle) -> list[int]:
+        """Append what is new in ``prompt``, and return the tokens that the role's next utterance continues."""
+        if self.prompt:
+            new = encode_follow_up(tokenizer, self.completion_ids, new_lines(self.prompt, prompt), style)
+            self.add(new, 0, [0.0] * len(new))
+        else:
+            self.prompt_ids = encode_prompt(tokenizer, prompt, style)
+        self.prompt = prompt
+        return [*self.prompt_ids, *self.completion_ids]
+
+
+def new_lines(before: str, now: str) -> str:
+    """Return the lines of the prompt ``now`` behind those that it shares with the prompt ``before``."""
+    return now[now.rfind("\n", 0, shared_length(before, now)) + 1 :]
+
+
+def cut(tokenizer: "PreTrainedTokenizerBase", context: Sequence[int], ids: Sequence[int], stops: tuple[str, ...]) -> tuple[list[int], str]:
+    """Return sampled tokens up to the one that completes a stop string, and the text before it."""
+    whole = decode_reply(tokenizer, context, ids)
+    text = text_before_stop(whole, stops)
+    if text is None:
+        return list(ids), whole
+    last = next(n for n in range(1, len(ids) + 1) if text_before_stop(decode_reply(tokenizer, context, ids[:n]), stops) is not None)
+    return list(ids[:last]), text

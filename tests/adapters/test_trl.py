@@ -1,0 +1,221 @@
+"""spag's games in TRL: what a sample consists of, with a scripted generator, and one real GRPO step of a tiny model."""
+
+import json
+import runpy
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from spag.adapters.opponent import Opponent, engine_of
+from spag.adapters.trl import GameRollout, game_prompts, game_reward, role_reward
+from spag.core.errors import EngineError
+from spag.core.types import Split
+from spag.engines.base import Request
+from spag.engines.scripted import ScriptedEngine
+from spag.games.base import Game
+from spag.games.conformance.play import two_secrets
+from spag.games.registry import get, names
+from spag.models.tokens import PromptStyle
+from tiny_model import make_model
+
+CHATML = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}</s>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+EOS = 1
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(folder: Path) -> Any:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = CHATML
+    return tokenizer
+
+
+class Scripted:
+    """What a rollout uses of a trainer. ``say`` maps the text of a context to what the model says next."""
+
+    def __init__(self, tokenizer: Any, say: Any, *, logprob: float | None = None, processes: int = 1) -> None:
+        self.processing_class, self.say, self.logprob, self.contexts = tokenizer, say, logprob, []
+        self.accelerator = SimpleNamespace(num_processes=processes, device="cpu", gather=lambda tensor: tensor)
+
+    def _generate_single_turn(self, contexts: list[list[int]], images: None, fields: dict[str, Any], generations: int) -> Any:
+        assert (images, fields, generations) == (None, {}, 1)
+        self.contexts += contexts
+        said = [
+            [*self.processing_class.encode(self.say(self.processing_class.decode(ids)), add_special_tokens=False), EOS] for ids in contexts
+        ]
+        return said, None if self.logprob is None else [[self.logprob] * len(ids) for ids in said]
+
+
+def pieces(tokenizer: Any, ids: list[int], mask: list[int]) -> list[tuple[int, str]]:
+    """Return a completion as runs of the same mask, with the text of each."""
+    runs: list[tuple[int, list[int]]] = []
+    for token, own in zip(ids, mask, strict=True):
+        if not runs or runs[-1][0] != own:
+            runs.append((own, []))
+        runs[-1][1].append(token)
+    return [(own, tokenizer.decode(run)) for own, run in runs]
+
+
+def taboo() -> Game:
+    return get("adversarial_taboo", max_turns=2, words="shipped")
+
+
+def frozen(game: Game, reply: str = "Do you mean the sea?") -> Opponent:
+    return Opponent(game, lambda: ScriptedEngine(lambda request: reply))
+
+
+@pytest.mark.parametrize("style", list(PromptStyle))
+def test_a_sample_is_a_whole_game_in_which_only_the_models_words_are_its_own(tokenizer: Any, style: PromptStyle) -> None:
+    game = taboo()
+    trainer = Scripted(tokenizer, lambda context: "Look at this.", logprob=-0.5)
+    with frozen(game) as opponent:
+        out = GameRollout(game, opponent, roles=("attacker",), style=style)([row["prompt"] for row in game_prompts(game, 1)], trainer)
+    [ids], [mask], [logprobs], [prompt_ids] = (out[name] or [] for name in ("completion_ids", "env_mask", "logprobs", "prompt_ids"))
+    word = game.tasks(Split.TRAIN, 1, 0)[0].id
+    assert f'The target word is "{word}"' in tokenizer.decode(prompt_ids)
+    (own, first), (other, heard), (again, second) = pieces(tokenizer, ids, mask)
+    assert (own, other, again) == (1, 0, 1) and first == second == "Look at this.</s>"
+    assert "- attacker: Look at this.\n- defender: Do you mean the sea?\n" in heard and "target word" in heard
+    assert "Adversarial" not in heard and heard.count("</s>") == (1 if style is PromptStyle.CHAT else 0)
+    assert logprobs == [-0.5 if own else 0.0 for own in mask]
+    assert trainer.contexts[1] == [
+        *prompt_ids,
+        *ids[: -len(tokenizer.encode(second, add_special_tokens=False))],
+    ]  # generated where it stands
+    assert out["game_reward"] == [0.0] and out["game_outcome"] == ["tie"]
+
+
+def test_a_group_is_one_word_and_seed_with_the_roles_swapped(tokenizer: Any) -> None:
+    game = taboo()
+    seen: list[Request] = []
+    engine = ScriptedEngine(lambda request: seen.append(request) or "Hm.")
+    prompts = [row["prompt"] for row in game_prompts(game, 2) for _ in range(4)]
+    with Opponent(game, lambda: engine) as opponent:
+        out = GameRollout(game, opponent)(prompts, Scripted(tokenizer, lambda context: "Oh."))
+    roles = out["game_role"] or []
+    assert [sorted(roles[:4]), sorted(roles[4:])] == [["attacker", "attacker", "defender", "defender"]] * 2
+    firsts = [request.seed for request in seen if request.observation and len(request.observation.history) == 1]
+    assert len(firsts) == 4 and len(set(firsts)) == 2  # the other side draws alike in all games of a group
+    assert out["logprobs"] is None
+
+
+def test_in_self_play_a_game_gives_a_sample_to_each_role(tokenizer: Any) -> None:
+    game = get("kuhn_poker")
+    prompts = [row["prompt"] for row in game_prompts(game, 1)] * 4
+    trainer = Scripted(tokenizer, lambda context: "[bet]" if "[check] or [bet]?" in context[-200:] else "[call]")
+    out = GameRollout(game)(prompts, trainer)
+    assert len(trainer.contexts) == 4  # two games of two moves
+    rewards, roles = out["game_reward"] or [], out["game_role"] or []
+    assert rewards[0] == -rewards[1] == rewards[2] == -rewards[3] and abs(rewards[0]) == 2
+    assert roles[0] != roles[1] and roles[:2] == roles[2:]
+    assert role_reward(prompts, rewards, roles) == [0.0] * 4 and game_reward(rewards, roles) == rewards
+
+
+def test_a_model_that_never_spoke_learns_nothing(tokenizer: Any) -> None:
+    game = taboo()
+    prompts = [row["prompt"] for row in game_prompts(game, 1)]
+    word = json.loads(prompts[0])["task"]["id"]
+    with frozen(game, f"It is {word}.") as opponent:
+        out = GameRollout(game, opponent, roles=("defender",))(prompts, Scripted(tokenizer, lambda context: "Never said."))
+    assert out["env_mask"] == [[0]] and out["game_outcome"] == ["attacker_violation"] and len((out["prompt_ids"] or [[]])[0]) > 0
+
+
+def test_tokens_behind_a_stop_string_are_dropped(tokenizer: Any) -> None:
+    game = taboo()
+    prompts = [row["prompt"] for row in game_prompts(game, 1)]
+    with frozen(game) as opponent:
+        rollout = GameRollout(game, opponent, roles=("attacker",), style=PromptStyle.PLAIN)
+        out = rollout(prompts, Scripted(tokenizer, lambda context: "Look.\n- defender: I see\nmore", logprob=-1.0))
+    [(_, said), (_, heard), *_] = pieces(tokenizer, (out["completion_ids"] or [])[0], (out["env_mask"] or [])[0])
+    assert said.startswith("Look.\n- defender:") and "see" not in said and "- attacker: Look.\n" in heard
+
+
+def test_role_reward_takes_each_roles_mean_within_its_group() -> None:
+    roles = ["a", "d", "a", "d"] * 2
+    rewards = [1.0, 0.0, 0.0, -1.0, 3.0, 3.0, 3.0, 5.0]
+    assert role_reward(["p"] * 4 + ["q"] * 4, rewards, roles) == [0.5, 0.5, -0.5, -0.5, 0.0, -1.0, 0.0, 1.0]
+
+
+def test_processes_with_nothing_left_still_generate_while_others_play(tokenizer: Any) -> None:
+    game = get("kuhn_poker")
+    trainer = Scripted(tokenizer, lambda context: "no move", processes=2)
+    others = iter([True, True, True, False])
+    trainer.accelerator.gather = lambda tensor: torch.tensor([bool(tensor.any()), next(others)])
+    GameRollout(game)([row["prompt"] for row in game_prompts(game, 1)], trainer)
+    assert len(trainer.contexts) == 3 and trainer.contexts[1:] == [[EOS]] * 2
+
+
+def test_a_dead_opponent_is_one_line(tokenizer: Any) -> None:
+    game = taboo()
+
+    def fail(request: Request) -> str:
+        raise EngineError("the endpoint is gone")
+
+    with (
+        Opponent(game, lambda: ScriptedEngine(fail)) as opponent,
+        pytest.raises(EngineError, match=r"^the opponent failed: the endpoint is"),
+    ):
+        GameRollout(game, opponent, roles=("defender",))([row["prompt"] for row in game_prompts(game, 1)], Scripted(tokenizer, str))
+
+
+@pytest.mark.parametrize("name", [name for name in names() if get(name).hidden])
+def test_two_secrets_look_alike_to_the_one_who_may_not_know(tokenizer: Any, name: str) -> None:
+    game = get(name)
+    for role, keys in game.hidden.items():
+        for one, other in islice(two_secrets(game, keys, 0), 1):
+            contexts = []
+            for task in (one, other):
+                trainer = Scripted(tokenizer, lambda context: "[check]")
+                prompt = json.dumps({"task": {"id": task.id, "data": dict(task.data)}, "seed": 3})
+                with frozen(game, "[check]") as opponent:
+                    GameRollout(game, opponent, roles=(role,))([prompt], trainer)
+                contexts.append(trainer.contexts)
+            assert contexts[0] == contexts[1], f"{role} can tell {one.data} from {other.data}"
+
+
+def test_one_grpo_step_with_a_tiny_model(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    game = get("kuhn_poker")
+    args = GRPOConfig(
+        str(tmp_path), per_device_train_batch_size=8, num_generations=4, max_completion_length=8, max_steps=1, learning_rate=1e-3,
+        report_to=[], use_cpu=True, bf16=False, save_strategy="no", logging_steps=1, gradient_checkpointing=False, disable_tqdm=True,
+    )  # fmt: skip
+    rollout = GameRollout(game, Opponent(game, engine_of("bot:equilibrium", game)), style=PromptStyle.PLAIN)
+    trainer = GRPOTrainer(
+        str(folder), [varied], args, Dataset.from_list(game_prompts(game, 4)), rollout_func=rollout,
+        processing_class=AutoTokenizer.from_pretrained(folder),
+    )  # fmt: skip
+    before = {name: weight.detach().clone() for name, weight in trainer.model.named_parameters()}
+    trainer.train()
+    logged = trainer.state.log_history[0]
+    assert logged["step"] == 1 and logged["grad_norm"] > 0
+    assert {"reward/player_0", "reward/player_1"} <= logged.keys()
+    assert any(not torch.equal(before[name], weight) for name, weight in trainer.model.named_parameters())
+
+
+def varied(game_reward: list[float], game_role: list[str], log_metric: Any = None, **_: Any) -> list[float]:
+    """What the game pays, and a little for the place in the group: a random model loses every game alike, and would learn nothing."""
+    from spag.adapters.trl import game_reward as paid
+
+    return [reward + 0.1 * at for at, reward in enumerate(paid(game_reward, game_role, log_metric))]
+
+
+def test_the_example_trains_and_saves(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    example = Path(__file__).parent.parent.parent / "examples" / "trl_grpo.py"
+    said = ["--game", "kuhn_poker", "--opponent", "bot:random", "--steps", "1", "--output", str(tmp_path / "out")]
+    monkeypatch.setattr("sys.argv", [str(example), str(folder), *said])
+    runpy.run_path(str(example), run_name="__main__")
+    assert (tmp_path / "out" / "model.safetensors").exists()
