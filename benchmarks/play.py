@@ -26,7 +26,8 @@ from spag.core.types import Result, Split, State, Task, Utterance
 from spag.engines.base import Completion, Engine, Request, Sampling
 from spag.engines.opening import open_engines
 from spag.games.taboo.rules import AdversarialTaboo
-from spag.models.loading import EMBEDDED_NAME, default_device, fastest_dtype, load_model, load_tokenizer
+from spag.models.finding import EMBEDDED_NAME
+from spag.models.loading import default_device, fastest_dtype, load_model, load_tokenizer
 from spag.models.tokens import PromptStyle, encode_prompt, stop_token_ids
 from spag.rollout.runner import Player, PlayStats, game_specs, next_request, play
 

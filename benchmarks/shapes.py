@@ -5,7 +5,8 @@ from pathlib import Path
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from spag.models.loading import EMBEDDED_NAME, default_device, load_tokenizer, save_model
+from spag.models.finding import EMBEDDED_NAME
+from spag.models.loading import default_device, load_tokenizer, save_model
 
 SHAPES = {
     # LLaMA-2-7B's layers; the head and the embedding have the entries of the embedded model's vocabulary

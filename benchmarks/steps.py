@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from benchmarks.corpus import long_games
 from spag.algorithms.spag import RewardSettings, Template, assign_rewards
 from spag.games.registry import get
-from spag.models.loading import EMBEDDED_NAME, default_device, load_model, load_tokenizer
+from spag.models.finding import EMBEDDED_NAME
+from spag.models.loading import default_device, load_model, load_tokenizer
 from spag.models.tokens import PromptStyle
 from spag.planning import read_shape
 from spag.runs.stages import teacher_episodes

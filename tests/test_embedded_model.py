@@ -40,7 +40,8 @@ def logprobs_of(episodes: dict[str, Episode]) -> list[float]:
 
 
 def test_the_gguf_becomes_a_plain_folder() -> None:
-    from spag.models.loading import embedded_gguf, load_model, load_tokenizer, resolve_model
+    from spag.models.finding import embedded_gguf, resolve_model
+    from spag.models.loading import load_model, load_tokenizer
     from spag.models.tokens import PromptStyle, encode_prompt, stop_token_ids
 
     assert embedded_gguf() is not None

@@ -242,7 +242,7 @@ def test_dtype_auto_stays_what_it_was(opened: Asked, monkeypatch: pytest.MonkeyP
 
 def test_an_adapter_is_another_when_its_base_is() -> None:
     Path("adapter").mkdir()
-    (Path("adapter") / "adapter_config.json").write_text('{"base_model_name_or_path": "one"}')
+    (Path("adapter") / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": "one", "r": 2}')
     before = identity_of(ModelConfig(name="adapter"))
     assert before != identity_of(ModelConfig(name="one"))
     retrain("one")

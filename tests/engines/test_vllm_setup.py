@@ -106,7 +106,8 @@ def test_each_copy_gets_its_own_cores_or_gpus() -> None:
 def test_adapters_of_one_base_share_a_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, rank in (("one", 8), ("two", 24)):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "org/base", "r": rank}))
+        config = {"peft_type": "LORA", "base_model_name_or_path": "org/base", "r": rank}
+        (tmp_path / name / "adapter_config.json").write_text(json.dumps(config))
     calls: list[tuple[VLLMSettings, Sequence[ServedModel]]] = []
 
     class FakeEngine:

@@ -1,6 +1,5 @@
 """Engines by model name. Heavy libraries are imported only when an engine of their kind is opened."""
 
-import json
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -11,6 +10,7 @@ from spag.core.errors import ConfigError
 from spag.engines.base import Engine, Sampling
 from spag.engines.bot import BOT_PREFIX
 from spag.engines.vllm.setup import Backend, VLLMSettings, choose_backend, installed_vllm
+from spag.models.finding import BAICHUAN, adapter_base, model_type, read_adapter, resolve_model
 from spag.models.tokens import PromptStyle
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ def open_engines(
     vllm: dict[str, list[ModelConfig]] = {}
     for model in {_key(model): model for model in models}.values():
         if not model.name.startswith(OPENAI_PREFIX) and _backend(model, engine, note) is Backend.VLLM:
-            base = model.model_copy(update={"name": _base_and_adapter(model.name)[0], "prompt_style": "plain"})
+            base = model.model_copy(update={"name": _base(model.name), "prompt_style": "plain"})
             vllm.setdefault(_key(base), []).append(model)
         else:
             opened[_key(model)] = _open_one(model, engine)
@@ -68,8 +68,7 @@ def _key(model: ModelConfig) -> str:
 def _backend(model: ModelConfig, engine: EngineConfig, note: Callable[[str], None]) -> Backend:
     if engine.backend == "transformers":
         return Backend.TRANSFORMERS
-    from spag.models.baichuan import MODEL_TYPE as BAICHUAN  # noqa: PLC0415 - imports torch
-    from spag.models.loading import default_device, model_type  # noqa: PLC0415 - imports torch
+    from spag.models.loading import checked_device  # noqa: PLC0415 - imports torch
 
     if model_type(model.name) == BAICHUAN:
         reason = "it is a Baichuan, which vLLM plays no more since 0.24"
@@ -77,7 +76,7 @@ def _backend(model: ModelConfig, engine: EngineConfig, note: Callable[[str], Non
             raise ConfigError(f"engine.backend=vllm, but {model.name} cannot: {reason}; set engine.backend=transformers")
         note(f"{model.name} plays with {Backend.TRANSFORMERS}: {reason}")
         return Backend.TRANSFORMERS
-    backend, reason = choose_backend(engine.backend, vllm=installed_vllm(), device=model.device or default_device())
+    backend, reason = choose_backend(engine.backend, vllm=installed_vllm(), device=checked_device(model.device))
     note(f"{model.name} plays with {backend}: {reason}")
     return backend
 
@@ -98,17 +97,17 @@ def _open_one(model: ModelConfig, engine: EngineConfig) -> Engine:
 def _open_group(models: Sequence[ModelConfig], engine: EngineConfig, split: int) -> Sequence[Engine]:
     """Open one vLLM for models that are one base model or adapters of it, and return an engine for each."""
     from spag.engines.vllm.engine import ServedModel, open_vllm  # noqa: PLC0415
-    from spag.models.loading import default_device, resolve_model  # noqa: PLC0415
+    from spag.models.loading import checked_device  # noqa: PLC0415 - imports torch
 
-    parts = [_base_and_adapter(model.name) for model in models]
-    adapters = list(dict.fromkeys(adapter for _, adapter in parts if adapter))
+    adapters = [read_adapter(Path(model.name).expanduser()) for model in models]
+    folders = list(dict.fromkeys(str(adapter.folder) for adapter in adapters if adapter))
     first = models[0]
     settings = VLLMSettings(
-        model=resolve_model(parts[0][0]),
+        model=resolve_model(_base(first.name)),
         dtype=first.dtype,
-        device=first.device or default_device(),
-        adapters=tuple(adapters),
-        max_lora_rank=max((_rank(adapter) for adapter in adapters), default=0),
+        device=checked_device(first.device),
+        adapters=tuple(folders),
+        max_lora_rank=max((adapter.rank for adapter in adapters if adapter), default=0),
         concurrency=engine.concurrency,
         max_length=engine.max_length,
         tensor_parallel=engine.tensor_parallel,
@@ -118,23 +117,12 @@ def _open_group(models: Sequence[ModelConfig], engine: EngineConfig, split: int)
         trust_remote_code=first.trust_remote_code,
     )
     served = [
-        ServedModel(model.name, PromptStyle(model.prompt_style), adapters.index(adapter) + 1 if adapter else 0)
-        for model, (_, adapter) in zip(models, parts, strict=True)
+        ServedModel(model.name, PromptStyle(model.prompt_style), folders.index(str(adapter.folder)) + 1 if adapter else 0)
+        for model, adapter in zip(models, adapters, strict=True)
     ]
     return open_vllm(settings, served)
 
 
-def _base_and_adapter(name: str) -> tuple[str, str | None]:
-    """Return the base model's name and the adapter's folder, ``None`` for a whole model."""
-    from spag.models.loading import adapter_base  # noqa: PLC0415 - imports torch
-
-    folder = Path(name).expanduser()
-    base = adapter_base(folder)
-    return (name, None) if base is None else (base, str(folder))
-
-
-def _rank(adapter: str) -> int:
-    from spag.models.loading import ADAPTER_CONFIG  # noqa: PLC0415 - imports torch
-
-    config = json.loads((Path(adapter) / ADAPTER_CONFIG).read_text(encoding="utf-8"))
-    return max(int(config["r"]), *map(int, (config.get("rank_pattern") or {}).values()), 1)
+def _base(name: str) -> str:
+    """Return the name of an adapter's base model, and that of any other model itself."""
+    return adapter_base(Path(name).expanduser()) or name

@@ -24,8 +24,8 @@ from spag.evaluation.arena.games import NOTE
 from spag.evaluation.stats import Rate
 from spag.export.metadata import Source, card_data, license_of
 from spag.export.training import Training, settings_rows, training_of
-from spag.models.baichuan import MODEL_TYPE as BAICHUAN
-from spag.models.loading import library_versions, model_type
+from spag.models.finding import BAICHUAN, model_type
+from spag.models.loading import library_versions
 from spag.report.findings import FEW_TASKS, arena_findings, reasoning_finding, sentence
 from spag.report.rows import Cell, Noted, Table, pair_table, reasoning_table, role_table, versions
 from spag.runs.folder import BASE

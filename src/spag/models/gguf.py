@@ -1,0 +1,52 @@
+"""A GGUF file as a plain transformers folder, because transformers cannot save a model that it loaded from GGUF.
+
+The file is dequantised once, into the user's cache.
+"""
+
+import functools
+import logging
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from spag.core.errors import ModelError
+from spag.core.store import file_digest, storage_errors
+from spag.models.finding import cache_folder
+from spag.models.loading import no_progress_bars, save_model
+from spag.models.refusals import Refusals, told
+
+logger = logging.getLogger(__name__)
+
+
+@no_progress_bars()
+def dequantised(gguf: Path) -> Path:
+    """Return a plain transformers folder with the weights of ``gguf`` in float32, converting on first use.
+
+    The folder is named by what the file holds, so that every copy of it, in whichever environment, is converted once. Raises ``ModelError``
+    for a file that cannot be read.
+    """
+    stat = gguf.stat()
+    folder = cache_folder() / f"{gguf.stem}-{_digest(gguf, stat.st_size, stat.st_mtime_ns)}"
+    if (folder / "config.json").exists():
+        return folder
+    logger.info("converting %s into %s (once)", gguf.name, folder)
+    source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
+    with Refusals(lambda error: ModelError(f"{gguf}: transformers cannot load this GGUF file: {told(error)}; download it again")):
+        tokenizer = AutoTokenizer.from_pretrained(**source)
+        loaded = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+        config = AutoConfig.from_pretrained(**source)
+        if hasattr(config, "quantization_config"):
+            del config.quantization_config
+        clean = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        clean.load_state_dict(loaded.state_dict())
+        clean.generation_config = loaded.generation_config
+    with storage_errors(folder):
+        save_model(clean, tokenizer, folder)
+    return folder
+
+
+@functools.cache
+def _digest(gguf: Path, size: int, mtime_ns: int) -> str:
+    """Return a hash of the file's contents, read once in a process for as long as ``size`` and ``mtime_ns`` stay."""
+    return file_digest(gguf)

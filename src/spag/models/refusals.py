@@ -1,0 +1,112 @@
+"""The one translation of what transformers, tokenizers, safetensors, peft, jinja2 and torch raise over a model's files: one line each.
+
+Their files are taken to be of the right shape almost everywhere, so a wrong one shows as any of the errors below. Imports no torch.
+"""
+
+import struct
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+
+from huggingface_hub.errors import StrictDataclassError
+from jinja2 import TemplateError
+from safetensors import SafetensorError
+
+from spag.core.errors import ModelError, SpagError
+from spag.models.finding import BAICHUAN, model_type
+
+LIBRARY_ERRORS = (
+    ArithmeticError,  # transformers, of sizes that are 0; jinja2, of what a template computes
+    AssertionError,  # peft's and torch's checks of arguments
+    AttributeError,
+    ImportError,  # a package that a config asks for
+    LookupError,
+    MemoryError,
+    NameError,  # code of the model's own, written for another version
+    OSError,  # missing files, and transformers' word for most others
+    RuntimeError,  # torch, of shapes, devices and memory; a RecursionError, of JSON that is nested too deep
+    SafetensorError,
+    StrictDataclassError,  # transformers' configs: a field of the wrong type
+    TemplateError,  # jinja2: a template that does not parse, gives up, or reaches out of its sandbox
+    TypeError,
+    ValueError,
+    struct.error,  # gguf, of a file that ends too early
+)
+_OWN_CODE = ("transformers_modules.", "transformers.dynamic_module_utils")
+
+
+class Refusals(AbstractContextManager[None]):
+    """Raises ``explain(error)`` in place of what a library raises in the block; a ``SpagError`` passes, and so does everything else."""
+
+    def __init__(self, explain: Callable[[BaseException], SpagError]) -> None:
+        self._explain = explain
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is not None and _is_refusal(error):
+            raise self._explain(error) from error
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether a library refused. tokenizers raise ``Exception`` itself, no class of their own, and Rust's panics are ``BaseException``."""
+    return isinstance(error, LIBRARY_ERRORS) or type(error) is Exception or type(error).__module__ == "pyo3_runtime"
+
+
+def loading(name: str, source: str, *, trust_remote_code: bool = False) -> Refusals:
+    """Translate what is raised while ``name`` is read from ``source``, a folder or a hub id, into a ``ModelError``."""
+    return Refusals(lambda error: ModelError(_load_failure(name, source, error, trust_remote_code)))
+
+
+def told(error: BaseException, longest: int = 300) -> str:
+    """Return what an error says on one line: its first line, and the next one where that only announces it."""
+    lines = [" ".join(line.split()) for line in str(error).strip().splitlines()] or [type(error).__name__]
+    return " ".join(lines[: 2 if lines[0].endswith(":") else 1])[:longest]
+
+
+def _load_failure(name: str, source: str, error: BaseException, trust_remote_code: bool) -> str:
+    """Return why ``name``, read from ``source``, cannot be loaded, and what helps."""
+    text, conversion = str(error), _conversion(name, source)
+    if "trust_remote_code" in text:
+        return f"{name}: this model brings its own code; {conversion or 'review it, then set model.trust_remote_code=true'}"
+    if isinstance(error, OSError) and "safetensors" in text:
+        fix = conversion or "convert it first or choose a revision that has them"
+        return f"{name}: no safetensors weights found (pickled weights are never loaded); {fix}"
+    if trust_remote_code and _in_own_code(error):
+        import transformers  # noqa: PLC0415 - imports torch
+
+        fix = conversion or "use a version of transformers that it was written for"
+        return f"{name}: its own code fails on transformers {transformers.__version__} ({told(error, 120)}); {fix}"
+    return f"{name}: {_broken(source, error)}"
+
+
+def _broken(source: str, error: BaseException) -> str:
+    text = str(error)
+    if not Path(source).exists():
+        return f"cannot be loaded (neither a local folder nor a hub model that can be reached): {told(error)}"
+    if isinstance(error, SafetensorError):
+        return f"a weights file is cut short or no safetensors file ({told(error)}); download it again"
+    if isinstance(error, MemoryError) or "out of memory" in text.lower() or "allocate memory" in text:
+        return f"not enough memory to load it ({told(error, 120)}); take a smaller model, another dtype or another device"
+    terse = isinstance(error, LookupError | AttributeError | TypeError | ArithmeticError | AssertionError)  # they say little by themselves
+    return f"cannot be loaded: {f'a file of it is broken: {type(error).__name__}: ' if terse else ''}{told(error)}"
+
+
+def _in_own_code(error: BaseException) -> bool:
+    """Whether ``error`` comes from code that the model brought."""
+    trace, modules = error.__traceback__, []
+    while trace is not None:
+        modules.append(str(trace.tb_frame.f_globals.get("__name__")))
+        trace = trace.tb_next
+    return any(module.startswith(_OWN_CODE) for module in modules)
+
+
+def _conversion(name: str, source: str) -> str | None:
+    """Return what to do with a model that has to be converted first, ``None`` for others."""
+    if model_type(source) != BAICHUAN and "baichuan" not in name.lower():
+        return None
+    return "download the folder, convert it once with spag import model FOLDER --output NEW, and set model.name=NEW"
+
+
+def template(name: str) -> Refusals:
+    """Translate what the chat template of tokenizer ``name`` raises into a ``ModelError``."""
+    return Refusals(lambda error: ModelError(f"{name}: its chat template fails ({told(error, 200)}); mend it, or use prompt_style plain"))
