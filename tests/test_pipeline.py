@@ -183,7 +183,7 @@ def test_a_locked_folder_is_refused(tmp_path: Path, model_folder: Path, words_fi
 
 def test_a_broken_manifest_is_named(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{")
-    with pytest.raises(DataError, match=r"manifest\.json: not a manifest"):
+    with pytest.raises(DataError, match=r"manifest\.json:1: not JSON: it ends in the middle"):
         Manifest.open(tmp_path)
 
 
@@ -358,3 +358,23 @@ def test_killed_again_and_again_a_run_ends_as_if_undisturbed(tmp_path: Path, mod
     assert digest_of(killed) == digest_of(whole)
     log = [json.loads(line) for line in (killed / "log.jsonl").read_text().splitlines()]
     assert [row["stage"] for row in log] == list(dict.fromkeys(row["stage"] for row in log))  # no stage twice
+
+
+def test_a_replaced_checkpoint_is_noticed(folder: Path, model_folder: Path, words_file: Path) -> None:
+    shutil.copy(model_folder / "model.safetensors", folder / "imitation" / "checkpoint")
+    with pytest.raises(RunError, match=r"imitation/train is done, but imitation/checkpoint/model.safetensors is not what it made"):
+        run(config_for(model_folder, words_file, []), folder, SilentReporter())
+
+
+@pytest.mark.slow
+def test_a_deleted_checkpoint_is_named_when_it_is_needed_and_made_again_by_force(
+    folder: Path, model_folder: Path, words_file: Path, use_script: None
+) -> None:
+    before = digest_of(folder)
+    shutil.rmtree(folder / "iteration-1" / "checkpoint")
+    run(config_for(model_folder, words_file, []), folder, SilentReporter())  # nothing needs it
+    longer = config_for(model_folder, words_file, ["iterations=2"])
+    with pytest.raises(RunError, match=r"iteration-1/checkpoint/\S+: is gone, and iteration-2/play needs it; restore it, or let --force"):
+        run(longer, folder, SilentReporter())
+    run(config_for(model_folder, words_file, []), folder, SilentReporter(), force=True)
+    assert digest_of(folder) == before

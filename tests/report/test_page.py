@@ -184,7 +184,7 @@ def test_no_run_and_broken_files_are_one_line(tmp_path: Path) -> None:
         write_report(tmp_path)
     (tmp_path / "imitation" / "metrics.jsonl").unlink()
     write_manifest(tmp_path, {"arena": {"status": "done"}})
-    with pytest.raises(DataError, match=r"manifest.json: arena has no seconds"):
+    with pytest.raises(DataError, match=r"manifest.json: arena: object missing required field"):
         write_report(tmp_path)
 
 

@@ -23,6 +23,7 @@ def train_command(stage: str, samples: Path, model: str | None, config_name: str
     importance ratio, KL to the start and SFT mix (offline_rl.sft_data, unless SAMPLES holds SFT rows).
     """
     from spag.core.store import FolderLock
+    from spag.runs.folder import check_free
     from spag.runs.sft import with_sft
     from spag.runs.stages import resolve_dtype
     from spag.training.launch import train_on
@@ -33,6 +34,7 @@ def train_command(stage: str, samples: Path, model: str | None, config_name: str
     first = os.environ.get("RANK", "0") == "0"  # under torchrun every process trains, and the first one writes
     with ExitStack() as stack:
         if first:
+            check_free(output)
             stack.enter_context(FolderLock(output))
         # the others mix the same rows into files of their own, rather than wait for a file that they may not see
         mixed = (output if first else Path(stack.enter_context(TemporaryDirectory()))) / "mixed.jsonl"

@@ -144,7 +144,7 @@ def _apply_override(data: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not _KEY.fullmatch(key):
         raise ConfigError(f"--set {shown(override)[1:-1]}: write it as a.b=value")
-    value = _value(text, f"--set {key}")
+    value = _value(text, key)
     for old, new in RENAMED.items():
         if key == old or key.startswith(f"{old}."):
             key = new + key.removeprefix(old)
@@ -155,10 +155,10 @@ def _apply_override(data: dict[str, Any], override: str) -> None:
     _put(data, key, value, replace=True)
 
 
-def _value(text: str, label: str) -> Any:
+def _value(text: str, key: str) -> Any:
     """YAML, except that 5e-6 is a number (YAML 1.1 asks for 5.0e-6)."""
     number = float(text) if _FLOAT.fullmatch(text.strip()) else math.nan
-    return number if math.isfinite(number) else parse_yaml(text, label)
+    return number if math.isfinite(number) else parse_yaml(text, "--set", key)
 
 
 def _describe(error: ValidationError) -> str:

@@ -53,13 +53,13 @@ def read_config_text(path: Path) -> str:
         raise ConfigError(f"{path}: not UTF-8 at byte {error.start}; save the file as UTF-8 text") from error
 
 
-def parse_yaml(text: str, label: str) -> Any:
-    """Return the plain value of ``text``, which errors call ``label``. Raises ``ConfigError``."""
+def parse_yaml(text: str, label: str, key: str = "") -> Any:
+    """Return the plain value of ``text``, which errors call ``label``: all options, or that of ``key``. Raises ``ConfigError``."""
     try:
         value = yaml.load(text, _PlainLoader)
     except _FAULTS as error:
-        raise ConfigError(f"{label}: not YAML: {_told(error)}") from error
-    _check_plain(value, label)
+        raise ConfigError(f"{label}: {key + ': ' if key else ''}not YAML: {_told(error)}") from error
+    _check_plain(value, label, key)
     return value
 
 
@@ -77,10 +77,10 @@ def _told(error: Exception) -> str:
     return " ".join(str(error).split())[:200]
 
 
-def _check_plain(value: Any, label: str) -> None:
+def _check_plain(value: Any, label: str, key: str) -> None:
     """Refuse what no option takes. Aliases make one object many: it is counted wherever it stands."""
     seen = 0
-    left = [("", value, 0)]
+    left = [(key, value, 0)]
     while left:
         key, one, depth = left.pop()
         seen += 1
@@ -117,7 +117,7 @@ def _fault(value: Any) -> str | None:
 
 
 def _text_fault(text: str) -> str | None:
-    if any(unicodedata.category(character) in {"Cc", "Cs"} for character in text):
+    if any(unicodedata.category(character) in {"Cc", "Cs"} for character in text if character not in "\n\t"):
         return f"{shown(text)} holds a control character"
     if len(text) > _LONGEST_TEXT:
         return f"a text of {len(text):,} characters; the longest may have {_LONGEST_TEXT:,}"

@@ -1,7 +1,9 @@
 """The manifest of a run folder: the stages that are done, with their settings and inputs.
 
 A stage's fingerprint covers its own settings and the fingerprints of the stages it builds on. A done stage with the same fingerprint is not
-run again; one whose fingerprint changed is an error that names the changed options, unless the caller forces it.
+run again; one whose fingerprint changed is an error that names the changed options, unless the caller forces it. So is one whose files, or
+those of a stage that it was built on, hold something else than when it was done. Files that are gone are an error once a stage needs them;
+a forced run makes them again.
 """
 
 import hashlib
@@ -11,9 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NotRequired, TypedDict
 
 from spag.core.errors import DataError, RunError
+from spag.core.jsonfile import convert, read_json
+from spag.core.outputs import Outputs, lost_outputs, outputs_digest, record_outputs, replaced_outputs
 from spag.core.store import JsonlStore, write_json
 
 SCHEMA_VERSION = 1
@@ -27,17 +31,17 @@ class Manifest:
     stages: dict[str, dict[str, Any]] = field(default_factory=dict)
     force: bool = False
     measured: dict[str, Any] = field(default_factory=dict)
+    keep: bool = True
+    """Whether changes are saved: not by a dry run."""
 
     @classmethod
     def open(cls, folder: Path, *, force: bool = False) -> "Manifest":
+        """Read the manifest of ``folder``; an empty one where there is none. Raises ``DataError`` naming file and field."""
         path = folder / "manifest.json"
         if not path.exists():
             return cls(folder, force=force)
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-            return cls(folder, dict(data["stages"]), force, dict(data["measured"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path}: not a manifest: {error}; restore it or start a new run folder") from error
+        data = _read(path)
+        return cls(folder, data["stages"], force, data["measured"])
 
     def remember(self, name: str, measure: Callable[[], Any]) -> Any:
         """Return what ``measure`` found when the run began, so that a resumed run uses the same value."""
@@ -47,24 +51,53 @@ class Manifest:
         return self.measured[name]
 
     def begin(self, stage: str, settings: Mapping[str, Any], inputs: Sequence[str] = ()) -> bool:
-        """Record that ``stage`` is about to run; return whether it needs to. Raises ``RunError`` when its settings changed."""
-        fingerprint = self._fingerprint(settings, inputs)
-        known = self.stages.get(stage)
-        if known and known["fingerprint"] != fingerprint:
-            if not self.force:
-                raise self._refusal(stage, changes(known["settings"], settings) or ["an earlier stage"])
-            known = None
-        if known and known["status"] == "done":
+        """Record that ``stage`` is about to run; return whether it needs to.
+
+        Raises ``RunError`` when its settings or its files changed, or files of ``inputs`` are gone that it needs.
+        """
+        if self.is_done(stage) and not self.is_stale(stage, settings, inputs):
             return False
-        if not known:
+        known = self.stages.get(stage)
+        if known and (faults := self._faults(stage, settings, inputs)):
+            if not self.force:
+                raise self._refusal(stage, faults)
+            known = None
+        for earlier in inputs:
+            if lost := lost_outputs(self.folder, self.stages[earlier].get("outputs", {})):
+                fix = f"restore it, or let --force redo {earlier} and what builds on it"
+                raise RunError(f"{self.folder / lost[0]}: is gone, and {stage} needs it; {fix}")
+        if not known or self.is_done(stage):
+            built_on = {earlier: outputs_digest(self.stages[earlier].get("outputs", {})) for earlier in inputs}
+            fingerprint = self._fingerprint(settings, inputs)
             self.stages[stage] = {"status": "started", "fingerprint": fingerprint, "settings": dict(settings), "seconds": 0.0}
+            self.stages[stage] |= {"built_on": built_on}
             self._save()
         return True
 
+    def is_done(self, stage: str) -> bool:
+        """Return whether ``stage`` has been done, whatever has become of its results since."""
+        return self.stages.get(stage, {}).get("status") == "done"
+
+    def lost(self, stage: str) -> list[str]:
+        """Return the files of a done stage that are gone."""
+        return lost_outputs(self.folder, self.stages.get(stage, {}).get("outputs", {}))
+
     def is_stale(self, stage: str, settings: Mapping[str, Any], inputs: Sequence[str] = ()) -> bool:
-        """Return whether ``stage`` has results of other settings, which a forced run must remove first."""
-        known = self.stages.get(stage)
-        return known is not None and known["fingerprint"] != self._fingerprint(settings, inputs)
+        """Return whether ``stage`` has results of other settings or other files, or has lost them, so that a forced run redoes it."""
+        if stage not in self.stages:
+            return False
+        return bool(self._faults(stage, settings, inputs) or (self.force and self.lost(stage)))
+
+    def _faults(self, stage: str, settings: Mapping[str, Any], inputs: Sequence[str]) -> list[str]:
+        """Return what speaks against the results of a begun stage, in words."""
+        known = self.stages[stage]
+        if known["fingerprint"] != self._fingerprint(settings, inputs):
+            return [f"was begun with other settings ({', '.join(changes(known['settings'], settings)) or 'an earlier stage'})"]
+        if replaced := replaced_outputs(self.folder, known.get("outputs", {})):
+            return [f"is done, but {replaced[0]} is not what it made"]
+        digests = {earlier: outputs_digest(self.stages[earlier].get("outputs", {})) for earlier in inputs}
+        others = [earlier for earlier, digest in known.get("built_on", {}).items() if digests.get(earlier, digest) != digest]
+        return [f"was built on other results of {earlier}" for earlier in others]
 
     def renew(self, stage: str, settings: Mapping[str, Any], *, free: str) -> None:
         """Forget that ``stage`` was begun when its setting ``free`` changed, so that it is due. Raises ``RunError`` when others did.
@@ -75,18 +108,20 @@ class Manifest:
         if known is None or self.force:
             return
         if changed := changes({**known["settings"], free: None}, {**settings, free: None}):
-            raise self._refusal(stage, changed)
+            raise self._refusal(stage, [f"was begun with other settings ({', '.join(changed)})"])
         if known["settings"].get(free) != settings[free]:
             del self.stages[stage]
             self._save()
 
-    def _refusal(self, stage: str, changed: Sequence[str]) -> RunError:
-        what = ", ".join(changed)
-        return RunError(f"{self.folder}: {stage} was begun with other settings ({what}); use a new run folder, or --force to redo it")
+    def _refusal(self, stage: str, faults: Sequence[str]) -> RunError:
+        return RunError(f"{self.folder}: {stage} {faults[0]}; use a new run folder, or --force to redo it")
 
     @contextmanager
-    def running(self, stage: str) -> Iterator[dict[str, Any]]:
-        """Time a begun stage and mark it done at the end; the yielded dict takes the stage's results."""
+    def running(self, stage: str, outputs: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+        """Time a begun stage and mark it done at the end; the yielded dict takes the stage's results.
+
+        ``outputs``: the files and folders that it makes and later stages read, which are recorded.
+        """
         results: dict[str, Any] = {}
         started = time.monotonic()
         try:
@@ -95,7 +130,7 @@ class Manifest:
             entry = self.stages[stage]
             entry["seconds"] = round(entry["seconds"] + time.monotonic() - started, 1)
             self._save()
-        entry.update(status="done", results=results)
+        entry.update(status="done", results=results, outputs=record_outputs(self.folder, outputs))
         self._save()
         with JsonlStore(self.folder / "log.jsonl") as log:
             log.append(
@@ -107,7 +142,40 @@ class Manifest:
         return hashlib.sha256(json.dumps(material, sort_keys=True).encode()).hexdigest()[:16]
 
     def _save(self) -> None:
+        if self.keep:
+            self._write()
+
+    def _write(self) -> None:
         write_json(self.folder / "manifest.json", {"schema_version": SCHEMA_VERSION, "measured": self.measured, "stages": self.stages})
+
+
+class _Stage(TypedDict):
+    status: Literal["started", "done"]
+    fingerprint: str
+    settings: dict[str, Any]
+    seconds: float
+    results: NotRequired[dict[str, Any]]
+    outputs: NotRequired[Outputs]
+    built_on: NotRequired[dict[str, str]]
+
+
+class _File(TypedDict):
+    schema_version: int
+    measured: dict[str, Any]
+    stages: dict[str, dict[str, Any]]
+
+
+def _read(path: Path) -> _File:
+    """Return the contents of a manifest, once every field is of its kind. Raises ``DataError``."""
+    data = read_json(path, _File)
+    for name, entry in data["stages"].items():
+        convert(entry, _Stage, f"{path}: {name}")
+    if data["schema_version"] != SCHEMA_VERSION:
+        raise DataError(
+            f"{path}: schema_version is {data['schema_version']}, and this version of spag reads {SCHEMA_VERSION}; "
+            "use the version that wrote it, or a new run folder"
+        )
+    return data
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:

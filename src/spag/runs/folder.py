@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from spag.config.schema import RunConfig
+from spag.core.errors import RunError
 from spag.core.manifest import Manifest
 
 BASE = "base"
@@ -52,6 +53,13 @@ def planned_stages(config: RunConfig) -> list[str]:
     numbers = range(1, offline_iterations(config) + 1)
     played = [f"{iteration_name(number)}/{part}" for number in numbers for part in ("play", "samples", "train")]
     return [*imitation, *played, *([f"{ONLINE}/train"] if learns_online(config) else []), "arena"]
+
+
+def check_free(output: Path) -> None:
+    """Raise ``RunError`` when ``output`` is the folder of a run's training, which nothing but the run may write into."""
+    run = output.resolve().parent
+    if (run / "manifest.json").is_file() and f"{output.resolve().name}/train" in Manifest.open(run).stages:
+        raise RunError(f"{output}: belongs to the run {run}, whose next stages build on it; choose another --output")
 
 
 def trained_models(folder: Path) -> dict[str, str]:

@@ -27,6 +27,8 @@ from spag.runs.run import Results, Run
 from spag.runs.sft import mix_warning
 from spag.runs.stages import play_arena, resolve_dtype, selfplay_tasks
 
+_ARENA_FILES = ("arena/episodes.jsonl", "arena/results.json")
+
 
 def run(config: RunConfig, folder: Path, reporter: Reporter, *, force: bool = False) -> None:
     """Run or resume everything. Raises ``RunError`` when another process works in ``folder`` or a stage's settings changed."""
@@ -83,7 +85,7 @@ def compete(run: Run) -> None:
         results = play_arena(run.folder / "arena", entrants, run.config, run.setup, force=True)  # an earlier last iteration's games go
         return {"games": sum(pair["games"] for pair in results["pairs"])}
 
-    run.stage("arena", _arena_settings(run), run.trained(*_entrants(run)), ["arena"], play)
+    run.stage("arena", _arena_settings(run), run.trained(*_entrants(run)), ["arena"], play, kept=_ARENA_FILES)
 
 
 def renew_arena(run: Run) -> None:

@@ -105,7 +105,7 @@ def _train(run: Run, name: str, training: TrainingConfig, start_from: str) -> No
 
     settings = run.settings("seed", "model", training=training.model_dump(mode="json", exclude=set(FREE_TO_CHANGE)))
     outputs = [f"{name}/{part}" for part in ("checkpoint", "state", "metrics.jsonl", "reference.jsonl", "tensorboard")]
-    run.stage(f"{name}/train", settings, [f"{name}/samples", *run.trained(start_from)], outputs, train)
+    run.stage(f"{name}/train", settings, [f"{name}/samples", *run.trained(start_from)], outputs, train, kept=[f"{name}/checkpoint"])
 
 
 def _sft_settings(training: TrainingConfig) -> dict[str, Any]:

@@ -50,7 +50,8 @@ def learn_online(run: Run) -> None:
         return launch(job, run.setup.reporter, ONLINE, run.config.cluster)
 
     online = run.config.online.model_dump(mode="json", exclude=set(FREE_TO_CHANGE))
-    run.stage(f"{ONLINE}/train", run.settings("seed", "model", "game", online=online), run.trained(start), [ONLINE], train)
+    settings = run.settings("seed", "model", "game", online=online)
+    run.stage(f"{ONLINE}/train", settings, run.trained(start), [ONLINE], train, kept=[f"{ONLINE}/checkpoint"])
 
 
 if __name__ == "__main__":

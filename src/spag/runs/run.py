@@ -48,16 +48,27 @@ class Run:
         return {**dumped, **more, "files": {name: file_digest(path) for name, path in files.items()}}
 
     def stage(
-        self, name: str, settings: Mapping[str, Any], inputs: Sequence[str], outputs: Sequence[str], work: Callable[[], Results]
+        self,
+        name: str,
+        settings: Mapping[str, Any],
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        work: Callable[[], Results],
+        *,
+        kept: Sequence[str] | None = None,
     ) -> None:
-        """Do ``work`` unless the manifest says that it is done; a forced redo removes ``outputs`` first."""
+        """Do ``work`` unless the manifest says that it is done; a forced redo removes ``outputs`` first.
+
+        ``kept``: those of ``outputs`` that later stages and people read, by default all; one that is replaced afterwards is noticed.
+        """
         if self.manifest.force and self.manifest.is_stale(name, settings, inputs):
             for output in outputs:
                 remove(self.folder / output)
         if not self.manifest.begin(name, settings, inputs):
-            self.setup.reporter.note(f"{name}: done before")
+            lost = self.manifest.lost(name)
+            self.setup.reporter.note(f"{name}: done before{f', but {self.folder / lost[0]} is gone' if lost else ''}")
             return
-        with self.manifest.running(name) as results:
+        with self.manifest.running(name, outputs if kept is None else kept) as results:
             results.update(work())
 
 
