@@ -59,6 +59,21 @@ def test_the_report_of_six_games() -> None:
     assert [(row["role"], row["outcome"]) for row in report["paired"]] == [("attacker", WIN), ("attacker", FOUL), ("defender", LOSS)]
 
 
+def test_the_metrics_of_clembench() -> None:
+    """a attacks three games: a win, a loss, a tie; b attacks three: a breach in its first utterance, a win, a tie."""
+    rows = {(row["name"], row["role"]): row for row in arena_report(GAMES, TABOO)["clembench"]}
+    metrics = ("success", "lose", "aborted", "main_score", "request_success_ratio")
+    expected = {
+        ("a", "attacker"): (1 / 3, 2 / 3, 0, 100 / 3, 1),
+        ("b", "defender"): (1 / 3, 2 / 3, 0, 100 / 3, 1),
+        ("b", "attacker"): (1 / 3, 1 / 3, 1 / 3, 50, (0 + 1 + 1) / 3),  # nothing of the one utterance of the first game kept to the rules
+        ("a", "defender"): (0, 2 / 3, 1 / 3, 0, 2 / 3),
+    }
+    assert {key: [rows[key][metric] for metric in metrics] for key in rows} == {key: pytest.approx(row) for key, row in expected.items()}
+    [row, _] = arena_report([GAMES[3]], TABOO)["clembench"]
+    assert [row[metric] for metric in metrics] == [0, 0, 1, None, 0]
+
+
 def rounded(value: Any) -> Any:
     """Leave out the digits in which machines differ."""
     if isinstance(value, dict):
@@ -78,6 +93,7 @@ def test_figures_are_those_of_earlier_versions() -> None:
         if one != other
     ]
     now = json.loads(json.dumps(arena_report(games, TABOO, "abc")))
+    assert now.pop("clembench")  # came later
     then = load_results(EARLIER / "results.json")
     assert then["settings"] == {"judge": "strict"}
     roles = [{key: row[key] for key in new} for row, new in zip(then["roles"], now["roles"], strict=True)]

@@ -11,6 +11,7 @@ import msgspec
 
 from spag.core.errors import ConfigError, DataError
 from spag.core.types import Outcome
+from spag.evaluation.arena.clembench import ClembenchRow
 from spag.evaluation.arena.games import RoleTable
 from spag.evaluation.arena.paired import MatrixCell, PairComparison, RoleComparison
 from spag.evaluation.arena.ratings import Rating
@@ -32,6 +33,7 @@ class _Arena(TypedDict):
     matrix: list[MatrixCell]
     paired: list[RoleComparison]
     yardsticks: NotRequired[dict[str, dict[str, float]]]
+    clembench: NotRequired[list[ClembenchRow]]
 
 
 class _Health(TypedDict):

@@ -13,6 +13,7 @@ import numpy as np
 from spag.core.episodes import Episode
 from spag.core.errors import DataError
 from spag.core.types import Outcome, Result
+from spag.evaluation.arena.clembench import clembench_rows
 from spag.evaluation.arena.paired import Grid, compare_pairs, compare_roles, win_matrix
 from spag.evaluation.arena.ratings import rate
 from spag.evaluation.stats import Rate, bootstrap_weights, mean_over_tasks, rate_over_tasks
@@ -162,4 +163,5 @@ def arena_report(episodes: Iterable[Episode], game: Game, names: Sequence[str] =
         "pairs": [asdict(row) for row in compare_pairs(grid, weights)],
         "matrix": [asdict(row) for row in win_matrix(grid)],
         "paired": [asdict(row) for row in compare_roles(grid, weights)],
+        "clembench": [asdict(row) for row in clembench_rows(counted.results, game, met)],
     }
