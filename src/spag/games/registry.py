@@ -1,6 +1,9 @@
 """Games by name: those of this package, and those that other packages register under the entry-point group ``spag.games``.
 
 An entry point names a ``TextGame`` subclass (or any class that satisfies ``Game``); its dataclass fields are the game's settings.
+
+A name ``FAMILY:REST`` is one of many games that a package makes when they are asked for: the entry point ``FAMILY`` of the group
+``spag.game_families`` names a function that takes REST and returns the class.
 """
 
 import difflib
@@ -19,6 +22,7 @@ from spag.core.errors import ConfigError, DataError
 from spag.games.base import Game
 
 GROUP = "spag.games"
+FAMILIES = "spag.game_families"
 DEFAULT = "adversarial_taboo"
 _OWN = {
     DEFAULT: "spag.games.taboo.rules:AdversarialTaboo",
@@ -88,7 +92,11 @@ def _game_class(name: str) -> Any:
     if name in _OWN:
         module, _, attribute = _OWN[name].partition(":")
         return getattr(import_module(module), attribute)
+    family, colon, rest = name.partition(":")
     found = [entry for entry in entry_points(group=GROUP) if entry.name == name]
+    families = [entry for entry in entry_points(group=FAMILIES) if colon and entry.name == family]
+    if families:
+        return families[0].load()(rest)
     if not found:
         near = difflib.get_close_matches(name, names(), n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else f"installed games: {', '.join(names())}"

@@ -14,7 +14,8 @@ from spag.games.registry import get, settings_of
 
 
 def check_names(game: Game, seed: int) -> None:
-    assert re.fullmatch(r"[a-z][a-z0-9_]*", game.name), f"the name {game.name!r} must be lower-case letters, digits and _"
+    pattern = r"[a-z][a-z0-9_]*(:[A-Za-z0-9_.-]+)?"
+    assert re.fullmatch(pattern, game.name), f"the name {game.name!r} must be lower-case letters, digits and _, or FAMILY:NAME"
     for text in (game.title, game.summary):
         assert text.strip() and "\n" not in text, f"title and summary must be one line of text, not {text!r}"
 

@@ -10,7 +10,7 @@ from itertools import islice, pairwise
 import msgspec
 
 from spag.core.episodes import Episode, episode_of
-from spag.core.types import Split, State, Utterance
+from spag.core.types import Split, State, Task, Utterance
 from spag.games.base import Game
 from spag.games.conformance.play import ended_games, odd_texts, play, played_games, raises, speakers, two_secrets, unfinished
 
@@ -143,14 +143,19 @@ def check_hidden_information_stays_hidden(game: Game, seed: int) -> None:
         pairs = list(islice(two_secrets(game, keys, seed), 4))
         assert pairs, f"no two tasks differ only in what is hidden from {role}: {', '.join(keys)}"
         for one, other in pairs:
-            for number, speaker in enumerate(speakers(game, one)):
-                states = play(game, one, seed + number, speaker)
-                twin = game.start(other, seed)
-                for state, later in pairwise(states):
-                    assert _view(game, state, role) == _view(game, twin, role), f"{role} can tell {one.data} from {other.data}"
-                    twin = game.apply(twin, later.history[-1])
-                    if game.to_move(twin) != game.to_move(later):
-                        break  # with the other secret, this utterance decides
+            compare_secrets(game, role, one, other, seed)
+
+
+def compare_secrets(game: Game, role: str, one: Task, other: Task, seed: int) -> None:
+    """Play two tasks with the same utterances. Raises ``AssertionError`` where ``role``, who may not know in what they differ, sees it."""
+    for number, speaker in enumerate(speakers(game, one)):
+        states = play(game, one, seed + number, speaker)
+        twin = game.start(other, seed)
+        for state, later in pairwise(states):
+            assert _view(game, state, role) == _view(game, twin, role), f"{role} can tell {one.data} from {other.data}"
+            twin = game.apply(twin, later.history[-1])
+            if game.to_move(twin) != game.to_move(later):
+                break  # with the other secret, this utterance decides
 
 
 def _view(game: Game, state: State, role: str) -> Mapping[str, object]:
