@@ -1,0 +1,92 @@
+"""Where an environment of TextArena stands after a seed and some moves: a pure function over an object that changes.
+
+TextArena draws from the global generators of Python and NumPy, when it deals and later. Both are seeded for a replay and put back after it,
+so it takes nothing from our process's draws and depends on none of them.
+"""
+
+import json
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from spag.core.errors import first_line
+
+PLAYERS = range(2)
+FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+"""What an environment raises that cannot be started, or that cannot read a move."""
+_LOCK = Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """What an environment says: the observation of each player, whose move it is, and at the end ``rewards`` by player.
+
+    ``invalid`` is the player whose invalid move ended the game.
+    """
+
+    seen: tuple[str, ...]
+    to_move: int
+    rewards: tuple[float, ...] | None = None
+    invalid: int | None = None
+    reason: str = ""
+
+
+@lru_cache(maxsize=4096)
+def position(env_id: str, options: str, seed: int, said: tuple[str, ...]) -> Position:
+    """Return where the environment, made with ``options`` (JSON), stands after the moves ``said``. Raises what making it raises."""
+    import textarena  # noqa: PLC0415 - takes seconds
+
+    with _seeded(seed):
+        env = textarena.make(env_id, **json.loads(options))
+        if not isinstance(env, textarena.Wrapper):
+            env = textarena.wrappers.LLMObservationWrapper(env)  # the -raw environments give lists of messages
+        env.reset(num_players=len(PLAYERS), seed=seed)
+        for text in said:
+            env.get_observation()
+            mover = env.state.current_player_id
+            try:
+                done, _ = env.step(text)
+            except FAULTS as error:  # a move that the environment fails to read is its maker's fault
+                return _failed(mover, first_line(error))
+            if done:
+                return _ended(env, mover)
+        to_move = env.state.current_player_id
+        return Position(tuple(_seen(env, player) for player in PLAYERS), to_move)
+
+
+def _ended(env: Any, mover: int) -> Position:
+    seen = tuple(_seen(env, player) for player in PLAYERS)
+    rewards, info = env.close()
+    invalid = next((player for player in PLAYERS if info[player].get("invalid_move")), None)
+    reason = " ".join(str(info[mover].get("reason") or "the environment ended the game").split())
+    return Position(seen, mover, tuple(float((rewards or {}).get(player, 0)) for player in PLAYERS), invalid, reason)
+
+
+def _failed(mover: int, error: str) -> Position:
+    paid = tuple(-1.0 if player == mover else 1.0 for player in PLAYERS)
+    return Position(tuple("" for _ in PLAYERS), mover, paid, mover, f"the environment failed to read the move: {error}")
+
+
+def _seen(env: Any, player: int) -> str:
+    """Return what ``player`` would be told now. Nothing is put back: the environment is thrown away after it."""
+    env.state.current_player_id = player
+    return str(env.get_observation()[1])
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    with _LOCK:
+        python, numbers = random.getstate(), np.random.get_state()
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numbers)

@@ -1,0 +1,123 @@
+"""TextArena's two-player environments as games: ``textarena:KuhnPoker-v0`` plays, trains and competes like our own (extra ``textarena``).
+
+An environment is an object that changes, a game is made of functions of what was said: ``replay.py`` leads from one to the other.
+"""
+
+import difflib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from spag.adapters.textarena.replay import FAULTS, PLAYERS, Position, position
+from spag.core.errors import ConfigError, DataError, first_line, require_package
+from spag.core.seeds import derive_seed
+from spag.core.types import Observation, Outcome, Result, Split, State, Task
+from spag.games.base import TextGame, drawn, outcome_map
+from spag.games.registry import get, settings_of
+
+PREFIX = "textarena:"
+ROLES = tuple(f"player_{number}" for number in PLAYERS)
+_MORE = "The environment's rewards decide."
+_INVALID = "Who makes more invalid moves in a row than the environment allows loses."
+
+
+@dataclass(frozen=True)
+class TextArenaGame(TextGame):
+    """One environment. A task is a seed, so a role may not learn the task: it follows what both were dealt."""
+
+    env_id: ClassVar[str]
+    roles = ROLES
+    role_help: ClassVar[Mapping[str, str]] = dict.fromkeys(ROLES, "The environment's text says what you know and how to move.")
+    hidden: ClassVar[Mapping[str, tuple[str, ...]]] = dict.fromkeys(ROLES, ("seed",))
+    outcomes = outcome_map(
+        Outcome(f"{ROLES[0]}_wins", f"{ROLES[0]} wins", "#0072b2", winners=ROLES[:1], rule=_MORE),
+        Outcome(f"{ROLES[1]}_wins", f"{ROLES[1]} wins", "#e69f00", winners=ROLES[1:], rule=_MORE),
+        Outcome(f"{ROLES[0]}_invalid", f"{ROLES[0]} moves invalidly", "#56b4e9", fault=ROLES[0], rule=_INVALID),
+        Outcome(f"{ROLES[1]}_invalid", f"{ROLES[1]} moves invalidly", "#d55e00", fault=ROLES[1], rule=_INVALID),
+        Outcome("draw", "draw", "#009e73", rule="Both get the same reward."),
+        Outcome("unfinished", "unfinished", "#a3a9b6", rule="A game that was cut short is void."),
+    )
+
+    options: Annotated[dict[str, Any], Field(description="arguments of the environment, beside those of its id")] = field(
+        default_factory=dict
+    )
+    seeds: Annotated[int, Field(ge=1, description="tasks in each split; a task is a seed")] = 1000
+    max_utterances: Annotated[int, Field(ge=1, description="utterances after which a game is cut short")] = 100
+
+    def __post_init__(self) -> None:
+        try:
+            self._position(State(Task("", {"seed": 0})))
+        except (*FAULTS, ImportError, OSError) as error:
+            raise ConfigError(
+                f"{self.name}: cannot be started with two players and game.options={self.options}: {first_line(error)}"
+            ) from error
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.seeds, self.max_utterances))
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str, dict[str, Any]]]:
+        return _again, (self.name, dict(settings_of(self)))  # the class is made at run time: pickle cannot import it
+
+    def tasks(self, split: Split, count: int | None, seed: int) -> Sequence[Task]:
+        shortage = f"seeds asked for, but there are {self.seeds} in each split; raise game.seeds"
+        numbers = drawn(list(range(self.seeds)), count, seed, shortage)
+        return [Task(f"{split}-{number:04d}", {"seed": derive_seed(self.env_id, split, number) % 2**32}) for number in numbers]
+
+    def split_of(self, task: Task) -> Split:
+        return Split.HELD_OUT if task.id.startswith(f"{Split.HELD_OUT}-") else Split.TRAIN
+
+    def start(self, task: Task, seed: int) -> State:
+        if not isinstance(task.data.get("seed"), int):
+            raise DataError(f"task {task.id!r}: {dict(task.data)} is no task of {self.name}; it must give a seed, as in {{'seed': 7}}")
+        return State(task, seed)
+
+    def to_move(self, state: State) -> str | None:
+        return self.roles[self._position(state).to_move] if state.result is None else None
+
+    def observe(self, state: State, role: str) -> Observation:
+        """Return the environment's own observation; what a role heard of the other stands in it, as far as the environment tells."""
+        return Observation(role, (), {"observation": self._position(state).seen[self.roles.index(role)]})
+
+    def prompt(self, observation: Observation) -> str:
+        return str(observation.facts["observation"])
+
+    def describe_view(self, observation: Observation) -> str:
+        return self.prompt(observation)
+
+    def rule(self, state: State) -> Result | None:
+        found = self._position(state)
+        if found.rewards is None:
+            return self.draw(state) if len(state.history) >= self.max_utterances else None
+        rewards = dict(zip(self.roles, found.rewards, strict=True))
+        best = max(self.roles, key=lambda role: rewards[role])
+        outcome = "draw" if len(set(found.rewards)) == 1 else f"{best}_wins"
+        if found.invalid is not None:
+            outcome = f"{self.roles[found.invalid]}_invalid"
+        return self.end(state, outcome, rewards, found.reason)
+
+    def draw(self, state: State) -> Result:
+        return self.end(state, "unfinished", dict.fromkeys(self.roles, 0.0), "the game was cut short")
+
+    def _position(self, state: State) -> Position:
+        # Line breaks become spaces: with them an utterance could forge a line of the other's observation.
+        said = tuple(" ".join(said.content.splitlines()) for said in state.history)
+        return position(self.env_id, json.dumps(self.options, sort_keys=True), state.task.data["seed"], said)
+
+
+def _again(name: str, settings: dict[str, Any]) -> Any:
+    return get(name, **settings)
+
+
+def game_class(env_id: str) -> type[TextArenaGame]:
+    """Return the class of the game ``textarena:ENV_ID``. Raises ``ConfigError`` without TextArena, and for an id that it does not know."""
+    require_package("textarena", PREFIX + env_id, "pip install 'spag-selfplay[textarena]'")
+    from textarena.envs.registration import ENV_REGISTRY  # noqa: PLC0415 - takes seconds
+
+    if env_id not in ENV_REGISTRY:
+        near = difflib.get_close_matches(env_id, ENV_REGISTRY, n=1, cutoff=0.3)
+        raise ConfigError(f"TextArena has no environment {env_id!r}" + (f"; did you mean {PREFIX}{near[0]}?" if near else ""))
+    texts = {"name": PREFIX + env_id, "title": f"{env_id} of TextArena", "summary": "a two-player environment of TextArena"}
+    return type(env_id, (TextArenaGame,), {"__module__": __name__, "env_id": env_id, **texts})

@@ -1,0 +1,84 @@
+"""Our games as AEC environments of PettingZoo: its own tests, whole games, and no leaks."""
+
+import random
+from itertools import islice
+from typing import Any
+
+import pytest
+from pettingzoo.test import api_test, seed_test
+
+from spag.adapters.pettingzoo import SpagAEC, env
+from spag.core.types import Split
+from spag.games.conformance.play import speakers, two_secrets
+from spag.games.registry import get, names
+
+SETTINGS: dict[str, dict[str, Any]] = {"adversarial_taboo": {"words": "shipped"}}
+
+
+def make(name: str, **more: Any) -> Any:
+    return env(name, **SETTINGS.get(name, {}), **more)
+
+
+@pytest.mark.filterwarnings("ignore:Observation is not a NumPy array")  # it is a text
+@pytest.mark.filterwarnings("ignore:.* space for each agent probably should be gymnasium.spaces.box or")
+@pytest.mark.filterwarnings("ignore:We recommend agents to be named in the format")  # agents are roles
+@pytest.mark.parametrize("name", names())
+def test_pettingzoos_own_tests_pass(name: str) -> None:
+    api_test(make(name), num_cycles=20)
+    seed_test(lambda: make(name), num_cycles=20)
+
+
+def test_a_whole_game_with_rewards_and_the_outcome_as_info() -> None:
+    game = make("kuhn_poker")
+    game.reset(seed=3)
+    turns = []
+    for agent in game.agent_iter():
+        observation, reward, terminated, truncated, info = game.last()
+        turns.append((agent, reward, terminated, truncated, info.get("outcome")))
+        assert observation in game.observation_space(agent)
+        game.step(None if terminated else "I sign: [check]")
+    rewards = {agent: reward for agent, reward, terminated, *_ in turns if terminated}
+    assert [agent for agent, *_ in turns[:2]] == ["player_0", "player_1"] and len(turns) == 4
+    assert sorted(rewards.values()) == [-1, 1] and not any(truncated for *_, truncated, _ in turns)
+    winner = max(rewards, key=lambda agent: rewards[agent])
+    assert {outcome for *_, outcome in turns} == {None, f"{winner}_wins"}
+    assert game.agents == []
+
+
+def test_texts_in_any_script_are_in_the_spaces() -> None:
+    game = SpagAEC("adversarial_taboo", words="shipped", longest=10)
+    game.reset(seed=0)
+    assert "Привет 漢字" in game.action_space("attacker") and "x" * 11 not in game.action_space("attacker")
+    game.step("Привет 漢字")
+    seen = game.observe("defender")
+    assert "Привет 漢字" in seen and seen in game.observation_space("defender")
+
+
+def test_held_out_tasks_can_be_asked_for() -> None:
+    held_out = SpagAEC("guess_my_city", split="held_out")
+    assert held_out._tasks == get("guess_my_city").tasks(Split.HELD_OUT, None, 0)
+
+
+@pytest.mark.parametrize("name", [name for name in names() if get(name).hidden])
+def test_two_secrets_look_alike_to_the_one_who_may_not_know(name: str) -> None:
+    game = get(name, **SETTINGS.get(name, {}))
+    for role, keys in game.hidden.items():
+        for pair in islice(two_secrets(game, keys, 0), 2):
+            for speaker in speakers(game, pair[0]):
+                envs, rng = [SpagAEC(name, **SETTINGS.get(name, {})) for _ in pair], random.Random(0)
+                for one, task in zip(envs, pair, strict=True):
+                    one._tasks = [task]
+                    one.reset(seed=3)
+                while not any(any(one.terminations.values()) for one in envs):
+                    views = [(one.agent_selection, one.observe(role), one.infos, one.rewards) for one in envs]
+                    assert views[0] == views[1], f"{role} can tell {pair[0].data} from {pair[1].data}"
+                    said = speaker(game.observe(envs[0]._position, envs[0].agent_selection), rng)
+                    for one in envs:
+                        one.step(said)
+
+
+def test_there_is_no_state_that_could_hold_secrets() -> None:
+    game = make("kuhn_poker")
+    game.reset(seed=0)
+    with pytest.raises(NotImplementedError):
+        game.state()

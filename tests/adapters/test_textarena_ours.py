@@ -1,0 +1,115 @@
+"""Our games as TextArena's environments, with the real package and its own agents."""
+
+import random
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import textarena
+
+from spag.adapters.textarena.ours import SpagEnv, env_id, register
+from spag.core.types import Split, Task
+from spag.games.base import Game
+from spag.games.conformance.play import speakers, two_secrets
+from spag.games.registry import get, names
+
+SETTINGS = {"adversarial_taboo": {"words": "shipped"}}
+
+
+def make(name: str, **more: Any) -> Any:
+    register()
+    return textarena.make(env_id(name), **SETTINGS.get(name, {}), **more)
+
+
+def play(env: Any, seed: int, say: Any) -> tuple[list[tuple[int, str]], Any]:
+    env.reset(num_players=2, seed=seed)
+    heard, done = [], False
+    while not done:
+        player, seen = env.get_observation()
+        heard.append((player, seen))
+        done, info = env.step(say(seen))
+        assert info == {}
+    return heard, env.close()
+
+
+def test_every_game_has_an_environment() -> None:
+    assert register() == register() == [env_id(name) for name in names()]
+    assert {"Spag-Taboo-v0", "Spag-KuhnPoker-v0", "Spag-TwentyQuestions-v0"} <= set(register())
+
+
+@pytest.mark.parametrize("name", names())
+def test_games_follow_the_seed_and_leave_the_global_random_state_alone(name: str) -> None:
+    random.seed(1)
+    np.random.seed(1)
+    before = random.getstate(), np.random.get_state()[1].tolist()
+    first, again = (play(make(name), 7, lambda seen: "[check] [5] Yes.") for _ in range(2))
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+    assert first == again
+    assert len({str(play(make(name), seed, lambda seen: "Yes.")) for seed in range(5)}) > 1
+
+
+def test_rewards_and_info_are_the_games() -> None:
+    env = make("kuhn_poker")
+    env.reset(num_players=2, seed=0)
+    env.step("[bet]")
+    done, _ = env.step("I take the pot.")
+    rewards, info = env.close()
+    assert done and rewards == {0: 2.0, 1: -2.0}
+    assert [info[player]["invalid_move"] for player in (0, 1)] == [False, True]
+    assert (info[1]["role"], info[1]["outcome"], info[1]["turn_count"]) == ("player_1", "player_1_illegal", 1)
+
+
+def test_held_out_tasks_and_raw_messages_can_be_asked_for() -> None:
+    held_out = SpagEnv("adversarial_taboo", split="held_out", words="shipped", top_words=60)
+    game = get("adversarial_taboo", words="shipped", top_words=60)
+    assert held_out._tasks == game.tasks(Split.HELD_OUT, None, 0)
+    register()
+    raw = textarena.make("Spag-Taboo-v0-raw", words="shipped")
+    raw.reset(num_players=2, seed=0)
+    player, [(sender, prompt, kind)] = raw.get_observation()
+    assert (player, sender, kind) == (0, textarena.GAME_ID, textarena.ObservationType.PROMPT)
+    assert prompt == make("adversarial_taboo").env.game.prompt(raw.game.observe(raw._position, "attacker"))
+
+
+class FixedTask(SpagEnv):
+    """The environment on one task."""
+
+    def __init__(self, game: Game, task: Task) -> None:
+        super().__init__(game.name, **SETTINGS.get(game.name, {}))
+        self._tasks = [task]
+
+
+def public(env: SpagEnv, role: str) -> Any:
+    """All that the player of ``role`` can ask the environment for while the game goes on."""
+    player, seen = env.get_observation()
+    turn = seen if env.game.roles[player] == role else None
+    state = env.state
+    return player, turn, state.game_state, state.logs, state.observations, state.game_info, state.rewards, state.step_info
+
+
+@pytest.mark.parametrize("name", [name for name in names() if get(name).hidden])
+def test_two_secrets_look_alike_to_the_one_who_may_not_know(name: str) -> None:
+    game = get(name, **SETTINGS.get(name, {}))
+    for role, keys in game.hidden.items():
+        for one, other in islice(two_secrets(game, keys, 0), 2):
+            for speaker in speakers(game, one):
+                envs, rng = [FixedTask(game, task) for task in (one, other)], random.Random(0)
+                for env in envs:
+                    env.reset(num_players=2, seed=3)
+                while not any(env.state.done for env in envs):
+                    views = [public(env, role) for env in envs]
+                    assert views[0] == views[1], f"{role} can tell {one.data} from {other.data}"
+                    said = speaker(game.observe(envs[0]._position, game.roles[views[0][0]]), rng)
+                    for env in envs:
+                        env.step(said)
+
+
+@pytest.mark.slow
+def test_textarenas_own_agent_plays(model_folder: Path) -> None:
+    """Its agent for local models, with a tiny random one: whatever it says is a game with rewards."""
+    agent = textarena.agents.HFLocalAgent(str(model_folder), device="cpu", max_new_tokens=8, hf_kwargs={})
+    heard, (rewards, info) = play(make("kuhn_poker"), 0, agent)
+    assert {player for player, _ in heard} <= {0, 1} and sum(rewards.values()) == 0
+    assert info[0]["reason"]
