@@ -67,7 +67,7 @@ $(VENV)/vllm: $(VENV)/installed
 	touch $@
 
 # Adapters' tests are named, so that one whose package is missing is an error here; the others run with all tests.
-ADAPTER_TESTS = tests/adapters/test_trl.py
+ADAPTER_TESTS = tests/adapters/test_openenv.py tests/adapters/test_trl.py
 
 test-adapters: $(ADAPTERS)/installed
 	OMP_NUM_THREADS=1 $(ADAPTERS)/bin/python -m pytest $(ADAPTER_TESTS)

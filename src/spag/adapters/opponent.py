@@ -29,7 +29,7 @@ def engine_of(name: str, game: Game) -> Callable[[], Engine]:
 
 
 class Opponent:
-    """A player of ``game``, opened on first use. Its draws depend on a game's seed and position alone. Use as a context manager."""
+    """A player of ``game``, opened in the background. Its draws depend on a game's seed and position alone. Use as a context manager."""
 
     def __init__(
         self, game: Game, opened: Callable[[], Engine], sampling: Sampling | None = None, *, limit_s: float = REPLY_LIMIT_S

@@ -1,0 +1,94 @@
+"""Who may ask a server that programs talk to, and how much: plain ASGI middleware over any application, HTTP and WebSocket.
+
+On a loopback address only loopback names are answered, so that a web page elsewhere cannot reach in by pointing its name here (DNS
+rebinding), and pages of other sites are refused. On any other address a token is required (``Access``), as ``Authorization: Bearer``.
+Requests are bounded in size and time, open connections in time without a message; the number of connections is uvicorn's to bound.
+"""
+
+import asyncio
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from spag.web.security import MOST_BYTES, Access, is_loopback
+
+REQUEST_S = 300.0
+IDLE_S = 600.0
+
+
+def refusal(status: int, text: str) -> Response:
+    """Return an answer of one line."""
+    return JSONResponse({"detail": text}, status, {"cache-control": "no-store"})
+
+
+class ApiGuard:
+    """The middleware. ``request_s`` bounds an HTTP request, ``idle_s`` the wait for a WebSocket's next message, in seconds."""
+
+    def __init__(
+        self, app: ASGIApp, access: Access, most_bytes: int = MOST_BYTES, request_s: float = REQUEST_S, idle_s: float = IDLE_S
+    ) -> None:
+        self._app, self._access = app, access
+        self._most_bytes, self._request_s, self._idle_s = most_bytes, request_s, idle_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif (refused := self._refusal(scope)) is not None:
+            await refused(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await self._app(scope, self._receive_in_time(receive), send)
+        else:
+            await self._answer_in_time(scope, receive, send)
+
+    async def _answer_in_time(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def noting(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            async with asyncio.timeout(self._request_s):
+                await self._app(scope, receive, noting)
+        except TimeoutError:
+            if not started:
+                await refusal(408, f"This request took longer than {self._request_s:g} s.")(scope, receive, send)
+
+    def _receive_in_time(self, receive: Receive) -> Receive:
+        async def receive_in_time() -> Message:
+            try:
+                async with asyncio.timeout(self._idle_s):
+                    return await receive()
+            except TimeoutError:
+                return {"type": "websocket.disconnect", "code": 1001, "reason": f"no message for {self._idle_s:g} s"}
+
+        return receive_in_time
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """Return why a request is refused; ``None`` lets it pass."""
+        headers = Headers(scope=scope)
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if is_loopback(self._access.host) and not is_loopback(_name_of(f"//{host}")):
+            return refusal(421, "This server answers to localhost only, and not under the name that was asked for.")
+        if origin is not None and origin.partition("://")[2] != host:
+            return refusal(403, "This server does not answer pages of other sites.")
+        if not self._access.admits(HTTPConnection(scope)):
+            return refusal(401, "A token is required: Authorization: Bearer TOKEN.")
+        if scope["type"] == "websocket" or scope["method"] in ("GET", "HEAD"):
+            return None
+        length = headers.get("content-length", "")
+        if not length.isdecimal():
+            return refusal(411, "A request must say how long it is.")
+        is_long = len(length) > 9 or int(length) > self._most_bytes
+        return refusal(413, f"At most {self._most_bytes:,} bytes are taken.") if is_long else None
+
+
+def _name_of(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
