@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spag.algorithms.spag import assign_rewards
-from spag.core.episodes import SampleType, TrainingSample, read_episodes, read_samples
+from spag.core.episodes import Episode, SampleType, TrainingSample, read_episodes, read_samples
 from spag.core.errors import DataError
 from spag.core.sft import read_sft
 from spag.core.store import write_rows
@@ -40,8 +40,7 @@ SCHEMA_2 = """{"id":"river-0","game":"adversarial_taboo","task":{"id":"river","d
 
 def test_rows_of_schema_1_read_as_todays(tmp_path: Path) -> None:
     path = tmp_path / "games.jsonl"
-    path.write_text("".join(row.replace("\n", "") + "\n" for row in (SCHEMA_1, SCHEMA_2)))
-    old, new = read_episodes(path)
+    [old], [new] = (path.write_text(row.replace("\n", "") + "\n") and list(read_episodes(path)) for row in (SCHEMA_1, SCHEMA_2))
     assert old == new
     assert (old.task, old.history[0].token_ids, old.schema_version) == (task_of("river"), (5, 6), 2)
     write_rows(path, [old])
@@ -100,6 +99,64 @@ def test_a_broken_list_names_the_row(tmp_path: Path) -> None:
     path.write_text(f"[{GOOD}, 7]")
     with pytest.raises(DataError, match=r"bad\.json: row 2: expected a JSON object, got int"):
         list(read_episodes(path))
+
+
+GAME = {"target_word": "river", "max_turns": 5, "history": [{"role": "attacker", "content": "Hello."}]}
+
+
+def test_two_games_of_one_id_name_both_lines(tmp_path: Path) -> None:
+    path = tmp_path / "games"
+    rows = [{**GAME, "id": "a"}, GAME, GAME, {**GAME, "id": "b"}, {**GAME, "id": "a"}]
+    for text, first, second in (
+        ("\n\n".join(map(json.dumps, rows)), f"{path}:1", f"{path}:9"),
+        (json.dumps(rows), f"{path}: row 1", f"{path}: row 5"),
+    ):
+        path.write_text(text)
+        with pytest.raises(DataError) as caught:
+            list(read_episodes(path))
+        assert str(caught.value) == f"{second}: the game 'a' is there twice, first at {first}; keep one, or give one another id"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"id": "x" * 20_001}, "an id is longer than 20,000 characters"),
+        ({"target_word": "x" * 201}, "target_word has 201 characters; the longest word may have 200"),
+        ({"history": [{"role": "attacker", "content": "r." * 50_001}]}, "utterance 1 has 100,002 characters; the longest may have 100,000"),
+        ({"history": [{"role": "attacker", "content": ""}] * 10_001}, "10,001 utterances; no game has more than 10,000"),
+    ],
+)
+@pytest.mark.parametrize("upstream", [True, False])
+def test_what_no_game_has_is_refused_by_its_length(tmp_path: Path, fields: dict[str, object], message: str, upstream: bool) -> None:
+    row = {**GAME, **fields}
+    if not upstream:
+        word = row.pop("target_word")
+        row["task"] = {"id": "river", "data": {"target_word": word, "max_turns": row.pop("max_turns")}}
+    path = tmp_path / "games.jsonl"
+    path.write_text(json.dumps(row))
+    with pytest.raises(DataError) as caught:
+        list(read_episodes(path))
+    assert str(caught.value).startswith(f"{path}:1: {message}")
+
+
+@pytest.mark.parametrize("rows", [json.dumps([GAME, GAME]), f"{json.dumps(GAME)}\n{json.dumps(GAME)}"])
+def test_a_byte_order_mark_is_dropped(tmp_path: Path, rows: str) -> None:
+    path = tmp_path / "games"
+    path.write_text(rows, encoding="utf-8-sig")
+    assert len(list(read_episodes(path))) == 2
+
+
+def test_a_torn_last_row_is_left_out_where_that_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "games.jsonl"
+    write_rows(path, [Episode(id=name, task=task_of("river"), history=()) for name in "ab"])
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
+    assert [game.id for game in read_episodes(path, torn_ok=True)] == ["a"]
+    with pytest.raises(DataError, match=f"^{path}:2: not JSON: it ends in the middle of a value$"):
+        list(read_episodes(path))
+    path.write_bytes(whole + json.dumps(GAME).encode()[:-1] + b"x")
+    with pytest.raises(DataError, match=f"^{path}:3: not JSON"):
+        list(read_episodes(path, torn_ok=True))
 
 
 def test_utf16_is_refused_with_advice(tmp_path: Path) -> None:

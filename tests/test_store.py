@@ -3,15 +3,19 @@
 import errno
 import json
 import os
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from spag.core.disk import FileLock, FolderLock
 from spag.core.episodes import Episode, read_episodes
-from spag.core.errors import RunError, StorageError
-from spag.core.store import FolderLock, JsonlStore, cut_torn_line, write_atomically, write_rows
+from spag.core.errors import DataError, RunError, StorageError
+from spag.core.jsonfile import is_torn
+from spag.core.store import JsonlStore, mend_last_line, write_atomically, write_rows
 from spag.core.types import Utterance
 from taboo_games import task_of
 
@@ -42,7 +46,10 @@ def test_a_field_that_is_none_takes_no_room_whatever_texts_say(tmp_path: Path, s
     assert list(read_episodes(path)) == [game]
 
 
-@pytest.mark.parametrize("torn", [b"{", b'{"id":"g9","task":{"id":"ri', b'{"id":"g9"}', b"x" * 200_000])
+TORN = [b"{", b'{"id":"g9","task":{"id":"ri', '{"id":"é'.encode()[:-1], b'{"a":[-', b"\0" * 4096, b'{"a":1\0\0', b"  "]
+
+
+@pytest.mark.parametrize("torn", [*TORN, b'{"a":"' + b"x" * 200_000])
 def test_a_torn_last_line_is_cut_off_and_only_that(tmp_path: Path, torn: bytes) -> None:
     path = tmp_path / "e.jsonl"
     with JsonlStore(path) as store:
@@ -55,10 +62,48 @@ def test_a_torn_last_line_is_cut_off_and_only_that(tmp_path: Path, torn: bytes) 
     assert [e.id for e in read_episodes(path)] == ["g0", "g1"]
 
 
-def test_a_file_that_is_one_torn_line_becomes_empty(tmp_path: Path) -> None:
+def test_every_beginning_of_a_row_is_torn_and_the_row_is_not(tmp_path: Path) -> None:
+    write_rows(tmp_path / "e.jsonl", [episode(0)])
+    row = (tmp_path / "e.jsonl").read_bytes().rstrip()
+    assert [end for end in range(1, len(row) + 1) if not is_torn(row[:end])] == [len(row)]
+
+
+@pytest.mark.parametrize("end", [b"", b"\0\0", b" "])
+def test_a_whole_last_row_without_its_line_break_is_kept(tmp_path: Path, end: bytes) -> None:
     path = tmp_path / "e.jsonl"
-    path.write_bytes(b"y" * 70_000)
-    assert cut_torn_line(path) == 70_000
+    write_rows(path, [episode(0), episode(1)])
+    path.write_bytes(path.read_bytes().rstrip(b"\n") + end)
+    with JsonlStore(path) as store:
+        store.append(episode(2))
+    assert list(read_episodes(path)) == [episode(0), episode(1), episode(2)]
+
+
+FOREIGN = {
+    "a list of games": b'[{"id": "g0"}, {"id": "g1"}]',
+    "text": b"a letter to\nsomebody",
+    "a picture": b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR",
+    "JSON that ends too early": b'{"name": [1, 2, 3',
+    "bytes in braces": b'{"a":"\xff\xff',
+    "nested text": b"{}\n" + b'{"a":' * 100_000,
+    "a row that is too long": b'{}\n{"a":"' + b"x" * 2**24,
+    "a number": b"{}\n3",
+}
+
+
+@pytest.mark.parametrize("content", FOREIGN.values(), ids=FOREIGN)
+def test_a_foreign_file_is_never_touched(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "foreign"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=f"^{path}: ends with something else than a row of JSON lines"):
+        JsonlStore(path, b'{"task":{"id":')
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("torn", [b"{", b'{"task":', b'{"task":{"id":"river"'])
+def test_a_file_that_is_one_torn_row_becomes_empty(tmp_path: Path, torn: bytes) -> None:
+    path = tmp_path / "e.jsonl"
+    path.write_bytes(torn)
+    assert mend_last_line(path, b'{"task":{"id":') == len(torn)
     assert path.read_bytes() == b""
 
 
@@ -80,9 +125,85 @@ def test_a_full_disk_leaves_whole_rows(tmp_path: Path, monkeypatch: pytest.Monke
     assert [e.id for e in read_episodes(path)] == ["g0"]
 
 
-def test_a_really_full_device_is_one_clear_error() -> None:
-    with JsonlStore(Path("/dev/full")) as store, pytest.raises(StorageError, match="No space left on device"):
-        store.append(episode(0))
+@pytest.mark.parametrize(
+    "write", ["write_atomically(path, 'x' * 99_999)", "write_json(path, 'x' * 99_999)", "write_rows(path, ['x'] * 99_999)"]
+)
+def test_what_really_does_not_fit_is_one_error_and_leaves_the_old_file(tmp_path: Path, write: str) -> None:
+    path = tmp_path / "manifest.json"
+    path.write_text("old")
+    code = "import resource; from pathlib import Path; from spag.core.store import *; from spag.core.errors import StorageError\n"
+    code += f"resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)); path = Path({str(path)!r})\n"
+    code += f"try: {write}\nexcept StorageError as error: print(error)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert told == f"{path}: cannot be written: File too large; free space, then run again to resume\n"
+    assert (path.read_text(), list(tmp_path.iterdir())) == ("old", [path])
+
+
+def no_file(folder: Path, kind: str) -> Path:
+    """Return a path where no output can be."""
+    path = folder / kind
+    match kind:
+        case "folder":
+            path.mkdir()
+        case "pipe":
+            os.mkfifo(path)
+        case "socket":
+            with socket.socket(socket.AF_UNIX) as opened:
+                opened.bind(str(path))
+        case "link to a device":
+            path.symlink_to("/dev/full")
+        case "link to itself":
+            path.symlink_to(path)
+        case "below a file":
+            path.write_text("a file")
+            return path / "below"
+        case "a name of 300 letters":
+            return folder / ("x" * 300)
+        case _:
+            return Path(kind)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    {
+        "/dev/full": "is a device; choose the name of a file",
+        "link to a device": "is a device; choose the name of a file",
+        "folder": "is a folder; choose the name of a file",
+        "/": "is a folder; choose the name of a file",
+        ".": "is a folder; choose the name of a file",
+        "pipe": "is a pipe; choose the name of a file",
+        "socket": "is a socket; choose the name of a file",
+        "link to itself": "cannot be written: Too many levels of symbolic links; choose another output",
+        "below a file": "cannot be written: Not a directory; choose another output",
+        "a name of 300 letters": "cannot be written: File name too long; choose another output",
+    }.items(),
+)
+def test_an_output_that_is_no_file_is_refused_and_stays(tmp_path: Path, kind: str, message: str) -> None:
+    path = no_file(tmp_path, kind)
+    before = os.lstat("/dev/full")
+    for write in (JsonlStore, FileLock, lambda path: write_atomically(path, "x"), lambda path: write_rows(path, [1])):
+        with pytest.raises(StorageError) as caught:
+            write(path)
+        assert str(caught.value) == f"{path}: {message}"
+    assert os.lstat("/dev/full").st_ino == before.st_ino and len(list(tmp_path.iterdir())) <= 1
+
+
+def test_a_link_is_followed_and_stays(tmp_path: Path) -> None:
+    link, file = tmp_path / "link", tmp_path / "elsewhere" / "file"
+    file.parent.mkdir()
+    link.symlink_to(file)
+    for text in ("new", "newer"):
+        write_atomically(link, text)
+        assert link.is_symlink() and file.read_text() == text
+
+
+def test_text_that_is_not_utf8_is_one_line_and_leaves_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    for write in (lambda: write_rows(path, [{"model": "\udcff"}]), lambda: JsonlStore(path).append({"model": "\udcff"})):
+        with pytest.raises(DataError, match=r"'\\udcff' cannot be written as JSON: it is not UTF-8"):
+            write()
+    assert path.read_bytes() == b""
 
 
 def test_a_failed_replacement_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,14 +220,49 @@ def test_a_failed_replacement_keeps_the_old_file(tmp_path: Path, monkeypatch: py
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_second_process_is_kept_out_and_a_dead_one_is_not_in_the_way(tmp_path: Path) -> None:
-    code = "import pathlib, spag.core.store as s\n"
-    code += f"lock = s.FolderLock(pathlib.Path({str(tmp_path)!r})).__enter__()\nprint('in', flush=True)\ninput()"
+@pytest.mark.parametrize(
+    ("lock", "target", "name", "message"),
+    [
+        (FolderLock, "", ".lock", "is working in this run folder"),
+        (FileLock, "e.jsonl", ".e.jsonl.lock", "is writing this file; wait for it, or choose another output"),
+    ],
+)
+def test_a_second_process_is_kept_out_and_a_dead_one_is_not_in_the_way(
+    tmp_path: Path, lock: type[FolderLock] | type[FileLock], target: str, name: str, message: str
+) -> None:
+    path = tmp_path / target
+    code = f"import pathlib, spag.core.disk as d\nlock = d.{lock.__name__}(pathlib.Path({str(path)!r})).__enter__()\n"
+    code += "print('in', flush=True)\ninput()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "in\n"
-        with pytest.raises(RunError, match=rf"another process \(pid {other.pid}\) is working in this run folder"):
-            FolderLock(tmp_path).__enter__()
+        with pytest.raises(RunError, match=rf"^{path}: another process \(pid {other.pid}\) {message}"):
+            lock(path).__enter__()
         other.kill()
-    with FolderLock(tmp_path):
-        assert (tmp_path / ".lock").read_text() == str(os.getpid())
+    assert (tmp_path / name).is_file()
+    with lock(path):
+        assert (tmp_path / name).read_text() == str(os.getpid())
+
+
+def test_a_lock_on_a_file_leaves_nothing_and_holds_for_all_of_its_names(tmp_path: Path) -> None:
+    file, link = tmp_path / "e.jsonl", tmp_path / "link"
+    link.symlink_to(file)
+    with FileLock(link):
+        write_atomically(file, "replaced")
+        with pytest.raises(RunError, match=f"^{file}: another process"):
+            FileLock(file).__enter__()
+    assert sorted(tmp_path.iterdir()) == [file, link]
+    with FileLock(file):
+        pass
+
+
+def test_two_that_replace_a_file_at_once_do_not_mix(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+
+    def rows() -> Iterator[int]:
+        with pytest.raises(RunError, match=f"^{path}: another process is writing this file"):
+            write_rows(path, [2])
+        yield 1
+
+    write_rows(path, rows())
+    assert (path.read_text(), list(tmp_path.iterdir())) == ("1\n", [path])

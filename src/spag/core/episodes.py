@@ -19,16 +19,18 @@ the same functions; a sample's prompt may also be named ``query`` and its comple
 """
 
 import logging
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from spag.core.alpaca import is_alpaca, prompt_and_completion
 from spag.core.errors import DataError
+from spag.core.jsonfile import convert, decode, lines_of, reading
 from spag.core.types import Task, Utterance
 
 logger = logging.getLogger(__name__)
@@ -106,28 +108,42 @@ class _TabooTask(msgspec.Struct):
     max_turns: int
 
 
-Row = TypeVar("Row", Episode, TrainingSample, _TabooTask)
 _SCHEMA_1 = ("target_word", "max_turns")
 _OTHER_NAMES = {"query": "prompt", "answer": "completion", "target": "completion"}
 """Upstream's names; where a row has several for one field, the last one here counts, as in upstream."""
 _EPISODES = msgspec.json.Decoder(Episode)
 _OBJECTS = msgspec.json.Decoder()
+ROW_START = b'{"task":{"id":'
+"""The beginning of every row of ``episodes.jsonl``, as msgspec writes it."""
+MAX_LIST = 2**30
+"""Bytes of a file that is one JSON list."""
+MAX_ID, MAX_WORD, MAX_UTTERANCE, MAX_UTTERANCES = 20_000, 200, 100_000, 10_000
+"""Characters of an id (an arena's holds two paths), of a target word and of an utterance; utterances of a game. All of them many times what
+a game has: prompts and judges take time that grows faster than these do."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeFile:
-    """The episodes of a file, one in memory at a time. Every iteration reads the file anew."""
+    """The episodes of a file, one in memory at a time. Every iteration reads the file anew.
+
+    ``torn_ok``: leave out a last row that a crash cut short.
+    """
 
     path: Path
+    torn_ok: bool = False
 
     def __iter__(self) -> Iterator[Episode]:
-        for place, row in _rows(self.path, _EPISODES):
-            yield _checked(row, place) if isinstance(row, Episode) else episode_of(_object(row, place), place)
+        places: dict[str, str] = {}
+        for place, row in _rows(self.path, _EPISODES, torn=ROW_START if self.torn_ok else None):
+            episode = _checked(row, place) if isinstance(row, Episode) else episode_of(_object(row, place), place)
+            if episode.id and (first := places.setdefault(episode.id, place)) is not place:
+                raise DataError(f"{place}: the game {episode.id!r} is there twice, first at {first}; keep one, or give one another id")
+            yield episode
 
 
-def read_episodes(path: str | Path) -> EpisodeFile:
+def read_episodes(path: str | Path, *, torn_ok: bool = False) -> EpisodeFile:
     """Return the episodes of a file, ours or upstream's. Iterating raises ``DataError`` naming file and line."""
-    return EpisodeFile(Path(path))
+    return EpisodeFile(Path(path), torn_ok)
 
 
 def read_samples(path: str | Path) -> Iterator[TrainingSample]:
@@ -164,10 +180,11 @@ def sample_of(row: Mapping[str, Any], place: str) -> TrainingSample:
         renamed |= {"type": SampleType.SFT, **prompt_and_completion(row, place)}
     if not renamed.get("role"):
         renamed.pop("role", None)
-    return _convert(renamed, TrainingSample, place)
+    return convert(renamed, TrainingSample, place)
 
 
 def _checked(episode: Episode, place: str) -> Episode:
+    _check_lengths(episode, place)
     if episode.game == TABOO:
         _check_taboo(episode, place)
     if episode.schema_version > SCHEMA_VERSION:
@@ -175,11 +192,23 @@ def _checked(episode: Episode, place: str) -> Episode:
     return episode
 
 
+def _check_lengths(episode: Episode, place: str) -> None:
+    if max(len(episode.id), len(episode.task.id)) > MAX_ID:
+        raise DataError(f"{place}: an id is longer than {MAX_ID:,} characters; give a shorter one")
+    if len(episode.history) > MAX_UTTERANCES:
+        raise DataError(f"{place}: {len(episode.history):,} utterances; no game has more than {MAX_UTTERANCES:,}")
+    for number, said in enumerate(episode.history, start=1):
+        if len(said.content) > MAX_UTTERANCE:
+            raise DataError(f"{place}: utterance {number} has {len(said.content):,} characters; the longest may have {MAX_UTTERANCE:,}")
+
+
 def _check_taboo(episode: Episode, place: str) -> None:
     """Check the only game of older and foreign files; other games check their tasks when they start."""
-    task = _convert(episode.task.data, _TabooTask, place)
+    task = convert(episode.task.data, _TabooTask, place)
     if not task.target_word.strip():
         raise DataError(f"{place}: target_word is empty")
+    if len(task.target_word) > MAX_WORD:
+        raise DataError(f"{place}: target_word has {len(task.target_word):,} characters; the longest word may have {MAX_WORD}")
     if task.max_turns < 1:
         raise DataError(f"{place}: max_turns is {task.max_turns}; it must be at least 1")
     for number, said in enumerate(episode.history, start=1):
@@ -189,23 +218,16 @@ def _check_taboo(episode: Episode, place: str) -> None:
 
 def episode_of(row: Mapping[str, Any], place: str) -> Episode:
     """Turn a raw row of any schema into an episode. Raises ``DataError``."""
-    return _checked(_convert(_upgraded(row, place), Episode, place), place)
+    return _checked(convert(_upgraded(row, place), Episode, place), place)
 
 
 def _upgraded(row: Mapping[str, Any], place: str) -> Mapping[str, Any]:
     """Return a row of schema 1, or of upstream, as a row of the current schema."""
     if "task" in row:
         return row
-    task = _convert(row, _TabooTask, place)
+    task = convert(row, _TabooTask, place)
     fields = {name: value for name, value in row.items() if name not in _SCHEMA_1 and (name, value) != ("schema_version", 1)}
     return {**fields, "task": {"id": task.target_word, "data": msgspec.to_builtins(task)}}
-
-
-def _convert(row: Mapping[str, Any], kind: type[Row], place: str) -> Row:
-    try:
-        return msgspec.convert(row, kind)
-    except msgspec.ValidationError as error:
-        raise DataError(f"{place}: {str(error)[:1].lower()}{str(error)[1:]}") from error
 
 
 def raw_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -214,42 +236,17 @@ def raw_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield place, _object(row, place)
 
 
-def _rows(path: Path, decoder: "msgspec.json.Decoder[Any]") -> Iterator[tuple[str, Any]]:
+def _rows(path: Path, decoder: "msgspec.json.Decoder[Any]", torn: bytes | None = None) -> Iterator[tuple[str, Any]]:
     """Yield (place, row) of a file's lines as ``decoder`` reads them; those that it cannot read, and rows of a list, as plain JSON."""
-    try:
-        with path.open("rb") as stream:
-            start = stream.read(64).lstrip()
-            stream.seek(0)
-            if not start.startswith(b"["):
-                yield from _line_rows(path, stream, decoder)
-                return
-            for number, row in enumerate(_decode(stream.read(), str(path)), start=1):
-                yield f"{path}: row {number}", row  # a line number means nothing in a file of one line
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
-
-
-def _line_rows(path: Path, lines: Iterable[bytes], decoder: "msgspec.json.Decoder[Any]") -> Iterator[tuple[str, Any]]:
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        place = f"{path}:{number}"
-        try:
-            row = decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):  # the slower decoder names the fault
-            row = _decode(line, place)
-        yield place, row
-
-
-def _decode(data: bytes, place: str) -> Any:
-    try:
-        return msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        try:
-            data.decode("utf-8")
-        except UnicodeDecodeError as encoding:
-            raise DataError(f"{place}: not UTF-8 at byte {encoding.start}; save the file as UTF-8") from error
-        raise DataError(f"{place}: not JSON: {error}") from error
+    with reading(path) as stream:
+        if not stream.peek(64)[:64].removeprefix(BOM_UTF8).lstrip().startswith(b"["):
+            yield from lines_of(stream, path, decoder, torn=torn)
+            return
+        data = stream.read(MAX_LIST + 1)
+    if len(data) > MAX_LIST:
+        raise DataError(f"{path}: a list of more than {MAX_LIST:,} bytes; write one row a line")
+    for number, row in enumerate(decode(data, str(path), many_lines=True), start=1):
+        yield f"{path}: row {number}", row  # a line number means nothing in a file of one line
 
 
 def _object(row: Any, place: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import codecs
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -22,11 +23,14 @@ MAX_LINE = 2**24
 """Bytes of one row. A game of a thousand long utterances with tokens and log-probabilities has some 8 million."""
 MAX_DOCUMENT = 2**26
 """Bytes of a file that is one JSON value, unless the caller expects more."""
+PADDING = b"\0 \t\r"
+"""What may follow the last row: nulls stand where a machine lost power before it wrote."""
 
 Value = TypeVar("Value")
 _PLAIN = msgspec.json.Decoder()
 _NO_OPENING = bytes(set(range(256)) - set(b"[{"))
 _DIGITS_ALIKE = bytes(ord("0") if chr(byte).isdigit() and byte < 128 else byte for byte in range(256))
+_TRUNCATED = "Input data was truncated"
 _AT_BYTE = re.compile(r" \(byte (\d+)\)$")
 
 
@@ -50,23 +54,28 @@ def json_lines(path: Path, decoder: "msgspec.json.Decoder[Any]" = _PLAIN) -> Ite
 
 
 def lines_of(
-    stream: BinaryIO, path: Path, decoder: "msgspec.json.Decoder[Any]" = _PLAIN, *, read_before: bytes = b""
+    stream: BinaryIO, path: Path, decoder: "msgspec.json.Decoder[Any]" = _PLAIN, *, torn: bytes | None = None
 ) -> Iterator[tuple[str, Any]]:
-    """Yield (place, value) of the lines of an open file, of which ``read_before``, a part of the first line, was read already."""
-    number = 1
-    line = read_before if read_before.endswith(b"\n") else read_before + stream.readline(MAX_LINE + 1)
-    while line:
+    """Yield (place, value) of the lines of an open file that are not empty. Raises ``DataError`` naming file and line.
+
+    With ``torn``, what a row begins with, a last line that ends in the middle of a row is left out.
+    """
+    number = 0
+    while line := stream.readline(MAX_LINE + 1):
+        number += 1
         if len(line) > MAX_LINE:
             raise DataError(f"{path}:{number}: the line is longer than {MAX_LINE:,} bytes; no row is: remove it")
+        if torn is not None and not line.endswith(b"\n"):
+            if is_torn(line, torn if number == 1 else b""):
+                return
+            line = line.rstrip(PADDING)
         if line.strip():
             place = f"{path}:{number}"
             yield place, decode(line, place, decoder)
-        number += 1
-        line = stream.readline(MAX_LINE + 1)
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[BinaryIO]:
+def reading(path: Path) -> Iterator[BufferedReader]:
     """Open a file, or a pipe, to read bytes. An ``OSError`` within the block is a ``DataError`` of one line."""
     try:
         with path.open("rb") as stream:
@@ -95,6 +104,27 @@ def decode(data: bytes, place: str, decoder: "msgspec.json.Decoder[Any]" = _PLAI
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _refusal(data, place, error, many_lines) from error
     return value
+
+
+def is_torn(line: bytes, start: bytes = b"") -> bool:
+    """Whether ``line`` is the beginning of a longer line that holds one JSON object, or nothing but what a crash left.
+
+    ``start``: what such an object begins with, given where no other row says that the file is one of JSON lines.
+    """
+    row, start = line.rstrip(PADDING), start or b"{"
+    if not row:
+        return bool(line) and start == b"{"
+    if not (row.startswith(start) or start.startswith(row)):
+        return False
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(row)  # a character may be cut, too
+        _PLAIN.decode(row)
+    except (UnicodeDecodeError, RecursionError):
+        return False
+    except msgspec.DecodeError as error:
+        at_byte = _AT_BYTE.search(str(error))
+        return str(error) == _TRUNCATED or (at_byte is not None and int(at_byte[1]) == len(row))
+    return False
 
 
 def convert(value: Any, kind: type[Value], place: str) -> Value:
@@ -135,7 +165,7 @@ def _refusal(data: bytes, place: str, error: Exception, many_lines: bool) -> Dat
     except UnicodeDecodeError as encoding:
         return DataError(f"{place}: not UTF-8 at byte {encoding.start}; save the file as UTF-8")
     what, at_byte = str(error).removeprefix("JSON is malformed: "), _AT_BYTE.search(str(error))
-    if what == "Input data was truncated":
+    if what == _TRUNCATED:
         what, at_byte = "it ends in the middle of a value" if data.strip() else "it is empty", None
     if many_lines:
         before = data[: int(at_byte[1])] if at_byte else data.rstrip()

@@ -1,11 +1,9 @@
-"""Crash-safe files: JSON lines that are appended, files that are replaced, and a lock on a folder.
+"""Crash-safe files: JSON lines that are appended, and files that are replaced.
 
 ``JsonlStore`` appends: one ``write`` and one ``fsync`` a call, so a row is on disk before it counts; a torn last line (a crash in
-mid-write) is cut off when the file is opened again. ``write_atomically`` writes a file beside the old one and renames it. ``FolderLock``
-keeps a second process out of a run folder; the kernel frees it however the process dies.
+mid-write) is cut off when the file is opened again. ``write_atomically`` writes a file beside the old one and renames it.
 """
 
-import fcntl
 import hashlib
 import mmap
 import os
@@ -16,47 +14,73 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO
 
 import msgspec
 
-from spag.core.errors import DataError, RunError, StorageError
+from spag.core.disk import FolderLock as FolderLock  # noqa: PLC0414
+from spag.core.disk import is_file_there, open_locked, real_output
+from spag.core.disk import storage_errors as storage_errors  # noqa: PLC0414
+from spag.core.errors import DataError, RunError
+from spag.core.jsonfile import MAX_LINE, PADDING, decode, is_torn
 
 _DIGEST_PART = 2**30
 _DIGEST_BLOCK = 2**22
 
 
-@contextmanager
-def storage_errors(path: Path) -> Iterator[None]:
-    """Turn an ``OSError`` of writing ``path`` into a ``StorageError`` of one line."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(f"{path}: cannot be written: {error.strerror}; free space or fix rights, then run again to resume") from error
+def mend_last_line(path: Path, start: bytes = b'{"') -> int:
+    """Make a file of JSON lines ready to be added to; return how many bytes were cut off. A missing file is fine.
 
-
-def cut_torn_line(path: Path) -> int:
-    """Cut an unfinished last line off ``path``; return how many bytes were cut. A missing file is fine. Raises ``StorageError``."""
-    with storage_errors(path):
-        size = path.stat().st_size if path.exists() else 0
-        if not size:  # an empty file cannot be mapped
+    A row that ends in its middle, as after a crash, is cut off; a whole one gets the line break that it lacks. ``start``: what a row begins
+    with, asked for where it would be the only one. Anything else at the end is not ours and stays: ``DataError``.
+    """
+    if not is_file_there(path):
+        return 0
+    with storage_errors(path), path.open("rb+") as stream:
+        begin, tail = _unterminated(stream)
+        if not tail:
             return 0
-        with path.open("rb+") as stream:
-            with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                end = data.rfind(b"\n") + 1
-            if end < size:
-                stream.truncate(end)
-        return size - end
+        if len(tail) <= MAX_LINE and is_torn(tail, b"" if begin else start):
+            stream.truncate(begin)
+            return len(tail)
+        row = tail.rstrip(PADDING)
+        _check_object(row, path)
+        stream.truncate(begin + len(row))
+        stream.seek(begin + len(row))
+        stream.write(b"\n")
+    return 0
+
+
+def _unterminated(stream: BinaryIO) -> tuple[int, bytes]:
+    """Return where what follows the last line break begins, and it."""
+    size = stream.seek(0, os.SEEK_END)
+    if not size:  # an empty file cannot be mapped
+        return 0, b""
+    with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        begin = data.rfind(b"\n") + 1
+        return begin, data[begin : begin + MAX_LINE + 1]
+
+
+def _check_object(row: bytes, path: Path) -> None:
+    try:
+        found = decode(row, "") if len(row) <= MAX_LINE else None
+    except DataError:
+        found = None
+    if not isinstance(found, dict):
+        raise DataError(f"{path}: ends with something else than a row of JSON lines, so nothing is added to it; choose another output")
 
 
 class JsonlStore(AbstractContextManager["JsonlStore"]):
-    """An append-only JSON-lines file of one kind of row. Use as a context manager."""
+    """An append-only JSON-lines file of one kind of row, which begins with ``start``. Use as a context manager.
 
-    def __init__(self, path: Path) -> None:
+    Raises ``StorageError`` for what is no file, and ``DataError`` for one that ends with something else than a row.
+    """
+
+    def __init__(self, path: Path, start: bytes = b'{"') -> None:
         self.path = path
+        self.torn_bytes = mend_last_line(path, start)
         with storage_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            self.torn_bytes = cut_torn_line(path)
             self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
     def append(self, *rows: Any) -> None:
@@ -84,10 +108,13 @@ class JsonlStore(AbstractContextManager["JsonlStore"]):
 
 
 def _line(row: Any) -> bytes:
-    """Return ``row`` as a line of JSON without the fields that are ``None``."""
-    data = msgspec.json.encode(row)
-    if b":null" in data:  # a field, or a text that holds these characters and comes out the same
-        data = msgspec.json.encode(_without_none(msgspec.to_builtins(row)))
+    """Return ``row`` as a line of JSON without the fields that are ``None``. Raises ``DataError`` for text with lone surrogates."""
+    try:
+        data = msgspec.json.encode(row)
+        if b":null" in data:  # a field, or a text that holds these characters and comes out the same
+            data = msgspec.json.encode(_without_none(msgspec.to_builtins(row)))
+    except UnicodeEncodeError as error:  # the name of a file that is not UTF-8, as of a model
+        raise DataError(f"{error.object[:80]!a} cannot be written as JSON: it is not UTF-8; choose another name") from error
     return data + b"\n"
 
 
@@ -99,26 +126,34 @@ def _without_none(plain: Any) -> Any:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a file beside ``path`` that takes its place when the block ends well, and is removed when it does not."""
+    """Open a file beside ``path`` that takes its place when the block ends well, and is removed when it does not.
+
+    Where ``path`` is a link, the file that it points to is replaced. Raises ``StorageError`` for what is there and no file.
+    """
+    path = real_output(path)
     beside = path.with_name(f".{path.name}.new")
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with beside.open("wb") as stream:
+        if (descriptor := open_locked(beside)) is None:
+            raise RunError(f"{path}: another process is writing this file; wait for it, or choose another output")
+        with open(descriptor, "wb") as stream:  # noqa: PTH123 - of a descriptor
+            try:
+                os.ftruncate(descriptor, 0)
                 yield stream
                 stream.flush()
-                os.fsync(stream.fileno())
-            beside.replace(path)
-        except BaseException:
-            beside.unlink(missing_ok=True)
-            raise
+                os.fsync(descriptor)
+                beside.replace(path)
+            except BaseException:
+                beside.unlink(missing_ok=True)
+                raise
 
 
 @contextmanager
 def folder_beside(folder: Path) -> Iterator[Path]:
     """Make an empty folder beside ``folder``, to be filled and renamed to it, so that ``folder`` is complete or absent."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    with storage_errors(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         yield made
     finally:
@@ -169,29 +204,3 @@ def write_rows(path: Path, rows: Iterable[Any]) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Replace ``path`` by indented JSON that a person can read."""
     write_atomically(path, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
-
-
-class FolderLock:
-    """Keep other processes out of ``folder`` while the context is open."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / ".lock"
-
-    def __enter__(self) -> Self:
-        with storage_errors(self._path):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._stream = self._path.open("a+")
-        try:
-            fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._stream.seek(0)
-            holder = self._stream.read().strip() or "unknown"
-            self._stream.close()
-            raise RunError(f"{self._path.parent}: another process (pid {holder}) is working in this run folder") from None
-        self._stream.truncate(0)
-        self._stream.write(str(os.getpid()))
-        self._stream.flush()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stream.close()

@@ -16,10 +16,11 @@ from typing import Any
 
 import msgspec
 
+from spag.core.disk import is_file_there
 from spag.core.episodes import Episode, PlayerInfo, read_episodes
 from spag.core.errors import RunError
 from spag.core.manifest import changes
-from spag.core.store import cut_torn_line, file_digest, write_rows
+from spag.core.store import file_digest, write_rows
 from spag.games.base import Game
 from spag.games.registry import settings_of
 from spag.rollout.runner import GameSpec, prompt_digest
@@ -57,12 +58,11 @@ def check_games(
     With ``force``, other games are removed. ``note`` is told how many, and of how many the players are not known, which older files do not
     say. Raises ``RunError`` for the first game that differs, naming what does, and ``DataError`` when the file is corrupt.
     """
-    cut_torn_line(path)
-    if not path.exists():
+    if not is_file_there(path):
         return
     stale: set[int] = set()
     first, unknown, total = "", 0, 0
-    for number, episode in enumerate(read_episodes(path)):
+    for number, episode in enumerate(read_episodes(path, torn_ok=True)):
         total += 1
         if found := _differences(episode, wanted.get(episode.id), game):
             first = first or f"{episode.id!r}: {', '.join(found)}"
@@ -73,7 +73,7 @@ def check_games(
         fix = "choose another --output, or let --force play them again"
         raise RunError(f"{path}: {len(stale)} of its {total} games are others than those asked for, the first {first}; {fix}")
     if stale:
-        write_rows(path, (episode for number, episode in enumerate(read_episodes(path)) if number not in stale))
+        write_rows(path, (episode for number, episode in enumerate(read_episodes(path, torn_ok=True)) if number not in stale))
         note(f"{path}: removed {len(stale)} of {total} games, which were played otherwise, the first {first}")
     if unknown:
         note(f"{path}: {unknown} games do not say which weights played them; they count as those of the players named")
@@ -81,8 +81,7 @@ def check_games(
 
 def played_dtype(path: Path) -> str | None:
     """Return the dtype that the models of a file of games played in; ``None`` where no row says so."""
-    cut_torn_line(path)
-    infos = (info for episode in (read_episodes(path) if path.exists() else ()) for info in episode.players.values())
+    infos = (info for episode in (read_episodes(path, torn_ok=True) if is_file_there(path) else ()) for info in episode.players.values())
     return next((info.identity["dtype"] for info in infos if info.identity and "dtype" in info.identity), None)
 
 

@@ -106,7 +106,7 @@ class StepPlayer:
 
     def play(self, step: int) -> None:
         """Play this process's share of the games of ``step`` that are not on disk."""
-        done = {episode.id for path in episode_files(self.folder, step) for episode in read_episodes(path)}
+        done = {episode.id for path in episode_files(self.folder, step) for episode in read_episodes(path, torn_ok=True)}
         everything = self.specs(step)
         left = [(game, spec) for game, spec in everything[self.rank :: self.world_size] if spec.id not in done]
         path = self.folder / "episodes" / f"step-{step:05d}{f'.part{self.rank}' if self.rank else ''}.jsonl"

@@ -7,10 +7,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spag.core.episodes import Episode, read_episodes
+from spag.core.disk import is_file_there
+from spag.core.episodes import ROW_START, Episode, read_episodes
 from spag.core.errors import RunError
 from spag.core.progress import Reporter, SilentReporter
-from spag.core.store import JsonlStore, cut_torn_line
+from spag.core.store import JsonlStore
 from spag.games.base import Game
 from spag.rollout.runner import GameSpec, PlayStats
 
@@ -66,13 +67,12 @@ def collect_episodes(
     file is corrupt.
     """
     summary = PlaySummary()
-    cut_torn_line(path)
     left = _left_to_play(path, specs, summary)
     if not left:
         return summary
     with ExitStack() as stack:
         batches = play_them(left, summary.stats, stack)
-        store = stack.enter_context(JsonlStore(path))
+        store = stack.enter_context(JsonlStore(path, ROW_START))
         tracker = stack.enter_context((reporter or SilentReporter()).track(title, len(specs), summary.games))
         started = time.monotonic()
         for batch in batches:
@@ -89,7 +89,7 @@ def _left_to_play(path: Path, specs: Sequence[GameSpec], summary: PlaySummary) -
     left = {spec.id: spec for spec in specs}
     if len(left) != len(specs):
         raise RunError("two games have the same id: a task is listed twice")
-    for episode in read_episodes(path) if path.exists() else ():
+    for episode in read_episodes(path, torn_ok=True) if is_file_there(path) else ():
         if left.pop(episode.id, None) is not None:
             _count(summary, episode)
     return list(left.values())

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from spag.core.store import cut_torn_line, folder_identity, write_atomically
+from spag.core.store import folder_identity, mend_last_line, write_atomically
 from spag.models.finding import adapter_base, resolve_model
 
 logger = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class MetricsLog:
 
     def __init__(self, path: Path, resume_step: int) -> None:
         self.path = path
-        cut_torn_line(path)
+        mend_last_line(path)
         lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
         kept = [row for row in map(json.loads, lines) if row["step"] <= resume_step]
         self.last: dict[str, float | None] = kept[-1] if kept else {}

@@ -17,7 +17,7 @@ from spag.config.schema import ModelConfig
 from spag.core.episodes import raw_rows
 from spag.core.errors import RunError, first_line
 from spag.core.progress import Reporter
-from spag.core.store import JsonlStore, cut_torn_line
+from spag.core.store import JsonlStore, mend_last_line
 from spag.models.loading import load_model, load_tokenizer
 
 CHUNK_BATCHES = 16  # scored between writes of the cache; texts take hundreds of times longer, and are written after each batch
@@ -88,7 +88,7 @@ def _is_storable(answer: Any) -> bool:
 
 
 def _read_answers(path: Path) -> dict[str, Any]:
-    cut_torn_line(path)
+    mend_last_line(path)
     if not path.exists():
         return {}
     return {row["key"]: row["answer"] for _, row in raw_rows(path)}
