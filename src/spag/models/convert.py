@@ -5,7 +5,6 @@ This is the one place that reads pickles, because the user asked for it by name,
 refuses all else. No code of the folder runs. Weights keep names, values and dtype.
 """
 
-import json
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,16 +13,17 @@ from typing import Any
 
 import torch
 from huggingface_hub import save_torch_state_dict
-from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from spag.core.errors import ModelError, RunError, first_line
+from spag.core.errors import DataError, ModelError, RunError, first_line
+from spag.core.jsonfile import read_json
 from spag.core.store import folder_beside, storage_errors, write_json
 from spag.models.baichuan import BaichuanConfig, BaichuanForCausalLM
 from spag.models.finding import BAICHUAN
+from spag.models.refusals import Refusals, told
 from spag.models.spm import fast_tokenizer
 
 _SPECIAL_TOKENS = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
@@ -63,10 +63,8 @@ def _read_config(source: Path) -> dict[str, Any]:
     if config.get("model_type") != BAICHUAN:
         known = "only Baichuan2-13B is converted; other models load as they are, or from a revision with safetensors"
         raise ModelError(f"{file}: model_type is {config.get('model_type')!r}; {known}")
-    try:
+    with Refusals(lambda error: ModelError(f"{file}: {told(error)}")):
         BaichuanConfig.from_dict(config)
-    except (ValueError, TypeError, StrictDataclassError) as error:
-        raise ModelError(f"{file}: {first_line(error)}") from error
     return {key: value for key, value in config.items() if key not in ("auto_map", "tokenizer_class", "_from_model_config")}
 
 
@@ -123,6 +121,6 @@ def _check_weights(source: Path, weights: Mapping[str, Tensor], config: Baichuan
 
 def _read_json(file: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise ModelError(f"{file}: cannot be read: {first_line(error)}") from error
+        return read_json(file, dict[str, Any])
+    except DataError as error:
+        raise ModelError(str(error)) from error

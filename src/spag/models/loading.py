@@ -21,7 +21,7 @@ from transformers.utils import logging as transformers_logging
 import spag.models.baichuan  # noqa: F401 - registers the model with transformers
 from spag.core.errors import ConfigError, ModelError
 from spag.core.store import folder_beside
-from spag.models.finding import adapter_base, resolve_model
+from spag.models.finding import adapter_base, check_generation_config, resolve_model
 from spag.models.own_code import check_own_code
 from spag.models.refusals import loading
 from spag.models.weights import check_complete, check_finite, check_size, refuse_unless_equal, weights_of
@@ -52,6 +52,7 @@ def _no_reports() -> Iterator[None]:
         transformers_logging.set_verbosity(verbosity)
 
 
+@_no_reports()
 def load_tokenizer(name: str, *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
     """Load the tokenizer of ``name``; its pad token falls back to the end-of-sequence token. Raises ``ModelError``."""
     source = resolve_model(name)
@@ -85,6 +86,7 @@ def load_model(
     source = resolve_model(name)
     adapted = adapter_base(Path(source))
     base = source if adapted is None else resolve_model(adapted)
+    check_generation_config(base)
     options = {"quantization_config": quantization, "device_map": {"": device}} if quantization else {}
     with loading(name, base, trust_remote_code=trust_remote_code):
         config = AutoConfig.from_pretrained(base, trust_remote_code=trust_remote_code)

@@ -3,6 +3,7 @@
 Their files are taken to be of the right shape almost everywhere, so a wrong one shows as any of the errors below. Imports no torch.
 """
 
+import re
 import struct
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -31,6 +32,7 @@ LIBRARY_ERRORS = (
     TemplateError,  # jinja2: a template that does not parse, gives up, or reaches out of its sandbox
     TypeError,
     ValueError,
+    re.error,  # peft: target_modules that are no pattern
     struct.error,  # gguf, of a file that ends too early
 )
 _OWN_CODE = ("transformers_modules.", "transformers.dynamic_module_utils")
@@ -68,7 +70,7 @@ def _load_failure(name: str, source: str, error: BaseException, trust_remote_cod
     text, conversion = str(error), _conversion(name, source)
     if "trust_remote_code" in text:
         return f"{name}: this model brings its own code; {conversion or 'review it, then set model.trust_remote_code=true'}"
-    if isinstance(error, OSError) and "safetensors" in text:
+    if isinstance(error, OSError) and "safetensors" in text and not [*Path(source).glob("*.safetensors")]:
         fix = conversion or "convert it first or choose a revision that has them"
         return f"{name}: no safetensors weights found (pickled weights are never loaded); {fix}"
     if trust_remote_code and _in_own_code(error):

@@ -1,10 +1,11 @@
 """Prompts as tokens: the two prompt styles, and the tokens that end a reply. Imports no torch."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from spag.core.errors import ModelError
+from spag.models.refusals import template
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedTokenizerBase
@@ -56,9 +57,11 @@ def decode_reply(tokenizer: "PreTrainedTokenizerBase", prompt: Sequence[int], re
 def end_token_id(tokenizer: "PreTrainedTokenizerBase", style: PromptStyle) -> int:
     """Return the token that ends a reply: EOS, or in chat style the special token that the template puts behind an assistant message."""
     if style is PromptStyle.CHAT:
-        mark = "END-OF-REPLY"
-        messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": mark}]
-        suffix = _chat_text(tokenizer, messages, reply_follows=False).rpartition(mark)[2]
+        question, mark = "QUESTION", "END-OF-REPLY"
+        messages = [{"role": "user", "content": question}, {"role": "assistant", "content": mark}]
+        before, found, suffix = _chat_text(tokenizer, messages, reply_follows=False).rpartition(mark)
+        if question not in before or not found:
+            raise ModelError(f"{tokenizer.name_or_path}: its chat template leaves messages out; mend it, or use prompt_style plain")
         ids = tokenizer.encode(suffix, add_special_tokens=False)
         special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
         if ids and ids[0] in special:
@@ -75,6 +78,13 @@ def stop_token_ids(generation: "GenerationConfig | None", tokenizer: "PreTrained
     return frozenset(int(i) for i in (end_token_id(tokenizer, style), tokenizer.eos_token_id, *extra) if i is not None)
 
 
+def check_ids(tokenizer: "PreTrainedTokenizerBase", ids: Iterable[int], size: int) -> None:
+    """Raise ``ModelError`` when one of ``ids`` is not among the model's ``size`` tokens: on a GPU, looking it up would end the process."""
+    highest = max(ids, default=0)
+    if not 0 <= highest < size:
+        raise ModelError(f"{tokenizer.name_or_path}: token {highest} is beyond the model's {size}; the tokenizer is another model's")
+
+
 def shared_length(one: Sequence[object], other: Sequence[object]) -> int:
     """Return the length of the longest common prefix."""
     for index, (a, b) in enumerate(zip(one, other, strict=False)):
@@ -86,5 +96,6 @@ def shared_length(one: Sequence[object], other: Sequence[object]) -> int:
 def _chat_text(tokenizer: "PreTrainedTokenizerBase", messages: list[dict[str, str]], *, reply_follows: bool) -> str:
     if tokenizer.chat_template is None:
         raise ModelError(f"{tokenizer.name_or_path}: the tokenizer has no chat template; use prompt_style plain")
-    text: Any = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=reply_follows, enable_thinking=False)
+    with template(str(tokenizer.name_or_path)):
+        text: Any = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=reply_follows, enable_thinking=False)
     return str(text)

@@ -15,8 +15,9 @@ from transformers import BitsAndBytesConfig, PreTrainedModel, TrainingArguments,
 from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
 
 from spag.config.schema import LoraConfig, ModelConfig
-from spag.core.errors import require_package
+from spag.core.errors import ConfigError, require_package
 from spag.models.loading import load_model
+from spag.models.refusals import Refusals, told
 from spag.training.policy import Capabilities, probe_capabilities, set_packed_attention
 
 
@@ -66,7 +67,8 @@ def load(model: ModelConfig, lora: LoraConfig | None, arguments: TrainingArgumen
         target_modules=lora.target_modules,
     )
     set_seed(arguments.seed)
-    adapted: PreTrainedModel = peft.get_peft_model(policy, settings)
+    with Refusals(lambda error: ConfigError(f"training.lora: {model.name} takes no such adapter: {told(error)}")):
+        adapted: PreTrainedModel = peft.get_peft_model(policy, settings)
     return adapted
 
 

@@ -7,6 +7,7 @@ dozen. Works for models of full and sliding-window attention; others (state-spac
 a pointer to vLLM.
 """
 
+import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from spag.core.errors import EngineError, ModelError
 from spag.engines.base import Completion, FinishReason, Request, text_before_stop
 from spag.engines.transformers.sampler import random_bits, sample_tokens
 from spag.engines.transformers.slots import ATTENTION, SlotCache, attention_mask
-from spag.models.tokens import PromptStyle, decode_reply, encode_prompt, shared_length, stop_token_ids
+from spag.models.tokens import PromptStyle, check_ids, decode_reply, encode_prompt, shared_length, stop_token_ids
 
 ALL_LAYERS = "all"
 KNOWN = 256
@@ -61,16 +62,22 @@ class TransformersEngine:
         self.concurrency = concurrency
         self._model, self._tokenizer, self._style, self._reuse = model, tokenizer, style, reuse
         self._windows = _attention_windows(model)
+        self._dtype = str(model.dtype).removeprefix("torch.")
         if model.config._attn_implementation == "sdpa":
             model.set_attn_implementation(ATTENTION)
         self._cache = SlotCache(concurrency, model.config.get_text_config(decoder=True).num_hidden_layers)
         self._stop_ids = stop_token_ids(model.generation_config, tokenizer, style)
+        self._vocabulary = len(model.get_input_embeddings().weight)
+        check_ids(tokenizer, self._stop_ids, self._vocabulary)
         self._queue: list[_Row] = []
         self._active: list[_Row] = []
         self._known: OrderedDict[tuple[int, ...], torch.Tensor] = OrderedDict()
 
     def submit(self, request: Request) -> None:
         prompt = encode_prompt(self._tokenizer, request.prompt, self._style)[-request.sampling.max_prompt_tokens :]
+        if not prompt:
+            raise EngineError(f"{request.id}: the prompt is empty, and the tokenizer has no BOS to start from")
+        check_ids(self._tokenizer, prompt, self._vocabulary)
         generator = torch.Generator(self._model.device).manual_seed(request.seed)
         self._queue.append(_Row(request, prompt, generator))
 
@@ -220,6 +227,9 @@ class TransformersEngine:
         drawn = zip(rows, draw.tokens.tolist(), draw.logprobs.tolist(), draw.sampling_logprobs.tolist(), strict=True)
         finished = []
         for row, token, logprob, sampling_logprob in drawn:
+            if not math.isfinite(logprob):  # one logit that is not finite is enough
+                fix = "set model.dtype=float32, or look for broken weights"
+                raise EngineError(f"{row.request.id}: the model's output is not finite (model.dtype={self._dtype}); {fix}")
             row.generated.append(token)
             row.logprobs.append(logprob)
             row.sampling_logprobs.append(sampling_logprob)
@@ -278,6 +288,8 @@ def _attention_windows(model: PreTrainedModel) -> dict[str, int | None]:
         what = ", ".join(sorted(unknown)) or "code of its own"
         raise ModelError(f"{config._name_or_path}: the transformers engine cannot cache this model ({what}); play it with vLLM")
     window = getattr(config, "sliding_window", None)
+    if window is not None and (not isinstance(window, int) or window < 1):
+        raise ModelError(f"{config._name_or_path}: sliding_window is {window!r} in config.json; it must be a number of tokens, or null")
     if "sliding_attention" in kinds:
         return {kind: window if kind == "sliding_attention" else None for kind in kinds}
     return {ALL_LAYERS: None if kinds else window}

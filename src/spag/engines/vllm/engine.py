@@ -5,6 +5,7 @@ served model over one pool of vLLM processes (``pool.py``). Prompts are tokenize
 both see the same tokens.
 """
 
+import math
 import os
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from spag.engines.base import Completion, FinishReason, Request, text_before_sto
 from spag.engines.vllm.pool import VLLMPool
 from spag.engines.vllm.setup import VLLMSettings, engine_arguments, worker_environments
 from spag.engines.vllm.worker import WorkerOutput
+from spag.models.finding import check_generation_config
 from spag.models.loading import load_tokenizer
 from spag.models.refusals import loading
 from spag.models.tokens import PromptStyle, decode_reply, encode_prompt, stop_token_ids
@@ -118,6 +120,8 @@ class VLLMEngine:
 
     def _finish(self, request: Request, prompt: tuple[int, ...], output: WorkerOutput) -> None:
         self._waiting.discard(output.key)
+        if not all(map(math.isfinite, output.logprobs)):
+            raise EngineError(f"{request.id}: the model's output is not finite; set model.dtype=float32, or look for broken weights")
         ids, reason, text = self._trim(request, prompt, output)
         greedy = request.sampling.temperature == 0
         completion = Completion(
@@ -174,6 +178,7 @@ def _load_config(settings: VLLMSettings) -> PreTrainedConfig:
 
 
 def _stop_ids(settings: VLLMSettings, tokenizer: PreTrainedTokenizerBase, style: PromptStyle) -> frozenset[int]:
+    check_generation_config(settings.model)
     try:
         generation = GenerationConfig.from_pretrained(settings.model)
     except OSError:  # many models have none
