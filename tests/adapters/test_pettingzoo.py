@@ -1,7 +1,9 @@
 """Our games as AEC environments of PettingZoo: its own tests, whole games, and no leaks."""
 
 import random
+import runpy
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,3 +84,12 @@ def test_there_is_no_state_that_could_hold_secrets() -> None:
     game.reset(seed=0)
     with pytest.raises(NotImplementedError):
         game.state()
+
+
+def test_the_example_plays_a_game(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    example = str(Path(__file__).parent.parent.parent / "examples" / "pettingzoo_aec.py")
+    monkeypatch.setattr("sys.argv", [example, "twenty_questions"])
+    runpy.run_path(example, run_name="__main__")
+    said = capsys.readouterr().out.splitlines()
+    assert said[:2] == ["questioner: Is it alive?", "answerer: Yes."]
+    assert said[-2:] == [f"{role}: +0, not_named: the thing was not named in 20 questions" for role in ("questioner", "answerer")]

@@ -1,6 +1,7 @@
 """Our games as TextArena's environments, with the real package and its own agents."""
 
 import random
+import runpy
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from spag.games.base import Game
 from spag.games.conformance.play import speakers, two_secrets
 from spag.games.registry import get, names
 
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 SETTINGS = {"adversarial_taboo": {"words": "shipped"}}
 
 
@@ -113,3 +115,10 @@ def test_textarenas_own_agent_plays(model_folder: Path) -> None:
     heard, (rewards, info) = play(make("kuhn_poker"), 0, agent)
     assert {player for player, _ in heard} <= {0, 1} and sum(rewards.values()) == 0
     assert info[0]["reason"]
+
+
+def test_the_example_plays_both_ways(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(EXAMPLES / "textarena_both_ways.py"), run_name="__main__")
+    known, ours, *theirs = capsys.readouterr().out.splitlines()
+    assert "Spag-Taboo-v0" in known and ours.startswith("Spag-KuhnPoker-v0: {0: ")
+    assert len(theirs) == 3 and all(line.startswith("textarena:KuhnPoker-v0: [") and "_wins" in line for line in theirs)

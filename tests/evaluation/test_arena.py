@@ -1,6 +1,7 @@
 """Arena: the figures of a table worked out by hand, for games that one wins and games that both win."""
 
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,17 @@ def test_the_metrics_of_clembench() -> None:
     assert {key: [rows[key][metric] for metric in metrics] for key in rows} == {key: pytest.approx(row) for key, row in expected.items()}
     [row, _] = arena_report([GAMES[3]], TABOO)["clembench"]
     assert [row[metric] for metric in metrics] == [0, 0, 1, None, 0]
+
+
+def test_the_example_prints_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    example = str(Path(__file__).parent.parent.parent / "examples" / "clembench_metrics.py")
+    said = [example, str(tmp_path), "bot:equilibrium", "bot:random", "--game", "kuhn_poker", "--tasks", "6"]
+    monkeypatch.setattr("sys.argv", said)
+    runpy.run_path(example, run_name="__main__")
+    [*_, head, first, _, _, _] = capsys.readouterr().out.splitlines()
+    rows = json.loads((tmp_path / "results.json").read_text())["clembench"]
+    assert head.split()[2:] == ["success", "lose", "aborted", "main_score", "request_success_ratio"]
+    assert first.split() == ["bot:equilibrium", "player_0", *(f"{rows[0][name]:.2f}" for name in head.split()[2:])]
 
 
 def rounded(value: Any) -> Any:
