@@ -2,6 +2,7 @@
 milliseconds; how long they are otherwise is the ``openai`` package's affair."""
 
 import json
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
@@ -246,6 +247,26 @@ def test_an_endpoint_that_nobody_answers_at_is_told_at_once(start: Open, monkeyp
     with pytest.raises(EngineError, match=rf"^{url}, model tiny: no connection: .*; check OPENAI_BASE_URL and that the server runs$"):
         engine.poll()
     engine.close()
+
+
+@pytest.mark.parametrize(("bad", "what"), [(Answer(error("oops"), 500), "HTTP 500"), (Answer(b"", drop_after=0), "no connection: ")])
+def test_what_is_tried_again_is_told_meanwhile(
+    start: Open, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, bad: Answer, what: str
+) -> None:
+    """Retries take up to a minute, in which a person should know what the wait is for; one line for all requests that fail now."""
+    monkeypatch.setattr(logging.getLogger("spag"), "propagate", True)  # commands of other tests turn it off
+    engine, server = start(answers(bad), max_retries=2)
+    engine.submit(ask())
+    with pytest.raises(EngineError, match="after 2 retries"):
+        engine.poll()
+    [line] = [record.getMessage() for record in caplog.records if record.name == "spag.engines.openai.client"]
+    assert line.startswith(f"{server.base_url}: {what}") and line.endswith("; trying again (1 of 2)")
+    caplog.clear()
+    engine, _ = start(answers(bad), max_retries=0)
+    engine.submit(ask())
+    with pytest.raises(EngineError):
+        engine.poll()
+    assert not [record for record in caplog.records if record.name == "spag.engines.openai.client"]
 
 
 def test_an_endpoint_that_goes_away_is_tried_again(start: Open) -> None:

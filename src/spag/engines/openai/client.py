@@ -2,7 +2,9 @@
 
 import asyncio
 import ipaddress
+import logging
 import os
+import time
 from base64 import b64encode
 from typing import Any
 from urllib.request import getproxies, proxy_bypass
@@ -13,8 +15,12 @@ import openai
 
 from spag.core.errors import ConfigError
 
+logger = logging.getLogger(__name__)
+
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 CONNECT_TIMEOUT_S = 10.0
+NOTE_INTERVAL_S = 5.0
+"""Seconds between two lines about attempts that failed and are made again: retries take up to a minute."""
 
 
 def open_client(base_url: str | None, *, concurrency: int, max_retries: int, timeout_s: float) -> openai.AsyncOpenAI:
@@ -43,7 +49,9 @@ def open_client(base_url: str | None, *, concurrency: int, max_retries: int, tim
         default_query=dict(url.params),
         max_retries=max_retries,
         timeout=httpx2.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
-        http_client=_HTTPClient(timeout_s, trust_env=not is_local, limits=httpx2.Limits(max_connections=concurrency)),
+        http_client=_HTTPClient(
+            timeout_s, str(shown).rstrip("/"), max_retries, trust_env=not is_local, limits=httpx2.Limits(max_connections=concurrency)
+        ),
     )
 
 
@@ -63,12 +71,14 @@ def _without_secrets(url: httpx2.URL) -> httpx2.URL:
 class _HTTPClient(openai.DefaultAioHttpClient):
     """The package's aiohttp client with stricter limits: ``timeout_s`` holds for a whole attempt, where the package's starts anew with
     every byte, and an endpoint that was never reached is not tried again. A ``TransportError`` says what happened without the address.
+    What is tried again is logged, with the address as it is ``shown``.
     """
 
-    def __init__(self, timeout_s: float, **options: Any) -> None:
+    def __init__(self, timeout_s: float, shown: str, max_retries: int, **options: Any) -> None:
         super().__init__(**options)
-        self._timeout_s = timeout_s
+        self._timeout_s, self._shown, self._max_retries = timeout_s, shown, max_retries
         self._reached = False
+        self._last_note = float("-inf")
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         try:
@@ -78,11 +88,21 @@ class _HTTPClient(openai.DefaultAioHttpClient):
             cause = error.__cause__ if isinstance(error, httpx2.TransportError) else error
             if isinstance(cause, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError) and not self._reached:
                 raise openai.APIConnectionError(message=_explain(cause), request=request) from None  # not retried
+            self._note(_explain(cause), request)
             raise httpx2.TransportError(_explain(cause), request=request) from None
         self._reached = True
         if response.status_code == 429 and "insufficient_quota" in response.text:
             response.headers["x-should-retry"] = "false"
+        elif response.status_code in (408, 409, 429) or response.status_code >= 500:
+            self._note(f"HTTP {response.status_code}", request)
         return response
+
+    def _note(self, what: str, request: httpx2.Request) -> None:
+        """Log a failed attempt unless it was the last, or a line was logged just now."""
+        attempt, now = int(request.headers.get("x-stainless-retry-count", 0)) + 1, time.monotonic()
+        if attempt <= self._max_retries and now - self._last_note >= NOTE_INTERVAL_S:
+            self._last_note = now
+            logger.warning("%s: %s; trying again (%d of %d)", self._shown, what, attempt, self._max_retries)
 
 
 def _explain(error: BaseException | None) -> str:
