@@ -30,6 +30,7 @@ from spag.training.base import Row, ShardedTrainer
 from spag.training.callbacks import REFERENCE_BATCH
 from spag.training.data import Batch, EncodedSample, collate
 from spag.training.online_batches import StepSamples, Values
+from spag.training.online_metrics import StepSums, Timer
 from spag.training.order import micro_batches
 from spag.training.policy import to_device, token_scores
 from spag.training.sharding import full_weights, load_tensors, save_tensors
@@ -37,7 +38,6 @@ from spag.training.sharding import full_weights, load_tensors, save_tensors
 _AVERAGE = "average"
 REMEMBERED = 4096
 """Samples whose reference log-probabilities are kept: in a small game the same ones come in every step."""
-_FEATURES = ("tokens", "entropy", "kl", "ratio", "clipped", "mismatch", "mismatch_kl")
 
 
 class Selfplay(Protocol):
@@ -94,8 +94,7 @@ class OnlineTrainer(ShardedTrainer):
         self.selfplay, self.settings, self.roles, self.reference = selfplay, settings, tuple(roles), reference
         self.tokenizer, self.style = tokenizer, style
         self.model_accepts_loss_kwargs = True  # Trainer leaves the loss as compute_loss scales it
-        self.sums = torch.zeros(1 + len(self.roles) * len(_FEATURES), dtype=torch.float64, device=self.args.device)
-        self.largest_mismatch = torch.zeros((), device=self.args.device)
+        self.sums = StepSums(self.roles, settings.clip_range, self.args.device)
         self.parts: list[list[Batch]] = []
         self.row: Row = {}
         self.seconds: dict[str, float] = {}
@@ -158,8 +157,7 @@ class OnlineTrainer(ShardedTrainer):
             entropy_coef=entropy_coef,
             correction_limit=settings.correction_limit,
         )
-        with torch.no_grad():
-            self._add_up(loss, batch, inputs)
+        self.sums.add(loss, batch, inputs)
         loss = loss * self.accelerator.num_processes  # gradients are averaged over the processes
         return (loss, None) if return_outputs else loss
 
@@ -189,7 +187,7 @@ class OnlineTrainer(ShardedTrainer):
         row: Row = {
             "step": step,
             "samples": self.samples,
-            **self._figures(step),
+            **self.sums.take(step, self.updates, self.accelerator, has_reference=self.reference is not None),
             "learning_rate": logs["learning_rate"],
             "grad_norm": logs["grad_norm"],
         }
@@ -267,8 +265,8 @@ class OnlineTrainer(ShardedTrainer):
         with self.timed("update_weights_s"):
             self.selfplay.update_weights(self.weights())
 
-    def timed(self, name: str) -> "_Timer":
-        return _Timer(self.seconds, name)
+    def timed(self, name: str) -> Timer:
+        return Timer(self.seconds, name)
 
     def _prepare(self, samples: Sequence[TrainingSample], step: int) -> None:
         """Make the micro-batches of every update of ``step``."""
@@ -307,63 +305,6 @@ class OnlineTrainer(ShardedTrainer):
                     flat = flat[count:]
         return dict(gather_object(mine))
 
-    def _add_up(self, loss: Tensor, batch: TokenBatch, inputs: Batch) -> None:
-        weight, group = inputs["weight"][inputs["sample"]], inputs["group"][inputs["sample"]]
-        ratio = (batch.logprob - batch.old_logprob).exp()
-        to_reference, to_engine = batch.ref_logprob - batch.logprob, batch.old_logprob - batch.sampling_logprob
-        features = torch.stack(
-            [
-                torch.ones_like(ratio),
-                batch.entropy,
-                to_reference.exp() - 1.0 - to_reference,
-                ratio,
-                ((ratio - 1.0).abs() > self.settings.clip_range).float(),
-                to_engine.abs(),
-                to_engine.exp() - 1.0 - to_engine,
-            ],
-            dim=1,
-        )
-        member = group.unsqueeze(0) == torch.arange(len(self.roles), device=group.device).unsqueeze(1)
-        self.sums[0] += loss
-        self.sums[1:] += ((member * weight).double() @ features.double()).flatten()
-        if bool((weight > 0).any()):
-            self.largest_mismatch = self.largest_mismatch.maximum(to_engine.abs()[weight > 0].max())
-
-    def _figures(self, step: int) -> Row:
-        loss, *rest = self._sum_over_processes(self.sums).tolist()
-        largest = float(self.accelerator.gather(self.largest_mismatch).max())
-        self.sums.zero_()
-        self.largest_mismatch.zero_()
-        if not math.isfinite(loss):
-            raise RunError(f"online step {step}: the loss is {loss}; lower the learning rate")
-        size = len(_FEATURES)
-        by_group = {name: rest[at * size : (at + 1) * size] for at, name in enumerate(self.roles)}
-        tokens, entropy, kl, ratio, clipped, mismatch, mismatch_kl = (sum(column) for column in zip(*by_group.values(), strict=True))
-        row: Row = {"loss": loss / self.updates, "tokens": tokens / self.updates, "entropy": _mean(entropy, tokens)}
-        if self.reference is not None:
-            row["kl"] = _mean(kl, tokens)
-        if self.updates > 1:
-            row["importance_ratio"], row["clip_fraction"] = _mean(ratio, tokens), _mean(clipped, tokens)
-        row |= {"mismatch": _mean(mismatch, tokens), "mismatch_max": largest, "mismatch_kl": _mean(mismatch_kl, tokens)}
-        return row | {f"{name}/entropy": _mean(group[1], group[0]) for name, group in by_group.items()}
-
-
-class _Timer:
-    """Adds the seconds of a block to an entry."""
-
-    def __init__(self, seconds: dict[str, float], name: str) -> None:
-        self.seconds, self.name = seconds, name
-
-    def __enter__(self) -> None:
-        self.began = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds[self.name] = self.seconds.get(self.name, 0.0) + time.perf_counter() - self.began
-
 
 def _only(rows: list[int]) -> int:
     return rows[0]
-
-
-def _mean(total: float, count: float) -> float | None:
-    return total / count if count else None
