@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import endpoint, growth, judging, play, training
+from benchmarks import endpoint, growth, judging, online, play, training
 from benchmarks.harness import Contest, Curve, Reading, Result, compete
 from benchmarks.machine import hardware, results_name, versions
 from benchmarks.shapes import random_model
@@ -41,6 +41,10 @@ def training_contests(stack: ExitStack, quick: bool) -> Iterator[Contest]:
 
 def _samples(quick: bool) -> int:
     return 12 if quick else GLOBAL_BATCH
+
+
+def online_contests(stack: ExitStack, quick: bool) -> Iterator[Contest]:
+    yield from online.contests(online.Work(games=8, steps=1) if quick else online.Work())
 
 
 def judging_contests(stack: ExitStack, quick: bool) -> Iterator[Contest]:
@@ -78,6 +82,7 @@ GROUPS: dict[str, Contests] = {
     "transformers": partial(play_contests, "transformers"),
     "vllm": partial(play_contests, "vllm"),
     "training": training_contests,
+    "online": online_contests,
     "judging": judging_contests,
     "endpoint": endpoint_contests,
     "large": large_contests,

@@ -1,7 +1,7 @@
 """A step of training, written the paper's way and ours, on the same samples. What is measured of them is said in ``training.py``."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -56,8 +56,8 @@ def encoded_samples(work: Work) -> list[EncodedSample]:
 class Setting:
     """A policy with its optimiser; one a process, because both contestants start from the same weights and leave the memory as it was."""
 
-    def __init__(self, work: Work) -> None:
-        self.work, self.samples = work, encoded_samples(work)
+    def __init__(self, work: Work, samples: list[EncodedSample] | None = None) -> None:
+        self.work, self.samples = work, encoded_samples(work) if samples is None else samples
         self.device = torch.device(default_device())
         self.policy = load_model(work.model, dtype="float32", device=self.device.type)
         if work.checkpointing:
@@ -132,8 +132,8 @@ class PaperStyle(Setting):
 
 
 class Ours(Setting):
-    def __init__(self, work: Work) -> None:
-        super().__init__(work)
+    def __init__(self, work: Work, samples: list[EncodedSample] | None = None) -> None:
+        super().__init__(work, samples)
         self.capabilities: Capabilities = probe_capabilities(self.policy, 2048)
         self.reference_batch = REFERENCE_BATCH * work.micro_batch
 
@@ -152,12 +152,16 @@ class Ours(Setting):
                 capabilities=self.capabilities,
             )
         self.policy.train()
+        self.learn(reference)
+        return 1.0
+
+    def learn(self, reference: Mapping[int, float]) -> None:
+        """Add up the gradients of all samples, whose reference log-probabilities are given by index."""
         for batch in self.batches(self.work.micro_batch):
             rows = [self.samples[index] for index in batch]
             with self.autocast():
                 logprob = completion_logprobs(self.policy, to_device(self.collated(batch), self.device), self.capabilities)
             self.loss(logprob, torch.tensor([reference[index] for index in batch], device=self.device), rows).backward()
-        return 1.0
 
     def passes(self) -> Iterator[tuple[int, int, int]]:
         for times, size in ((1, self.reference_batch), (3, self.work.micro_batch)):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks import steps
+from benchmarks import online, steps
 from benchmarks.corpus import long_games
 from benchmarks.machine import datasheet, hardware, versions
 from benchmarks.shapes import random_model
@@ -12,9 +12,14 @@ from benchmarks.steps import Ours, PaperStyle, Setting, Work
 from benchmarks.training import run
 
 from spag import judge_episode
+from spag.algorithms.reinforce import Baselines, credit
+from spag.core.episodes import read_episodes
 from spag.games.taboo.types import Outcome
 from spag.models.loading import load_model, load_tokenizer
+from spag.models.tokens import PromptStyle
 from spag.planning import GIB, read_shape
+from spag.rollout.steps import MixedGame, step_specs
+from spag.training.data import encode_samples
 from tiny_model import make_model
 
 
@@ -36,6 +41,38 @@ def test_both_steps_compute_the_same_gradients(model: str, template: str, turns:
     paper, ours = gradients(PaperStyle(work)), gradients(Ours(work))
     assert paper.norm() > 0.001
     torch.testing.assert_close(ours, paper, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_both_online_steps_compute_the_same_gradients(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine bans end tokens, so its probabilities are a little above the policy's: a limit of 0.5 makes every correction 0.5."""
+    work = online.Work(model=model, dtype="float32", games=3, steps=1, micro_batch=4)
+    config = online.config_of(work)
+    corrected = config.model_copy(update={"online": config.online.model_copy(update={"correction_limit": 0.5})})
+    monkeypatch.setattr(online, "config_of", lambda _: corrected)
+    told, [row] = online.train(work, tmp_path)
+    assert 0 < sum(row[part] for part in online.PARTS) < told["seconds"]
+    played = {game.id: game for game in read_episodes(tmp_path / "episodes" / "step-00001.jsonl")}
+    games = [played[spec.id] for _, spec in step_specs([MixedGame(online.GAME)], 3, 1, 0)]
+    samples = credit(games, online.GAME, online.CREDIT, Baselines())
+    assert len(samples) == 3 * 2 * online.TURNS and row["tokens"] == len(samples) * online.TOKENS
+    encoded = encode_samples(samples, load_tokenizer(model), PromptStyle.PLAIN, 2048)
+    plain = online.PlainLoop(work)
+    loss = plain.gradients([(list(found.input_ids), found.completion_start) for found in encoded], [sample.reward for sample in samples])
+    norm = torch.cat([parameter.grad.flatten() for parameter in plain.model.parameters() if parameter.grad is not None]).norm()
+    assert row["loss"] == pytest.approx(loss / 2, rel=1e-4) and row["grad_norm"] == pytest.approx(float(norm) / 2, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_every_contestant_of_the_online_step_does_all_its_work(model: str) -> None:
+    work = online.Work(model=model, dtype="float32", games=2, steps=1)
+    readings = {name: contestant(work) for name, contestant in online.CONTESTANTS.items()}
+    trained = 2 * 2 * online.TURNS * online.TOKENS
+    assert [readings[name].more["tokens"] for name in ("online-training", "offline-training")] == [trained, trained]
+    for name in ("plain", "ours"):
+        more = readings[name].more
+        assert readings[name].value == pytest.approx(3600 / more["seconds_per_step"])
+        assert 0.9 < sum(share for part, share in more.items() if part.endswith("_share")) <= 1.0 + 1e-9
 
 
 def test_operations_are_counted_as_they_are_made(model: str) -> None:

@@ -1,0 +1,356 @@
+"""An online step, play and training: steps an hour against a plain loop, where the time goes, and tokens a second against offline training.
+
+Both sides play the same number of full games of 3 turns, 6 utterances of 32 tokens, of SmolLM2-135M against itself (nobody wins: the judge
+is switched off, so that all games are equally long; a draw pays 1), and train every utterance with REINFORCE and role baselines, once, by
+AdamW. The plain loop is what one writes with transformers alone: all games of the step take their next utterance in one ``generate`` of
+left-padded prompts, nothing is kept between turns, texts are tokenised again, and right-padded batches of the same size compute all logits.
+Ours is ``train_online`` as it runs, files included. Each runs in a process of its own.
+
+    python -m benchmarks --only online
+    python -m benchmarks.online ours --games 8      # one contestant
+"""
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from benchmarks.corpus import teacher_utterances
+from benchmarks.harness import Contest, Reading, peak_mib
+from benchmarks.play import MODEL, EndlessTaboo
+from benchmarks.steps import Ours
+from benchmarks.steps import Work as OfflineWork
+from benchmarks.training import held_gib, now
+from spag.algorithms.reinforce import Baselines, CreditSettings, credit
+from spag.config.schema import RunConfig
+from spag.core.episodes import Episode, PlayerInfo, TrainingSample
+from spag.core.store import JsonlStore
+from spag.core.types import State, Utterance
+from spag.models.loading import load_model, load_tokenizer
+from spag.models.tokens import PromptStyle, encode_prompt, stop_token_ids
+from spag.rollout.steps import POLICY, MixedGame, StepPlayer, step_specs
+from spag.runs.online import OnlineSelfplay, roles_of
+from spag.training.base import Row
+from spag.training.data import encode_samples
+from spag.training.online_run import Opening, train_online
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+TOKENS, TURNS = 32, 3
+GAMES, MICRO_BATCH, STEPS = 32, 8, 2
+LEARNING_RATE = 1e-6
+PARTS = ("play_s", "logprobs_s", "train_s", "update_weights_s")
+GAME = EndlessTaboo(max_turns=TURNS, words="shipped")
+CREDIT = CreditSettings(tie_reward=1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """So many steps of so many games; ``micro_batch`` samples are trained at once."""
+
+    model: str = MODEL.name
+    dtype: str = MODEL.dtype
+    games: int = GAMES
+    steps: int = STEPS
+    micro_batch: int = MICRO_BATCH
+
+
+def config_of(work: Work) -> RunConfig:
+    online = {
+        "steps": work.steps,
+        "games": work.games,
+        "learning_rate": LEARNING_RATE,
+        "warmup_ratio": 0.0,
+        "micro_batch_size": work.micro_batch,
+        "sampling": {"temperature": 1.0, "max_new_tokens": TOKENS, "min_new_tokens": TOKENS},
+        "pay": {GAME.name: {"tie_reward": CREDIT.tie_reward}},
+        "evaluate_every": None,
+        "save_steps": work.steps + 1,
+        "snapshot_every": work.steps + 1,
+    }
+    model = {"name": work.model, "dtype": work.dtype, "device": MODEL.device}
+    engine = {"backend": "transformers", "concurrency": min(work.games, 32), "in_flight": work.games}
+    return RunConfig.model_validate(
+        {"algorithm": "reinforce", "model": model, "engine": engine, "imitation": {"episodes": []}, "online": online}
+    )
+
+
+class Clock:
+    """Seconds, and CPU seconds of this process, since ``start``."""
+
+    def start(self) -> None:
+        self.began, self.cpu_began = now(torch.device(str(MODEL.device))), time.process_time()
+
+    def read(self) -> dict[str, float]:
+        return {"seconds": now(torch.device(str(MODEL.device))) - self.began, "cpu_seconds": time.process_time() - self.cpu_began}
+
+
+class TimedSelfplay(OnlineSelfplay):
+    """Starts the clock with the first step, and reads it after each."""
+
+    clock: Clock | None = None
+    told: Mapping[str, float] = {}
+
+    def update_weights(self, weights: Mapping[str, Tensor]) -> None:
+        if self.clock is None:
+            self.clock = Clock()
+            self.clock.start()
+        super().update_weights(weights)
+
+    def finish_step(self, step: int, row: Row, policy: "PreTrainedModel | None") -> bool:
+        goes_on = super().finish_step(step, row, policy)
+        assert self.clock is not None
+        self.told = self.clock.read()
+        return goes_on
+
+    def results(self) -> dict[str, float]:
+        return dict(self.told)
+
+
+@contextmanager
+def open_endless(config: RunConfig, folder: Path, opening: Opening) -> Iterator[TimedSelfplay]:
+    """As ``spag.runs.online.open_selfplay``, for games without a judge."""
+    policy = config.model.model_copy(update={"name": opening.policy})
+    with StepPlayer(folder, [MixedGame(GAME)], policy, config.engine, config.online, config.seed) as player:
+        yield TimedSelfplay(config, folder, opening, player)
+
+
+def train(work: Work, folder: Path) -> tuple[dict[str, float], list[dict[str, float]]]:
+    """Train online in ``folder``; return the seconds of all steps, and the rows of metrics.jsonl."""
+    config = config_of(work)
+    told = train_online(
+        partial(open_endless, config, folder),
+        roles_of([MixedGame(GAME)]),
+        model=config.model,
+        settings=config.online,
+        start_from=config.model.name,
+        output=folder,
+        seed=config.seed,
+    )
+    return told, [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def ours(work: Work) -> Reading:
+    """Steps an hour, and of a step's seconds the share of each part."""
+    with tempfile.TemporaryDirectory() as folder:
+        told, rows = train(work, Path(folder))
+    shares = {f"{part.removesuffix('_s')}_share": sum(row[part] for row in rows) / told["seconds"] for part in PARTS}
+    shares["rest_share"] = 1.0 - sum(shares.values())
+    return _steps_per_hour(work, told, shares)
+
+
+def online_training(work: Work) -> Reading:
+    """Trained tokens a second of the updates of online steps, whose games are on disk before."""
+    with tempfile.TemporaryDirectory() as folder:
+        for step in range(1, work.steps + 1):
+            with JsonlStore(Path(folder) / "episodes" / f"step-{step:05d}.jsonl") as store:
+                store.append(*made_up_games(work, step))
+        _, rows = train(work, Path(folder))
+    return _tokens_per_second(sum(row["tokens"] for row in rows), sum(row["train_s"] for row in rows))
+
+
+def offline_training(work: Work) -> Reading:
+    """Trained tokens a second of offline RL on the same samples; its reference pass is not counted."""
+    tokenizer, tokens, seconds = load_tokenizer(work.model), 0, 0.0
+    policy: Ours | None = None
+    for step in range(1, work.steps + 1):
+        samples = encode_samples(credit(made_up_games(work, step), GAME, CREDIT, Baselines()), tokenizer, PromptStyle.PLAIN, 2048)
+        policy = policy or Ours(OfflineWork(work.model, dtype=work.dtype, micro_batch=work.micro_batch), samples)
+        policy.samples = samples
+        policy.policy.train()
+        began = now(policy.device)
+        policy.learn(dict.fromkeys(range(len(samples)), -1.0))
+        policy.step()
+        seconds += now(policy.device) - began
+        tokens += sum(len(row.completion) for row in samples)
+    return _tokens_per_second(tokens, seconds)
+
+
+def made_up_games(work: Work, step: int) -> list[Episode]:
+    """Return the games of an online step as if they had been played: full ones, of the teacher's words."""
+    tokenizer, rng = load_tokenizer(work.model), random.Random(step)
+    said = [tokenizer.encode(text, add_special_tokens=False) for text in teacher_utterances()]
+    players = {role: PlayerInfo(POLICY) for role in GAME.roles}
+    games = []
+    for _, spec in step_specs([MixedGame(GAME)], work.games, step, config_of(work).seed):
+        state = GAME.start(spec.task, spec.seed)
+        while (role := GAME.to_move(state)) is not None:
+            ids = [token for text in rng.sample(said, TOKENS) for token in text][:TOKENS]
+            state = GAME.apply(state, Utterance(role, tokenizer.decode(ids).strip(), "length", tuple(ids), (-1.0,) * TOKENS))
+        games.append(_episode(state, spec.id, players))
+    return games
+
+
+class PlainLoop:
+    """The loop that needs nothing but transformers."""
+
+    def __init__(self, work: Work) -> None:
+        self.work, self.device = work, torch.device(str(MODEL.device))
+        self.tokenizer = load_tokenizer(work.model)
+        self.model = load_model(work.model, dtype="float32", device=self.device.type)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
+        self.stop_ids = sorted(stop_token_ids(self.model.generation_config, self.tokenizer, PromptStyle.PLAIN))
+        self.baselines = Baselines()
+
+    def __call__(self) -> Reading:
+        clock, parts = Clock(), dict.fromkeys(("play", "train"), 0.0)
+        clock.start()
+        for _ in range(self.work.steps):
+            began = clock.read()["seconds"]
+            samples = credit(self.play(), GAME, CREDIT, self.baselines)
+            played = clock.read()["seconds"]
+            self.gradients([self.tokens(sample) for sample in samples], [sample.reward for sample in samples])
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            parts["play"] += played - began
+            parts["train"] += clock.read()["seconds"] - played
+        told = clock.read()
+        return _steps_per_hour(self.work, told, {f"{part}_share": seconds / told["seconds"] for part, seconds in parts.items()})
+
+    def play(self) -> list[Episode]:
+        """Play a step's games, one utterance of all of them after another."""
+        self.model.eval()
+        states = [GAME.start(task, number) for number, task in enumerate(GAME.some_tasks(self.work.games))]
+        while (role := GAME.to_move(states[0])) is not None:
+            answers = self._generate([GAME.prompt(GAME.observe(state, role)) for state in states])
+            states = [GAME.apply(state, said) for state, said in zip(states, self._said(role, answers), strict=True)]
+        return [_episode(state, state.task.id) for state in states]
+
+    def tokens(self, sample: TrainingSample) -> tuple[list[int], int]:
+        """Return the sample's texts, tokenised again, and how many of the tokens are the prompt's."""
+        prompt = encode_prompt(self.tokenizer, sample.prompt, PromptStyle.PLAIN)
+        return [*prompt, *self.tokenizer.encode(sample.completion, add_special_tokens=False)], len(prompt)
+
+    def gradients(self, rows: Sequence[tuple[list[int], int]], advantages: Sequence[float]) -> float:
+        """Add up the gradients of the step's loss, and return the loss: at ratio 1, minus the mean advantage of all tokens."""
+        self.model.train()
+        order = list(range(len(rows)))
+        random.Random(0).shuffle(order)
+        total = 0.0
+        for at in range(0, len(order), self.work.micro_batch):
+            part = order[at : at + self.work.micro_batch]
+            logprobs, trained = self._logprobs([rows[index] for index in part])
+            advantage = torch.tensor([advantages[index] for index in part], device=self.device)[:, None]
+            ratio = (logprobs - logprobs.detach()).exp()
+            loss = -(advantage * ratio * trained).sum() / (len(rows) * TOKENS)
+            loss.backward()
+            total += float(loss.detach())
+        return total
+
+    def _logprobs(self, rows: Sequence[tuple[list[int], int]]) -> tuple[Tensor, Tensor]:
+        """Return the log-probability of every token but the first, (B, T - 1), and which are trained; rows are padded on the right."""
+        width = max(len(ids) for ids, _ in rows)
+        ids = torch.tensor([[*row, *[self.stop_ids[0]] * (width - len(row))] for row, _ in rows], device=self.device)
+        at = torch.arange(width, device=self.device)
+        lengths, starts = (
+            torch.tensor(values, device=self.device)[:, None] for values in ([len(row) for row, _ in rows], [n for _, n in rows])
+        )
+        with self._autocast():
+            logits = self.model(input_ids=ids, attention_mask=(at < lengths).long(), use_cache=False).logits[:, :-1]
+        logprobs = -functional.cross_entropy(logits.float().transpose(1, 2), ids[:, 1:], reduction="none")
+        return logprobs, ((at >= starts) & (at < lengths))[:, 1:]
+
+    def _generate(self, prompts: Sequence[str]) -> list[list[int]]:
+        encoded = [encode_prompt(self.tokenizer, prompt, PromptStyle.PLAIN) for prompt in prompts]
+        width = max(map(len, encoded))
+        ids = torch.tensor([[*[self.stop_ids[0]] * (width - len(row)), *row] for row in encoded], device=self.device)
+        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in encoded], device=self.device)
+        with torch.inference_mode(), self._autocast():
+            found = self.model.generate(
+                ids,
+                attention_mask=mask,
+                do_sample=True,
+                temperature=1.0,
+                top_k=0,
+                max_new_tokens=TOKENS,
+                min_new_tokens=TOKENS,
+                eos_token_id=self.stop_ids,
+                pad_token_id=self.stop_ids[0],
+            )
+        answers: list[list[int]] = found[:, width:].tolist()
+        return answers
+
+    def _said(self, role: str, answers: Sequence[list[int]]) -> Iterator[Utterance]:
+        for ids in answers:
+            text = self.tokenizer.decode(ids, skip_special_tokens=True)
+            yield Utterance(role, text.strip(), "length", tuple(ids), (0.0,) * len(ids))
+
+    def _autocast(self) -> AbstractContextManager[None]:
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.work.dtype == "bfloat16")
+
+
+def _episode(state: State, name: str, players: Mapping[str, PlayerInfo] | None = None) -> Episode:
+    result = GAME.result(state)
+    return Episode(
+        id=name,
+        game=GAME.name,
+        task=state.task,
+        history=state.history,
+        outcome=result.outcome,
+        rewards=result.rewards,
+        seed=state.seed,
+        players=dict(players or {}),
+    )
+
+
+def _tokens_per_second(tokens: float, seconds: float) -> Reading:
+    return Reading(tokens / seconds, {"tokens": tokens, "seconds": seconds})
+
+
+def _steps_per_hour(work: Work, told: Mapping[str, float], more: Mapping[str, float]) -> Reading:
+    per_step = {f"{name}_per_step": value / work.steps for name, value in told.items()}
+    device = torch.device(str(MODEL.device))
+    peak = held_gib(device, peak=True) if device.type == "cuda" else peak_mib() / 1024
+    return Reading(3600 * work.steps / told["seconds"], {**per_step, **more, "peak_gib": peak})
+
+
+CONTESTANTS = {
+    "plain": lambda work: PlainLoop(work)(),
+    "ours": ours,
+    "offline-training": offline_training,
+    "online-training": online_training,
+}
+
+
+def alone(name: str, work: Work) -> Reading:
+    """Return the reading of a contestant that runs in a process of its own."""
+    options = [f"--{key.replace('_', '-')}={value}" for key, value in asdict(work).items()]
+    command = [sys.executable, "-m", "benchmarks.online", name, *options]
+    row = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
+    return Reading(row["value"], row["more"])
+
+
+def contests(work: Work) -> Iterator[Contest]:
+    label = f"online step, {work.games} games"
+    yield Contest(label, "steps/h", partial(alone, "plain", work), partial(alone, "ours", work), 3.0)
+    offline, online = partial(alone, "offline-training", work), partial(alone, "online-training", work)
+    yield Contest(f"{label}: its training over offline training", "trained tokens/s", offline, online, 1.0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Let one contestant take its steps, and print its reading as JSON.")
+    parser.add_argument("contestant", choices=CONTESTANTS)
+    for option in fields(Work):
+        parser.add_argument(f"--{option.name.replace('_', '-')}", type=type(option.default), default=option.default)
+    chosen = vars(parser.parse_args())
+    reading = CONTESTANTS[chosen.pop("contestant")](Work(**chosen))
+    print(json.dumps({"value": reading.value, "more": dict(reading.more)}))
+
+
+if __name__ == "__main__":
+    main()
