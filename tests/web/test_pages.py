@@ -50,7 +50,7 @@ def test_the_overview_is_left_alone_until_something_changes(run: Path, tmp_path:
     assert client.get(seen).status_code == 204
     with JsonlStore(games) as store:
         store.append(won("planet"))
-    app.state.site.index.sync()
+    app.state.site.reader.index.sync()
     assert client.get(seen).text.startswith('<div id="overview"')
 
 
@@ -140,7 +140,7 @@ def test_a_damaged_file_is_named_and_its_part_left_out(tmp_path: Path) -> None:
     assert "iteration-2 play" in page and "2 games" in page
     write_json(folder / "manifest.json", {"schema_version": 1, "measured": {}, "stages": {"arena": {"status": "done"}}})
     page = Reader(TestClient(site(folder), base_url="http://localhost").get("/").text).text
-    assert "manifest.json: arena has no seconds" in page and "3 games" in page
+    assert "manifest.json: arena: object missing" in page and "3 games" in page
 
 
 def test_a_file_of_episodes_can_be_browsed_but_not_played(run: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any, NotRequired, TypedDict
 import msgspec
 
 from spag.core.errors import ConfigError, DataError
+from spag.core.jsonfile import read_json
 from spag.core.types import Outcome
 from spag.evaluation.arena.clembench import ClembenchRow
 from spag.evaluation.arena.games import RoleTable
@@ -78,17 +79,13 @@ def load_health(path: Path) -> Json:
 def _load(path: Path, kind: Any, upgrade: Any) -> Json:
     redo = "remove it, or redo what wrote it"
     try:
-        data = msgspec.json.decode(path.read_bytes(), type=Json)
+        data = read_json(path, Json)
         data = data if "game" in data else upgrade(data)
         msgspec.convert(data, kind)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
     except msgspec.ValidationError as error:
         what, _, place = str(error).partition(" - at ")
         raise DataError(f"{path}: {place.strip('`').removeprefix('$.') or 'results'}: {what[:1].lower()}{what[1:]}; {redo}") from error
-    except msgspec.DecodeError as error:
-        raise DataError(f"{path}: not JSON: {error}; {redo}") from error
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise DataError(f"{path}: not of this version nor of an earlier one ({type(error).__name__}: {error}); {redo}") from error
     return data
 

@@ -4,7 +4,6 @@ All of it is optional, and a run may be writing it right now. A ``RunFolder`` re
 makes a new one for each request. A damaged part raises ``DataError`` naming file and field; the others stay readable.
 """
 
-import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +13,8 @@ from pathlib import Path
 from spag.config.files import load_config
 from spag.config.schema import ModelConfig, RunConfig
 from spag.core.episodes import read_episodes
-from spag.core.errors import DataError, RunError
+from spag.core.errors import RunError
+from spag.core.jsonfile import read_json
 from spag.core.manifest import Manifest
 from spag.evaluation.results import load_health, load_results
 from spag.games.base import Game
@@ -222,15 +222,12 @@ class RunFolder:
     @cached_property
     def arena(self) -> Json | None:
         path = self.folder / "arena" / "results.json"
-        return load_results(path) if path.is_file() else None
+        return load_results(path) if path.exists() else None
 
     @cached_property
     def reasoning(self) -> Json | None:
         path = self.folder / "reasoning" / "results.json"
-        try:
-            found = json.loads(path.read_bytes()) if path.is_file() else None
-        except ValueError as error:
-            raise DataError(f"{path}: not JSON: {error}; remove it, or redo what wrote it") from error
+        found = read_json(path) if path.exists() else None
         for name, model in checked(path, "it", found, reference=str, tasks=dict, models=dict)["models"].items() if found else ():
             checked(path, name, model, tasks=dict, geometric_mean=dict)
         return found

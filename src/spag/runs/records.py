@@ -1,13 +1,17 @@
 """Reading the JSON-lines files of a run folder, those of online steps above all: rows with the fields that they must have."""
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from spag.core.errors import DataError
+import msgspec
+
+from spag.core.errors import DataError, first_line
+from spag.core.jsonfile import decode, reading
 
 Json = dict[str, Any]
 STEP_SOURCE = "online-step-"
@@ -85,22 +89,31 @@ def read_collapse(path: Path) -> list[CollapseSign]:
 def checked(path: Path, place: str, value: Any, **kinds: type) -> Json:
     """Return ``value`` as it is, once it has fields of these kinds."""
     for field, kind in kinds.items():
-        if not isinstance(value, dict) or not isinstance(value.get(field), (kind, int) if kind is float else kind):
+        found = value.get(field) if isinstance(value, dict) else None
+        if not isinstance(found, (kind, int) if kind is float else kind) or isinstance(found, bool):
             raise DataError(f"{path}: {place} has no {field} (a {kind.__name__}); remove the file, or redo what wrote it")
     return dict(value)
 
 
 def read_rows(path: Path, last_bytes: int | None = None) -> list[Json]:
     """Return the rows of a JSON-lines file, or those in its last bytes; a last line without its end is being written."""
-    if not path.is_file():
+    if not path.exists():
         return []
-    rows, start = [], max(0, path.stat().st_size - last_bytes) if last_bytes else 0
-    with path.open("rb") as stream:
+    with reading(path) as stream:
+        start = max(0, os.fstat(stream.fileno()).st_size - last_bytes) if last_bytes else 0
         stream.seek(start)
         lines = stream.read().split(b"\n")[:-1]
-    for number, line in enumerate(lines[1:] if start else lines, start=1):
-        try:
-            rows.append(dict(json.loads(line)))  # of the standard library: a lost loss is NaN
-        except (ValueError, TypeError) as error:
-            raise DataError(f"{path}{'' if start else f':{number}'}: not JSON: {error}; remove the line") from error
-    return rows
+    numbered = enumerate(lines[1:] if start else lines, start=1)
+    return [_row(line, str(path) if start else f"{path}:{number}") for number, line in numbered]
+
+
+def _row(line: bytes, place: str) -> Json:
+    try:
+        if b"NaN" in line or b"Infinity" in line:  # figures that were lost, as Python writes them
+            line = msgspec.json.encode(json.loads(line, parse_constant=lambda _: None))
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{place}: not JSON: {first_line(error)}; remove the line") from error
+    row = decode(line, place)
+    if not isinstance(row, dict):
+        raise DataError(f"{place}: expected a JSON object, got {type(row).__name__}; remove the line")
+    return row

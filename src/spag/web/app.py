@@ -1,16 +1,15 @@
 """The application: its routes, the loop that follows a running run, and the socket that it is served on."""
 
 import asyncio
-import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.staticfiles import StaticFiles
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from spag.core.errors import ConfigError, RunError, SpagError
@@ -20,15 +19,12 @@ from spag.engines.bot import BOT_PREFIX, BotEngine, bot_of
 from spag.engines.opening import open_engine
 from spag.runs.reading import RunFolder
 from spag.web import pages, play
-from spag.web.index import GameIndex
+from spag.web.following import RunReader, follow, on_end
 from spag.web.matches import Sessions
 from spag.web.models import REPLY_LIMIT_S, ModelPool, OpenModel
 from spag.web.pages import Site
 from spag.web.security import Access, Guard
 
-logger = logging.getLogger(__name__)
-
-FOLLOW_S = 1.0  # between two looks at the files of a run
 CONCURRENCY = 4  # utterances a model works on at once
 
 
@@ -39,10 +35,10 @@ def create_app(path: Path, access: Access, *, open_model: OpenModel | None = Non
     say. Raises ``SpagError`` when ``path`` cannot be shown.
     """
     game_style(_check(path).game)  # a game that cannot be shown is told now
-    index = GameIndex(lambda: RunFolder(path).sources(), lambda: RunFolder(path).game)
+    reader = RunReader(path)
     models = ModelPool(open_model or (lambda name: _open_opponent(path, name)))
     app = FastAPI(lifespan=_lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.site = Site(path, access, index, models, Sessions(), reply_limit_s)
+    app.state.site = Site(path, access, reader, models, Sessions(), reply_limit_s)
     app.include_router(pages.router)
     app.include_router(play.router)
     app.mount("/static", StaticFiles(packages=[("spag.web", "static"), ("spag.display", "static")]), name="static")
@@ -89,20 +85,10 @@ def listen(host: str, port: int) -> socket.socket:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     site: Site = app.state.site
-    follower = asyncio.create_task(_follow(site.index))
+    follower = asyncio.create_task(follow(site.reader.index))
+    follower.add_done_callback(partial(on_end, site.reader.index))
     yield
     follower.cancel()
     await asyncio.gather(follower, return_exceptions=True)
     site.models.close()
-    site.index.close()
-
-
-async def _follow(index: GameIndex) -> None:
-    """Keep the index up with the files for as long as the server runs."""
-    while True:
-        is_behind = False
-        try:
-            is_behind = await run_in_threadpool(index.sync)
-        except SpagError as error:  # a config.yaml that is being replaced by hand, say
-            logger.warning("cannot follow the run: %s", error)
-        await asyncio.sleep(0 if is_behind else FOLLOW_S)
+    site.reader.index.close()

@@ -19,12 +19,14 @@ from typing import Any
 import msgspec
 
 from spag.core.episodes import TABOO, Episode, episode_of
-from spag.core.errors import DataError
+from spag.core.errors import DataError, SpagError
 from spag.core.types import Task
 from spag.games.base import Game
 from spag.runs.reading import Source
 from spag.runs.records import is_online
 
+MOST_LINES = 10**12
+"""Above the number of any line, within what SQLite holds."""
 BATCH = 400  # games taken in between two chances for a page to be answered
 PREVIEW = 160  # characters of the last utterance that the list of games shows
 _HEAD = 4096  # bytes by which a file is known again
@@ -67,6 +69,8 @@ class _Row(msgspec.Struct):
 
 
 _ROWS = msgspec.json.Decoder(_Row)
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for a line that is no row; the last for one that is nested too deeply."""
 
 
 class _OtherGameError(DataError):
@@ -77,29 +81,64 @@ class _OtherGameError(DataError):
 
 @dataclass(slots=True)
 class _Follower:
-    """How far a file has been read, and what tells it from another file of that name."""
+    """How far a file has been read, what tells it from another file of that name, and what was wrong with its lines."""
 
     path: Path
     inode: int = 0
     head: bytes = b""
     offset: int = 0
     lines: int = 0
+    first_fault: str = ""
+    more_faults: int = 0
+
+    @property
+    def fault(self) -> str:
+        if not self.more_faults:
+            return self.first_fault
+        lines = "1 more line holds" if self.more_faults == 1 else f"{self.more_faults:,} more lines hold"
+        return f"{self.first_fault}; {lines} no game either"
+
+    def note(self, fault: str) -> None:
+        """Keep the first fault, and count the others; one that says the same counts as one."""
+        self.more_faults += bool(self.first_fault) and fault != self.first_fault
+        self.first_fault = self.first_fault or fault
 
 
 class GameIndex:
     """The index over the files that ``sources`` names, all of them of one game. Safe to use from several threads.
 
-    ``faults``: lines that hold no such game, and files that cannot be read; at most twenty.
+    A file that cannot be read keeps its games, and is read on when it can be.
     """
 
     def __init__(self, sources: Callable[[], Iterable[Source]], game: Callable[[], Game]) -> None:
-        self.faults: list[str] = []
+        self._troubles: dict[str, str] = {}  # of each source, or of their list: why it cannot be read now
         self._sources, self._game = sources, game
         self._followers: dict[str, _Follower] = {}
         self._lock = threading.Lock()
         self._db = sqlite3.connect("", check_same_thread=False, isolation_level=None)  # "": a private temporary file
         self._db.row_factory = sqlite3.Row
-        self._db.executescript("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; PRAGMA cache_size=-65536;" + _SCHEMA)
+        self._db.executescript("PRAGMA journal_mode=MEMORY; PRAGMA synchronous=OFF; PRAGMA cache_size=-65536;" + _SCHEMA)
+
+    @property
+    def troubles(self) -> list[str]:
+        """What cannot be read now."""
+        return [*self._troubles.values()]
+
+    def stop(self, why: str) -> None:
+        """Say on the pages that nothing is followed any more."""
+        self._troubles["stopped"] = why
+
+    @property
+    def faults(self) -> list[str]:
+        """``troubles``, and one line for each file with lines that hold no game; of many files the first twenty."""
+        found = [fault for follower in list(self._followers.values()) if (fault := follower.fault)]
+        found = list(dict.fromkeys(found))
+        more = [f"{len(found) - _MOST_FAULTS:,} more files have such lines"] if len(found) > _MOST_FAULTS else []
+        return [*self.troubles, *found[:_MOST_FAULTS], *more]
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.query("SELECT 1 FROM games LIMIT 1")
 
     def close(self) -> None:
         with self._lock:
@@ -113,9 +152,14 @@ class GameIndex:
     def sync(self) -> bool:
         """Take in what was appended, in the order of the sources, up to the first that has more than ``BATCH`` games left.
 
-        Returns whether more is waiting.
+        Returns whether more is waiting. What cannot be read is among ``troubles`` until it can be.
         """
-        sources = {source.name: source.path for source in self._sources()}
+        try:
+            sources = {source.name: source.path for source in self._sources()}
+            self._troubles.pop("", None)
+        except (SpagError, OSError) as error:
+            self._troubles[""] = str(error)
+            return False
         for name in [name for name in self._followers if name not in sources]:
             self._forget(name)
         return any(self._follow(name, path) for name, path in sources.items())
@@ -133,7 +177,7 @@ class GameIndex:
                 return episode_of(msgspec.json.decode(stream.read(found[0][1]), type=dict[str, Any]), place)
         except OSError as error:
             raise DataError(f"{follower.path}: cannot be read: {error.strerror}") from error
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except _UNREADABLE as error:
             raise DataError(f"{place}: not an episode: {error}") from error
 
     def _follow(self, name: str, path: Path) -> bool:
@@ -152,41 +196,43 @@ class GameIndex:
                 self._add(name, follower, lines)
                 stream.seek(0)
                 follower.inode, follower.head = stat.st_ino, stream.read(min(_HEAD, follower.offset))
+                self._troubles.pop(name, None)
                 return len(lines) == BATCH
         except OSError as error:
-            self._note(f"{path}: cannot be read: {error.strerror}")
-            return False
+            self._troubles[name] = f"{path}: cannot be read: {error.strerror}"
+        except (SpagError, sqlite3.Error) as error:
+            self._troubles[name] = str(error)
+        return False
 
     def _add(self, name: str, follower: _Follower, lines: list[bytes]) -> None:
-        """Put the games of whole ``lines`` into the index."""
-        games, game = [], self._game()
-        for line in lines:
-            follower.lines += 1
-            place = f"{follower.path}:{follower.lines}"
+        """Put the games of whole ``lines`` into the index; the follower counts them once they are in."""
+        games, faults, game = [], [], self._game()
+        offset = follower.offset
+        for number, line in enumerate(lines, start=follower.lines + 1):
+            place = f"{follower.path}:{number}"
             if line.strip():
                 try:
-                    games.append(((name, follower.lines, follower.offset, len(line)), *_read(line, place, game)))
+                    games.append(((name, number, offset, len(line)), *_read(line, place, game)))
                 except _OtherGameError as error:  # online steps may mix games
                     note = f"games of {error.game} are not shown; open a file of them on its own: spag web FILE"
-                    self._note(note if is_online(name) else f"{place}: not an episode: {error}")
-                except (msgspec.MsgspecError, UnicodeDecodeError, DataError) as error:
-                    self._note(f"{place}: not an episode: {str(error).removeprefix(f'{place}: ')}")
-            follower.offset += len(line)
-        with self._lock:
+                    faults.append(note if is_online(name) else f"{place}: not an episode: {error}")
+                except (*_UNREADABLE, DataError) as error:
+                    faults.append(f"{place}: not an episode: {str(error).removeprefix(f'{place}: ')}")
+            offset += len(line)
+        with self._lock, self._db:
             self._db.execute("BEGIN")
             for place_values, values, text in games:
                 added = self._db.execute(_INSERT, (*place_values, *values)).lastrowid
                 self._db.execute("INSERT INTO texts (rowid, text) VALUES (?, ?)", (added, text))
-            self._db.execute("COMMIT")
+        follower.offset, follower.lines = offset, follower.lines + len(lines)
+        for fault in faults:
+            follower.note(fault)
 
     def _forget(self, name: str) -> None:
         del self._followers[name]
+        self._troubles.pop(name, None)
         with self._lock:
             self._db.execute("DELETE FROM games WHERE source = ?", (name,))
-
-    def _note(self, fault: str) -> None:
-        if fault not in self.faults and len(self.faults) < _MOST_FAULTS:
-            self.faults.append(fault)
 
 
 def _read(line: bytes, place: str, game: Game) -> tuple[tuple[Any, ...], str]:
@@ -201,8 +247,8 @@ def _read(line: bytes, place: str, game: Game) -> tuple[tuple[Any, ...], str]:
     if outcome not in game.outcomes:
         raise DataError(f"{game.name} has no outcome {outcome!r}")
     try:
-        about = game.describe_task(task)
-    except (LookupError, TypeError, ValueError) as error:
+        about = "".join((game.describe_task(task), ""))  # a TypeError where it is no text
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise DataError(f"its task is not one of {game.name}: {error!r}") from error
     texts = [said.content for said in row.history]
     players = [row.players[role].model if role in row.players else "" for role in game.roles]

@@ -80,6 +80,8 @@ class Match:
 
     def say(self, text: str) -> None:
         """Take the visitor's utterance. Raises ``DataError`` for one that cannot be taken."""
+        if self.is_over:
+            raise DataError("this game is over; begin another one")
         if not self.is_humans_move:
             raise DataError("it is not your move; wait for the reply")
         if not text.strip():

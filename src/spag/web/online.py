@@ -1,4 +1,4 @@
-"""What the pages show of online steps: curves by role, the latest evaluations, and the list of steps."""
+"""What the pages show of training: a curve of each, and of online steps curves by role, the latest evaluations, and the list of steps."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -36,6 +36,16 @@ class Card:
     title: str
     game: Game
     lines: tuple[Line, ...]
+
+
+_OF_TRAINING = {"loss": ("loss", "%.3f"), "kl": ("KL", "%.3f"), "learning_rate": ("learning rate", "%.1e")}
+_OF_TRAINING["samples_per_second"] = "samples/s", "%.2f"
+
+
+def training_card(name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what the overview shows of an offline training: its losses, and the figures of the last logged step."""
+    latest = {label: form % value for key, (label, form) in _OF_TRAINING.items() if (value := _number(rows[-1].get(key))) is not None}
+    return {"name": name, "step": rows[-1]["step"], "losses": _values(rows, "loss"), "latest": latest}
 
 
 def online_overview(run: RunFolder, evaluations: Sequence[Mapping[str, Any]], signs: Sequence[CollapseSign]) -> dict[str, Any] | None:
@@ -79,7 +89,16 @@ def _card(title: str, game: Game, series: Mapping[str, Sequence[float]], scale: 
 
 
 def _values(rows: Sequence[Mapping[str, Any]], key: str) -> list[float]:
-    return [value for row in rows if isinstance(value := row.get(key), int | float) and math.isfinite(value)]
+    return [value for row in rows if (value := _number(row.get(key))) is not None]
+
+
+def _number(value: object) -> float | None:
+    """Return a figure of a file, if it is one that can be shown: finite, and not too large for a float."""
+    try:
+        number = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _latest(evaluations: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -118,4 +137,4 @@ def step_rows(figures: Sequence[Mapping[str, Any]], games: Sequence[Game], ended
 
 
 def _cell(value: object, scale: float, form: str) -> str:
-    return form % (scale * value) if isinstance(value, int | float) else "–"
+    return "–" if (number := _number(value)) is None else form % (scale * number)

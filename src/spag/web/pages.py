@@ -2,8 +2,7 @@
 
 import asyncio
 import hashlib
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
 from fastapi import APIRouter, Depends, Query, Request
+from fastapi import Path as PathField
 from fastapi.exceptions import RequestValidationError
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
@@ -25,16 +25,18 @@ from spag.runs.folder import ONLINE
 from spag.runs.reading import RunFolder
 from spag.runs.records import EVALUATION_SOURCE
 from spag.web import queries
-from spag.web.index import GameIndex
+from spag.web.following import RunReader
+from spag.web.index import MOST_LINES, GameIndex
 from spag.web.matches import Sessions
 from spag.web.models import ModelPool
-from spag.web.online import online_overview, step_columns, step_rows
+from spag.web.online import online_overview, step_columns, step_rows, training_card
 from spag.web.queries import NOBODY, GameFilter
 from spag.web.security import LOGIN, TOKEN_COOKIE, Access
 
 LATEST = 8
 PER_SOURCE = 3
 SUGGESTED = 40
+MOST_FIELDS = 20  # of a form
 _TAIL_BYTES = 1 << 17  # of metrics.jsonl
 _WRONG_TOKEN_S = 1.0
 
@@ -48,14 +50,18 @@ class Site:
 
     path: Path
     access: Access
-    index: GameIndex
+    reader: RunReader
     models: ModelPool
     sessions: Sessions
     reply_limit_s: float
 
+    @property
+    def index(self) -> GameIndex:
+        return self.reader.index
+
     def run(self) -> RunFolder:
         """Return the run as it is now."""
-        return RunFolder(self.path)
+        return self.reader.read()[0]
 
     def opponents(self) -> list[str]:
         """Return whom visitors can play: models, the latest first, then the game's bots."""
@@ -89,9 +95,12 @@ def is_swap(request: Request) -> bool:
 
 
 async def form_of(request: Request) -> dict[str, str]:
-    """Return the fields of a form; its length was checked before."""
+    """Return the fields of a form; its length was checked before. Raises ``HTTPException`` for one with too many."""
     body = (await request.body()).decode("utf-8", errors="replace")
-    return dict(parse_qsl(body, keep_blank_values=True, max_num_fields=20))
+    try:
+        return dict(parse_qsl(body, keep_blank_values=True, max_num_fields=MOST_FIELDS))
+    except ValueError as error:
+        raise HTTPException(422, f"This form has more than {MOST_FIELDS} fields.") from error
 
 
 @router.get("/game.css")
@@ -106,7 +115,8 @@ def overview(request: Request, site: TheSite, seen: str = "") -> Response:
 
     htmx asks for the same again and again, saying what it has ``seen``; while nothing changed, the page is left alone.
     """
-    run, faults = site.run(), list(site.index.faults)
+    run, fault = site.reader.read()
+    faults = list(dict.fromkeys([*([fault] if fault else []), *site.index.faults]))
 
     def part(read: Callable[[], Part]) -> Part | None:
         try:
@@ -127,7 +137,7 @@ def overview(request: Request, site: TheSite, seen: str = "") -> Response:
         plan=part(lambda: run.plan),
         counts=queries.shown_counts(queries.outcome_counts(site.index)),
         online=part(lambda: online_overview(run, part(lambda: run.evaluations) or [], part(lambda: run.collapse) or [])),
-        curves={name: {"losses": _losses(rows), "last": rows[-1]} for name, rows in steps.items() if rows},
+        curves=[training_card(name, rows) for name, rows in steps.items() if rows],
         arena=part(lambda: run.arena),
         held_out_doubt=part(lambda: run.held_out_doubt),
         latest=queries.latest_games(site.index, LATEST),
@@ -137,10 +147,6 @@ def overview(request: Request, site: TheSite, seen: str = "") -> Response:
     if is_swap(request):
         return Response(status_code=204) if shown == seen else site.page(request, "_live.html", body=body, seen=shown)
     return site.page(request, "overview.html", body=body, seen=shown)
-
-
-def _losses(rows: Sequence[Mapping[str, Any]]) -> list[float]:
-    return [loss for row in rows if (loss := row.get("loss")) is not None and math.isfinite(loss)]
 
 
 @router.get("/games")
@@ -190,7 +196,7 @@ def steps(request: Request, site: TheSite, page: Annotated[int, Query(ge=1, le=1
 
 
 @router.get("/games/{source}/{number}")
-def game(request: Request, site: TheSite, source: str, number: int) -> HTMLResponse:
+def game(request: Request, site: TheSite, source: str, number: Annotated[int, PathField(ge=1, le=MOST_LINES)]) -> HTMLResponse:
     """One game with its verdict."""
     episode = site.index.episode(source, number)
     if episode is None:

@@ -135,4 +135,4 @@ def _fault_of_change(headers: Headers) -> Response | None:
     length = headers.get("content-length", "")
     if not length.isdecimal():
         return PlainTextResponse("A request must say how long it is.", 411)
-    return PlainTextResponse(f"At most {MOST_BYTES:,} bytes are taken.", 413) if int(length) > MOST_BYTES else None
+    return PlainTextResponse(f"At most {MOST_BYTES:,} bytes are taken.", 413) if len(length) > 9 or int(length) > MOST_BYTES else None

@@ -1,0 +1,169 @@
+"""A run whose files are damaged while it is served: no page fails, the overview names the file, and all is well once it is back."""
+
+import json
+import random
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+from test_pages import Reader
+from web_fixtures import at_once, duel, index_all, make_run, site, visitor
+
+from online_files import write_online
+from spag.core.store import write_json
+from spag.evaluation.arena.games import arena_report
+from spag.evaluation.health import health
+from taboo_games import TABOO
+
+OTHERS: list[Any] = [None, True, -1, 0, 10**30, 1e308, "text", "", "\ud800", [], [1], {}, {"a": 1}, [[[]]]]
+"""What stands in the place of a part of a file."""
+ADDRESSES = ["/", "/games", "/steps", "/tasks", "/tasks?task=river", "/play", "/game.css", "/nothing"]
+ADDRESSES += ["/games/iteration-2/1", "/games/online-step-00001/1"]
+
+
+NAMES = ["manifest.json", "config.yaml", "results.json", "health.json", "metrics.jsonl", "episodes.jsonl"]
+NAMES += ["evaluations.jsonl", "warnings.jsonl", "log.jsonl", "step-00001.jsonl"]
+
+
+def cut(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+WHOLE: Mapping[str, Callable[[bytes], bytes]] = {
+    "emptied": lambda data: b"",
+    "cut": cut,
+    "torn at the end": lambda data: data[:-2],
+    "UTF-16": lambda data: data.decode().encode("utf-16"),
+    "binary": lambda data: bytes(range(256)) * 4,
+    "NUL bytes": lambda data: b"\0" * len(data),
+    "twice": lambda data: data + data,
+    "nested": lambda data: b"[" * 50_000 + b"]" * 50_000 + b"\n",
+    "nested inside": lambda data: data.rstrip()[:-1] + b',"a":' + b"[" * 50_000 + b"]" * 50_000 + b"}\n",
+    "a number": lambda data: b"1" * 5000 + b"\n",
+    "NaN": lambda data: re.sub(rb"\b[0-9.]+\b", b"NaN", data),
+    "infinite": lambda data: re.sub(rb"\b[0-9]+\.[0-9]+\b", b"1e999", data),
+    "huge numbers": lambda data: re.sub(rb"\b[0-9.]+\b", b"9" * 400, data),
+    "numbers as text": lambda data: re.sub(rb": ?([0-9.e-]+)", rb': "\1"', data),
+    "another game": lambda data: data.replace(b"kuhn_poker", b"tic_tac_toe").replace(b"adversarial_taboo", b"kuhn_poker"),
+    "no such game": lambda data: data.replace(b"kuhn_poker", b"no_game").replace(b"adversarial_taboo", b"no_game"),
+    "a list": lambda data: b"[1, 2]\n",
+    "text": lambda data: b'"text"\n',
+    "null": lambda data: b"null\n",
+    "an empty object": lambda data: b"{}\n",
+}
+
+
+def folder_instead(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def link_instead(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path)
+
+
+PLACES: Mapping[str, Callable[[Path], None]] = {
+    "gone": Path.unlink,
+    "a folder": folder_instead,
+    "a link to itself": link_instead,
+}
+
+
+def parts(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the place of every part of a JSON value; of a list those in its first element."""
+    yield place
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ():
+        yield from parts(part, (*place, key))
+
+
+def exchanged(data: bytes, chosen: random.Random) -> bytes:
+    """Return a JSON or JSON-lines file in which one part is of another kind, or gone."""
+    is_lines = data.count(b"\n{") > 0
+    rows = [json.loads(line) for line in data.splitlines()] if is_lines else [json.loads(data)]
+    row = chosen.choice([0, -1])
+    *above, last = chosen.choice([place for place in parts(rows[row]) if place])
+    at = rows[row]
+    for key in above:
+        at = at[key]
+    if chosen.random() < 0.15:
+        del at[last]
+    else:
+        at[last] = chosen.choice(OTHERS)
+    return b"".join(json.dumps(one).encode() + b"\n" for one in rows)
+
+
+class Served:
+    """A served run, its files as they were, and a visitor."""
+
+    def __init__(self, folder: Path, client: TestClient) -> None:
+        self.folder, self.client = folder, client
+        self.files = {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.name in NAMES}
+
+    def check(self) -> None:
+        """Every page answers."""
+        self.sync()
+        for address in ADDRESSES:
+            answer = self.client.get(address)
+            assert answer.status_code < 500, (address, answer.text)
+        assert self.client.get("/").status_code == 200
+        assert self.client.post("/play", content="role=attacker&opponent=nobody").status_code < 500
+
+    def notices(self) -> list[str]:
+        return [Reader(notice).text for notice in re.findall(r'<p class="notice bad">.*?</p>', self.client.get("/").text, re.DOTALL)]
+
+    def sync(self) -> None:
+        index_all(self.client.app.state.site.reader.index)  # type: ignore[attr-defined]  # of FastAPI
+
+    def restore(self, path: Path) -> None:
+        if path.is_dir():
+            shutil.rmtree(path)
+        path.unlink(missing_ok=True)
+        path.write_bytes(self.files[path])
+        self.sync()
+
+
+def full_run(folder: Path) -> Path:
+    """A run with every file that the page reads."""
+    make_run(folder)
+    games = [duel("river", "base", "imitation"), duel("river", "imitation", "base")]
+    write_json(folder / "arena" / "results.json", arena_report(games, TABOO))
+    write_json(folder / "iteration-1" / "health.json", health(games, TABOO))
+    return folder
+
+
+@pytest.fixture(scope="module", params=[full_run, write_online], ids=["offline", "online"])
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = request.param(tmp_path_factory.mktemp("damaged") / "run")
+    with visitor(site(folder, at_once(lambda request: "Well."))) as client:
+        yield Served(folder, client)
+
+
+def damage(served: Served, path: Path, kind: str) -> None:
+    """Damage a file, ask for every page, and put it back."""
+    try:
+        if kind in PLACES:
+            PLACES[kind](path)
+        else:
+            path.write_bytes(WHOLE[kind](served.files[path]) if kind in WHOLE else exchanged(served.files[path], random.Random(kind)))
+        served.check()
+    finally:
+        served.restore(path)
+    assert served.notices() == []
+
+
+@pytest.mark.parametrize("kind", [*WHOLE, *PLACES])
+def test_a_damaged_file_fails_no_page(served: Served, kind: str) -> None:
+    chosen = random.Random(kind)
+    for path in {chosen.choice([*served.files]) for _ in range(3)}:
+        damage(served, path, kind)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_part_of_another_kind_fails_no_page(served: Served, seed: int) -> None:
+    path = random.Random(seed).choice([path for path in served.files if path.suffix != ".yaml"])
+    damage(served, path, f"another kind of part, {seed}")
