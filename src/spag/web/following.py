@@ -6,6 +6,7 @@ line that names the file, and the line goes when the file is back.
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +23,7 @@ from spag.web.index import GameIndex
 logger = logging.getLogger(__name__)
 
 FOLLOW_S = 1.0  # between two looks at the files of a run
+AGAIN_S = 5.0  # between two looks at settings that cannot be read
 
 
 @dataclass(frozen=True)
@@ -48,33 +50,33 @@ class RunReader:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known, self._stamp = RunFolder(path), self._config_stamp()
+        self._fault_of_settings, self._looked = "", time.monotonic()
         self.index = GameIndex(self._sources, lambda: self.read()[0].game)
         _ = self._known.config, self._known.game
 
     def read(self) -> tuple[RunFolder, str]:
         """Return the run as it is now, and why its settings are older than that; empty where they are not.
 
-        Settings are parsed again when their file changed.
+        Settings are parsed again when their file changed, and now and then while they cannot be.
         """
-        stamp = self._config_stamp()
-        if stamp is not None and stamp == self._stamp:
-            return _KnownRun(self._path, self._known), ""
-        run = RunFolder(self._path)
-        try:
-            fault = self._fault(run)
-        except SpagError as error:
-            fault = f"{error}; until then the page shows the run by the settings read before"
-        if fault:
-            return _KnownRun(self._path, self._known), fault
-        self._known, self._stamp = run, stamp
-        return run, ""
+        stamp, run, now = self._config_stamp(), RunFolder(self._path), time.monotonic()
+        if stamp is None or stamp != self._stamp or (self._fault_of_settings and now - self._looked > AGAIN_S):
+            self._looked = now
+            try:
+                self._fault_of_settings = self._fault(run)
+            except SpagError as error:
+                self._fault_of_settings = f"{error}; until then the page shows the run by the settings read before"
+            if not self._fault_of_settings:
+                self._known = run
+            self._stamp = stamp
+        return _KnownRun(self._path, self._known), self._fault_of_settings
 
     def _config_stamp(self) -> tuple[int, ...] | None:
         try:
             found = (self._path / "config.yaml").stat()
         except OSError:  # a file of episodes, or a run that has no settings yet
             return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
+        return found.st_ino, found.st_ctime_ns, found.st_size
 
     def _sources(self) -> Iterable[Source]:
         return self.read()[0].sources()
