@@ -1,12 +1,16 @@
 """The commands as a user calls them: on files, in temporary folders, with their errors."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from spag.cli import main
+from spag.core.disk import FileLock
 from spag.core.episodes import read_episodes, read_samples
 from spag.games.registry import names
 from spag.games.taboo.promptfile import upstream_prompt
@@ -136,15 +140,15 @@ def test_games_are_listed_and_described(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_bot_plays_and_its_games_become_samples(tmp_path: Path) -> None:
-    games, samples = tmp_path / "games.jsonl", tmp_path / "samples.jsonl"
+    games, samples, judged = tmp_path / "games.jsonl", tmp_path / "samples.jsonl", tmp_path / "judged.jsonl"
     spag("play", "bot:random", "--game", "kuhn_poker", "--count", 6, "--output", games)
     episodes = list(read_episodes(games))
     assert len(episodes) == 6  # a round of all deals
     assert len({tuple(episode.task.data.values()) for episode in episodes}) == 6
     assert {info.model for episode in episodes for info in episode.players.values()} == {"bot:random"}
-    text = spag("judge", games, "--show", 1, "--output", games).output
+    text = spag("judge", games, "--show", 1, "--output", judged).output
     assert "6 games, " in text and "player_0 wins the pot" in text and " against " in text
-    assert list(read_episodes(games)) == episodes
+    assert list(read_episodes(judged)) == episodes
     assert "6 games, " in spag("rewards", games, "--set", "rewards.template=play", "--output", samples).output
     winners = {episode.id: (episode.outcome or "").removesuffix("_wins") for episode in episodes}
     rows = list(read_samples(samples))
@@ -240,7 +244,86 @@ def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
 
 def test_an_output_that_is_a_folder_is_one_line(tmp_path: Path, model_folder: Path) -> None:
     result = spag("play", model_folder, "--count", 1, "--words", "shipped", "--output", tmp_path, status=2)
-    assert f"{tmp_path}: cannot be written: Is a directory" in result.output
+    assert result.output == f"error: {tmp_path}: is a folder; choose the name of a file\n"
+
+
+FOREIGN = {
+    "a list of games in one line": json.dumps(UPSTREAM * 48).encode(),
+    "text": b"Dear Ada,\nyesterday",
+    "a picture": b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR",
+    "JSON that ends too early": b'{"name": [1, 2, 3',
+    "lines of other JSON": b'{"a": 1}\n{"a": 2',
+}
+
+
+@pytest.mark.parametrize("content", FOREIGN.values(), ids=FOREIGN)
+def test_games_are_never_added_to_a_foreign_file(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "foreign"
+    path.write_bytes(content)
+    result = spag("play", "bot:random", "--game", "kuhn_poker", "--count", 6, "--output", path, status=2)
+    assert result.output.startswith(f"error: {path}") and result.output.count("\n") == 1
+    assert path.read_bytes() == content
+
+
+def test_a_torn_game_is_played_again_and_a_whole_one_kept(tmp_path: Path) -> None:
+    path = tmp_path / "games.jsonl"
+    command = ("play", "bot:random", "--game", "kuhn_poker", "--count", 6, "--output", path)
+    spag(*command)
+    lines = path.read_bytes().splitlines(keepends=True)
+    for cut, played in ((1, 0), (2, 1), (len(lines[-1]), 1)):
+        path.write_bytes(b"".join(lines)[:-cut])
+        assert f"6 games in the file, {played} played now" in spag(*command).output
+        assert path.read_bytes().splitlines() == b"".join(lines).splitlines()
+
+
+def test_a_second_play_on_a_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "arena" / "episodes.jsonl"
+    play = ("play", "bot:random", "--game", "kuhn_poker", "--count", 6, "--output", path)
+    arena = ("arena", "bot:random", "bot:equilibrium", "--game", "kuhn_poker", "--output", path.parent)
+    with FileLock(path):
+        for command in (play, arena):
+            assert spag(*command, status=2).output.startswith(f"error: {path}: another process (pid {os.getpid()}) is writing this file")
+    assert list(path.parent.iterdir()) == []
+    spag(*play)
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "judge {file} --output {link}", "rewards {file} --output {file}", "rewards {other} --sft {file} --output {file}",
+        "import episodes {file} --output {file}", "export episodes {file} --output {link}", "export samples {file} --output {file}",
+        "import prompts {file} --output {file}", "words --source {file} --output {file}",
+    ],
+)  # fmt: skip
+def test_an_output_is_never_an_input(games: Path, tmp_path: Path, command: str) -> None:
+    link, other = tmp_path / "link", tmp_path / "other"
+    link.symlink_to(games)
+    other.write_bytes(games.read_bytes())
+    before = games.read_bytes()
+    text = spag(*command.format(file=games, link=link, other=other).split(), status=2).output
+    assert text.endswith(": is a file that this command reads; choose another output\n") and text.count("\n") == 1
+    assert games.read_bytes() == before
+
+
+def test_games_are_read_from_a_pipe(games: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from spag.cli import main; main()", "judge", "/dev/stdin", "--output", tmp_path / "judged.jsonl"]
+    subprocess.run(command, input=games.read_bytes(), check=True, stdout=subprocess.DEVNULL)
+    assert [episode.task.id for episode in read_episodes(tmp_path / "judged.jsonl")] == ["river", "bread"]
+
+
+def test_an_empty_name_and_a_device_are_refused() -> None:
+    assert "the name is empty" in spag("words", "--source", "shipped", "--output", "", status=2).output
+    assert "'/dev/zero' is a device; name a file" in spag("judge", "/dev/zero", status=2).output
+
+
+def test_a_learner_that_plays_no_game_is_named(games: Path, tmp_path: Path) -> None:
+    played, samples = tmp_path / "played.jsonl", tmp_path / "samples.jsonl"
+    spag("play", "bot:random", "bot:equilibrium", "--game", "kuhn_poker", "--count", 6, "--output", played)
+    for path, known in ((played, "bot:equilibrium, bot:random"), (games, "not named")):
+        result = spag("rewards", path, "--learner", "nobody", "--output", samples, status=2)
+        assert result.output == f"error: --learner: 'nobody' plays no game of {path}; its players are {known}\n"
+    spag("rewards", played, "--learner", "bot:random", "--output", samples)
 
 
 def test_corrupt_episodes_name_the_line(tmp_path: Path) -> None:

@@ -1,11 +1,15 @@
 """Commands on data files: games, words, judging, rewards, import."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from spag.cli.options import ANY_PATH, EXISTING, config_options, open_reporter, read_config
+from spag.cli.options import ANY_PATH, EXISTING, config_options, open_reporter, read_config, refuse_input
 from spag.core.visible import visible_text
+
+if TYPE_CHECKING:
+    from spag.core.episodes import EpisodeFile
 
 
 @click.command("games")
@@ -31,6 +35,7 @@ def words_command(source: str, top: int, split: str, output: Path | None) -> Non
     from spag.core.store import write_atomically
     from spag.games.taboo.words import load_words, split_of
 
+    refuse_input(output, source)
     words = [word for word in load_words(source, top) if split in ("all", str(split_of(word)))]
     text = "".join(f"{word}\n" for word in words)
     if output is None:
@@ -59,6 +64,7 @@ def judge_command(episodes: Path, mode: str | None, show: int, output: Path | No
     from spag.games.registry import game_of_file
     from spag.games.replay import replay
 
+    refuse_input(output, episodes)
     game = game_of_file(episodes, **({"judge": mode} if mode else {}))
 
     def judged() -> Iterator[tuple[Episode, Result]]:
@@ -97,16 +103,30 @@ def rewards_command(episodes: Path, config_name: str | None, imitation: bool, sf
     from spag.games.registry import game_of_file
     from spag.runs.stages import without_held_out, write_samples
 
+    refuse_input(output, episodes, sft)
     mixed_in = [f"{'imitation.training' if imitation else 'offline_rl'}.sft_data={sft}"] if sft else []
     config = read_config(config_name, (f"game.name={game_of_file(episodes).name}", *mixed_in))
     mix, game = config.imitation.training if imitation else config.offline_rl, config.game.build()
+    refuse_input(output, mix.sft_data)
     rows = read_sft(mix.sft_data, mix.sft_samples, config.seed) if mix.sft_data else []
     kind, games = SampleType.IMITATION if imitation else SampleType.RL, read_episodes(episodes)
+    if learner is not None:
+        _check_learner(learner, games)
     kept = games if not imitation or config.imitation.keep_held_out else without_held_out(list(games), game, str(episodes), _note)
     stats = write_samples(output, kept, config.rewards, game=game, seed=config.seed, sample_type=kind, sft=rows, learner=learner)
     print_rewards(game, stats, len(rows))
     if stats.held_out:
         _note(f"{stats.held_out:,} of these games are on held-out tasks, which are not held out from a model that trains on them")
+
+
+def _check_learner(learner: str, games: "EpisodeFile") -> None:
+    """Raise ``ConfigError`` when ``learner`` plays in no game of a file."""
+    from spag.core.errors import ConfigError
+
+    names = sorted({info.model for game in games for info in game.players.values()})
+    if learner not in names:
+        known = ", ".join(names[:5]) or "not named"
+        raise ConfigError(f"--learner: {learner!r} plays no game of {games.path}; its players are {known}{', ...' * (len(names) > 5)}")
 
 
 def _note(line: str) -> None:
@@ -125,6 +145,7 @@ def import_prompts(source: Path, output: Path) -> None:
     """Read the prompt templates from SOURCE, upstream's utils.py, by parsing it; the file is never run."""
     from spag.games.taboo.promptfile import import_upstream_prompts, save_prompts
 
+    refuse_input(output, source)
     prompts = import_upstream_prompts(source)
     save_prompts(prompts, output)
     click.echo(f"{len(prompts.rules)} paraphrases of the rules, instructions for play and for training -> {output}", err=True)
@@ -140,6 +161,7 @@ def import_episodes(source: Path, output: Path) -> None:
     from spag.core.episodes import read_episodes
     from spag.core.store import write_rows
 
+    refuse_input(output, source)
     named = (replace(e, id=e.id or f"{e.task.id}-{number}") for number, e in enumerate(read_episodes(source)))
     write_rows(output, named)
     click.echo(f"games of {source} -> {output}", err=True)

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from spag.cli.options import ANY_PATH, EXISTING, open_reporter
+from spag.cli.options import ANY_PATH, EXISTING, open_reporter, refuse_input
 
 
 @click.group("export")
@@ -49,6 +49,7 @@ def export_episodes(source: Path, output: Path) -> None:
     from spag.core.errors import DataError
     from spag.games.taboo.upstream import upstream_episode
 
+    refuse_input(output, source)
     episodes = list(read_episodes(source))
     if other := next((episode.game for episode in episodes if episode.game != TABOO), None):
         raise DataError(f"{source}: holds games of {other}; upstream's format knows Adversarial Taboo only")
@@ -63,6 +64,7 @@ def export_samples(source: Path, output: Path) -> None:
     from spag.core.episodes import read_samples
     from spag.games.taboo.upstream import upstream_sample
 
+    refuse_input(output, source)
     _write_json_list(output, [upstream_sample(sample) for sample in read_samples(source)])
 
 

@@ -1,7 +1,10 @@
 """Options that several commands share."""
 
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -11,8 +14,54 @@ if TYPE_CHECKING:
     from spag.core.progress import Reporter
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
-ANY_PATH = click.Path(path_type=Path)
+LONGEST_PIPE = 2**34
+"""Bytes that are taken from a pipe."""
+
+
+class _InputFile(click.Path):
+    """A file to read. What comes from a pipe is kept in a file while the command runs, because commands read their files more than once."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if path.is_char_device() or path.is_block_device():
+            self.fail(f"{str(path)!r} is a device; name a file", param, ctx)
+        return _spooled(path, ctx) if path.is_fifo() and ctx else path
+
+
+class _Output(click.Path):
+    """A file or folder to write."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return super().convert(value or self.fail("the name is empty", param, ctx), param, ctx)
+
+
+def _spooled(pipe: Path, ctx: click.Context) -> Path:
+    """Copy a pipe into a temporary file that goes with the command, and return its path."""
+    from spag.core.disk import storage_errors
+    from spag.core.errors import DataError
+    from spag.core.jsonfile import reading
+
+    copy = Path(ctx.with_resource(TemporaryDirectory(prefix="spag-"))) / pipe.name
+    with reading(pipe) as stream, storage_errors(copy), copy.open("wb") as kept:
+        while block := stream.read(2**20):
+            kept.write(block)
+            if kept.tell() > LONGEST_PIPE:
+                raise DataError(f"{pipe}: more than {LONGEST_PIPE:,} bytes from a pipe; save them to a file")
+    return copy
+
+
+def refuse_input(output: Path | None, *inputs: Path | str | None) -> None:
+    """Raise ``ConfigError`` when a command would write over a file that it reads."""
+    from spag.core.errors import ConfigError
+
+    for path in inputs:
+        with suppress(OSError, ValueError):  # no such file, which others say
+            if output is not None and path is not None and output.samefile(path):
+                raise ConfigError(f"--output {output}: is a file that this command reads; choose another output")
+
+
+EXISTING = _InputFile(exists=True, dir_okay=False, path_type=Path)
+ANY_PATH = _Output(path_type=Path)
 _OVERRIDES = "spag.overrides"
 
 

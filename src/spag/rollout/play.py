@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from spag.config.schema import ClusterConfig, EngineConfig, ModelConfig, RunConfig, SamplingConfig
+from spag.core.disk import FileLock
 from spag.core.episodes import Episode, PlayerInfo
 from spag.core.progress import Reporter
 from spag.engines.base import Engine
@@ -63,9 +64,14 @@ class Match:
 def play_matches(path: Path, matches: Sequence[Match], setup: PlaySetup, *, force: bool = False) -> PlaySummary:
     """Play the games of ``matches`` into ``path``; those that it holds already stay.
 
-    Equal models share one engine, adapters of one base model one vLLM. Raises ``RunError`` when the file holds other games, or games of
-    other players, sampling, prompts or game settings, unless ``force`` removes those.
+    Equal models share one engine, adapters of one base model one vLLM. Raises ``RunError`` while another process plays into the file, and
+    when it holds other games, or games of other players, sampling, prompts or game settings, unless ``force`` removes those.
     """
+    with FileLock(path):
+        return _play_matches(path, matches, setup, force)
+
+
+def _play_matches(path: Path, matches: Sequence[Match], setup: PlaySetup, force: bool) -> PlaySummary:
     models = {player.model for match in matches for player in match.players.values()}
     identities = {model: identity_of(model) for model in models}
     settings = game_record(setup.game)
