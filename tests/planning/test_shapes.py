@@ -45,7 +45,7 @@ def test_the_presets_models_have_their_published_counts() -> None:
 
 
 def test_every_preset_can_be_planned_offline() -> None:
-    for name in preset_names():
+    for name in set(preset_names()) - {"textarena-mix"}:  # that one needs an extra: tests/adapters/
         assert load_config(name).model.name in KNOWN_SHAPES
 
 
