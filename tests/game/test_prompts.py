@@ -168,7 +168,17 @@ INSTRUCTIONS = {"attacker": "a {target_word}", "defender": "d"}
         ({"rules": ["r {}"], "instructions": INSTRUCTIONS}, r"placeholder \{\}"),
         ({"rules": ["r {max_turns.real}"], "instructions": INSTRUCTIONS}, r"placeholder \{max_turns.real\}"),
         ({"rules": ["r {"], "instructions": INSTRUCTIONS}, r"rules\[0\] is not a template"),
-        ({"rules": ["r {max_turns:{x}}"], "instructions": INSTRUCTIONS}, r"rules\[0\] is not a template"),
+        ({"rules": ["r {max_turns:{x}}"], "instructions": INSTRUCTIONS}, r"rules\[0\] formats a placeholder; write \{max_turns\} alone"),
+        ({"rules": ["r {max_turns:99999999999}"], "instructions": INSTRUCTIONS}, r"rules\[0\] formats a placeholder"),
+        ({"rules": ["r {max_turns!r}"], "instructions": INSTRUCTIONS}, r"rules\[0\] formats a placeholder"),
+        ({"rules": ["r {max_turns[0]}"], "instructions": INSTRUCTIONS}, r"rules\[0\] uses the placeholder \{max_turns\[0\]\}"),
+        ({"rules": ["r" * 20_001], "instructions": INSTRUCTIONS}, r"rules\[0\] has 20,001 characters; a template has at most 20,000"),
+        ({"rules": ["{max_turns}" * 21], "instructions": INSTRUCTIONS}, r"rules\[0\] has 21 placeholders; a template has at most 20"),
+        ({"rules": ["r"], "instructions": {**INSTRUCTIONS, "attacker": "{target_word:>9999999}"}}, "instructions.attacker formats a"),
+        (
+            {"rules": ["r"], "instructions": INSTRUCTIONS, "line": "{role}: {content:{role}}\n"},
+            r"line formats a placeholder; write \{content\}",
+        ),
         ({"rules": ["r"], "instructions": {"attacker": "a {target_word}"}}, "instructions has no defender"),
         ({"rules": ["r"], "instructions": {**INSTRUCTIONS, "judge": "j"}}, "the role 'judge'; the roles are attacker, defender"),
         (
@@ -189,6 +199,11 @@ def test_faults_of_a_prompt_file(tmp_path: Path, data: object, message: str) -> 
     assert str(caught.value).startswith(f"{path}: ")
 
 
+def test_a_prompt_set_holds_no_half_characters() -> None:
+    with pytest.raises(DataError, match=r"rules\[0\] holds half a character"):
+        replace(DEFAULT, rules=("a \ud83d b",))
+
+
 def test_unreadable_prompt_files(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text('{\n"rules": [,\n')
     (tmp_path / "latin.json").write_bytes(b'{"rules": ["\xe9"]}')
@@ -196,5 +211,14 @@ def test_unreadable_prompt_files(tmp_path: Path) -> None:
         load_prompts(tmp_path / "bad.json")
     with pytest.raises(DataError, match=r"latin.json: not UTF-8 at byte 12"):
         load_prompts(tmp_path / "latin.json")
-    with pytest.raises(DataError, match="cannot be read: No such file"):
-        load_prompts(tmp_path / "none.json")
+    (tmp_path / "deep.json").write_bytes(b"[" * 100_000)
+    (tmp_path / "half.json").write_bytes(b'{"rules": ["\\ud83d and more"]}')
+    (tmp_path / "long.json").write_bytes(b" " * 2**20 + b"{}")
+    for name, message in (
+        ("deep.json", "nested deeper than 100 levels"),
+        ("half.json", "not JSON: unexpected end of escaped utf-16 surrogate pair"),
+        ("long.json", "longer than 1,048,576 bytes"),
+        ("none.json", "cannot be read: No such file"),
+    ):
+        with pytest.raises(DataError, match=message):
+            load_prompts(tmp_path / name)

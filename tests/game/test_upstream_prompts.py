@@ -197,6 +197,29 @@ def test_faults_of_upstream_sources(change: tuple[str, str], message: str) -> No
         parse_upstream_prompts(UPSTREAM.replace(*change), "u.py")
 
 
+HOSTILE = {
+    "null byte": "x = 1\0",
+    "unary minus": "-" * 100_000 + "1",
+    "names": "a" + ".a" * 100_000,
+    "deep target": "a" + ".a" * 2000 + " = 1",
+    "lists": "[" * 100_000,
+    "sums": "GAME_RULE_PROMPTS = " + "1+" * 50_000 + "1",
+    "digits": "GAME_RULE_PROMPTS = " + "1" * 5000,
+    "repeated text": 'GAME_RULE_PROMPTS = "a" * 10**12',
+    "unknown escape": "x = '\\d'",
+    "half a character": (
+        'GAME_RULE_PROMPTS = ["\\ud83d"]\nINSTRUCT_PROMPTS = PLAYER_INSTRUCT_PROMPTS = {"attacker": "{target_word}", "defender": "d"}'
+    ),
+}
+
+
+@pytest.mark.parametrize("source", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_sources_are_one_line(source: str) -> None:
+    with pytest.raises(DataError, match=r"^u\.py(:\d+)?: ") as caught:
+        parse_upstream_prompts(source, "u.py")
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
+
+
 def test_rules_that_are_no_list_and_an_empty_source() -> None:
     with pytest.raises(DataError, match=r"u.py:1: GAME_RULE_PROMPTS: rules is a int; it must be a list of texts"):
         parse_upstream_prompts("GAME_RULE_PROMPTS = 3\nINSTRUCT_PROMPTS = PLAYER_INSTRUCT_PROMPTS = {}", "u.py")

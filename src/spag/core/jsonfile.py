@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar, overload
 
 import msgspec
 
@@ -34,7 +34,11 @@ _TRUNCATED = "Input data was truncated"
 _AT_BYTE = re.compile(r" \(byte (\d+)\)$")
 
 
-def read_json(path: Path, kind: type[Value] = Any, *, longest: int = MAX_DOCUMENT) -> Value:  # type: ignore[assignment]
+@overload
+def read_json(path: Path, *, longest: int = MAX_DOCUMENT) -> Any: ...
+@overload
+def read_json(path: Path, kind: type[Value], *, longest: int = MAX_DOCUMENT) -> Value: ...
+def read_json(path: Path, kind: Any = Any, *, longest: int = MAX_DOCUMENT) -> Any:
     """Return the JSON value of a file, converted to ``kind`` (a type that ``msgspec.convert`` knows), ``Any`` for plain lists and dicts.
 
     Raises ``DataError`` naming file and line for what cannot be read, is longer than ``longest`` bytes, or is not JSON; file and field for

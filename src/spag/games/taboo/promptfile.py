@@ -14,17 +14,21 @@ texts are not copied into this project.
 
 import ast
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from spag.core.errors import DataError
+from spag.core.jsonfile import MAX_DOCUMENT, read_json, reading
 from spag.core.store import write_atomically
 from spag.core.types import Observation, Utterance
 from spag.games.taboo.prompts import Prompts, PromptSet
 from spag.games.taboo.types import Role
 from spag.games.taboo.upstream_prompts import FORMAT, Draws, UpstreamPrompts, upstream_play_prompt, upstream_training_prompt
 
+LONGEST_FILE = 2**20
+"""Bytes of a prompt file; upstream's prompts have 20 KB."""
 LITERALS = {"rules": "GAME_RULE_PROMPTS", "instructions": "INSTRUCT_PROMPTS", "player_instructions": "PLAYER_INSTRUCT_PROMPTS"}
 """Upstream's names for the fields of ``UpstreamPrompts``."""
 
@@ -32,11 +36,9 @@ LITERALS = {"rules": "GAME_RULE_PROMPTS", "instructions": "INSTRUCT_PROMPTS", "p
 def load_prompts(path: str | Path) -> Prompts:
     """Read a prompt file. Raises ``DataError`` naming the file, the field and the fix."""
     path = Path(path)
-    text = read_text(path)
+    data = read_json(path, longest=LONGEST_FILE)
     try:
-        return _parse(json.loads(text))
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
+        return _parse(data)
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
 
@@ -81,10 +83,12 @@ def import_upstream_prompts(path: str | Path) -> UpstreamPrompts:
 def parse_upstream_prompts(source: str, place: str = "upstream's prompts") -> UpstreamPrompts:
     """Return the prompts that the Python text ``source`` assigns. Raises ``DataError`` as ``place:line: ...``."""
     try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError) as error:  # ValueError: a null byte
+        with warnings.catch_warnings(action="ignore"):  # about escapes in strings
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # a null byte; code that is nested too deep
         line = getattr(error, "lineno", None) or 1
-        raise DataError(f"{place}:{line}: not Python: {error.args[0]}; give upstream's utils.py") from error
+        what = error.args[0] if error.args else "nested too deep"
+        raise DataError(f"{place}:{line}: not Python: {what}; give upstream's utils.py") from error
     found = {field: _literal(tree, name, place) for field, name in LITERALS.items()}
     data = {field: list(value) if isinstance(value, tuple) else value for field, (_, value) in found.items()}
     try:
@@ -105,10 +109,12 @@ def _parse(data: Any) -> Prompts:
 
 def read_text(path: Path) -> str:
     """Return a UTF-8 text file's content, a byte-order mark dropped. Raises ``DataError``."""
+    with reading(path) as stream:
+        data = stream.read(MAX_DOCUMENT + 1)
+    if len(data) > MAX_DOCUMENT:
+        raise DataError(f"{path}: longer than {MAX_DOCUMENT:,} bytes; give a smaller file")
     try:
-        return path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 at byte {error.start}; save the file as UTF-8") from error
 
@@ -119,12 +125,13 @@ def _literal(tree: ast.Module, name: str, place: str) -> tuple[int, Any]:
     found = [
         (node.lineno, node.value)
         for node in assigned
-        if node.value and name in map(ast.unparse, node.targets if isinstance(node, ast.Assign) else [node.target])
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if node.value and isinstance(target, ast.Name) and target.id == name
     ]
     if not found:
         raise DataError(f"{place}: no assignment to {name} at the top level; give upstream's utils.py")
     line, value = found[-1]
     try:
         return line, ast.literal_eval(value)
-    except (ValueError, TypeError) as error:  # TypeError: an unhashable key
+    except (ValueError, TypeError, RecursionError, MemoryError) as error:  # TypeError: an unhashable key
         raise DataError(f"{place}:{line}: {name} is not made of plain literals (f-strings, names and calls are not run)") from error

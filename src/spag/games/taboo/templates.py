@@ -7,6 +7,10 @@ from typing import Any
 from spag.core.errors import DataError
 from spag.games.taboo.types import Role
 
+MAX_LENGTH = 20_000
+"""Characters of a template. Upstream's longest have some 2,000."""
+MAX_PLACEHOLDERS = 20
+"""Placeholders of a template, so that what is filled in cannot grow beyond measure."""
 _RULES_FIELDS = frozenset({"max_turns"})
 _INSTRUCTION_FIELDS = {Role.ATTACKER: frozenset({"max_turns", "target_word"}), Role.DEFENDER: frozenset({"max_turns"})}
 
@@ -52,21 +56,32 @@ def check_instructions(name: str, texts: Mapping[Role, str]) -> None:
 
 
 def check_template(name: str, template: Any, allowed: frozenset[str], needed: frozenset[str] = frozenset(), *, blank: bool = False) -> None:
-    """Raise ``DataError`` unless ``template`` is a text that ``str.format`` takes, with the ``needed`` placeholders and no others."""
+    """Raise ``DataError`` unless ``template`` is a text that ``str.format`` takes, with the ``needed`` placeholders and no others.
+
+    A placeholder stands alone, without conversion or format: ``{max_turns:99999999}`` would be a text of that many characters.
+    """
     if not isinstance(template, str):
         raise DataError(f"{name} is a {type(template).__name__}; it must be a text")
     if not template.strip() and not blank:
         raise DataError(f"{name} is empty; write its text")
+    if len(template) > MAX_LENGTH:
+        raise DataError(f"{name} has {len(template):,} characters; a template has at most {MAX_LENGTH:,}")
+    if any("\ud800" <= char <= "\udfff" for char in template):
+        raise DataError(f"{name} holds half a character (a lone surrogate); write the whole one")
     try:
-        used = {field for _, field, _, _ in string.Formatter().parse(template) if field is not None}
-        for field in sorted(used - allowed):
-            known = ", ".join(f"{{{one}}}" for one in sorted(allowed)) or "none"
-            raise DataError(f"{name} uses the placeholder {{{field}}}; allowed here: {known}")
-        for field in sorted(needed - used):
-            raise DataError(f"{name} lacks the placeholder {{{field}}}; add it")
-        template.format(max_turns=1, target_word="w", role="r", content="c")  # a bad conversion or format spec shows only now
-    except (ValueError, LookupError) as error:
+        placeholders = [parts[1:] for parts in string.Formatter().parse(template) if parts[1] is not None]
+    except ValueError as error:
         raise DataError(f"{name} is not a template: {error}; write {{{{ and }}}} for literal braces") from error
+    used = {str(field) for field, _, _ in placeholders}
+    for field in sorted(used - allowed):
+        known = ", ".join(f"{{{one}}}" for one in sorted(allowed)) or "none"
+        raise DataError(f"{name} uses the placeholder {{{field[:80]}}}; allowed here: {known}")
+    for field in sorted(needed - used):
+        raise DataError(f"{name} lacks the placeholder {{{field}}}; add it")
+    if formatted := next((field for field, spec, conversion in placeholders if spec or conversion), None):
+        raise DataError(f"{name} formats a placeholder; write {{{formatted}}} alone, without : or !")
+    if len(placeholders) > MAX_PLACEHOLDERS:
+        raise DataError(f"{name} has {len(placeholders):,} placeholders; a template has at most {MAX_PLACEHOLDERS}")
 
 
 def _required(data: Mapping[str, Any], name: str, kind: type) -> Any:
