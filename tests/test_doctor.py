@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from spag import doctor
 from spag.cli.doctor import doctor_command
+from spag.core import machine as looking
 from spag.doctor import Finding, Gpu, Machine, Status, examine, look_around
-from spag.doctor import machine as looking
 
 GB = 10**9
 SMALL = Machine(

@@ -16,7 +16,7 @@ from spag import judge_episode
 from spag.config.files import load_config
 from spag.config.schema import ModelConfig
 from spag.core.episodes import SampleType, read_episodes, read_samples
-from spag.core.errors import ConfigError, DataError, RunError
+from spag.core.errors import ConfigError, DataError, RunError, SpagError
 from spag.core.manifest import Manifest
 from spag.core.progress import SilentReporter
 from spag.core.store import FolderLock, write_rows
@@ -27,8 +27,9 @@ from spag.games.taboo.words import split_of
 from spag.rollout import play
 from spag.rollout.matchmaking import draw_opponents
 from spag.rollout.runner import game_specs
+from spag.runs.checks import check_run
 from spag.runs.folder import trained_models
-from spag.runs.loop import run
+from spag.runs.loop import foresee, run
 from spag.runs.reading import RunFolder
 from taboo_games import ROLES, TABOO, episode_of
 
@@ -378,3 +379,69 @@ def test_a_deleted_checkpoint_is_named_when_it_is_needed_and_made_again_by_force
         run(longer, folder, SilentReporter())
     run(config_for(model_folder, words_file, []), folder, SilentReporter(), force=True)
     assert digest_of(folder) == before
+
+
+def test_a_dry_run_says_what_a_run_would_do_and_does_nothing(folder: Path, model_folder: Path, words_file: Path) -> None:
+    before = written(folder)
+
+    def states(*options: str, force: bool = False) -> dict[str, str]:
+        return dict(foresee(config_for(model_folder, words_file, list(options)), folder, SilentReporter(), force=force))
+
+    assert set(states().values()) == {"done before"}
+    longer = states("iterations=2")
+    assert [name for name, state in longer.items() if state == "due"] == [
+        "iteration-2/play", "iteration-2/samples", "iteration-2/train", "arena",
+    ]  # fmt: skip
+    with pytest.raises(RunError, match=r"iteration-1/play was begun with other settings \(selfplay.repeats was 2, is 1\)"):
+        states("selfplay.repeats=1")
+    redone = [name for name, state in states("selfplay.repeats=1", force=True).items() if state == "redone"]
+    assert redone == ["iteration-1/play", "iteration-1/samples", "iteration-1/train", "arena"]
+    with FolderLock(folder), pytest.raises(RunError, match="is working in this run folder"):
+        states()
+    assert {path: time for path, time in written(folder).items() if path.name != ".lock"} == {
+        path: time for path, time in before.items() if path.name != ".lock"
+    }
+    absent = folder.parent / "absent"
+    config = config_for(model_folder, words_file, [])
+    assert {state for _, state in foresee(config, absent, SilentReporter())} == {"due"}
+    assert not absent.exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("arena.tasks=99999", "arena.tasks: 99999 words asked for"),
+        ("selfplay.tasks=99999", "selfplay.tasks: 99999 words asked for"),
+        ("game.words=/nope", "/nope: cannot be read: No such file"),
+        ("offline_rl.sft_data=/nope", "/nope: cannot be read: No such file"),
+        ("imitation.episodes=[/nope]", "/nope: cannot be read: No such file"),
+        ("imitation.training.global_batch_size=7", "imitation.training: global_batch_size=7 is not a multiple of micro_batch_size=4"),
+        ("offline_rl.global_batch_size=7", "offline_rl: global_batch_size=7 is not a multiple of micro_batch_size=4"),
+        ("offline_rl.processes=1000000", "offline_rl.processes=1,000,000: this machine has"),
+        ("imitation.training.processes=1000000", "imitation.training.processes=1,000,000: this machine has"),
+        ("engine.data_parallel=1000000", "engine.data_parallel=1,000,000: this machine has"),
+        ("engine.tensor_parallel=1000000", "engine.tensor_parallel=1,000,000: this machine has"),
+        ("engine.concurrency=1000000000", "engine.concurrency: 1,000,000,000 utterances at once take"),
+        ("model.device=banana", "model.device=banana: no such device"),
+        ("selfplay.opponents={./nowhere: 1}", "./nowhere"),
+        ("selfplay.opponents={bot:best: 1}", "bot:best: adversarial_taboo has no such bot"),
+        ("selfplay.opponents={openai:m: 1}", "nothing answers there"),
+    ],
+)
+def test_what_a_late_stage_would_refuse_is_refused_before_the_first(
+    tmp_path: Path, model_folder: Path, words_file: Path, monkeypatch: pytest.MonkeyPatch, option: str, message: str
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    with pytest.raises(SpagError) as caught:
+        run(config_for(model_folder, words_file, [option]), tmp_path / "run", SilentReporter())
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run" / "manifest.json").exists()
+
+
+def test_counts_above_the_machine_may_be_forced(model_folder: Path, words_file: Path) -> None:
+    config = config_for(model_folder, words_file, ["oversubscribe=true", "offline_rl.processes=100", "offline_rl.global_batch_size=400"])
+    check_run(config, config.game.build())
+    config = config_for(model_folder, words_file, ["offline_rl.objective=sft", "rewards.loser_reward=-1"])
+    with pytest.raises(ConfigError, match=r"offline_rl.objective=sft would imitate samples with negative rewards"):
+        check_run(config, config.game.build())

@@ -23,6 +23,7 @@ def train_command(stage: str, samples: Path, model: str | None, config_name: str
     importance ratio, KL to the start and SFT mix (offline_rl.sft_data, unless SAMPLES holds SFT rows).
     """
     from spag.core.store import FolderLock
+    from spag.runs.checks import check_machine
     from spag.runs.folder import check_free
     from spag.runs.sft import with_sft
     from spag.runs.stages import resolve_dtype
@@ -30,6 +31,7 @@ def train_command(stage: str, samples: Path, model: str | None, config_name: str
 
     config = resolve_dtype(read_config(config_name))
     training = config.imitation.training if stage == "imitation" else config.offline_rl
+    check_machine(config)
     reporter = open_reporter()
     first = os.environ.get("RANK", "0") == "0"  # under torchrun every process trains, and the first one writes
     with ExitStack() as stack:

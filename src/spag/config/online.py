@@ -56,7 +56,7 @@ class OnlineConfig(UpdateConfig):
     )
     save_steps: Count = Field(10, description="steps between checkpoints to resume from")
     steps: Count = Field(100, description="steps of play and training")
-    games: Count = Field(64, description="games a step")
+    games: Annotated[int, Field(gt=0, le=1_000_000)] = Field(64, description="games a step")
     mix: list[MixedGameConfig] = Field(
         [], description="games that are played side by side, each with its weight, its settings and baselines of its own; empty: game alone"
     )

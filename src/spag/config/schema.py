@@ -163,7 +163,10 @@ class RunConfig(Section):
         description="how the policy learns after imitation: spag (offline iterations, the paper's), reinforce (online), or one "
         "after the other",
     )
-    iterations: CountOrZero = Field(3, description="self-play iterations (the paper's SPAG epochs)")
+    iterations: Annotated[int, Field(ge=0, le=1000)] = Field(3, description="self-play iterations (the paper's SPAG epochs)")
+    oversubscribe: bool = Field(
+        False, description="let processes, workers and utterances at once be more than this machine has cores, GPUs or memory for"
+    )
     model: ModelConfig = Field(default_factory=ModelConfig)
     game: GameConfig = Field(default_factory=GameConfig)
     engine: EngineConfig = Field(default_factory=EngineConfig)

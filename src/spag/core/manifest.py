@@ -74,6 +74,17 @@ class Manifest:
             self._save()
         return True
 
+    def foresee(self, stage: str, settings: Mapping[str, Any], inputs: Sequence[str] = ()) -> str:
+        """Return what would become of ``stage``: done before, begun, due, or redone; later stages are asked as if it were done by then.
+
+        Nothing is saved (``keep`` must be off). Raises what ``begin`` raises.
+        """
+        known, stale = self.stages.get(stage), self.is_stale(stage, settings, inputs)
+        if not self.begin(stage, settings, inputs):
+            return "done before"
+        self.stages[stage] |= {"status": "done", "outputs": {}}
+        return "redone" if stale else "begun" if known else "due"
+
     def is_done(self, stage: str) -> bool:
         """Return whether ``stage`` has been done, whatever has become of its results since."""
         return self.stages.get(stage, {}).get("status") == "done"

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
 from huggingface_hub import constants
 
 from spag.core.errors import first_line
+from spag.core.machine import memory_bytes
 from spag.engines.vllm.setup import installed_vllm
 
 OPTIONAL = {
@@ -25,7 +25,6 @@ OPTIONAL = {
 """Packages that not every run needs: what for, and what ``pip install`` calls them in a clone."""
 _NVIDIA = Path("/proc/driver/nvidia/version")
 _SHARED = Path("/dev/shm")
-_MEMORY_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ def look_around() -> Machine:
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        memory=_memory(),
+        memory=memory_bytes(),
         gpus=gpus,
         driver=_driver(),
         torch_cuda=cuda,
@@ -104,11 +103,6 @@ def _torch() -> tuple[tuple[Gpu, ...], str | None, str | None]:
 
 def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-
-
-def _memory() -> int:
-    limits = [_text(path).strip() for path in _MEMORY_LIMITS]
-    return min(psutil.virtual_memory().total, *(int(limit) for limit in limits if limit.isdigit()), 1 << 60)
 
 
 def _driver() -> str | None:

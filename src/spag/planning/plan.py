@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from spag.config.base import LARGEST
 from spag.config.schema import LoraConfig, RunConfig, TrainingConfig, UpdateConfig
 from spag.core.sft import read_sft
 from spag.games.registry import DEFAULT
@@ -12,7 +13,7 @@ from spag.planning.memory import Memory, training_memory, vllm_memory
 from spag.planning.specs import GIB, GPU, ModelShape
 from spag.runs.folder import imitates, learns_online, offline_iterations
 from spag.runs.sft import mix_warning
-from spag.runs.stages import selfplay_tasks, teacher_episodes
+from spag.runs.stages import selfplay_tasks, teacher_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class Planner:
         both = 1 if imitation.lora else 2  # adapters share the weights of their base
         game, play, sampling = config.game.build(), config.selfplay, config.arena.sampling
         teacher = config.imitation
-        taught = len(teacher_episodes(teacher.episodes, teacher.max_episodes, config.seed, game, keep_held_out=teacher.keep_held_out))
+        taught = teacher_count(teacher.episodes, teacher.max_episodes, game, keep_held_out=teacher.keep_held_out)
         if imitates(config):
             yield self._training("imitation", 1, imitation, self.training_load(imitation, taught, self.assumed.teacher_tokens))
         iterations = offline_iterations(config)
@@ -80,7 +81,7 @@ class Planner:
         games, utterance = online.steps * online.games, min(self.assumed.utterance_tokens, online.sampling.max_new_tokens)
         play = self._play("online play", 1, self.play_load(games, utterance), 1)
         shared = {name: getattr(online, name) for name in UpdateConfig.model_fields}
-        batch = online.micro_batch_size * (online.processes or self.gpus)
+        batch = min(online.micro_batch_size * (online.processes or self.gpus), LARGEST)
         update = TrainingConfig(**shared, epochs=online.epochs, global_batch_size=batch, sft_coef=0.0)
         training = self._training("online training", 1, update, self.training_load(update, 2 * games, utterance))  # both roles
         share = 0.95 - training.memory.total / self.gpu.memory

@@ -4,77 +4,71 @@
 be stopped anywhere and looked at afterwards. ``manifest.py`` decides what is left to do.
 """
 
-from collections.abc import Callable
-from functools import partial
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from spag.config.files import dump_config
 from spag.config.schema import RunConfig
-from spag.core.errors import ConfigError
 from spag.core.manifest import Manifest
 from spag.core.progress import Reporter
-from spag.core.store import FolderLock, write_atomically
-from spag.core.types import Split
-from spag.engines.bot import BOT_PREFIX, bot_of
-from spag.games.base import Game
+from spag.core.store import FolderLock
 from spag.rollout.play import PlaySetup
-from spag.runs.folder import BASE, IMITATION, ONLINE, imitates, iteration_name, learns_online, offline_iterations
+from spag.runs.checks import check_run
+from spag.runs.folder import BASE, IMITATION, ONLINE, imitates, iteration_name, learns_online, offline_iterations, planned_stages
 from spag.runs.offline import imitate, iterate
-from spag.runs.online import games_of
 from spag.runs.online_job import learn_online
 from spag.runs.run import Results, Run
 from spag.runs.sft import mix_warning
-from spag.runs.stages import play_arena, resolve_dtype, selfplay_tasks
+from spag.runs.stages import play_arena, resolve_dtype
 
 _ARENA_FILES = ("arena/episodes.jsonl", "arena/results.json")
 
 
 def run(config: RunConfig, folder: Path, reporter: Reporter, *, force: bool = False) -> None:
-    """Run or resume everything. Raises ``RunError`` when another process works in ``folder`` or a stage's settings changed."""
+    """Run or resume everything.
+
+    Raises ``RunError`` when another process works in ``folder`` or a stage's settings or results changed, and what ``check_run`` raises.
+    """
     with FolderLock(folder):
         setup = PlaySetup.of(config, reporter)
         manifest = Manifest.open(folder, force=force)
+        if not all(map(manifest.is_done, planned_stages(config))):
+            check_run(config, setup.game)
         if not manifest.stages:
-            _check_early(config, setup.game)
             for training in (config.imitation.training, *([config.offline_rl] if offline_iterations(config) else [])):
                 if warning := mix_warning(training):
                     reporter.note(warning)
         config = resolve_dtype(config, lambda measure: manifest.remember("dtype", measure))
-        state = Run(config, folder, manifest, setup)
-        if imitates(config):
-            imitate(state)
-        else:
-            write_atomically(folder / "config.yaml", dump_config(config))
-        renew_arena(state)
-        for number in range(1, offline_iterations(config) + 1):
-            iterate(state, number)
-        if learns_online(config):
-            learn_online(state)
-        compete(state)
+        _go_through(Run(config, folder, manifest, setup))
 
 
-def _check_early(config: RunConfig, game: Game) -> None:
-    """Raise ``ConfigError`` now for what a late stage would find wrong after hours of work."""
-    wanted: dict[str, Callable[[], object]] = {
-        "selfplay.tasks": lambda: selfplay_tasks(game, config.selfplay, config.selfplay.tasks, 0),
-        "arena.tasks": lambda: game.tasks(Split.HELD_OUT, config.arena.tasks, 0),
-    }
-    if learns_online(config):
-        online = [part.game for part in games_of(config)]
-        for played in online if config.online.evaluate_every else ():
-            wanted[f"online.evaluation_tasks ({played.name})"] = partial(played.tasks, Split.HELD_OUT, config.online.evaluation_tasks, 0)
-        for name in (*config.online.opponents, *config.online.evaluation_opponents):
-            for played in online if name.startswith(BOT_PREFIX) else ():
-                bot_of(played, name)
-    for option, draw in wanted.items():
-        try:
-            draw()
-        except ConfigError as error:
-            raise ConfigError(f"{option}: {error}") from error
-    for opponent in config.selfplay.opponents:
-        if opponent.startswith(BOT_PREFIX):
-            bot_of(game, opponent)
+def foresee(config: RunConfig, folder: Path, reporter: Reporter, *, force: bool = False) -> list[tuple[str, str]]:
+    """Check what ``run`` checks; return every stage and what would become of it. Nothing is done, and nothing is written.
+
+    Raises what ``run`` raises before its first minute of work.
+    """
+    with FolderLock(folder) if (folder / ".lock").exists() else nullcontext():
+        setup = PlaySetup.of(config, reporter)
+        manifest = Manifest.open(folder, force=force)
+        manifest.keep = False
+        check_run(config, setup.game)
+        config = resolve_dtype(config, lambda measure: str(manifest.measured.get("dtype", "float32")))
+        stages: list[tuple[str, str]] = []
+        _go_through(Run(config, folder, manifest, setup, stages))
+        return stages
+
+
+def _go_through(state: Run) -> None:
+    if imitates(state.config):
+        imitate(state)
+    else:
+        state.keep_settings()
+    renew_arena(state)
+    for number in range(1, offline_iterations(state.config) + 1):
+        iterate(state, number)
+    if learns_online(state.config):
+        learn_online(state)
+    compete(state)
 
 
 def compete(run: Run) -> None:

@@ -3,12 +3,11 @@
 from collections.abc import Iterable
 from typing import Any
 
-from spag.config.files import dump_config
 from spag.config.schema import FREE_TO_CHANGE, OPPONENTS, RewardsConfig, TrainingConfig
 from spag.core.episodes import Episode, SampleType, read_episodes
 from spag.core.seeds import derive_seed
 from spag.core.sft import read_sft
-from spag.core.store import file_digest, write_atomically, write_json
+from spag.core.store import file_digest, write_json
 from spag.evaluation.health import health
 from spag.rollout.matchmaking import draw_opponents
 from spag.rollout.play import pair_up, play_matches
@@ -40,7 +39,7 @@ def imitate(run: Run) -> None:
         sources["utterances"] = config.utterances
     settings = run.settings("seed", "game", rewards=rewards.model_dump(mode="json"), **sources)
     run.stage(f"{IMITATION}/samples", settings, (), [f"{IMITATION}/samples.jsonl"], samples)
-    write_atomically(run.folder / "config.yaml", dump_config(run.config))
+    run.keep_settings()
     _train(run, IMITATION, config.training, start_from=BASE)
 
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from spag.config.files import dump_config
 from spag.config.schema import ModelConfig, RunConfig
 from spag.core.manifest import Manifest
-from spag.core.store import file_digest, storage_errors
+from spag.core.store import file_digest, storage_errors, write_atomically
 from spag.rollout.play import PlaySetup
 from spag.runs.folder import BASE, IMITATION, imitates
 
@@ -23,6 +24,13 @@ class Run:
     folder: Path
     manifest: Manifest
     setup: PlaySetup
+    outlook: list[tuple[str, str]] | None = None
+    """For a dry run, which does nothing and changes nothing: every stage, and what would become of it."""
+
+    def keep_settings(self) -> None:
+        """Write the settings beside the results."""
+        if self.outlook is None:
+            write_atomically(self.folder / "config.yaml", dump_config(self.config))
 
     def checkpoint(self, name: str) -> str:
         """Return the model of ``base``, or the checkpoint of ``imitation``, ``iteration-k`` or ``online``."""
@@ -61,6 +69,9 @@ class Run:
 
         ``kept``: those of ``outputs`` that later stages and people read, by default all; one that is replaced afterwards is noticed.
         """
+        if self.outlook is not None:
+            self.outlook.append((name, self.manifest.foresee(name, settings, inputs)))
+            return
         if self.manifest.force and self.manifest.is_stale(name, settings, inputs):
             for output in outputs:
                 remove(self.folder / output)

@@ -77,6 +77,15 @@ def teacher_episodes(
     return episodes
 
 
+def teacher_count(sources: Sequence[str], limit: int | None, game: Game, *, keep_held_out: bool = False) -> int:
+    """Return how many games ``teacher_episodes`` would return, without playing those of bots. Raises what it raises."""
+    paths = [teacher_file(source, game) for source in sources]
+    files = [source for source, path in zip(sources, paths, strict=True) if path is not None]
+    count = len(teacher_episodes(files, None, 0, game, keep_held_out=keep_held_out)) if files else 0
+    count += paths.count(None) * (limit or BOT_GAMES)
+    return count if limit is None else min(count, limit)
+
+
 def selfplay_tasks(game: Game, play: SelfPlayConfig, count: int | None, seed: int) -> Sequence[Task]:
     """Return ``count`` tasks of self-play, drawn by ``seed`` (all of them when ``None``). Raises ``ConfigError`` for too many."""
     if not play.keep_held_out:

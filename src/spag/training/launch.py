@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spag.config.schema import ClusterConfig, ModelConfig, TrainingConfig
+from spag.config.schema import ClusterConfig, ModelConfig, TrainingConfig, UpdateConfig
 from spag.core.progress import Reporter, Tracker
 from spag.rollout.ray import require_ray
 
@@ -52,11 +52,20 @@ def launch(job: "Job", reporter: Reporter, title: str, cluster: ClusterConfig | 
     return {**result, "seconds": round(result["seconds"], 1), "versions": library_versions()}
 
 
-def _launch(job: "Job", address: str | None, show: "OnProgress") -> None:
+def process_count(model: ModelConfig, settings: UpdateConfig) -> int:
+    """Return how many processes of this machine train: those that torchrun started, else as many as asked for, or one a visible GPU."""
+    return int(os.environ.get("WORLD_SIZE", "0")) or settings.processes or max(1, gpu_count(model))
+
+
+def gpu_count(model: ModelConfig) -> int:
+    """Return how many GPUs are visible, none for a model that is kept on the CPU."""
     import torch  # noqa: PLC0415 - slow to import
 
-    gpus = torch.cuda.device_count() if job.model.device != "cpu" else 0
-    count = job.settings.processes or max(1, gpus)
+    return torch.cuda.device_count() if model.device != "cpu" else 0
+
+
+def _launch(job: "Job", address: str | None, show: "OnProgress") -> None:
+    count = process_count(job.model, job.settings)
     if "WORLD_SIZE" in os.environ or (address is None and count == 1 and job.settings.parallel == "replicas"):
         job.run(show)
     elif address is not None:

@@ -11,7 +11,7 @@ from transformers import TrainingArguments
 
 from spag.config.schema import ModelConfig, TrainingConfig, UpdateConfig
 from spag.core.errors import ConfigError, require_package
-from spag.models.loading import default_device
+from spag.models.loading import checked_device, default_device
 from spag.training.schedule import OWN
 from spag.training.sharding import deepspeed_settings, fsdp_settings
 
@@ -22,9 +22,7 @@ def training_arguments(state: Path, model: ModelConfig, training: UpdateConfig, 
     on_cpu = device == "cpu"
     if on_cpu:  # else DeepSpeed, which transformers imports wherever it is installed, takes a GPU, or warns that there is none
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    _check_device(device, model.dtype)
-    for name in training.report_to:
-        require_package(name, f"training.report_to={name}", f"pip install {name}, or take it out of report_to")
+    check_settings(model, training)
     arguments = TrainingArguments(
         output_dir=str(state),
         run_name="/".join(state.parent.absolute().parts[-2:]),
@@ -68,9 +66,22 @@ def training_arguments(state: Path, model: ModelConfig, training: UpdateConfig, 
     return arguments
 
 
-def accumulation_steps(training: TrainingConfig) -> int:
+def check_settings(model: ModelConfig, training: UpdateConfig, processes: int | None = None) -> None:
+    """Raise ``ConfigError`` for settings by which ``processes`` processes (``None``: torchrun's) cannot train on this machine."""
+    device = checked_device(model.device)
+    _check_device(device, model.dtype)
+    for name in training.report_to:
+        require_package(name, f"training.report_to={name}", f"pip install {name}, or take it out of report_to")
+    if training.lora is not None and training.lora.quantize:
+        require_package("bitsandbytes", "lora.quantize", "pip install bitsandbytes, or set lora.quantize=false")
+    if isinstance(training, TrainingConfig):
+        accumulation_steps(training, processes)
+    _check_sharing(model, training, device)
+
+
+def accumulation_steps(training: TrainingConfig, processes: int | None = None) -> int:
     """Return how many micro-batches of each process make a global batch. Raises ``ConfigError`` unless that is a whole number."""
-    processes = int(os.environ.get("WORLD_SIZE", "1"))  # torchrun's
+    processes = processes or int(os.environ.get("WORLD_SIZE", "1"))  # torchrun's
     steps, rest = divmod(training.global_batch_size, training.micro_batch_size * processes)
     if rest or not steps:
         product = f"micro_batch_size={training.micro_batch_size} times {processes} processes"
@@ -93,18 +104,24 @@ def _sharing(model: ModelConfig, training: UpdateConfig) -> dict[str, Any]:
         raise ConfigError(
             f"training.parallel={kind}: processes share the model, so call spag.training.launch.train_on, or start with torchrun"
         )
+    if kind == "fsdp":
+        return {"fsdp": True, "fsdp_config": fsdp_settings(training)}
+    return {"deepspeed": deepspeed_settings(training, model.dtype)}
+
+
+def _check_sharing(model: ModelConfig, training: UpdateConfig, device: str) -> None:
+    kind = training.parallel
+    if kind == "replicas":
+        return
     if training.lora is not None and training.lora.quantize:
         raise ConfigError(f"training.parallel={kind} with lora.quantize: a model in 4 bits is not sharded; set parallel=replicas")
-    if kind == "fsdp":
-        if model.dtype == "float16":
-            raise ConfigError("training.parallel=fsdp with model.dtype=float16: set model.dtype to bfloat16 or float32")
-        return {"fsdp": True, "fsdp_config": fsdp_settings(training)}
-    require_package("deepspeed", "training.parallel=deepspeed", "pip install deepspeed, or set parallel=fsdp")
-    if (model.device or default_device()) == "cpu" and model.dtype != "float32":
-        raise ConfigError(
-            f"training.parallel=deepspeed with model.dtype={model.dtype} on the CPU: set model.dtype=float32, or parallel=fsdp"
-        )
-    return {"deepspeed": deepspeed_settings(training, model.dtype)}
+    if kind == "fsdp" and model.dtype == "float16":
+        raise ConfigError("training.parallel=fsdp with model.dtype=float16: set model.dtype to bfloat16 or float32")
+    if kind == "deepspeed":
+        require_package("deepspeed", "training.parallel=deepspeed", "pip install deepspeed, or set parallel=fsdp")
+        if device == "cpu" and model.dtype != "float32":
+            what = f"training.parallel=deepspeed with model.dtype={model.dtype} on the CPU"
+            raise ConfigError(f"{what}: set model.dtype=float32, or parallel=fsdp")
 
 
 def _check_device(device: str, dtype: str) -> None:

@@ -1,0 +1,25 @@
+"""What this process may use of the machine that it is on."""
+
+import os
+import resource
+from pathlib import Path
+
+import psutil
+
+_MEMORY_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+def memory_bytes() -> int:
+    """Return the memory in bytes, by the system or by a container's limit."""
+    texts = [path.read_text(encoding="ascii", errors="replace").strip() for path in _MEMORY_LIMITS if path.is_file()]
+    return min(psutil.virtual_memory().total, *(int(text) for text in texts if text.isdigit()), 1 << 60)
+
+
+def core_count() -> int:
+    """Return how many cores the machine has, also those that this process was not given."""
+    return os.cpu_count() or 1
+
+
+def open_files() -> int:
+    """Return how many files and connections this process may have open."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
