@@ -107,6 +107,13 @@ def test_empty_utterances_are_drawn_as_often_as_asked(text: str, empty_retries: 
     assert (stats.utterances, stats.empty, stats.retries) == expected
 
 
+def test_an_utterance_is_cut_to_what_files_may_hold(tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    collect(path, game_specs(["river"], 1, seed=1), lambda request: "x" * 100_001)
+    [episode] = read_episodes(path)
+    assert {(said.content, said.finish_reason, said.token_ids) for said in episode.history} == {("x" * 100_000, "length", None)}
+
+
 def test_a_game_in_flight_twice_is_refused() -> None:
     with pytest.raises(ValueError, match="two games with the id 'g'"):
         list(play([GameSpec("g", task_of("river"), 0), GameSpec("g", task_of("bread"), 1)], players()))

@@ -14,7 +14,7 @@ import pytest
 from spag.core.disk import FileLock, FolderLock
 from spag.core.episodes import Episode, read_episodes
 from spag.core.errors import DataError, RunError, StorageError
-from spag.core.jsonfile import is_torn
+from spag.core.jsonfile import MAX_LINE, is_torn
 from spag.core.store import JsonlStore, mend_last_line, write_atomically, write_rows
 from spag.core.types import Utterance
 from taboo_games import task_of
@@ -85,7 +85,7 @@ FOREIGN = {
     "JSON that ends too early": b'{"name": [1, 2, 3',
     "bytes in braces": b'{"a":"\xff\xff',
     "nested text": b"{}\n" + b'{"a":' * 100_000,
-    "a row that is too long": b'{}\n{"a":"' + b"x" * 2**24,
+    "a row that is too long": b'{}\n{"a":"' + b"x" * MAX_LINE,
     "a number": b"{}\n3",
 }
 
@@ -218,6 +218,13 @@ def test_a_failed_replacement_keeps_the_old_file(tmp_path: Path, monkeypatch: py
         write_atomically(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_row_that_nobody_could_read_is_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "e.jsonl"
+    with pytest.raises(DataError, match=r"^a row of 33,554,434 bytes cannot be written: the longest that is read has 33,554,432;"):
+        JsonlStore(path).append("x" * MAX_LINE)
+    assert path.read_bytes() == b""
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from spag.core.errors import DataError
 
 MAX_DEPTH = 100
 """Levels of lists and objects: far more than any format has, far less than Python's recursion takes."""
-MAX_LINE = 2**24
-"""Bytes of one row. A game of a thousand long utterances with tokens and log-probabilities has some 8 million."""
+MAX_LINE = 2**25
+"""Bytes of one row. A game that fills a context of 128,000 tokens has some 6 million with ids and log-probabilities."""
 MAX_DOCUMENT = 2**26
 """Bytes of a file that is one JSON value, unless the caller expects more."""
 PADDING = b"\0 \t\r"

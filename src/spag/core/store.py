@@ -108,13 +108,15 @@ class JsonlStore(AbstractContextManager["JsonlStore"]):
 
 
 def _line(row: Any) -> bytes:
-    """Return ``row`` as a line of JSON without the fields that are ``None``. Raises ``DataError`` for text with lone surrogates."""
+    """Return ``row`` as a line of JSON without the fields that are ``None``. Raises ``DataError`` for one that could not be read back."""
     try:
         data = msgspec.json.encode(row)
         if b":null" in data:  # a field, or a text that holds these characters and comes out the same
             data = msgspec.json.encode(_without_none(msgspec.to_builtins(row)))
     except UnicodeEncodeError as error:  # the name of a file that is not UTF-8, as of a model
         raise DataError(f"{error.object[:80]!a} cannot be written as JSON: it is not UTF-8; choose another name") from error
+    if len(data) > MAX_LINE:
+        raise DataError(f"a row of {len(data):,} bytes cannot be written: the longest that is read has {MAX_LINE:,}; play shorter games")
     return data + b"\n"
 
 

@@ -7,13 +7,13 @@ which games run beside it.
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import islice
 
-from spag.core.episodes import Episode, PlayerInfo
+from spag.core.episodes import MAX_UTTERANCE, Episode, PlayerInfo
 from spag.core.seeds import derive_seed
 from spag.core.types import State, Task, Utterance
-from spag.engines.base import Completion, Engine, Request, Sampling
+from spag.engines.base import Completion, Engine, FinishReason, Request, Sampling
 from spag.games.base import Game
 from spag.games.registry import DEFAULT, get
 
@@ -82,6 +82,14 @@ def should_retry(completion: Completion, attempt: int, sampling: Sampling) -> bo
     return not completion.text.strip() and attempt < sampling.empty_retries and sampling.temperature > 0
 
 
+def _readable(completion: Completion) -> Completion:
+    """Cut a completion to the longest utterance that files may hold; its tokens, which spell the whole of it, go then, too."""
+    if len(completion.text) <= MAX_UTTERANCE:
+        return completion
+    text = completion.text[:MAX_UTTERANCE]
+    return replace(completion, text=text, finish_reason=FinishReason.LENGTH, token_ids=None, logprobs=None, sampling_logprobs=None)
+
+
 @dataclass(slots=True)
 class _Running:
     """A game in flight."""
@@ -139,7 +147,7 @@ class Runner:
 
     def _apply(self, completion: Completion) -> Episode | None:
         """Apply a finished utterance; return the episode when it ended the game."""
-        running = self.running[completion.id]
+        running, completion = self.running[completion.id], _readable(completion)
         role = self.game.to_move(running.state)
         assert role is not None
         self.stats.prompt_tokens += completion.prompt_tokens
