@@ -139,6 +139,17 @@ def test_invalid_moves_are_textarenas() -> None:
     assert (game.result(twice).outcome, game.result(twice).rewards) == ("player_0_invalid", {ROLES[0]: -1.0, ROLES[1]: 1.0})
 
 
+class Unready(SimpleNegotiationEnv):
+    def reset(self, num_players: int, seed: int | None = None) -> None:
+        raise LookupError("\n*****\n  Resource words not found.\n  Use the downloader.\n*****")
+
+
+def test_an_environment_that_lacks_its_data_says_which(registered: dict[str, Any]) -> None:
+    textarena.register("Unready-v0", Unready)
+    with pytest.raises(ConfigError, match=r"^textarena:Unready-v0: cannot be started .*: Resource words not found\.$"):
+        get("textarena:Unready-v0")
+
+
 class Fragile(SimpleNegotiationEnv):
     def step(self, action: str) -> tuple[bool, dict[str, Any]]:
         return super().step(str(int(action)))

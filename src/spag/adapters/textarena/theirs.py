@@ -5,6 +5,7 @@ An environment is an object that changes, a game is made of functions of what wa
 
 import difflib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
@@ -12,7 +13,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from spag.adapters.textarena.replay import FAULTS, PLAYERS, Position, position
-from spag.core.errors import ConfigError, DataError, first_line, require_package
+from spag.core.errors import ConfigError, DataError, require_package
 from spag.core.seeds import derive_seed
 from spag.core.types import Observation, Outcome, Result, Split, State, Task
 from spag.games.base import TextGame, drawn, outcome_map
@@ -50,10 +51,10 @@ class TextArenaGame(TextGame):
     def __post_init__(self) -> None:
         try:
             self._position(State(Task("", {"seed": 0})))
-        except (*FAULTS, ImportError, OSError) as error:
-            raise ConfigError(
-                f"{self.name}: cannot be started with two players and game.options={self.options}: {first_line(error)}"
-            ) from error
+        except (*FAULTS, ImportError, OSError, SyntaxError) as error:
+            said = next((line.strip() for line in str(error).splitlines() if re.search(r"\w", line)), type(error).__name__)
+            said = f"it needs a newer Python ({said})" if isinstance(error, SyntaxError) else said
+            raise ConfigError(f"{self.name}: cannot be started with two players and game.options={self.options}: {said}") from error
 
     def __hash__(self) -> int:
         return hash((self.name, self.seeds, self.max_utterances))
