@@ -126,7 +126,7 @@ def test_it_computes_what_the_published_code_does_in_both_modes(model: PreTraine
     model.set_attn_implementation(attention)
     with torch.no_grad():
         for mode in (model.train(), model.eval()):
-            torch.testing.assert_close(mode(IDS).logits, reference, atol=2e-5, rtol=0)
+            assert (mode(IDS).logits - reference).abs().max() < 1e-5 * reference.abs().max()
     weights = model.state_dict()
     assert all(torch.equal(weights[name], weight) for name, weight in random_weights().items())
 

@@ -134,7 +134,8 @@ def test_the_other_precisions_reference_is_not_reused(wide_folder: Path, tmp_pat
     references = []
     for quantize in (False, True, False):
         result = train_tiny(wide_folder, tmp_path, settings(lora=LoraConfig(rank=4, alpha=8, quantize=quantize), max_steps=1))
-        assert result.metrics["kl"] == pytest.approx(0.0, abs=1e-6)  # the policy starts at its reference
+        # the policy starts at its reference, up to the rounding of log-probabilities of -6 in sums of another order
+        assert result.metrics["kl"] == pytest.approx(0.0, abs=1e-5)
         references.append((tmp_path / "reference.jsonl").read_text())
     assert references[0] == references[2] != references[1]
 
