@@ -166,6 +166,30 @@ def test_a_longer_run_is_refused_at_once_for_what_its_arena_would_refuse(folder:
     assert json.loads((folder / "manifest.json").read_text()) == before
 
 
+def test_entrants_of_the_arena_are_chosen_and_may_change(folder: Path, model_folder: Path, words_file: Path, use_script: None) -> None:
+    chosen = config_for(model_folder, words_file, ["arena.entrants=[iteration-1, imitation]"])
+    run(chosen, folder, SilentReporter())
+    results = json.loads((folder / "arena" / "results.json").read_text())
+    assert [pair["players"] for pair in results["pairs"]] == [["iteration-1", "imitation"]]
+    assert len(list(read_episodes(folder / "arena" / "episodes.jsonl"))) == 2 * 2  # role assignments, words
+
+
+@pytest.mark.parametrize(
+    ("entrants", "message"),
+    [
+        ("[imitation, iteration-2]", "no model 'iteration-2'; it has base, imitation, iteration-1"),
+        ("[imitation]", "name two or more"),
+        ("[base, base]", "name two or more"),
+    ],
+)
+def test_entrants_that_a_run_does_not_have_are_refused_at_once(
+    tmp_path: Path, model_folder: Path, words_file: Path, entrants: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        run(config_for(model_folder, words_file, [f"arena.entrants={entrants}"]), tmp_path / "run", SilentReporter())
+    assert not (tmp_path / "run" / "imitation").exists()
+
+
 def test_a_changed_input_file_counts_as_a_changed_setting(folder: Path, model_folder: Path, words_file: Path, use_script: None) -> None:
     before = words_file.read_text()
     words_file.write_text(before + "harbour\n")

@@ -132,6 +132,11 @@ class ArenaSamplingConfig(SamplingConfig):
 class ArenaConfig(Section):
     tasks: Count = Field(100, description="held-out tasks (target words); each pair plays every task in both role assignments")
     sampling: ArenaSamplingConfig = Field(default_factory=ArenaSamplingConfig, description="how both sides sample")
+    entrants: list[str] = Field(
+        [],
+        description="which models of a run compete: base, imitation, iteration-N, online; empty: base, imitation, the last iteration "
+        "and online",
+    )
 
 
 class ClusterConfig(Section):

@@ -11,7 +11,7 @@ from spag.games.registry import DEFAULT
 from spag.planning.hours import Assumptions, Load, play_hours, training_hours
 from spag.planning.memory import Memory, training_memory, vllm_memory
 from spag.planning.specs import GIB, GPU, ModelShape
-from spag.runs.folder import imitates, learns_online, offline_iterations
+from spag.runs.folder import arena_entrants, imitates, learns_online, offline_iterations
 from spag.runs.sft import mix_warning
 from spag.runs.stages import selfplay_tasks, teacher_count
 
@@ -70,9 +70,8 @@ class Planner:
             yield self._training("offline RL", iterations, offline_rl, trained)
         if learns_online(config):
             yield from self._online()
-        # base, imitation, the last iteration, online: each pair, in both role assignments
-        players = 1 + imitates(config) + (iterations > 0) + learns_online(config)
-        games = players * (players - 1) * config.arena.tasks
+        entrants = len(arena_entrants(config))
+        games = entrants * (entrants - 1) * config.arena.tasks  # each pair, in both role assignments
         yield self._play("arena", 1, self.play_load(games, min(self.assumed.utterance_tokens, sampling.max_new_tokens)), both)
 
     def _online(self) -> Iterator[StagePlan]:

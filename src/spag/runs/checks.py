@@ -24,7 +24,7 @@ from spag.engines.vllm.setup import choose_backend, installed_vllm
 from spag.games.base import Game
 from spag.models.finding import EMBEDDED_NAME, adapter_base, resolve_model
 from spag.rollout.ray import require_ray
-from spag.runs.folder import imitates, learns_online, offline_iterations
+from spag.runs.folder import arena_entrants, imitates, learns_online, offline_iterations
 from spag.runs.online import games_of
 from spag.runs.stages import selfplay_tasks, teacher_file
 
@@ -39,6 +39,7 @@ _FILES = 64  # that a process has open beside its connections
 
 def check_run(config: RunConfig, game: Game) -> None:
     """Raise the ``SpagError`` that a stage of the run would end with, as far as that can be known now."""
+    arena_entrants(config)
     _check_tasks(config, game)
     _check_files(config, game)
     _check_bots(config, game)

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from spag.config.schema import RunConfig
-from spag.core.errors import RunError
+from spag.core.errors import ConfigError, RunError
 from spag.core.manifest import Manifest
 
 BASE = "base"
@@ -45,6 +45,18 @@ def online_start(config: RunConfig) -> str:
     """Return the model that a run's online steps begin with: the last offline iteration's, imitation's, or the base model."""
     count = offline_iterations(config)
     return iteration_name(count) if count else IMITATION if imitates(config) else BASE
+
+
+def arena_entrants(config: RunConfig) -> list[str]:
+    """Return the models that compete in a run's arena. Raises ``ConfigError`` for a model that the run does not have."""
+    numbers = [iteration_name(number) for number in range(1, offline_iterations(config) + 1)]
+    imitation, online = [IMITATION] if imitates(config) else [], [ONLINE] if learns_online(config) else []
+    has, chosen = [BASE, *imitation, *numbers, *online], config.arena.entrants
+    if unknown := [name for name in chosen if name not in has]:
+        raise ConfigError(f"arena.entrants: this run has no model {unknown[0]!r}; it has {', '.join(has)}")
+    if chosen and len(set(chosen)) < max(2, len(chosen)):
+        raise ConfigError(f"arena.entrants: {', '.join(chosen)}: name two or more models, each once")
+    return chosen or [BASE, *imitation, *numbers[-1:], *online]
 
 
 def planned_stages(config: RunConfig) -> list[str]:

@@ -14,7 +14,7 @@ from spag.core.progress import Reporter
 from spag.core.store import FolderLock
 from spag.rollout.play import PlaySetup
 from spag.runs.checks import check_run
-from spag.runs.folder import BASE, IMITATION, ONLINE, imitates, iteration_name, learns_online, offline_iterations, planned_stages
+from spag.runs.folder import arena_entrants, imitates, learns_online, offline_iterations, planned_stages
 from spag.runs.offline import imitate, iterate
 from spag.runs.online_job import learn_online
 from spag.runs.run import Results, Run
@@ -72,14 +72,14 @@ def _go_through(state: Run) -> None:
 
 
 def compete(run: Run) -> None:
-    """The arena: every pair of base, imitation, the last iteration and the online policy, on held-out tasks."""
+    """The arena: every pair of ``arena.entrants`` on held-out tasks."""
 
     def play() -> Results:
-        entrants = {name: run.model(name) for name in _entrants(run)}
+        entrants = {name: run.model(name) for name in arena_entrants(run.config)}
         results = play_arena(run.folder / "arena", entrants, run.config, run.setup, force=True)  # an earlier last iteration's games go
         return {"games": sum(pair["games"] for pair in results["pairs"])}
 
-    run.stage("arena", _arena_settings(run), run.trained(*_entrants(run)), ["arena"], play, kept=_ARENA_FILES)
+    run.stage("arena", _arena_settings(run), run.trained(*arena_entrants(run.config)), ["arena"], play, kept=_ARENA_FILES)
 
 
 def renew_arena(run: Run) -> None:
@@ -87,11 +87,7 @@ def renew_arena(run: Run) -> None:
     run.manifest.renew("arena", _arena_settings(run), free="names")
 
 
-def _entrants(run: Run) -> list[str]:
-    count = offline_iterations(run.config)
-    imitation = [IMITATION] if imitates(run.config) else []
-    return [BASE, *imitation, *([iteration_name(count)] if count else []), *([ONLINE] if learns_online(run.config) else [])]
-
-
 def _arena_settings(run: Run) -> dict[str, Any]:
-    return run.settings("seed", "game", "arena", names=_entrants(run))
+    settings = run.settings("seed", "game", "arena", names=arena_entrants(run.config))
+    del settings["arena"]["entrants"]  # said by names, which may change
+    return settings
