@@ -1,5 +1,6 @@
 """Whole trainings of the tiny model: what they compute, write and refuse."""
 
+import errno
 import importlib.util
 import json
 import math
@@ -7,6 +8,7 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from traceback import StackSummary
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tiny import MODEL, make_samples, settings, train_tiny
+from torch.distributed.checkpoint.api import CheckpointException
 
 from spag.config.schema import LoraConfig, ModelConfig, TrainingConfig
 from spag.core.errors import ConfigError, DataError, RunError, StorageError
@@ -364,6 +367,17 @@ def test_a_full_disk_is_a_storage_error(model_folder: Path, tmp_path: Path, monk
         train_tiny(model_folder, tmp_path)
     with pytest.raises(StorageError, match="cannot be written"), clear_failures(tmp_path):
         torch.save(torch.zeros(100_000), "/dev/full")
+
+
+def test_a_disk_that_is_full_when_the_optimizer_is_saved_is_a_storage_error(tmp_path: Path) -> None:
+    """torch's checkpoint raises what is no Exception, with the cause of each process in it."""
+    full = OSError(errno.ENOSPC, "No space left on device")
+    for cause, kind, message in (
+        (full, StorageError, "cannot be written .*No space left.*training resumes"),
+        (EOFError(), RunError, f"^{tmp_path}: its state cannot be read or written: EOFError; remove {tmp_path}/state"),
+    ):
+        with pytest.raises(kind, match=message), clear_failures(tmp_path):
+            raise CheckpointException("save", {0: (cause, StackSummary())})
 
 
 def test_memory_that_runs_out_is_a_run_error_with_the_remedy(tmp_path: Path) -> None:
