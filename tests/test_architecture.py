@@ -12,7 +12,7 @@ SRC = Path(__file__).parent.parent / "src" / "spag"
 # A room is a folder. Each imports only from rooms before it, or from itself (docs/architecture.md). The root, spag itself, comes last.
 ROOMS = (
     "core", "games", "config", "models", "engines", "rollout", "algorithms", "training", "evaluation", "runs",
-    "planning", "doctor", "display", "report", "web", "export", "adapters", "cli", "",
+    "planning", "doctor", "display", "report", "web", "export", "adapters", "serve", "cli", "",
 )  # fmt: skip
 TORCH_ROOMS = ("models", "engines/transformers", "engines/vllm", "training", "evaluation/reasoning")
 TORCH = {"torch", "transformers", "peft", "accelerate", "vllm"}

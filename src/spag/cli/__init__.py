@@ -16,6 +16,7 @@ from spag.cli.plan import plan_command
 from spag.cli.play import arena_command, play_command
 from spag.cli.report import report_command
 from spag.cli.run import run_command
+from spag.cli.serve import serve_command
 from spag.cli.train import train_command
 from spag.cli.web import web_command
 from spag.core.errors import SpagError
@@ -46,6 +47,6 @@ def main() -> None:
 
 for _command in (
     run_command, plan_command, doctor_command, games_command, words_command, play_command, judge_command, rewards_command,
-    train_command, arena_command, eval_command, report_command, web_command, import_group, export_group,
+    train_command, arena_command, eval_command, report_command, web_command, serve_command, import_group, export_group,
 ):  # fmt: skip
     main.add_command(_command)

@@ -37,7 +37,7 @@ def open_engines(
     opened: dict[str, Engine] = {}
     vllm: dict[str, list[ModelConfig]] = {}
     for model in {_key(model): model for model in models}.values():
-        if not model.name.startswith(OPENAI_PREFIX) and _backend(model, engine, note) is Backend.VLLM:
+        if not model.name.startswith(OPENAI_PREFIX) and backend_of(model, engine, note) is Backend.VLLM:
             base = model.model_copy(update={"name": _base(model.name), "prompt_style": "plain"})
             vllm.setdefault(_key(base), []).append(model)
         else:
@@ -65,7 +65,8 @@ def _key(model: ModelConfig) -> str:
     return model.model_dump_json()
 
 
-def _backend(model: ModelConfig, engine: EngineConfig, note: Callable[[str], None]) -> Backend:
+def backend_of(model: ModelConfig, engine: EngineConfig, note: Callable[[str], None]) -> Backend:
+    """Return what generates for a model whose weights are at hand; ``note`` is told why. Raises ``ConfigError`` for what cannot work."""
     if engine.backend == "transformers":
         return Backend.TRANSFORMERS
     from spag.models.loading import checked_device  # noqa: PLC0415 - imports torch

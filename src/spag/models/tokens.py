@@ -15,11 +15,12 @@ class PromptStyle(StrEnum):
     """The way from a prompt's text to tokens.
 
     Plain: BOS (where the tokenizer has one) and the bare text, as upstream. Chat: one user message in the model's own chat template,
-    thinking switched off where the template knows such a switch.
+    thinking switched off where the template knows such a switch. Rendered: a conversation as that template wrote it.
     """
 
     PLAIN = "plain"
     CHAT = "chat"
+    RENDERED = "rendered"
 
 
 def encode_prompt(tokenizer: "PreTrainedTokenizerBase", prompt: str, style: PromptStyle) -> list[int]:
@@ -27,7 +28,7 @@ def encode_prompt(tokenizer: "PreTrainedTokenizerBase", prompt: str, style: Prom
     if style is PromptStyle.PLAIN:
         bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
         return [*bos, *tokenizer.encode(prompt, add_special_tokens=False)]
-    text = _chat_text(tokenizer, [{"role": "user", "content": prompt}], reply_follows=True)
+    text = prompt if style is PromptStyle.RENDERED else chat_text(tokenizer, [{"role": "user", "content": prompt}], reply_follows=True)
     return list(tokenizer.encode(text, add_special_tokens=False))
 
 
@@ -37,7 +38,7 @@ def encode_follow_up(tokenizer: "PreTrainedTokenizerBase", reply: Sequence[int],
         return list(tokenizer.encode(f"\n{text}", add_special_tokens=False))
     mark = "END-OF-REPLY"
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": mark}, {"role": "user", "content": text}]
-    between = _chat_text(tokenizer, messages, reply_follows=True).partition(mark)[2]
+    between = chat_text(tokenizer, messages, reply_follows=True).partition(mark)[2]
     ids = list(tokenizer.encode(between, add_special_tokens=False))
     return ids[1:] if reply and ids[:1] == [reply[-1]] else ids  # the model ended its reply itself, or ran into the token limit
 
@@ -56,10 +57,10 @@ def decode_reply(tokenizer: "PreTrainedTokenizerBase", prompt: Sequence[int], re
 
 def end_token_id(tokenizer: "PreTrainedTokenizerBase", style: PromptStyle) -> int:
     """Return the token that ends a reply: EOS, or in chat style the special token that the template puts behind an assistant message."""
-    if style is PromptStyle.CHAT:
+    if style is not PromptStyle.PLAIN:
         question, mark = "QUESTION", "END-OF-REPLY"
         messages = [{"role": "user", "content": question}, {"role": "assistant", "content": mark}]
-        before, found, suffix = _chat_text(tokenizer, messages, reply_follows=False).rpartition(mark)
+        before, found, suffix = chat_text(tokenizer, messages, reply_follows=False).rpartition(mark)
         if question not in before or not found:
             raise ModelError(f"{tokenizer.name_or_path}: its chat template leaves messages out; mend it, or use prompt_style plain")
         ids = tokenizer.encode(suffix, add_special_tokens=False)
@@ -93,7 +94,8 @@ def shared_length(one: Sequence[object], other: Sequence[object]) -> int:
     return min(len(one), len(other))
 
 
-def _chat_text(tokenizer: "PreTrainedTokenizerBase", messages: list[dict[str, str]], *, reply_follows: bool) -> str:
+def chat_text(tokenizer: "PreTrainedTokenizerBase", messages: list[dict[str, str]], *, reply_follows: bool) -> str:
+    """Return a conversation as the model's chat template writes it. Raises ``ModelError`` where there is none, or it fails."""
     if tokenizer.chat_template is None:
         raise ModelError(f"{tokenizer.name_or_path}: the tokenizer has no chat template; use prompt_style plain")
     with template(str(tokenizer.name_or_path)):

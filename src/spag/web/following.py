@@ -61,14 +61,13 @@ class RunReader:
         """
         stamp, run, now = self._config_stamp(), RunFolder(self._path), time.monotonic()
         if stamp is None or stamp != self._stamp or (self._fault_of_settings and now - self._looked > AGAIN_S):
-            self._looked = now
             try:
                 self._fault_of_settings = self._fault(run)
             except SpagError as error:
                 self._fault_of_settings = f"{error}; until then the page shows the run by the settings read before"
             if not self._fault_of_settings:
                 self._known = run
-            self._stamp = stamp
+            self._stamp, self._looked = stamp, time.monotonic()
         return _KnownRun(self._path, self._known), self._fault_of_settings
 
     def _config_stamp(self) -> tuple[int, ...] | None:

@@ -1,0 +1,297 @@
+"""The endpoint of ``spag serve``, asked by OpenAI's own client over HTTP, and by clumsy and hostile ones."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+from click.testing import CliRunner
+from peft import LoraConfig, get_peft_model
+from starlette.testclient import TestClient
+from transformers import AutoTokenizer
+
+from spag.cli import main
+from spag.config.schema import EngineConfig, ModelConfig
+from spag.core.errors import ConfigError, EngineError
+from spag.engines.base import Request, Sampling
+from spag.engines.scripted import ScriptedEngine
+from spag.engines.transformers.engine import TransformersEngine
+from spag.models.loading import load_model, load_tokenizer
+from spag.models.tokens import PromptStyle
+from spag.serve.app import MOST_BYTES, create_app
+from spag.serve.models import ServedModel, open_model
+from spag.serve.requests import derive_seed
+from spag.serve.vllm import vllm_command
+from spag.web.security import Access
+
+TEMPLATE = (
+    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('one system message') }}{% endif %}"
+    "<{{ m.role }}>{{ m.content }}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+TOKEN = "0123456789abcdef"
+
+
+@pytest.fixture(scope="module")
+def chat_folder(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = Path(shutil.copytree(model_folder, tmp_path_factory.mktemp("chat") / "model"))
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def model_config(folder: Path, **changes: Any) -> ModelConfig:
+    return ModelConfig(name=str(folder), dtype="float32", device="cpu", **changes)
+
+
+@pytest.fixture(scope="module")
+def http(model_folder: Path, chat_folder: Path) -> Iterator[TestClient]:
+    """A served base model, read as plain text, and one that takes conversations."""
+    engine = EngineConfig(concurrency=4, max_length=400)
+    base = open_model("base", model_config(model_folder), engine)
+    after = open_model("after", model_config(chat_folder, prompt_style="chat"), engine)
+    with TestClient(create_app([base, after], Access()), base_url="http://localhost") as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def client(http: TestClient) -> openai.OpenAI:
+    return openai.OpenAI(api_key="none", base_url="http://localhost/v1", http_client=http, max_retries=0)
+
+
+@pytest.fixture(scope="module")
+def direct(model_folder: Path) -> Callable[..., Any]:
+    """The engine asked without a server."""
+
+    def generate(prompt: str, seed: int, style: PromptStyle = PromptStyle.PLAIN, stop: tuple[str, ...] = (), **sampling: Any) -> Any:
+        model = load_model(str(model_folder), dtype="float32", device="cpu")
+        engine = TransformersEngine(model, load_tokenizer(str(model_folder)), style=style, concurrency=1)
+        defaults = {"temperature": 1.0, "min_new_tokens": 0, "strip": False}
+        engine.submit(Request("x", prompt, Sampling(**{**defaults, **sampling}), derive_seed(seed, "0"), stop))
+        [done] = engine.poll()
+        return done
+
+    return generate
+
+
+def test_models_are_listed_by_their_names(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["base", "after"]
+    assert client.models.retrieve("after").owned_by == "spag"
+    with pytest.raises(openai.NotFoundError, match="there is no 'nobody'"):
+        client.models.retrieve("nobody")
+
+
+def test_a_completion_is_what_the_engine_says(client: openai.OpenAI, direct: Callable[..., Any]) -> None:
+    answer = client.completions.create(model="base", prompt="Say something", seed=7, max_tokens=12, temperature=0.8, top_p=0.9, logprobs=0)
+    expected = direct("Say something", 7, max_new_tokens=12, temperature=0.8, top_p=0.9)
+    [choice] = answer.choices
+    assert choice.text == expected.text
+    assert choice.finish_reason == ("length" if expected.finish_reason == "length" else "stop")
+    assert answer.usage is not None and answer.usage.prompt_tokens == 14  # BOS and 13 bytes, a token each
+    assert answer.usage.completion_tokens == len(expected.token_ids)
+    assert choice.logprobs is not None and choice.logprobs.tokens is not None
+    assert choice.logprobs.token_logprobs == pytest.approx(list(expected.logprobs)[: len(choice.logprobs.tokens)], abs=1e-4)
+
+
+def test_choices_differ_and_come_again_with_their_seed(client: openai.OpenAI) -> None:
+    def texts(**asked: Any) -> list[str]:
+        answer = client.completions.create(model="base", prompt=["One", "Two"], max_tokens=8, **asked)
+        assert [choice.index for choice in answer.choices] == list(range(len(answer.choices)))
+        return [choice.text for choice in answer.choices]
+
+    first = texts(n=2, seed=3)
+    assert len(set(first)) == 4
+    assert texts(n=2, seed=3) == first
+    assert texts(seed=3, temperature=0) == texts(seed=4, temperature=0)
+    assert texts(n=2) != texts(n=2)
+
+
+def test_a_stop_string_ends_a_text(client: openai.OpenAI, direct: Callable[..., Any]) -> None:
+    whole = direct("Go", 1, max_new_tokens=30).text
+    cut = whole[5:7]
+    answer = client.completions.create(model="base", prompt="Go", seed=1, max_tokens=30, stop=[cut, "not there"])
+    assert answer.choices[0].text == whole[: whole.index(cut)]
+    assert answer.choices[0].finish_reason == "stop"
+
+
+def test_a_conversation_is_read_by_the_models_template(client: openai.OpenAI, direct: Callable[..., Any], chat_folder: Path) -> None:
+    messages: list[Any] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": [{"type": "text", "text": "Hello"}]}]
+    answer = client.chat.completions.create(model="after", messages=messages, seed=5, max_completion_tokens=10, logprobs=True)
+    text = "<system>Be brief.</s><user>Hello</s><assistant>"
+    model = load_model(str(chat_folder), dtype="float32", device="cpu")
+    engine = TransformersEngine(model, load_tokenizer(str(chat_folder)), style=PromptStyle.RENDERED, concurrency=1)
+    sampling = Sampling(temperature=1.0, max_new_tokens=10, min_new_tokens=0, strip=False)
+    engine.submit(Request("x", text, sampling, derive_seed(5, "0")))
+    [expected] = engine.poll()
+    [choice] = answer.choices
+    assert (choice.message.role, choice.message.content) == ("assistant", expected.text)
+    assert answer.usage is not None and answer.usage.prompt_tokens == len("<system>Be brief.<user>Hello<assistant>") + 2  # and two </s>
+    assert choice.logprobs is not None and choice.logprobs.content is not None
+    assert [one.logprob for one in choice.logprobs.content] == pytest.approx(
+        list(expected.logprobs)[: len(choice.logprobs.content)], abs=1e-4
+    )
+
+
+def test_a_plain_model_takes_one_message_as_its_prompt(client: openai.OpenAI, direct: Callable[..., Any]) -> None:
+    answer = client.chat.completions.create(model="base", messages=[{"role": "user", "content": "Hello"}], seed=5, max_tokens=10)
+    assert answer.choices[0].message.content == direct("Hello", 5, max_new_tokens=10).text
+
+
+def test_streams_hold_the_whole_answer(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"model": "after", "messages": [{"role": "user", "content": "Hello"}], "seed": 5, "max_tokens": 10, "n": 2}
+    whole = client.chat.completions.create(**asked)
+    said, reasons = ["", ""], ["", ""]
+    chunks = list(client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    for chunk in chunks:
+        for choice in chunk.choices:
+            said[choice.index] += choice.delta.content or ""
+            reasons[choice.index] += choice.finish_reason or ""
+    assert said == [choice.message.content for choice in whole.choices]
+    assert reasons == [choice.finish_reason for choice in whole.choices]
+    assert chunks[-1].usage == whole.usage
+    texts = [chunk.choices[0].text for chunk in client.completions.create(model="base", prompt="Go", seed=1, stream=True)]
+    assert "".join(texts) == client.completions.create(model="base", prompt="Go", seed=1).choices[0].text
+
+
+CHAT = {"model": "after", "messages": [{"role": "user", "content": "Hi"}]}
+TEXT = {"model": "base", "prompt": "Hi"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "says"),
+    [
+        ({**TEXT, "model": "nobody"}, 404, "model: there is no 'nobody'; there are: base, after"),
+        ({**TEXT, "temperature": 3}, 400, "temperature: input should be less than or equal to 2"),
+        ({**TEXT, "temperature": 1e-5}, 400, "temperature: input should be 0 (greedy) or from 0.01 to 2"),
+        ({**TEXT, "temperature": float("nan")}, 400, "the request: not JSON"),
+        ({**TEXT, "top_p": "much"}, 400, "top_p: input should be a valid number"),
+        ({**TEXT, "n": 17}, 400, "n: input should be less than or equal to 16"),
+        ({**TEXT, "prompt": ["a"] * 9, "n": 2}, 400, "n: 2 x 9 prompts are more than 16 texts"),
+        ({**TEXT, "max_tokens": 0}, 400, "max_tokens: input should be greater than or equal to 1"),
+        ({**TEXT, "max_tokens": 10**9}, 400, "max_tokens: 1,000,000,000 and a prompt of 3 tokens are more than the 400"),
+        ({**TEXT, "prompt": "x" * 500}, 400, "max_tokens: 16 and a prompt of 501 tokens are more than the 400"),
+        ({**TEXT, "prompt": [1, 2, 3]}, 400, "prompt"),
+        ({**TEXT, "logprobs": 5}, 400, "logprobs: is not supported here"),
+        ({**TEXT, "echo": True}, 400, "echo: is not supported here"),
+        ({**TEXT, "presence_penalty": 0.5}, 400, "presence_penalty: is not supported here"),
+        ({**TEXT, "logit_bias": {"1": 5}}, 400, "logit_bias: "),
+        ({**TEXT, "seed": 2**63}, 400, "seed: "),
+        ({**TEXT, "stop": ["a"] * 5}, 400, "stop"),
+        ({**TEXT, "stop": ""}, 400, "stop"),
+        ({**TEXT, "guided_json": {}}, 400, "guided_json: is not supported here"),
+        ({**CHAT, "messages": []}, 400, "messages: "),
+        ({**CHAT, "messages": [{"role": "tool", "content": "x"}]}, 400, "messages.0.role: is not supported here"),
+        ({**CHAT, "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, 400, "messages.0"),
+        ({**CHAT, "messages": [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]}, 400, "one system message"),
+        ({**CHAT, "model": "base", "messages": CHAT["messages"] * 2}, 400, "base is served with prompt_style plain"),
+        ({**CHAT, "tools": [{"type": "function"}]}, 400, "tools: "),
+        ({**CHAT, "response_format": {"type": "json_object"}}, 400, "response_format.type: is not supported here"),
+        ({**CHAT, "top_logprobs": 3}, 400, "top_logprobs: is not supported here"),
+        ({}, 400, "model: field required"),
+        ([1], 400, "the request: "),
+        ("text", 400, "the request: "),
+    ],
+)
+def test_what_is_not_supported_is_refused_in_one_line(http: TestClient, asked: Any, status: int, says: str) -> None:
+    path = "chat/completions" if isinstance(asked, dict) and "messages" in asked else "completions"
+    answer = http.post(f"/v1/{path}", content=json.dumps(asked))
+    message = answer.json()["error"]["message"]
+    assert (answer.status_code, "\n" in message) == (status, False)
+    assert says in message
+
+
+BODIES = [b"", b"\xff\xfe{\x00", b"[" * 50_000, b'{"model":' + b"1" * 5000 + b"}", b'{"model": "base", "prompt": "\\ud800"}']
+
+
+@pytest.mark.parametrize("body", BODIES, ids=range(len(BODIES)))
+def test_a_body_that_is_no_request_is_refused(http: TestClient, body: bytes) -> None:
+    answer = http.post("/v1/completions", content=body)
+    assert answer.status_code == 400
+    assert len(answer.json()["error"]["message"].splitlines()) == 1
+
+
+def test_bounds_hold_before_anything_is_read(http: TestClient) -> None:
+    assert http.post("/v1/completions", content=b" " * (MOST_BYTES + 1)).status_code == 413
+    assert http.get("/v1/models", headers={"host": "evil.example"}).status_code == 421
+    assert http.get("/v1/models", headers={"origin": "http://evil.example"}).status_code == 403
+    assert http.get("/nothing").status_code == 404
+    assert http.get("/v1/completions").status_code == 405
+
+
+def scripted(reply: Callable[[Request], str], model_folder: Path) -> ServedModel:
+    tokenizer = load_tokenizer(str(model_folder))
+    return ServedModel("one", PromptStyle.PLAIN, tokenizer, 400, lambda style: ScriptedEngine(reply))
+
+
+def test_a_token_is_asked_for_on_any_other_address(model_folder: Path) -> None:
+    with pytest.raises(ConfigError, match="a token is required"):
+        Access("0.0.0.0")
+    app = create_app([scripted(lambda request: "Hello", model_folder)], Access("0.0.0.0", TOKEN))
+    with TestClient(app, base_url="http://10.0.0.1") as http:
+        assert http.get("/v1/models").status_code == 401
+        good = openai.OpenAI(api_key=TOKEN, base_url="http://10.0.0.1/v1", http_client=http)
+        assert good.completions.create(model="one", prompt="Hi").choices[0].text == "Hello"
+
+
+def test_a_model_that_fails_says_so_and_is_opened_anew(model_folder: Path) -> None:
+    left = [EngineError("out of memory with 1 utterances in flight; lower engine.concurrency")]
+
+    def reply(request: Request) -> str:
+        if left:
+            raise left.pop()
+        return "Hello"
+
+    with TestClient(create_app([scripted(reply, model_folder)], Access()), base_url="http://localhost") as http:
+        failed = http.post("/v1/completions", json={"model": "one", "prompt": "Hi"})
+        assert (failed.status_code, failed.json()["error"]["message"][:13]) == (503, "out of memory")
+        assert http.post("/v1/completions", json={"model": "one", "prompt": "Hi"}).json()["choices"][0]["text"] == "Hello"
+
+
+def test_vllm_serves_one_base_model_and_its_adapters(model_folder: Path, tmp_path: Path) -> None:
+    adapted = get_peft_model(load_model(str(model_folder), dtype="float32", device="cpu"), LoraConfig(r=4, target_modules=["q_proj"]))
+    adapted.save_pretrained(tmp_path / "adapter")
+    base, after = model_config(model_folder), model_config(tmp_path / "adapter")
+    command = vllm_command([("base", base), ("after", after)], EngineConfig(max_length=512), "127.0.0.1", 8000)
+    assert command[:4] == ["vllm", "serve", str(model_folder), "--served-model-name"] and command[4] == "base"
+    text = " ".join(command)
+    for piece in ("--host 127.0.0.1 --port 8000", "--max-model-len 512", "--enable-lora --max-lora-rank 8 --max-loras 1"):
+        assert piece in text
+    assert command[-2:] == ["--lora-modules", f"after={tmp_path / 'adapter'}"]
+    with pytest.raises(ConfigError, match="one base model"):
+        vllm_command([("base", base), ("other", model_config(tmp_path))], EngineConfig(), "127.0.0.1", 8000)
+
+
+def test_the_command_serves_and_stops(model_folder: Path) -> None:
+    code = "from spag.cli.serve import serve_command; serve_command()"
+    options = ["--port", "0", "--set", "model.dtype=float32", "--set", "engine.max_length=100"]
+    command = [sys.executable, "-c", code, f"tiny={model_folder}", *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        address = next(line for line in process.stderr if line.startswith("http")).split()[0]
+        asked = {"model": "tiny", "prompt": "Hi", "max_tokens": 3}
+        assert httpx2.post(f"{address}/completions", json=asked, trust_env=False).json()["usage"]["completion_tokens"] <= 3
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["bot:random"], "bot:random: only models whose weights are here can be served"),
+        (["openai:gpt"], "openai:gpt: only models whose weights are here can be served"),
+        (["./nothing-here"], "no such file or folder"),
+        (["a=x", "a=y"], "two models have one name"),
+        (["x", "--host", "0.0.0.0"], "on any address but loopback a token is required"),
+    ],
+)
+def test_what_cannot_be_served_is_told_at_once(arguments: list[str], says: str) -> None:
+    options = ["--set", "engine.backend=transformers", "--set", "model.device=cpu"]
+    answer = CliRunner().invoke(main, ["serve", *arguments, *options], env={"SPAG_WEB_TOKEN": ""})
+    assert (answer.exit_code, says in answer.stderr) == (2, True), answer.stderr
