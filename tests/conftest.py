@@ -21,6 +21,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 HEAVY = (
+    "tests/adapters/test_textarena_mix.py",
     "tests/cluster/",
     "tests/engines/test_conformance.py",
     "tests/engines/test_vllm.py",
