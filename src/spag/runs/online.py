@@ -143,7 +143,7 @@ class OnlineSelfplay:
             )
         tasks = game.tasks(Split.HELD_OUT, self.settings.evaluation_tasks, derive_seed(self.config.seed, "evaluation"))
         for opponent in self.settings.evaluation_opponents:
-            path = self.folder / "evaluations" / f"step-{step:05d}-{game.name}-{_file_name(opponent)}.jsonl"
+            path = self.folder / "evaluations" / f"step-{step:05d}-{game.name.replace(':', '-')}-{_file_name(opponent)}.jsonl"
             for pairing in (Pairing((POLICY, opponent)), Pairing((opponent, POLICY))):
                 specs = game_specs(tasks, 1, derive_seed(self.config.seed, "evaluation", pairing.title))
                 named = [type(spec)(f"{pairing.title}: {spec.task.id}", spec.task, spec.seed) for spec in specs]
