@@ -19,6 +19,7 @@ import re
 from dataclasses import dataclass
 from itertools import islice
 
+from spag.games.taboo.judge.evasions import find_evasion
 from spag.games.taboo.judge.folding import unmasked, without_tags
 from spag.games.taboo.judge.matching import TOKEN, is_whole_form, phrase_end, target_of
 
@@ -36,14 +37,15 @@ _GOES_ON = re.compile(r'"?[ ]?(?:$|[!.:;,=\-—–(\n"]|(?:is|it|it\'s|its|and|s
 _COPULA_VERB = r"(?:is|'s|must be|has to be|must have been|should be|would be|could be|may be|might be|will be|was)"
 _COPULA = re.compile(
     rf"(?<![\w'])(?:(?:it|this|that|the {_ADJECTIVE}\"?word\"?|(?:the|my)(?: final)? (?:answer|guess))[ ]?{_COPULA_VERB}|its)\b"
+    rf'|(?<![\w\'])(?:{_ADJECTIVE}word|answer|guess|solution)"?(?:[ ]?[:=]+>?|[ ][\-—–]+>?(?=[ ]))'
 )
 _SHORT = re.compile(rf"the(?<!\wthe) {_ADJECTIVE}word(?P<verb>[ ]?{_COPULA_VERB})\b")
 _DIRECT = re.compile(r'"?[ ]?(?:now |already )?(?P<mark>is\b:?|must be\b|[:=\-—–]+)')
 _NEGATION = re.compile(r"[ ]?(?:not|n't|never)\b")
 _CONTRAST = re.compile(r"[ ]?not\b[^.!?\n]{1,60}?\bbut (?:rather )?")
 _FILLER = re.compile(
-    r"(?:[\s:,=\-—–(\[\]]|\.{2,}|(?:definitely|probably|surely|clearly|certainly|obviously|simply|of course|indeed|i think|i believe|"
-    r"i guess|called|either|maybe|perhaps|the word|just)\b(?=[\s:,\"]))*"
+    r"(?:[\s:,=>\-—–(\[\]{}#]|\.{2,}|(?:definitely|probably|surely|clearly|certainly|obviously|simply|of course|indeed|i think|i believe|"
+    r"i guess|called|spelled(?: out)?|spelt|namely|exactly|either|maybe|perhaps|the word|just)\b(?=[\s:,\"]))*"
 )
 _ARTICLE = re.compile(r"(?:a|an|the|some|my|your|to) ")
 _STOPS = r"because|since|as|right|or|i|isn't|which|that|though|but|so|then|if|correct|am|my|based|given|from"
@@ -58,7 +60,44 @@ _HEDGED_CUE = re.compile(
     r"\b(?:i(?:'d)? (?:think|guess|believe|bet|say|suspect|reckon)|i'm (?:sure|certain)|my guess(?: is)?)(?: that)?[\s:,]*$"
 )
 _ADJECTIVAL = re.compile(r"(?:ed|ly|ous|able|ible|ful|less)$")
-_PRONOUNS = frozenset(("it", "this", "that"))
+# What may follow "I know the word!" alone and names nothing.
+_NO_NAMES = frozenset(
+    [
+        "it",
+        "this",
+        "that",
+        "finally",
+        "yes",
+        "yeah",
+        "yay",
+        "hooray",
+        "great",
+        "ok",
+        "okay",
+        "now",
+        "already",
+        "sure",
+        "really",
+        "maybe",
+        "probably",
+        "haha",
+        "easy",
+        "thanks",
+        "sorry",
+    ]
+)
+# What "it is ..." may go on with and name nothing, when it is longer than the target.
+_PREDICATE = re.compile(
+    r"(?:(?:just|right|still|so|very|too|quite|already|almost) )?(?:on|in|at|about|under|somewhere|there|here|something|coming|"
+    r"escaping|eluding|slipping|hard to|easy to|difficult to|going to|so|very|too|quite)\b"
+)
+# "If I knew the word, I would say: I know the word! ..." announces nothing.
+_REPORTED = re.compile(
+    r"\b(?:if|when|whenever|once|unless|until|wish|as soon as)\b[^.!?\n]*\b(?:say|announce|shout|declare|tell you|write|reply|"
+    r"answer|yell|cry|exclaim)[\s:,\"]*(?:that )?$"
+)
+_SPELLED = re.compile(r"[^\W_](?:[ \-.,]{1,3}[^\W_](?![^\W_])){2,}")
+_ESCAPED_MARK = re.compile(r"\\(?=[\"'`*_])")
 _MOST = 20  # announcements looked at in one utterance
 _WIDTH = 400  # how far after an announcement its guess may begin, in characters
 
@@ -97,7 +136,10 @@ def names_target(guess: Guess, target_word: str) -> bool:
         end = phrase_end(rest, target)
         if end is not None and _END.match(rest, end):
             return True
-    return not target.literal and is_whole_form("".join(TOKEN.findall(guess.phrase)), target_word)
+    if target.literal:
+        return False
+    said = find_evasion(guess.phrase, target_word)
+    return is_whole_form("".join(TOKEN.findall(guess.phrase)), target_word) or (said is not None and len(said) == len(guess.phrase))
 
 
 def parse_guess(folded: str, width: int, *, hedged: bool) -> Guess | None:
@@ -116,14 +158,14 @@ def parse_guess(folded: str, width: int, *, hedged: bool) -> Guess | None:
 
 def _tidy(folded: str) -> str:
     """Make every quoting and emphasis mark a double quote, drop marks inside words, and single the spaces."""
-    text = _QUOTE.sub('"', _STARS_INSIDE.sub("", without_tags(folded)))
+    text = _QUOTE.sub('"', _STARS_INSIDE.sub("", _ESCAPED_MARK.sub("", without_tags(folded))))
     text = _SPACES.sub(" ", text)
     return (_QUOTES.sub('"', text) if '""' in text else text).strip()
 
 
 def _in_doubt(text: str, start: int) -> bool:
-    clause = _CLAUSE_BREAK.split(text[max(0, start - 80) : start])[-1]
-    return _BLOCKED.search(clause) is not None
+    before = text[max(0, start - 80) : start]
+    return _BLOCKED.search(_CLAUSE_BREAK.split(before)[-1]) is not None or _REPORTED.search(before) is not None
 
 
 def _announced(after: str, width: int) -> Guess | None:
@@ -136,12 +178,12 @@ def _announced(after: str, width: int) -> Guess | None:
     for copula in _COPULA.finditer(after, 0, _WIDTH):
         if not _in_doubt(after, copula.start()):
             guess = _named(after, copula.end())
-            if guess is not None:
+            if guess is not None and (_is_short(guess, width) or not _PREDICATE.match(guess.phrase)):
                 return guess
-    bare = after.lstrip(' !.,;:-—–\n"')
+    bare = after.lstrip(' !.,;:-—–=>([{\n"')
     opened = after[: len(after) - len(bare)]
     guess = _named(after, len(opened) - opened.endswith('"')) if opened.strip() else None
-    if guess is None or not _is_short(guess, width) or guess.phrase in _PRONOUNS:
+    if guess is None or not _is_short(guess, width) or guess.phrase in _NO_NAMES:
         return None
     return guess if TOKEN.search(bare.partition(guess.phrase)[2]) is None else None
 
@@ -184,8 +226,10 @@ def _named(text: str, start: int) -> Guess | None:
     rest = text[start:].lstrip('" ').partition("\n")[0][:200]
     if quoted and '"' in rest:
         phrase = rest.partition('"')[0]
+    elif spelled := _SPELLED.match(rest):
+        phrase = spelled[0]
     else:
-        stop = re.search(r"[!?,;:()\n\"]|\.(?=\s|$|\")|\s(?:[\-—–]|because|since|or|which|right|i|isn't)(?:\s|$)", rest)
+        stop = re.search(r"[!?,;:()\[\]{}\n\"]|\.(?=\s|$|\")|\s(?:[\-—–]|because|since|or|which|right|i|isn't)(?:\s|$)", rest)
         phrase = rest[: stop.start()] if stop else rest
     phrase = phrase.strip()
     article = _ARTICLE.match(phrase)

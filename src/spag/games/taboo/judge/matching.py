@@ -12,36 +12,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
-import simplemma
-
 from spag.games.taboo.judge.folding import fold, readings
+from spag.games.taboo.judge.lexicon import LONGEST_WORD, NOUNS_TOO, is_known, target_bases, word_bases
 
 TOKEN = re.compile(r"[^\W_]+(?:'[^\W_]+)*(?:\+\+|[+#](?![\w+#]))?")
 _GLUE = frozenset(" \t\n\r-_'\"*`/")
-_VOWELS = frozenset("aeiouy")
-LONGEST_WORD = 64  # characters; a longer token is compared as it stands and never looked up
-
-# What simplemma 1.1 to 2.0 gets wrong or leaves out. The left-hand words of _HOMOGRAPHS are headwords too: as a target each stands for
-# itself only.
-_HOMOGRAPHS = {
-    "bore": "bear", "born": "bear", "bit": "bite", "bound": "bind", "broke": "break", "data": "datum", "dove": "dive", "drunk": "drink",
-    "felt": "feel", "fell": "fall", "found": "find", "ground": "grind", "lay": "lie", "left": "leave", "people": "person",
-    "rose": "rise", "rung": "ring", "saw": "see", "shot": "shoot", "smelt": "smell", "spelt": "spell", "thought": "think",
-    "wound": "wind", "being": "be",
-}  # fmt: skip
-_IRREGULAR = {
-    "awoken": "awake", "axes": "axe ax axis", "bases": "base basis", "bent": "bend", "calves": "calf calve", "gone": "go",
-    "halves": "half halve", "leaves": "leaf leave", "lenses": "lens", "lives": "life live", "loaves": "loaf", "mimicked": "mimic",
-    "mimicking": "mimic", "panicked": "panic", "panicking": "panic", "sheaves": "sheaf", "shelves": "shelf shelve", "shook": "shake",
-    "slew": "slay", "staves": "staff stave", "swore": "swear", "thieves": "thief", "trod": "tread", "wives": "wife", "won": "win",
-    "worse": "bad", "bigger": "big", "cleaner": "clean", "closer": "close", "cooler": "cool", "dimmer": "dim", "fatter": "fat",
-    "flatter": "flat", "further": "far", "hotter": "hot", "sadder": "sad", "thinner": "thin", "wetter": "wet", "clothing": "clothe",
-}  # fmt: skip
-# Headwords that only look like an inflection of another word: evening is not even+ing for any reader.
-_NO_INFLECTION = {
-    "bare", "corps", "evening", "gas", "herring", "inning", "lens", "morning", "news", "pudding", "series", "species", "sterling", "tanner",
-    "yes",
-}  # fmt: skip
+# Where a word that is both is a noun, so no form of the verb: a bit, a bit of it. Wound is a verb only in "wound up" and the like.
+_NOUN_AFTER = re.compile(
+    r"\b(?:an?|the|this|my|your|his|her|its|our|their|every|each|no|some|any|another|little|tiny|small|good|single|last|drill|\d+)[ -]$"
+)
+_NOUN_BEFORE = re.compile(r"[ -](?:of|by|rate|depth|more|less)\b")
+_WOUND_UP = re.compile(r" (?:up|down|around|round|through|along|back|tight|tightly|its way|their way)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,58 +41,6 @@ class Target:
     acronym: str
 
 
-@lru_cache(maxsize=1 << 17)
-def word_bases(token: str) -> frozenset[str]:
-    """Return the base forms that a folded token may be an inflection of, itself included."""
-    word = token.removesuffix("'s") or token
-    if len(word) > LONGEST_WORD or word in _NO_INFLECTION:
-        return frozenset((token, word))
-    known = _HOMOGRAPHS.get(word) or _IRREGULAR.get(word)
-    if known:
-        return frozenset((token, word, *known.split()))
-    lemma = _lemma(word)
-    if lemma == word:
-        return frozenset((token, word, *_stems(word)))
-    # The dictionary has travelling -> travell, playing -> playe and fixed -> fixe.
-    over = (len(lemma) > 5 and lemma.endswith("ll")) or lemma.endswith(("xe", "ye"))
-    return frozenset((token, word, lemma, lemma[:-1] if over else lemma))
-
-
-def _stems(word: str) -> tuple[str, ...]:
-    """Undo English -s, -ing and -ed for words the dictionary does not reduce: ``tiktoks``, ``building``, ``americans``."""
-    if len(word) < 3:
-        return ()
-    if word.endswith("s") and not word.endswith(("ss", "ics")):
-        return (word[:-1], word[:-2]) if word.endswith(("xes", "ches", "shes", "sses", "zes")) else (word[:-1],)
-    if not word.endswith(("ing", "ed")) or word.endswith("eed"):
-        return ()
-    stem = word[:-3] if word.endswith("ing") else word[:-2]
-    if len(stem) < 2 or _VOWELS.isdisjoint(stem):
-        return ()
-    if len(stem) > 3 and stem[-1] == stem[-2]:
-        return (stem, stem[:-1])
-    short = len(stem) > 2 and stem[-1] not in "wxyaeiou" and stem[-2] in _VOWELS and _VOWELS.isdisjoint(stem[:-2])
-    return (stem + "e",) if short else (stem, stem + "e")  # star gives starring, so staring is of stare
-
-
-def _lemma(word: str) -> str:
-    return fold(simplemma.lemmatize(word, lang="en"))
-
-
-@lru_cache(maxsize=4096)
-def is_known(word: str) -> bool:
-    """Tell whether the dictionary has ``word``."""
-    return bool(simplemma.is_known(word, lang="en"))
-
-
-def _target_bases(word: str) -> frozenset[str]:
-    """A target that is a headword of its own stands for itself: saying ``leave`` or ``build`` does not say ``left`` or ``building``."""
-    own = word in _HOMOGRAPHS or (word not in _IRREGULAR and word == _lemma(word[:LONGEST_WORD]))
-    if own and (word in _HOMOGRAPHS or is_known(word)):
-        return frozenset((word,))
-    return word_bases(word)
-
-
 @lru_cache(maxsize=4096)
 def target_of(target_word: str) -> Target:
     """Return ``target_word`` prepared for matching. A target without any visible character matches nothing."""
@@ -124,7 +53,7 @@ def target_of(target_word: str) -> Target:
     joined = "".join(tokens).replace("'", "")
     keeps = len(tokens) > 1 or not is_known(joined)  # I'll is not ill
     return Target(
-        words=tuple(_target_bases(token) for token in tokens),
+        words=tuple(target_bases(token) for token in tokens),
         joined=frozenset((joined,)) if keeps and not acronym else frozenset(),
         glue=_GLUE | marks,
         literal="",
@@ -177,8 +106,20 @@ def _find_in(reading: str, target: Target) -> str | None:
     if target.literal:
         return target.literal if target.literal in reading else None
     single = target.joined if len(target.words) != 1 else target.words[0] | target.joined
-    found = next((word for word in words_of(reading) if not single.isdisjoint(word_bases(word))), None)
+    said = (word for word in words_of(reading) if not single.isdisjoint(word_bases(word)))
+    found = next((word for word in said if word not in NOUNS_TOO or word in single or _is_verb(word, reading)), None)
     return found if found is not None or len(target.words) < 2 else _find_phrase(reading, target)
+
+
+def _is_verb(word: str, reading: str) -> bool:
+    """Tell whether a past tense that is also a noun is a verb anywhere in ``reading``."""
+    places = re.finditer(rf"(?<!\w){re.escape(word)}(?!\w)", reading)
+    if word == "wound":
+        return any(_WOUND_UP.match(reading, place.end()) for place in places)
+    return not all(
+        _NOUN_AFTER.search(reading[max(0, place.start() - 12) : place.start()]) or _NOUN_BEFORE.match(reading, place.end())
+        for place in places
+    )
 
 
 def _find_phrase(reading: str, target: Target) -> str | None:
