@@ -106,6 +106,7 @@ def test_only_marked_checkpoints_survive(tmp_path: Path) -> None:
     for step in (2, 10, 12):
         (tmp_path / f"checkpoint-{step}").mkdir()
         torch.save(torch.zeros(1), tmp_path / f"checkpoint-{step}" / "optimizer.pt")
+        (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(json.dumps({"global_step": step, "max_steps": 12}))
     finish_checkpoint(tmp_path, 10)
     assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-10"]
     (tmp_path / "checkpoint-12").mkdir()

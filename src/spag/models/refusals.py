@@ -21,6 +21,7 @@ LIBRARY_ERRORS = (
     ArithmeticError,  # transformers, of sizes that are 0; jinja2, of what a template computes
     AssertionError,  # peft's and torch's checks of arguments
     AttributeError,
+    EOFError,  # torch, of an empty file
     ImportError,  # a package that a config asks for
     LookupError,
     MemoryError,
@@ -39,13 +40,16 @@ _OWN_CODE = ("transformers_modules.", "transformers.dynamic_module_utils")
 
 
 class Refusals(AbstractContextManager[None]):
-    """Raises ``explain(error)`` in place of what a library raises in the block; a ``SpagError`` passes, and so does everything else."""
+    """Raises ``explain(error)`` in place of what a library raises in the block, ``also`` for one with classes of its own.
 
-    def __init__(self, explain: Callable[[BaseException], SpagError]) -> None:
-        self._explain = explain
+    A ``SpagError`` passes, and so does everything else.
+    """
+
+    def __init__(self, explain: Callable[[BaseException], SpagError], also: tuple[type[BaseException], ...] = ()) -> None:
+        self._explain, self._also = explain, also
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if error is not None and _is_refusal(error):
+        if error is not None and (_is_refusal(error) or isinstance(error, self._also)):
             raise self._explain(error) from error
 
 

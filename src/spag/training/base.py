@@ -2,15 +2,19 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from pickle import PickleError
 from typing import Any
 
 import torch
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from transformers import PreTrainedModel, Trainer, TrainerControl
 
+from spag.core.errors import RunError
+from spag.models.refusals import Refusals, told
 from spag.training.policy import Capabilities
 from spag.training.sharding import load_shares, save_shares, whole_weights, whole_zero3_weights
 
@@ -70,9 +74,26 @@ class ShardedTrainer(Trainer):  # type: ignore[misc]
         if checkpoint is None or self.is_deepspeed_enabled:
             super()._load_optimizer_and_scheduler(checkpoint)
             return
-        load_shares(Path(checkpoint), self.model, self.optimizer.optimizer)
-        self.lr_scheduler.load_state_dict(torch.load(Path(checkpoint) / _SCHEDULER, weights_only=True))
+        with _resuming(checkpoint):
+            load_shares(Path(checkpoint), self.model, self.optimizer.optimizer)
+            self.lr_scheduler.load_state_dict(torch.load(Path(checkpoint) / _SCHEDULER, weights_only=True))
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        with _resuming(checkpoint):
+            super()._load_rng_state(checkpoint)
 
     def _sum_over_processes(self, tensor: Tensor) -> Tensor:
         reduced: Tensor = self.accelerator.reduce(tensor, reduction="sum")
         return reduced
+
+
+def _resuming(checkpoint: str | None) -> Refusals:
+    """Translate what torch raises over a checkpoint that was damaged after it was complete."""
+
+    def explain(error: BaseException) -> RunError:
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
+            return RunError(f"{checkpoint}: out of memory while it was read; free memory, then start again: training resumes")
+        fix = f"remove {Path(checkpoint or '').parent} to train from the start"
+        return RunError(f"{checkpoint}: cannot be resumed, a file of it is damaged ({told(error, 120)}); {fix}")
+
+    return Refusals(explain, also=(CheckpointException, PickleError))

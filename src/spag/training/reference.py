@@ -15,9 +15,12 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
 import torch
 from torch import nn
 
+from spag.core.errors import DataError
+from spag.core.jsonfile import convert, json_lines
 from spag.core.store import write_atomically
 from spag.training.data import EncodedSample, collate
 from spag.training.order import micro_batches
@@ -25,23 +28,29 @@ from spag.training.policy import Capabilities, completion_logprobs, to_device
 
 
 def read_reference(path: Path, fingerprint: str) -> dict[int, float] | None:
-    """Return log-probabilities by sample index, or ``None`` where the file is absent, torn or made for something else."""
-    if not path.is_file():
+    """Return log-probabilities by sample index, or ``None`` where the file is absent, damaged or made for something else."""
+    try:
+        header, *rows = [row for _, row in json_lines(path)] or [None]
+        if header != _header(fingerprint, len(rows)):
+            return None
+        return {row.sample: row.logprob for row in convert(rows, list[_Row], str(path))}
+    except DataError:
         return None
-    header, *rows = path.read_text(encoding="utf-8").splitlines() or [""]
-    if header != _header(fingerprint, len(rows)):
-        return None
-    return {row["sample"]: row["logprob"] for row in map(json.loads, rows)}
 
 
 def write_reference(path: Path, fingerprint: str, logprobs: Mapping[int, float]) -> None:
     """Write the file: complete or absent."""
     rows = [json.dumps({"sample": sample, "logprob": logprobs[sample]}) for sample in sorted(logprobs)]
-    write_atomically(path, "\n".join([_header(fingerprint, len(rows)), *rows]) + "\n")
+    write_atomically(path, "\n".join([json.dumps(_header(fingerprint, len(rows))), *rows]) + "\n")
 
 
-def _header(fingerprint: str, rows: int) -> str:
-    return json.dumps({"fingerprint": fingerprint, "rows": rows})
+def _header(fingerprint: str, rows: int) -> dict[str, str | int]:
+    return {"fingerprint": fingerprint, "rows": rows}
+
+
+class _Row(msgspec.Struct):
+    sample: int
+    logprob: float
 
 
 def compute_reference(

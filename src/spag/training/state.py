@@ -8,12 +8,17 @@ belongs to: a state made from other samples, another start model or other settin
 import hashlib
 import json
 import logging
+import math
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from spag.core.errors import DataError
+from spag.core.jsonfile import json_lines, read_json
 from spag.core.store import folder_identity, mend_last_line, write_atomically
 from spag.models.finding import adapter_base, resolve_model
 
@@ -45,9 +50,12 @@ def model_identity(name: str) -> list[Any]:
 
 
 def open_state(state: Path, belongs_to: str) -> Path | None:
-    """Return the newest complete checkpoint with the fingerprint ``belongs_to``, and delete everything else in ``state``."""
+    """Return the newest complete checkpoint with the fingerprint ``belongs_to``, and delete everything else in ``state``.
+
+    Raises ``DataError`` for a checkpoint whose own record of the steps was damaged.
+    """
     label = state / "fingerprint"
-    if state.is_dir() and not (label.is_file() and label.read_text(encoding="utf-8") == belongs_to):
+    if state.is_dir() and not (label.is_file() and label.read_bytes() == belongs_to.encode()):
         if any(state.iterdir()):
             logger.warning("%s is of other samples or settings; training starts over", state)
         discard_state(state)
@@ -55,16 +63,43 @@ def open_state(state: Path, belongs_to: str) -> Path | None:
     complete = [folder for folder in state.glob(f"{_PREFIX}*") if (folder / _MARKER).is_file()]
     newest = max(complete, key=checkpoint_step, default=None)
     _discard_all(state, but=newest)
+    if newest is not None:
+        _check_steps(newest)
     return newest
 
 
+def _check_steps(checkpoint: Path) -> None:
+    file = checkpoint / "trainer_state.json"
+    try:
+        read_json(file, _Steps)
+    except DataError as error:
+        raise DataError(f"{error}; remove {checkpoint.parent} to train from the start") from error
+
+
+class _Steps(msgspec.Struct):
+    """What we check of the file that Trainer resumes from."""
+
+    global_step: int
+    max_steps: int
+
+
+class _Finished(msgspec.Struct):
+    """``training.json``."""
+
+    fingerprint: str
+    result: dict[str, Any]
+
+
 def finished_result(output: Path, belongs_to: str) -> dict[str, Any] | None:
-    """Return the result that ``record_result`` wrote for the same fingerprint; else delete it and half-saved checkpoints."""
+    """Return the result that ``record_result`` wrote for the same fingerprint; else delete it and half-saved checkpoints.
+
+    Raises ``DataError`` for a file of that name that it did not write.
+    """
     record = output / "training.json"
-    finished = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
-    if finished.get("fingerprint") == belongs_to and (output / "checkpoint").is_dir():
+    finished = read_json(record, _Finished) if record.exists() else None
+    if finished is not None and finished.fingerprint == belongs_to and (output / "checkpoint").is_dir():
         discard_state(output / "state")
-        return dict(finished["result"])
+        return finished.result
     record.unlink(missing_ok=True)
     for leftover in output.glob(".checkpoint-*"):
         discard_state(leftover)
@@ -108,20 +143,27 @@ def _discard_all(state: Path, *, but: Path | None) -> None:
 class MetricsLog:
     """``metrics.jsonl``: one row a logged step, on disk before training goes on.
 
-    Rows after the step that training resumes from are dropped.
+    Rows after the step that training resumes from are dropped. Raises ``DataError`` for a row that is none.
     """
 
     def __init__(self, path: Path, resume_step: int) -> None:
         self.path = path
         mend_last_line(path)
-        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-        kept = [row for row in map(json.loads, lines) if row["step"] <= resume_step]
+        kept = [row for row in _metrics(path) if row["step"] <= resume_step] if path.exists() else []
         self.last: dict[str, float | None] = kept[-1] if kept else {}
         write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept))
 
     def append(self, row: dict[str, float | None]) -> None:
-        self.last = row
+        # in float16 the loss scaler skips steps whose gradient is not finite, and JSON has no such numbers
+        self.last = row = {name: value if value is None or math.isfinite(value) else None for name, value in row.items()}
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
             file.flush()
             os.fsync(file.fileno())
+
+
+def _metrics(path: Path) -> Iterator[dict[str, Any]]:
+    for place, row in json_lines(path):
+        if not isinstance(row, dict) or type(row.get("step")) is not int:
+            raise DataError(f"{place}: is no row of a training's metrics (no step); remove {path} to go on without its rows")
+        yield row
