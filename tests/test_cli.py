@@ -312,9 +312,33 @@ def test_games_are_read_from_a_pipe(games: Path, tmp_path: Path) -> None:
     assert [episode.task.id for episode in read_episodes(tmp_path / "judged.jsonl")] == ["river", "bread"]
 
 
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("x" * 300, "cannot be written: File name too long; choose another output"),
+        ("loop", "cannot be written: Too many levels of symbolic links; choose another output"),
+        ("file", "cannot be written: File exists; choose another output"),
+        ("file/below", "cannot be written: Not a directory; choose another output"),
+        ("/dev/full", "cannot be written: File exists; choose another output"),
+    ],
+)
+@pytest.mark.parametrize("command", ["train offline-rl samples --model {model}", "run config.yaml"])
+def test_a_folder_that_cannot_be_is_one_line(
+    tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch, command: str, output: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "samples").write_text('{"prompt": "p", "completion": "c"}\n')
+    (tmp_path / "config.yaml").write_text(f"model: {{name: {model_folder}}}\ngame: {{words: shipped}}\n")
+    (tmp_path / "file").write_text("a file")
+    (tmp_path / "loop").symlink_to("loop")
+    result = spag(*command.format(model=model_folder).split(), "--output", output, status=2)
+    assert result.output.startswith(f"error: {output}") and result.output.endswith(f": {message}\n")
+    assert (tmp_path / "file").read_text() == "a file"
+
+
 def test_an_empty_name_and_a_device_are_refused() -> None:
-    assert "the name is empty" in spag("words", "--source", "shipped", "--output", "", status=2).output
-    assert "'/dev/zero' is a device; name a file" in spag("judge", "/dev/zero", status=2).output
+    assert spag("words", "--source", "shipped", "--output", "", status=2).output == "error: --output: the name is empty; give one\n"
+    assert spag("judge", "/dev/zero", status=2).output == "error: /dev/zero: is a device; name a file\n"
 
 
 def test_a_learner_that_plays_no_game_is_named(games: Path, tmp_path: Path) -> None:

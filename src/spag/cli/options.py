@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from spag.core.errors import ConfigError, DataError
+
 if TYPE_CHECKING:
     from spag.config.schema import RunConfig
     from spag.core.progress import Reporter
@@ -24,7 +26,7 @@ class _InputFile(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
         if path.is_char_device() or path.is_block_device():
-            self.fail(f"{str(path)!r} is a device; name a file", param, ctx)
+            raise ConfigError(f"{path}: is a device; name a file")
         return _spooled(path, ctx) if path.is_fifo() and ctx else path
 
 
@@ -32,13 +34,18 @@ class _Output(click.Path):
     """A file or folder to write."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return super().convert(value or self.fail("the name is empty", param, ctx), param, ctx)
+        if not value:
+            raise ConfigError("--output: the name is empty; give one")
+        from spag.core.disk import storage_errors
+
+        with storage_errors(Path(value)), suppress(FileNotFoundError, NotADirectoryError):
+            Path(value).stat()  # names that are too long, links that lead to themselves
+        return super().convert(value, param, ctx)
 
 
 def _spooled(pipe: Path, ctx: click.Context) -> Path:
     """Copy a pipe into a temporary file that goes with the command, and return its path."""
     from spag.core.disk import storage_errors
-    from spag.core.errors import DataError
     from spag.core.jsonfile import reading
 
     copy = Path(ctx.with_resource(TemporaryDirectory(prefix="spag-"))) / pipe.name
@@ -52,8 +59,6 @@ def _spooled(pipe: Path, ctx: click.Context) -> Path:
 
 def refuse_input(output: Path | None, *inputs: Path | str | None) -> None:
     """Raise ``ConfigError`` when a command would write over a file that it reads."""
-    from spag.core.errors import ConfigError
-
     for path in inputs:
         with suppress(OSError, ValueError):  # no such file, which others say
             if output is not None and path is not None and output.samefile(path):

@@ -89,8 +89,9 @@ class _Lock:
         raise NotImplementedError
 
     def __enter__(self) -> Self:
-        with storage_errors(self._path):
+        with storage_errors(self._path.parent):
             self._path.parent.mkdir(parents=True, exist_ok=True)
+        with storage_errors(self._path):
             descriptor = open_locked(self._path)
             if descriptor is None:
                 raise self._busy(self._path.read_bytes()[:20].decode(errors="replace").strip() or "unknown")
