@@ -15,11 +15,12 @@ from scripted_run import MOMENTS, WORDS, config_for, run_until, scripted
 from spag import judge_episode
 from spag.config.files import load_config
 from spag.config.schema import ModelConfig
+from spag.core.disk import FolderLock
 from spag.core.episodes import SampleType, read_episodes, read_samples
 from spag.core.errors import ConfigError, DataError, RunError, SpagError
 from spag.core.manifest import Manifest
 from spag.core.progress import SilentReporter
-from spag.core.store import FolderLock, write_rows
+from spag.core.store import write_rows
 from spag.core.types import Split, Task
 from spag.engines.base import Engine
 from spag.engines.scripted import ScriptedEngine

@@ -22,7 +22,7 @@ def train_command(stage: str, samples: Path, model: str | None, config_name: str
     imitation: imitate the winners of teacher games, by likelihood with a KL term. offline-rl: learn from rewarded utterances, by clipped
     importance ratio, KL to the start and SFT mix (offline_rl.sft_data, unless SAMPLES holds SFT rows).
     """
-    from spag.core.store import FolderLock
+    from spag.core.disk import FolderLock
     from spag.runs.checks import check_machine
     from spag.runs.folder import check_free
     from spag.runs.sft import with_sft

@@ -18,9 +18,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from spag.core.disk import FolderLock as FolderLock  # noqa: PLC0414
-from spag.core.disk import is_file_there, open_locked, real_output
-from spag.core.disk import storage_errors as storage_errors  # noqa: PLC0414
+from spag.core.disk import is_file_there, open_locked, real_output, storage_errors
 from spag.core.errors import DataError, RunError
 from spag.core.jsonfile import MAX_LINE, PADDING, decode, is_torn
 

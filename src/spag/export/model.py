@@ -12,8 +12,9 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from safetensors import SafetensorError
 
 from spag.config.files import dump_config
+from spag.core.disk import storage_errors
 from spag.core.errors import ConfigError, ModelError, RunError, StorageError, first_line
-from spag.core.store import folder_beside, storage_errors, write_atomically
+from spag.core.store import folder_beside, write_atomically
 from spag.engines.opening import OPENAI_PREFIX
 from spag.export.card import CONFIG, Weights, card, shareable_config
 from spag.export.metadata import Source

@@ -18,9 +18,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
+from spag.core.disk import storage_errors
 from spag.core.errors import DataError, ModelError, RunError, first_line
 from spag.core.jsonfile import read_json
-from spag.core.store import folder_beside, storage_errors, write_json
+from spag.core.store import folder_beside, write_json
 from spag.models.baichuan import BaichuanConfig, BaichuanForCausalLM
 from spag.models.finding import BAICHUAN
 from spag.models.refusals import Refusals, told

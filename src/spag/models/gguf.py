@@ -10,8 +10,9 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from spag.core.disk import storage_errors
 from spag.core.errors import ModelError
-from spag.core.store import file_digest, storage_errors
+from spag.core.store import file_digest
 from spag.models.finding import cache_folder
 from spag.models.loading import no_progress_bars, save_model
 from spag.models.refusals import Refusals, told

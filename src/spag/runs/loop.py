@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from spag.config.schema import RunConfig
+from spag.core.disk import FolderLock
 from spag.core.manifest import Manifest
 from spag.core.progress import Reporter
-from spag.core.store import FolderLock
 from spag.rollout.play import PlaySetup
 from spag.runs.checks import check_run
 from spag.runs.folder import arena_entrants, imitates, learns_online, offline_iterations, planned_stages

@@ -8,8 +8,9 @@ from typing import Any
 
 from spag.config.files import dump_config
 from spag.config.schema import ModelConfig, RunConfig
+from spag.core.disk import storage_errors
 from spag.core.manifest import Manifest
-from spag.core.store import file_digest, storage_errors, write_atomically
+from spag.core.store import file_digest, write_atomically
 from spag.rollout.play import PlaySetup
 from spag.runs.folder import BASE, IMITATION, imitates
 

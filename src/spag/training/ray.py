@@ -9,8 +9,8 @@ from ray.exceptions import RayActorError
 from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
 from ray.train.torch import TorchConfig, TorchTrainer
 
+from spag.core.disk import storage_errors
 from spag.core.errors import RunError, SpagError, first_line
-from spag.core.store import storage_errors
 from spag.rollout.ray.connection import connected, nodes
 from spag.training.callbacks import OnProgress
 from spag.training.processes import watching

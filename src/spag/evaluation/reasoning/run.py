@@ -22,10 +22,11 @@ import lm_eval
 from lm_eval.utils import set_torch_seed
 
 from spag.config.schema import ModelConfig
+from spag.core.disk import FolderLock
 from spag.core.errors import ConfigError
 from spag.core.manifest import Manifest
 from spag.core.progress import Reporter
-from spag.core.store import FolderLock, write_json, write_rows
+from spag.core.store import write_json, write_rows
 from spag.evaluation.reasoning.lm import CachedLM
 from spag.evaluation.reasoning.results import Items, check_same_items, figures_of, read_items
 from spag.evaluation.reasoning.tasks import LoadedTask, ReasoningSettings, load_tasks, mean_metrics, quiet_harness
