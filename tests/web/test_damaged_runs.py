@@ -114,7 +114,9 @@ class Served:
         assert self.client.post("/play", content="role=attacker&opponent=nobody").status_code < 500
 
     def notices(self) -> list[str]:
-        return [Reader(notice).text for notice in re.findall(r'<p class="notice bad">.*?</p>', self.client.get("/").text, re.DOTALL)]
+        """Return what the overview says that it cannot read."""
+        boxes = re.findall(r'<div class="notice bad faults">.*?</div>', self.client.get("/").text, re.DOTALL)
+        return [Reader(fault).text for box in boxes for fault in re.findall(r"<li>.*?</li>", box, re.DOTALL)]
 
     def sync(self) -> None:
         index_all(self.client.app.state.site.reader.index)  # type: ignore[attr-defined]  # of FastAPI
@@ -179,13 +181,13 @@ def test_a_file_that_cannot_be_read_for_a_moment_is_named_and_followed_again(tmp
             path.write_bytes(text)
             served.sync()
             [notice] = served.notices()
-            assert str(folder) in notice
+            assert notice.startswith(("config.yaml: not UTF-8 at byte 0", f"{folder}: another game than before, kuhn_poker"))
             assert ">2 games<" in client.get("/").text and client.get("/games/iteration-2/1").status_code == 200
             served.restore(path)
         games.rename(folder / "kept")
         games.symlink_to("/proc/self/mem")  # opens, and fails when it is read: what a dying disk does
         served.sync()
-        assert served.notices() == [f"{games}: cannot be read: Input/output error"]
+        assert served.notices() == ["iteration-2/episodes.jsonl: cannot be read: Input/output error"]
         games.unlink()
         (folder / "kept").rename(games)
         with JsonlStore(games) as store:
@@ -193,6 +195,15 @@ def test_a_file_that_cannot_be_read_for_a_moment_is_named_and_followed_again(tmp
         served.sync()
         assert served.notices() == []
         assert ">3 games<" in client.get("/").text and "planet" in client.get("/").text
+
+
+def test_bots_can_be_played_while_the_models_cannot_be_found(tmp_path: Path) -> None:
+    folder = write_online(tmp_path / "run")
+    with visitor(site(folder)) as client:
+        (folder / "manifest.json").write_text("{")
+        page = client.get("/play")
+        assert (page.status_code, "bot:random" in page.text, "The run&#39;s models cannot be found: " in page.text) == (200, True, True)
+        assert client.post("/play", content="role=player_0&opponent=bot:random").status_code == 200
 
 
 def test_a_loop_that_ends_by_itself_says_so_on_the_page(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

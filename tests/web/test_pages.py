@@ -127,7 +127,7 @@ def test_hostile_text_is_never_markup(client: TestClient) -> None:
         assert_inert(client.get(address).text)
     assert "{{ 7 * 7 }}" in client.get("/games/iteration-2/8").text
     assert html.escape(SCRIPT, quote=False).replace("'", "&#39;") in client.get("/games/iteration-2/3").text
-    assert "280,000 more characters" in client.get("/games/iteration-2/6").text
+    assert "70,000 more characters" in client.get("/games/iteration-2/6").text
 
 
 def test_a_damaged_file_is_named_and_its_part_left_out(tmp_path: Path) -> None:
@@ -135,8 +135,8 @@ def test_a_damaged_file_is_named_and_its_part_left_out(tmp_path: Path) -> None:
     write_json(folder / "arena" / "results.json", {"game": "adversarial_taboo", "roles": []})
     (folder / "imitation" / "metrics.jsonl").write_text('{"loss": 1}\n')
     page = Reader(TestClient(site(folder), base_url="http://localhost").get("/").text).text
-    assert f"{folder}/arena/results.json: " in page
-    assert f"{folder}/imitation/metrics.jsonl: a row has no step" in page
+    assert "arena/results.json: " in page
+    assert "imitation/metrics.jsonl: a row has no step" in page and str(folder) not in page
     assert "iteration-2 play" in page and "2 games" in page
     write_json(folder / "manifest.json", {"schema_version": 1, "measured": {}, "stages": {"arena": {"status": "done"}}})
     page = Reader(TestClient(site(folder), base_url="http://localhost").get("/").text).text

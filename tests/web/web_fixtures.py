@@ -34,7 +34,7 @@ HOSTILE = [
     SCRIPT,
     OVERRIDE,
     "\u202e\u2066\u2067" * 50,
-    "x" * 300_000,
+    "x" * 90_000,
     "a\u0301" * 5000,
     "{{ 7 * 7 }}",
     "</textarea></li>&amp;",

@@ -63,10 +63,18 @@ class Site:
         """Return the run as it is now."""
         return self.reader.read()[0]
 
-    def opponents(self) -> list[str]:
-        """Return whom visitors can play: models, the latest first, then the game's bots."""
-        run = self.run()
-        return [*reversed(run.checkpoints()), *(f"{BOT_PREFIX}{name}" for name in run.game.bots)]
+    def short(self, fault: object) -> str:
+        """Return what is wrong with a file, which is named as it is called within the run."""
+        return str(fault).removeprefix(f"{self.path}/")
+
+    def opponents(self) -> tuple[list[str], str]:
+        """Return whom visitors can play, models, the latest first, then the game's bots; and why models cannot be found, if so."""
+        run, models, fault = self.run(), list[str](), ""
+        try:
+            models = [*reversed(run.checkpoints())]
+        except SpagError as error:
+            fault = f"The run's models cannot be found: {self.short(error)}"
+        return [*models, *(f"{BOT_PREFIX}{name}" for name in run.game.bots)], fault
 
     def render(self, request: Request, template: str, **context: Any) -> Markup:
         """Render ``template``; it also sees the run's name and game, and the address asked for."""
@@ -116,7 +124,7 @@ def overview(request: Request, site: TheSite, seen: str = "") -> Response:
     htmx asks for the same again and again, saying what it has ``seen``; while nothing changed, the page is left alone.
     """
     run, fault = site.reader.read()
-    faults = list(dict.fromkeys([*([fault] if fault else []), *site.index.faults]))
+    faults = [*([fault] if fault else []), *site.index.faults]
 
     def part(read: Callable[[], Part]) -> Part | None:
         try:
@@ -141,7 +149,7 @@ def overview(request: Request, site: TheSite, seen: str = "") -> Response:
         arena=part(lambda: run.arena),
         held_out_doubt=part(lambda: run.held_out_doubt),
         latest=queries.latest_games(site.index, LATEST),
-        faults=faults,
+        faults=[*dict.fromkeys(map(site.short, faults))],
     )
     shown = hashlib.sha256(body.encode()).hexdigest()[:16]
     if is_swap(request):
@@ -179,7 +187,7 @@ def steps(request: Request, site: TheSite, page: Annotated[int, Query(ge=1, le=1
     try:
         figures = run.online
     except SpagError as error:
-        figures, fault = [], str(error)
+        figures, fault = [], site.short(error)
     rows = step_rows(figures, run.online_games, queries.counts_by_step(counts))
     pages = max(1, -(-len(rows) // queries.STEPS_A_PAGE))
     first = (min(page, pages) - 1) * queries.STEPS_A_PAGE

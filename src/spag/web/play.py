@@ -60,7 +60,7 @@ async def start(request: Request, site: TheSite, session: TheSession) -> Respons
     form, run = await form_of(request), site.run()
     opponent, role, text = form.get("opponent", ""), form.get("role", ""), form.get("task", "").strip()
     try:
-        if opponent not in site.opponents() or role not in run.game.roles:
+        if opponent not in site.opponents()[0] or role not in run.game.roles:
             raise DataError("choose an opponent and a role")
         task = run.game.custom_task(text) if text and role in informed_roles(run.game) else await run_in_threadpool(draw_task, run.game)
         state = run.game.start(task, secrets.randbits(62))
@@ -76,7 +76,8 @@ async def start(request: Request, site: TheSite, session: TheSession) -> Respons
 
 
 def _lobby(request: Request, site: Site, session: Session | None, status_code: int = 200, error: str | None = None) -> HTMLResponse:
-    context = {"opponents": site.opponents(), "informed": informed_roles(site.run().game), "error": error}
+    opponents, fault = site.opponents()
+    context = {"opponents": opponents, "informed": informed_roles(site.run().game), "error": error or fault}
     matches = list(reversed(session.values())) if session else []
     return site.page(request, "play.html", status_code, matches=matches, **context)
 
