@@ -69,13 +69,18 @@ $(VENV)/vllm: $(VENV)/installed
 # Adapters' tests are named, so that one whose package is missing is an error here; the others run with all tests.
 ADAPTER_TESTS = tests/adapters/test_openenv.py tests/adapters/test_trl.py
 
+# verifiers asks for another release of mcp than OpenEnv's fastmcp: its tests find that one first.
+MCP = $(abspath $(ADAPTERS))/mcp
+
 test-adapters: $(ADAPTERS)/installed
 	OMP_NUM_THREADS=1 $(ADAPTERS)/bin/python -m pytest $(ADAPTER_TESTS)
+	OMP_NUM_THREADS=1 PYTHONPATH=$(MCP) $(ADAPTERS)/bin/python -m pytest tests/adapters/test_verifiers.py
 
 $(ADAPTERS)/installed: pyproject.toml constraints-adapters.txt
 	$(PYTHON) -m venv $(ADAPTERS)
 	$(ADAPTERS)/bin/pip install --quiet --disable-pip-version-check --constraint constraints-adapters.txt torch
 	$(ADAPTERS)/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement constraints-adapters.txt
+	$(ADAPTERS)/bin/pip install --quiet --disable-pip-version-check --no-deps --target $(MCP) mcp==2.0.0
 	$(ADAPTERS)/bin/pip install --quiet --disable-pip-version-check --no-deps --editable .
 	touch $@
 

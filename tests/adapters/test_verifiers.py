@@ -1,0 +1,143 @@
+"""spag's games in verifiers: its own evaluation against a local OpenAI-compatible server, and what lands on the agents' traces."""
+
+import asyncio
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import verifiers.v1 as vf
+from verifiers.v1.utils.loaders import load_environment, resolve_env_config
+
+from spag.adapters.verifiers import Deal, DealData, GameEnv, GameTaskset
+from spag.core.types import Task
+from spag.games.conformance.play import two_secrets
+from spag.games.registry import get, names
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "engines"))
+from openai_stub import Answer, Call, StubServer, completion, error
+
+ROOT = Path(__file__).parent.parent.parent
+MODULES = {
+    "spag_taboo": "adversarial_taboo",
+    "spag_twenty_questions": "twenty_questions",
+    "spag_guess_my_city": "guess_my_city",
+    "spag_kuhn_poker": "kuhn_poker",
+    "spag_tic_tac_toe": "tic_tac_toe",
+}
+
+
+def careful(call: Call) -> Answer:
+    last = call.body["messages"][-1]["content"]
+    return Answer(completion("[check]" if "[check] or [bet]" in last[-60:] else "[call]"))
+
+
+def deal(task: Task, seed: int = 0) -> Deal:
+    return Deal(DealData(idx=0, name="a game", deal={"id": task.id, "data": dict(task.data)}, seed=seed))
+
+
+def played(module: str, tasks: list[Deal], server: StubServer, **settings: Any) -> list[vf.Episode]:
+    """Play ``tasks`` with the environment of ``module``; the agents without a client of their own talk to ``server``."""
+    taskset = {"id": module.replace("_", "-"), **settings.pop("taskset", {})}
+    env = load_environment(resolve_env_config({"taskset": taskset, **settings}))
+
+    async def play() -> list[vf.Episode]:
+        context = vf.ModelContext(model="stub", client=vf.EvalClientConfig(base_url=server.base_url, api_key_var="NO_KEY"))
+        async with env.serving():
+            return [await env.run_episode(task, context) for task in tasks]
+
+    return asyncio.run(play())
+
+
+def test_every_game_has_a_module_with_one_environment_and_one_taskset() -> None:
+    assert set(MODULES.values()) == {name for name in names() if ":" not in name}
+    for module, game in MODULES.items():
+        exported = [getattr(importlib.import_module(module), name) for name in importlib.import_module(module).__all__]
+        [env], [taskset] = ([kind for kind in exported if issubclass(kind, base)] for base in (GameEnv, GameTaskset))
+        assert env.GAME == taskset.GAME == game
+        env = load_environment(resolve_env_config({"taskset": {"id": module}}))
+        assert set(env._agent_specs) == set(get(game).roles)
+        first = list(islice(env.taskset, 3))
+        assert [task.data.idx for task in first] == [0, 1, 2] and len({task.data.deal["id"] for task in first}) == 3
+
+
+def test_its_own_evaluation_pays_every_agent(tmp_path: Path) -> None:
+    """The example: vf-eval in a process of its own."""
+    with StubServer(careful) as server:
+        words = ["spag-kuhn-poker", "--model", "stub", "--base-url", server.base_url, "--games", "6", "--output", str(tmp_path)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
+        command = [sys.executable, str(ROOT / "examples" / "verifiers_eval.py"), *words]
+        said = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
+    assert said.returncode == 0, said.stderr
+    [traces] = tmp_path.rglob("traces.jsonl")
+    episodes = [json.loads(line) for line in traces.read_text(encoding="utf-8").splitlines()]
+    assert len(episodes) == 6 and all(episode["ok"] for episode in episodes)
+    for episode in episodes:
+        paid = {trace["agent"]["name"]: trace["rewards"]["game"]["score"] for trace in episode["traces"]}
+        assert paid.keys() == {"player_0", "player_1"} and sorted(paid.values()) == [
+            -1.0,
+            1.0,
+        ]  # checked twice: the higher card wins a chip
+    assert "player_0" in said.stdout and "player_1" in said.stdout
+
+
+def test_a_trace_is_the_game_as_its_role_saw_it() -> None:
+    replies = iter(["Look there.", "At the sea?", "No.\n- defender: I see", "I give up."])
+    task = get("adversarial_taboo").custom_task("river")
+    with StubServer(lambda call: Answer(completion(next(replies)))) as server:
+        [episode] = played("spag_taboo", [deal(Task("river", {**task.data, "max_turns": 2}))], server, trained=["attacker"])
+    assert episode.ok and not episode.errors
+    attacker, defender = sorted(episode.traces, key=lambda trace: trace.agent.name)
+    assert (attacker.agent.trainable, defender.agent.trainable) == (True, False)
+    said = [message.content for message in defender.branches[-1].messages]
+    assert len(said) == 4 and "river" not in json.dumps(defender.to_record())
+    assert said[2].startswith("- defender: At the sea?\n- attacker: No.\n")
+    assert "I see" not in said[2] and said[1::2] == ["At the sea?", "I give up."]
+    assert [trace.rewards["game"].score for trace in (attacker, defender)] == [0.0, 0.0]
+    assert attacker.metrics["outcome/tie"] == 1.0 and attacker.metrics["utterances"] == 4
+
+
+def test_a_frozen_agent_has_a_model_of_its_own() -> None:
+    [task] = get("kuhn_poker").tasks("train", 1, 0)
+    with StubServer(careful) as policy, StubServer(careful) as frozen:
+        other = {"model": "frozen", "client": {"type": "eval", "base_url": frozen.base_url, "api_key_var": "NO_KEY"}}
+        [episode] = played("spag_kuhn_poker", [deal(task)], policy, player_1=other, trained=["player_0"])
+    assert (
+        episode.ok
+        and {call.body["model"] for call in policy.calls} == {"stub"}
+        and {call.body["model"] for call in frozen.calls} == {"frozen"}
+    )
+
+
+@pytest.mark.parametrize(("module", "game"), [pair for pair in MODULES.items() if get(pair[1]).hidden])
+def test_two_secrets_look_alike_to_the_agent_who_may_not_know(module: str, game: str) -> None:
+    for role, keys in get(game).hidden.items():
+        for pair in islice(two_secrets(get(game), keys, 0), 1):
+            with StubServer(lambda call: Answer(completion("[check]"))) as server:
+                episodes = played(module, [deal(task) for task in pair], server)
+            shown = [[seen(trace) for trace in episode.traces if trace.agent.name == role] for episode in episodes]
+            assert shown[0] == shown[1] and len(shown[0]) == 1
+
+
+def seen(trace: vf.Trace) -> Any:
+    """What an agent got to see, and what else of the task its trace holds."""
+    return [message.content for message in trace.branches[-1].messages if message.role == "user"][:1], trace.task.model_dump()
+
+
+def test_a_failing_model_fails_the_episode() -> None:
+    [task] = get("kuhn_poker").tasks("train", 1, 0)
+    broken: Callable[[Call], Answer] = lambda call: Answer(error("no such model"), 404)  # noqa: E731
+    with StubServer(broken) as server:
+        [episode] = played("spag_kuhn_poker", [deal(task)], server)
+    assert not episode.ok
+
+
+def test_roles_that_are_not_there_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"env.trained names dealer; kuhn_poker has the roles player_0, player_1"):
+        load_environment(resolve_env_config({"taskset": {"id": "spag-kuhn-poker"}, "trained": ["dealer"]}))
