@@ -22,8 +22,8 @@ from spag.web import pages, play
 from spag.web.following import RunReader, follow, on_end
 from spag.web.matches import Sessions
 from spag.web.models import REPLY_LIMIT_S, ModelPool, OpenModel
-from spag.web.pages import Site
 from spag.web.security import Access, Guard
+from spag.web.site import Site
 
 CONCURRENCY = 4  # utterances a model works on at once
 

@@ -1,114 +1,39 @@
-"""What every route needs (``Site``), and the pages that only read: overview, games, one game, one task across sources, token, errors."""
+"""The pages that only read: overview, games, one game, one task across sources, token, errors."""
 
 import asyncio
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, TypeVar
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi import Path as PathField
 from fastapi.exceptions import RequestValidationError
-from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from spag.core.errors import SpagError
 from spag.core.types import State
-from spag.display.html import environment, game_style
-from spag.engines.bot import BOT_PREFIX
+from spag.display.html import game_style
 from spag.games.base import Game, explain
 from spag.runs.folder import ONLINE
-from spag.runs.reading import RunFolder
 from spag.runs.records import EVALUATION_SOURCE
 from spag.web import queries
-from spag.web.following import RunReader
-from spag.web.index import MOST_LINES, GameIndex
-from spag.web.matches import Sessions
-from spag.web.models import ModelPool
+from spag.web.index import MOST_LINES
 from spag.web.online import online_overview, step_columns, step_rows, training_card
 from spag.web.queries import NOBODY, GameFilter
-from spag.web.security import LOGIN, TOKEN_COOKIE, Access
+from spag.web.security import LOGIN, TOKEN_COOKIE
+from spag.web.site import TheSite, form_of, is_swap, site_of
 
 LATEST = 8
 PER_SOURCE = 3
 SUGGESTED = 40
-MOST_FIELDS = 20  # of a form
 _TAIL_BYTES = 1 << 17  # of metrics.jsonl
 _WRONG_TOKEN_S = 1.0
 
 router = APIRouter(default_response_class=HTMLResponse)
 Part = TypeVar("Part")
-
-
-@dataclass(frozen=True)
-class Site:
-    """The run folder, or file of episodes, at ``path``, and what is kept of it between requests."""
-
-    path: Path
-    access: Access
-    reader: RunReader
-    models: ModelPool
-    sessions: Sessions
-    reply_limit_s: float
-
-    @property
-    def index(self) -> GameIndex:
-        return self.reader.index
-
-    def run(self) -> RunFolder:
-        """Return the run as it is now."""
-        return self.reader.read()[0]
-
-    def short(self, fault: object) -> str:
-        """Return what is wrong with a file, which is named as it is called within the run."""
-        return str(fault).removeprefix(f"{self.path}/")
-
-    def opponents(self) -> tuple[list[str], str]:
-        """Return whom visitors can play, models, the latest first, then the game's bots; and why models cannot be found, if so."""
-        run, models, fault = self.run(), list[str](), ""
-        try:
-            models = [*reversed(run.checkpoints())]
-        except SpagError as error:
-            fault = f"The run's models cannot be found: {self.short(error)}"
-        return [*models, *(f"{BOT_PREFIX}{name}" for name in run.game.bots)], fault
-
-    def render(self, request: Request, template: str, **context: Any) -> Markup:
-        """Render ``template``; it also sees the run's name and game, and the address asked for."""
-        run = self.run()
-        shared = {"run": run.name, "game": run.game, "path": request.url.path, "locked": self.access.token is not None}
-        shared["has_steps"] = (self.path / ONLINE / "episodes").is_dir()
-        return Markup(environment("spag.web").get_template(template).render({**shared, **context}))  # escaped by the template
-
-    def page(self, request: Request, template: str, status_code: int = 200, **context: Any) -> HTMLResponse:
-        """Answer with ``template``, rendered."""
-        return HTMLResponse(self.render(request, template, **context), status_code)
-
-
-def site_of(request: Request) -> Site:
-    """Dependency: the site of this application."""
-    site: Site = request.app.state.site
-    return site
-
-
-TheSite = Annotated[Site, Depends(site_of)]
-
-
-def is_swap(request: Request) -> bool:
-    """Tell whether htmx asks for a piece of a page, rather than a browser for a page."""
-    return "hx-request" in request.headers
-
-
-async def form_of(request: Request) -> dict[str, str]:
-    """Return the fields of a form; its length was checked before. Raises ``HTTPException`` for one with too many."""
-    body = (await request.body()).decode("utf-8", errors="replace")
-    try:
-        return dict(parse_qsl(body, keep_blank_values=True, max_num_fields=MOST_FIELDS))
-    except ValueError as error:
-        raise HTTPException(422, f"This form has more than {MOST_FIELDS} fields.") from error
 
 
 @router.get("/game.css")

@@ -20,8 +20,8 @@ from spag.engines.base import Sampling
 from spag.engines.opening import sampling_of
 from spag.games.base import Explanation, explain
 from spag.web.matches import LONGEST_UTTERANCE, Match, Session, draw_task, informed_roles
-from spag.web.pages import Site, TheSite, form_of, is_swap
 from spag.web.security import SESSION_COOKIE
+from spag.web.site import Site, TheSite, form_of, is_swap
 
 HOLD_S = 10.0  # how long a request waits for news
 _LOOK_S = 0.05
