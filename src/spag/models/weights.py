@@ -32,7 +32,8 @@ def check_size(name: str, folder: Path, config: PreTrainedConfig) -> None:
     wanted = _parameters(config) if layers <= tensors else None  # a layer has a tensor at least; billions of them would take hours
     if wanted is None or wanted > 2 * numbers + 1:  # twice: a head may be tied in the file and not in the model
         what = f"{layers} layers" if wanted is None else f"{wanted:,} parameters"
-        raise ModelError(f"{name}: config.json asks for {what}, its weights are {tensors} tensors of {numbers:,} numbers; restore the file")
+        held = f"{tensors} tensors of {numbers:,} numbers"
+        raise ModelError(f"{name}: config.json asks for {what}, its weights are {held}, no {config.model_type} like that; restore the file")
 
 
 def _product(shape: Iterable[int]) -> int:
