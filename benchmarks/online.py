@@ -3,8 +3,9 @@
 Both sides play the same number of full games of 3 turns, 6 utterances of 32 tokens, of SmolLM2-135M against itself (nobody wins: the judge
 is switched off, so that all games are equally long; a draw pays 1), and train every utterance with REINFORCE and role baselines, once, by
 AdamW. The plain loop is what one writes with transformers alone: all games of the step take their next utterance in one ``generate`` of
-left-padded prompts, nothing is kept between turns, texts are tokenised again, and right-padded batches of the same size compute all logits.
-Ours is ``train_online`` as it runs, files included. Each runs in a process of its own.
+left-padded prompts, nothing is kept between turns, texts are tokenised again, and right-padded batches compute all logits; of as many
+samples as take the memory of our packed rows. One in six of these batches is trained, and its time is taken for all, by their tokens. Ours
+is ``train_online`` as it runs, files included. Each runs in a process of its own.
 
     python -m benchmarks --only online
     python -m benchmarks.online ours --games 8      # one contestant
@@ -51,7 +52,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 TOKENS, TURNS = 32, 3
-GAMES, MICRO_BATCH, STEPS = 32, 8, 2
+GAMES, STEPS = 32, 2
+MICRO_BATCH, PLAIN_MICRO_BATCH = 16, 4
+PLAIN_SHARE = 6  # of so many of its batches, one is trained
 LEARNING_RATE = 1e-6
 PARTS = ("play_s", "logprobs_s", "train_s", "update_weights_s")
 GAME = EndlessTaboo(max_turns=TURNS, words="shipped")
@@ -60,13 +63,14 @@ CREDIT = CreditSettings(tie_reward=1.0)
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """So many steps of so many games; ``micro_batch`` samples are trained at once."""
+    """So many steps of so many games; ``micro_batch`` samples are trained at once, ``plain_micro_batch`` in the plain loop."""
 
     model: str = MODEL.name
     dtype: str = MODEL.dtype
     games: int = GAMES
     steps: int = STEPS
     micro_batch: int = MICRO_BATCH
+    plain_micro_batch: int = PLAIN_MICRO_BATCH
 
 
 def config_of(work: Work) -> RunConfig:
@@ -126,13 +130,14 @@ def open_endless(config: RunConfig, folder: Path, opening: Opening) -> Iterator[
     """As ``spag.runs.online.open_selfplay``, for games without a judge."""
     policy = config.model.model_copy(update={"name": opening.policy})
     with StepPlayer(folder, [MixedGame(GAME)], policy, config.engine, config.online, config.seed) as player:
+        player.update_weights({})  # opens the engine, before the clock starts
         yield TimedSelfplay(config, folder, opening, player)
 
 
 def train(work: Work, folder: Path) -> tuple[dict[str, float], list[dict[str, float]]]:
     """Train online in ``folder``; return the seconds of all steps, and the rows of metrics.jsonl."""
     config = config_of(work)
-    told = train_online(
+    result = train_online(
         partial(open_endless, config, folder),
         roles_of([MixedGame(GAME)]),
         model=config.model,
@@ -141,6 +146,7 @@ def train(work: Work, folder: Path) -> tuple[dict[str, float], list[dict[str, fl
         output=folder,
         seed=config.seed,
     )
+    told = {name: result[name] for name in ("seconds", "cpu_seconds")}
     return told, [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
@@ -154,30 +160,31 @@ def ours(work: Work) -> Reading:
 
 
 def online_training(work: Work) -> Reading:
-    """Trained tokens a second of the updates of online steps, whose games are on disk before."""
+    """Trained tokens a second of the updates of online steps, whose games are on disk before. CPU seconds are those of whole steps."""
     with tempfile.TemporaryDirectory() as folder:
         for step in range(1, work.steps + 1):
             with JsonlStore(Path(folder) / "episodes" / f"step-{step:05d}.jsonl") as store:
                 store.append(*made_up_games(work, step))
-        _, rows = train(work, Path(folder))
-    return _tokens_per_second(sum(row["tokens"] for row in rows), sum(row["train_s"] for row in rows))
+        told, rows = train(work, Path(folder))
+    return _tokens_per_second(sum(row["tokens"] for row in rows), sum(row["train_s"] for row in rows), told["cpu_seconds"])
 
 
 def offline_training(work: Work) -> Reading:
     """Trained tokens a second of offline RL on the same samples; its reference pass is not counted."""
-    tokenizer, tokens, seconds = load_tokenizer(work.model), 0, 0.0
+    tokenizer, tokens, seconds, cpu_seconds = load_tokenizer(work.model), 0, 0.0, 0.0
     policy: Ours | None = None
     for step in range(1, work.steps + 1):
         samples = encode_samples(credit(made_up_games(work, step), GAME, CREDIT, Baselines()), tokenizer, PromptStyle.PLAIN, 2048)
         policy = policy or Ours(OfflineWork(work.model, dtype=work.dtype, micro_batch=work.micro_batch), samples)
         policy.samples = samples
         policy.policy.train()
-        began = now(policy.device)
+        began, cpu_began = now(policy.device), time.process_time()
         policy.learn(dict.fromkeys(range(len(samples)), -1.0))
         policy.step()
         seconds += now(policy.device) - began
+        cpu_seconds += time.process_time() - cpu_began
         tokens += sum(len(row.completion) for row in samples)
-    return _tokens_per_second(tokens, seconds)
+    return _tokens_per_second(tokens, seconds, cpu_seconds)
 
 
 def made_up_games(work: Work, step: int) -> list[Episode]:
@@ -207,20 +214,25 @@ class PlainLoop:
         self.baselines = Baselines()
 
     def __call__(self) -> Reading:
-        clock, parts = Clock(), dict.fromkeys(("play", "train"), 0.0)
-        clock.start()
+        total, play_seconds = dict.fromkeys(("seconds", "cpu_seconds"), 0.0), 0.0
         for _ in range(self.work.steps):
-            began = clock.read()["seconds"]
+            clock = Clock()
+            clock.start()
             samples = credit(self.play(), GAME, CREDIT, self.baselines)
-            played = clock.read()["seconds"]
-            self.gradients([self.tokens(sample) for sample in samples], [sample.reward for sample in samples])
+            played = clock.read()
+            rows = [self.tokens(sample) for sample in samples]
+            batches = self.batches(len(rows))
+            run = batches[: max(len(batches) // PLAIN_SHARE, 1)]
+            self.gradients(rows, [sample.reward for sample in samples], run)
+            trained, more = clock.read(), _padded(rows, batches) / _padded(rows, run) - 1.0
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
-            parts["play"] += played - began
-            parts["train"] += clock.read()["seconds"] - played
-        told = clock.read()
-        return _steps_per_hour(self.work, told, {f"{part}_share": seconds / told["seconds"] for part, seconds in parts.items()})
+            ended = clock.read()
+            for name in total:
+                total[name] += ended[name] + more * (trained[name] - played[name])
+            play_seconds += played["seconds"]
+        return _steps_per_hour(self.work, total, {"play_share": play_seconds / total["seconds"]})
 
     def play(self) -> list[Episode]:
         """Play a step's games, one utterance of all of them after another."""
@@ -236,14 +248,17 @@ class PlainLoop:
         prompt = encode_prompt(self.tokenizer, sample.prompt, PromptStyle.PLAIN)
         return [*prompt, *self.tokenizer.encode(sample.completion, add_special_tokens=False)], len(prompt)
 
-    def gradients(self, rows: Sequence[tuple[list[int], int]], advantages: Sequence[float]) -> float:
+    def batches(self, count: int) -> list[list[int]]:
+        """Return the indices of ``count`` samples in random batches."""
+        order, size = list(range(count)), self.work.plain_micro_batch
+        random.Random(0).shuffle(order)
+        return [order[at : at + size] for at in range(0, count, size)]
+
+    def gradients(self, rows: Sequence[tuple[list[int], int]], advantages: Sequence[float], batches: Sequence[Sequence[int]]) -> float:
         """Add up the gradients of the step's loss, and return the loss: at ratio 1, minus the mean advantage of all tokens."""
         self.model.train()
-        order = list(range(len(rows)))
-        random.Random(0).shuffle(order)
         total = 0.0
-        for at in range(0, len(order), self.work.micro_batch):
-            part = order[at : at + self.work.micro_batch]
+        for part in batches:
             logprobs, trained = self._logprobs([rows[index] for index in part])
             advantage = torch.tensor([advantages[index] for index in part], device=self.device)[:, None]
             ratio = (logprobs - logprobs.detach()).exp()
@@ -308,8 +323,12 @@ def _episode(state: State, name: str, players: Mapping[str, PlayerInfo] | None =
     )
 
 
-def _tokens_per_second(tokens: float, seconds: float) -> Reading:
-    return Reading(tokens / seconds, {"tokens": tokens, "seconds": seconds})
+def _padded(rows: Sequence[tuple[list[int], int]], batches: Sequence[Sequence[int]]) -> int:
+    return sum(len(batch) * max(len(rows[index][0]) for index in batch) for batch in batches)
+
+
+def _tokens_per_second(tokens: float, seconds: float, cpu_seconds: float) -> Reading:
+    return Reading(tokens / seconds, {"tokens": tokens, "seconds": seconds, "cpu_seconds": cpu_seconds})
 
 
 def _steps_per_hour(work: Work, told: Mapping[str, float], more: Mapping[str, float]) -> Reading:
