@@ -1,6 +1,7 @@
 """Nothing finished is lost: appending, torn lines, full disks, replaced files, locked folders."""
 
 import errno
+import fcntl
 import json
 import os
 import socket
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spag.core.disk import FileLock, FolderLock
+from spag.core.disk import FileLock, FolderLock, open_locked
 from spag.core.episodes import Episode, read_episodes
 from spag.core.errors import DataError, RunError, StorageError
 from spag.core.jsonfile import MAX_LINE, is_torn
@@ -83,7 +84,7 @@ FOREIGN = {
     "text": b"a letter to\nsomebody",
     "a picture": b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR",
     "JSON that ends too early": b'{"name": [1, 2, 3',
-    "bytes in braces": b'{"a":"\xff\xff',
+    "bytes in braces": b'{}\n{"a":"\xff\xff',
     "nested text": b"{}\n" + b'{"a":' * 100_000,
     "a row that is too long": b'{}\n{"a":"' + b"x" * MAX_LINE,
     "a number": b"{}\n3",
@@ -261,6 +262,21 @@ def test_a_lock_on_a_file_leaves_nothing_and_holds_for_all_of_its_names(tmp_path
     assert sorted(tmp_path.iterdir()) == [file, link]
     with FileLock(file):
         pass
+
+
+def test_a_lock_is_on_the_file_under_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file that was opened may be renamed before it is locked, by a process that has just ended with it."""
+    path, real, calls = tmp_path / "lock", fcntl.flock, iter([True, False])
+
+    def late(descriptor: int, operation: int) -> None:
+        if next(calls):
+            path.rename(tmp_path / "elsewhere")
+        real(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    descriptor = open_locked(path)
+    assert descriptor is not None and os.path.samestat(os.fstat(descriptor), path.stat())
+    os.close(descriptor)
 
 
 def test_two_that_replace_a_file_at_once_do_not_mix(tmp_path: Path) -> None:
