@@ -13,6 +13,9 @@ if importlib.util.find_spec("ray") is None:
 else:
     from ray.cluster_utils import Cluster
 
+NODE = {"num_cpus": 1, "object_store_memory": 128 * 2**20}
+"""What a node has. Ray would give each a third of the memory that is free at that moment, and the tests' games take a few kilobytes."""
+
 
 @pytest.fixture(scope="package")
 def cluster() -> "Iterator[Cluster]":
@@ -21,9 +24,10 @@ def cluster() -> "Iterator[Cluster]":
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", path)  # the nodes' workers import scripted_players and taboo_games
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        started = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        patch.setenv("RAY_memory_monitor_refresh_ms", "0")  # else Ray ends workers whenever other programs take the machine's memory
+        started = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
         for _ in range(2):
-            started.add_node(num_cpus=1)
+            started.add_node(**NODE)
         yield started
         started.shutdown()
 
@@ -31,7 +35,7 @@ def cluster() -> "Iterator[Cluster]":
 @pytest.fixture
 def doomed(cluster: "Cluster") -> Iterator[Any]:
     """A fourth node, for the test to kill."""
-    node = cluster.add_node(num_cpus=1)
+    node = cluster.add_node(**NODE)
     cluster.wait_for_nodes()
     yield node
     if node in cluster.worker_nodes:  # the test failed before

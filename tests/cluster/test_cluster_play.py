@@ -93,7 +93,7 @@ def test_a_killed_node_costs_no_game(cluster: Cluster, doomed: Any, alone: dict[
 
 
 def test_a_worker_that_hangs_is_replaced(cluster: Cluster, alone: dict[str, Episode], tmp_path: Path) -> None:
-    play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(partial(hanging, tmp_path / "mark"), TABOO), deadline=12.0)
+    play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(partial(hanging, tmp_path / "mark"), TABOO), deadline=30.0)
     assert (tmp_path / "mark").exists()
     assert games_in(tmp_path / "e.jsonl") == alone
 
