@@ -3,7 +3,9 @@
 Heavy libraries are imported inside the commands, so that ``spag --help`` answers at once.
 """
 
+import signal
 import sys
+import threading
 from typing import Any
 
 import click
@@ -12,6 +14,7 @@ from spag.cli.data import games_command, import_group, judge_command, rewards_co
 from spag.cli.doctor import doctor_command
 from spag.cli.eval import eval_command
 from spag.cli.export import export_group
+from spag.cli.options import what_stays
 from spag.cli.plan import plan_command
 from spag.cli.play import arena_command, play_command
 from spag.cli.report import report_command
@@ -24,7 +27,7 @@ from spag.core.visible import visible_text
 
 
 class SpagGroup(click.Group):
-    """Turns a ``SpagError`` into one line and exit status 2, and Ctrl-C into a hint."""
+    """Turns a ``SpagError`` into one line and exit status 2, and Ctrl-C into one that says what is on disk and how to go on."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -35,7 +38,9 @@ class SpagGroup(click.Group):
         except click.UsageError as error:  # it repeats arguments, names of files among them; choices come in lines
             raise click.UsageError(visible_text(error.format_message(), lines=True), error.ctx) from error
         except (KeyboardInterrupt, click.Abort):
-            click.echo("stopped; the same command resumes", err=True)
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one ends what still cleans up, without a traceback
+            click.echo(f"stopped; {visible_text(what_stays(ctx))}", err=True)
             sys.exit(130)
 
 

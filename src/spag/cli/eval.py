@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spag.cli.options import ANY_PATH, config_options, entrant, open_reporter, read_config
+from spag.cli.options import ANY_PATH, config_options, entrant, on_stop, open_reporter, read_config
 from spag.core.errors import ConfigError
 from spag.core.visible import visible_text
 
@@ -57,6 +57,7 @@ def eval_command(
 
     names = tuple(name.strip() for name in tasks.split(",") if name.strip())
     settings = ReasoningSettings(names, task_path, data, trust_task_code, limit, shots, max_new_tokens, batch_size, config.seed)
+    on_stop(lambda: f"{output} has the answers so far; the same command goes on from there")
     results = evaluate_reasoning(_players(models, config), settings, output, open_reporter(), force=force)
     print_reasoning(results)
     if left_out := results["left_out"]:

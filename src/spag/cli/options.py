@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from spag.core.errors import ConfigError, DataError
+from spag.core.errors import ConfigError, DataError, SpagError
 
 if TYPE_CHECKING:
     from spag.config.schema import RunConfig
@@ -68,6 +68,7 @@ def refuse_input(output: Path | None, *inputs: Path | str | None) -> None:
 EXISTING = _InputFile(exists=True, dir_okay=False, path_type=Path)
 ANY_PATH = _Output(path_type=Path)
 _OVERRIDES = "spag.overrides"
+_ON_STOP = "spag.on_stop"
 
 
 def setting(flag: str, override: str, metavar: str, text: str, *, multiple: bool = False) -> Callable[[Command], Command]:
@@ -93,6 +94,20 @@ def config_options(command: Command) -> Command:
     """Add ``--config``, ``--set`` and ``--seed``."""
     option = click.option("--config", "config_name", metavar="PRESET|FILE", help="Preset or YAML file with the settings.")
     return option(set_option(seed_option(command)))
+
+
+def on_stop(describe: Callable[[], str]) -> None:
+    """Say what ``describe`` returns when the command is stopped by Ctrl-C: what is on disk, and how to go on."""
+    click.get_current_context().meta[_ON_STOP] = describe
+
+
+def what_stays(context: click.Context) -> str:
+    """Return what the running command said with ``on_stop``; for one that said nothing, that it begins anew."""
+    describe: Callable[[], str] = context.meta.get(_ON_STOP, lambda: "nothing was left half written; the same command begins anew")
+    try:
+        return describe()
+    except (SpagError, OSError) as error:
+        return f"the same command goes on ({error})"
 
 
 def read_config(config_name: str | None, overrides: tuple[str, ...] = ()) -> "RunConfig":

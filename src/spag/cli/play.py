@@ -9,6 +9,7 @@ from spag.cli.options import (
     config_options,
     entrant,
     game_option,
+    on_stop,
     open_reporter,
     prompts_option,
     ray_option,
@@ -58,6 +59,7 @@ def play_command(
     from spag.rollout.play import Match, PlayerConfig, PlaySetup, play_matches
     from spag.rollout.provenance import played_dtype
     from spag.rollout.runner import game_specs
+    from spag.runs.checks import check_players
     from spag.runs.stages import model_of_play, resolve_dtype, selfplay_tasks
 
     config = resolve_dtype(read_config(config_name), lambda measure: played_dtype(output) or measure())
@@ -69,8 +71,18 @@ def play_command(
     named = zip(setup.game.roles, (first, teacher or second or first), strict=True)
     players = {role: PlayerConfig(name, model.model_copy(update={"name": name}), sampling[role]) for role, name in named}
     specs = game_specs(tasks, config.selfplay.repeats, config.seed)
+    on_stop(lambda: f"{output} has {_games(output):,} games; the same command plays the others")
+    check_players(config, [first, teacher or second or first])
     summary = play_matches(output, [Match("play", specs, players)], setup, force=force)
     print_play(summary, setup.game, Price(*price) if price else None)
+
+
+def _games(path: Path) -> int:
+    """Return how many games a file holds: its lines."""
+    if not path.is_file():
+        return 0
+    with path.open("rb") as stream:
+        return sum(line.endswith(b"\n") for line in stream)
 
 
 @click.command("arena")
@@ -90,6 +102,7 @@ def arena_command(models: tuple[str, ...], config_name: str | None, output: Path
     from spag.cli.tables import print_arena
     from spag.rollout.play import PlaySetup
     from spag.rollout.provenance import played_dtype
+    from spag.runs.checks import check_players
     from spag.runs.folder import EPISODES
     from spag.runs.stages import play_arena, resolve_dtype
 
@@ -98,5 +111,7 @@ def arena_command(models: tuple[str, ...], config_name: str | None, output: Path
     if len(entrants) < 2 or len(entrants) < len(models):
         raise click.UsageError("name at least two different models; NAME=MODEL gives one a name")
     players = {name: config.model.model_copy(update={"name": model}) for name, model in entrants.items()}
+    on_stop(lambda: f"{output} has {_games(output / EPISODES):,} games; the same command plays the others")
+    check_players(config, entrants.values())
     play_arena(output, players, config, PlaySetup.of(config, open_reporter()), force=force)
     print_arena(output / "results.json")

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+MOST_LINES = 2  # of damaged files; the page names all
+
 
 @click.command("report")
 @click.argument("run", type=click.Path(path_type=Path))
@@ -12,6 +14,13 @@ def report_command(run: Path) -> None:
 
     RUN is the folder of a run, finished or not. The plots are also in RUN/report/plots, as PNG and SVG.
     """
+    from spag.core.visible import visible_text
     from spag.report.page import write_report
 
-    click.echo(write_report(run))
+    damage: list[str] = []
+    page = write_report(run, damage.append)
+    for line in damage[:MOST_LINES]:
+        click.echo(f"warning: {visible_text(line)}", err=True)
+    if len(damage) > MOST_LINES:
+        click.echo(f"warning: {len(damage) - MOST_LINES} more files cannot be read; the page names them", err=True)
+    click.echo(page)

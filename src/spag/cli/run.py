@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spag.cli.options import ANY_PATH, open_reporter, prompts_option, ray_option, read_config, seed_option, set_option
+from spag.cli.options import ANY_PATH, on_stop, open_reporter, prompts_option, ray_option, read_config, seed_option, set_option
 
 if TYPE_CHECKING:
     from spag.config.schema import RunConfig
@@ -33,7 +33,10 @@ def run_command(config_name: str, output: Path | None, force: bool, dry_run: boo
         _foresee(config, folder, force)
         return
     from spag.cli.tables import print_run
+    from spag.runs.folder import progress_of
     from spag.runs.loop import run
+
+    on_stop(lambda: f"{progress_of(config, folder)}; the same command goes on from there")
 
     run(config, folder, open_reporter(), force=force)
     print_run(folder)

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 
 import click
 
-from spag.cli.options import ANY_PATH, EXISTING, config_options, open_reporter, read_config
+from spag.cli.options import ANY_PATH, EXISTING, config_options, on_stop, open_reporter, read_config
 
 
 @click.command("train")
@@ -32,6 +32,7 @@ def train_command(stage: str, samples: Path, model: str | None, config_name: str
     config = resolve_dtype(read_config(config_name))
     training = config.imitation.training if stage == "imitation" else config.offline_rl
     check_machine(config)
+    on_stop(lambda: f"{output} has {_checkpoint(output)}; the same command goes on from there")
     reporter = open_reporter()
     first = os.environ.get("RANK", "0") == "0"  # under torchrun every process trains, and the first one writes
     with ExitStack() as stack:
@@ -53,3 +54,8 @@ def train_command(stage: str, samples: Path, model: str | None, config_name: str
         )
     if first:
         click.echo(f"{results['steps']} steps on {results['samples']} samples in {results['seconds']:,.0f} s -> {output / 'checkpoint'}")
+
+
+def _checkpoint(output: Path) -> str:
+    steps = [int(number) for path in output.glob("state/checkpoint-*") if (number := path.name.partition("-")[2]).isdigit()]
+    return f"the checkpoint of step {max(steps)}" if steps else "no checkpoint yet"

@@ -21,6 +21,7 @@ from spag.games.base import Game
 from spag.games.registry import DEFAULT, get
 
 Json = dict[str, Any]
+_REDO = "remove it, or redo what wrote it"
 
 
 class _Arena(TypedDict):
@@ -54,6 +55,45 @@ class _Health(TypedDict):
     warnings: list[str]
 
 
+class _Score(TypedDict):
+    value: float
+    low: float
+    high: float
+    p: NotRequired[float]
+
+
+class _TaskFigure(TypedDict):
+    value: float
+    se: float | None
+    items: int
+    difference: _Score
+    seconds: NotRequired[float]
+    versions: NotRequired[dict[str, str]]
+
+
+class _Mean(TypedDict):
+    value: float
+    difference: _Score
+    se: NotRequired[float | None]
+
+
+class _ReasoningModel(TypedDict):
+    tasks: dict[str, _TaskFigure]
+    geometric_mean: _Mean
+
+
+class _ReasoningTask(TypedDict):
+    label: str
+    metric: str
+    shots: int | None
+
+
+class _Reasoning(TypedDict):
+    reference: str
+    tasks: dict[str, _ReasoningTask]
+    models: dict[str, _ReasoningModel]
+
+
 def load_results(path: Path) -> Json:
     """Return what ``arena_report`` gave, and ``yardsticks``: exact figures of policies by player, if any.
 
@@ -64,6 +104,12 @@ def load_results(path: Path) -> Json:
     _check_names(path, (row["role"] for row in (*results["roles"], *results["paired"])), game.roles)
     _check_names(path, (name for cell in results["matrix"] for name in cell["outcomes"]), game.outcomes)
     _check_names(path, (row["outcome"] for row in results["paired"]), game.outcomes)
+    players = [row["name"] for row in results["ratings"]]
+    listed = (*results["pairs"], *results["matrix"], *results["paired"])
+    if not players or any(len(row["players"]) != 2 or not set(row["players"]) <= set(players) for row in listed):
+        raise DataError(f"{path}: ratings: not those of the players in pairs, matrix and paired; {_REDO}")
+    if any(cell["games"] < 1 for cell in results["matrix"]):
+        raise DataError(f"{path}: matrix: a pairing has no games; {_REDO}")
     return {"yardsticks": {}, **results}
 
 
@@ -76,17 +122,25 @@ def load_health(path: Path) -> Json:
     return found
 
 
+def load_reasoning(path: Path) -> Json:
+    """Return what ``spag eval`` wrote. Raises ``DataError`` naming file and field."""
+    found = _load(path, _Reasoning, dict)
+    tasks, models = found["tasks"], found["models"]
+    if not tasks or found["reference"] not in models or any(model["tasks"].keys() != tasks.keys() for model in models.values()):
+        raise DataError(f"{path}: models: without the reference, or not on the tasks that are listed; {_REDO}")
+    return found
+
+
 def _load(path: Path, kind: Any, upgrade: Any) -> Json:
-    redo = "remove it, or redo what wrote it"
     try:
         data = read_json(path, Json)
         data = data if "game" in data else upgrade(data)
         msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
         what, _, place = str(error).partition(" - at ")
-        raise DataError(f"{path}: {place.strip('`').removeprefix('$.') or 'results'}: {what[:1].lower()}{what[1:]}; {redo}") from error
+        raise DataError(f"{path}: {place.strip('`').removeprefix('$.') or 'results'}: {what[:1].lower()}{what[1:]}; {_REDO}") from error
     except (AttributeError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: not of this version nor of an earlier one ({type(error).__name__}: {error}); {redo}") from error
+        raise DataError(f"{path}: not of this version nor of an earlier one ({type(error).__name__}: {error}); {_REDO}") from error
     return data
 
 

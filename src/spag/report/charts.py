@@ -18,6 +18,7 @@ from spag.runs.reading import SelfPlay
 
 Floats = NDArray[np.float64]
 _DARK = "#111318"
+_LARGEST = 1e30
 _POINTS = 300  # of a curve; longer ones are shown as means
 _CURVES = {
     "loss": "loss",
@@ -139,7 +140,8 @@ def draw_curve(axes: Axes, rows: Sequence[Mapping[str, Any]], key: str, color: s
 
 
 def is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+    """Whether ``value`` can be drawn: a number, and none that overflows an axis."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST
 
 
 def reasoning_radar(tasks: Mapping[str, str], scores: Mapping[str, Mapping[str, float]]) -> Figure:

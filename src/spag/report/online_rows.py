@@ -6,9 +6,8 @@ from typing import Any
 
 from spag.display.figures import p_value
 from spag.display.html import spaced
-from spag.evaluation.stats import Rate
 from spag.games.base import Game
-from spag.report.rows import Cell, Table, interval
+from spag.report.rows import Cell, Table, interval, rate_cell
 from spag.runs.folder import ONLINE
 
 _PARTS = {"play": "play_s", "log-probabilities": "logprobs_s", "training": "train_s", "weight update": "update_weights_s"}
@@ -75,4 +74,4 @@ def _ends(evaluations: Sequence[Mapping[str, Any]], game: Game) -> Iterator[tupl
 
 
 def _rate(rate: Mapping[str, Any]) -> Cell:
-    return Rate(**rate) if rate["total"] else None
+    return rate_cell(rate) if rate["total"] else None

@@ -1,6 +1,6 @@
 """The page: data, plots and games put into the template, and written as ``report/index.html`` of the run folder."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from spag.report import charts, online_charts
 from spag.report.findings import FEW_TASKS, arena_findings, reasoning_finding, sentence
 from spag.report.online_rows import evaluation_table, exact_table, score_table, time_table
 from spag.report.plots import Plot, plot_style, save_plot
+from spag.report.readable import ReadableRun
 from spag.report.rows import change_table, cost_table, health_table, pair_table, reasoning_table, role_table, versions
 from spag.report.showcase import pick_games
 from spag.runs.folder import ONLINE, online_start
@@ -25,17 +26,20 @@ from spag.runs.records import STEP_SOURCE
 _LONGEST = 1500  # characters of an utterance that the page shows
 
 
-def write_report(run_folder: Path) -> Path:
+def write_report(run_folder: Path, note: Callable[[str], None] = lambda line: None) -> Path:
     """Write ``run_folder/report/index.html`` and ``plots/`` beside it; return the page's path.
 
-    What the run does not have yet is left out or named as missing. Raises ``RunError`` when the folder is no run, ``DataError`` or
-    ``ConfigError`` for a broken file in it, and ``StorageError`` when the report cannot be written.
+    What the run does not have yet is left out or named as missing, and so is what cannot be read: ``note`` is told, too. Raises
+    ``RunError`` when the folder is no run, and ``StorageError`` when the report cannot be written.
     """
-    run = RunFolder.open(run_folder)
+    RunFolder.open(run_folder)
+    run = ReadableRun(run_folder)
     folder = run_folder / "report"
     with plot_style():
         plots = {plot.name: plot for plot in _plots(run, folder / "plots")}
     style = resources.files("spag.report") / "templates" / "style.css"
+    parts = {**_arena(run), **_reasoning(run), **_online(run), **_games(run)}
+    health = health_table(run)
     page = (
         environment("spag.report")
         .get_template("report.html")
@@ -46,22 +50,24 @@ def write_report(run_folder: Path) -> Path:
             style=Markup("\n".join((theme(), style.read_text(encoding="utf-8"), game_style(run.game)))),
             versions=versions(run),
             cost=cost_table(run),
-            health=health_table(run),
+            health=health,
             warnings=[(play.name, line) for play in run.plays if play.health for line in play.health["warnings"]],
             settings=(run_folder / "config.yaml").read_text(encoding="utf-8") if run.config else "",
             longest=_LONGEST,
-            **_arena(run),
-            **_reasoning(run),
-            **_online(run),
-            **_games(run),
+            collapse=run.collapse,
+            finished=run.finished,
+            damage=run.damage,
+            **parts,
         )
     )
+    for line in run.damage:
+        note(line)
     path = folder / "index.html"
     write_atomically(path, page)
     return path
 
 
-def _plots(run: RunFolder, folder: Path) -> Iterator[Plot]:
+def _plots(run: ReadableRun, folder: Path) -> Iterator[Plot]:
     if run.arena:
         first = run.game.roles[0]
         if is_contest(run.game):
@@ -84,7 +90,7 @@ def _plots(run: RunFolder, folder: Path) -> Iterator[Plot]:
         yield save_plot(charts.training_curves(name, rows, run.game), f"training-{name}", f"Training curves of {name}", folder)
 
 
-def _online_plots(run: RunFolder, folder: Path) -> Iterator[Plot]:
+def _online_plots(run: ReadableRun, folder: Path) -> Iterator[Plot]:
     if not run.online:
         return
     start = online_start(run.config) if run.config else ""
@@ -105,7 +111,7 @@ def _file_name(name: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "_-" else "-" for letter in name)
 
 
-def _online(run: RunFolder) -> dict[str, Any]:
+def _online(run: ReadableRun) -> dict[str, Any]:
     """Return the tables of online training by game, and where its time went."""
     if not run.online:
         return {"online": None}
@@ -122,11 +128,11 @@ def _online(run: RunFolder) -> dict[str, Any]:
         "online_plots": {game: [f"online-{_file_name(game.name)}{kind}" for kind in ("", "-evaluations", "-exact")] for game in tables},
         "online_tables": tables,
         "online_time": time_table(run.online),
-        "evaluating_s": sum(row.get("evaluate_s") or 0.0 for row in run.online),
+        "evaluating_s": sum(row["evaluate_s"] for row in run.online if charts.is_number(row.get("evaluate_s"))),
     }
 
 
-def _arena(run: RunFolder) -> dict[str, Any]:
+def _arena(run: ReadableRun) -> dict[str, Any]:
     arena, game = run.arena, run.game
     if not arena:
         return {"arena": None}
@@ -151,13 +157,13 @@ def _matrix_caption(game: Game) -> str:
     return f"Large: {', '.join(won)}. Small: {' · '.join(other)}. All in % of games."
 
 
-def _reasoning(run: RunFolder) -> dict[str, Any]:
+def _reasoning(run: ReadableRun) -> dict[str, Any]:
     if not run.reasoning:
         return {"reasoning_finding": None}
     return {"reasoning_finding": reasoning_finding(run.reasoning), "reasoning": reasoning_table(run.reasoning)}
 
 
-def _games(run: RunFolder) -> dict[str, Any]:
+def _games(run: ReadableRun) -> dict[str, Any]:
     """Return games of the last online step or iteration, or of the arena."""
     kinds = ("iteration-", STEP_SOURCE, "arena")
     found = [source for source in run.sources() if source.name.startswith(kinds) and source.path.stat().st_size]
@@ -165,5 +171,7 @@ def _games(run: RunFolder) -> dict[str, Any]:
         return {"games_from": None}
     source = next((one for one in reversed(found) if one.name != "arena"), found[-1])
     episodes = (episode for episode in read_episodes(source.path) if episode.game == run.game.name)  # online steps may mix games
-    best, strangest = pick_games(episodes, run.game)
-    return {"games_from": source.name, "shown_games": {"Best games": best, "Strangest games": strangest}}
+    picked = run.part(lambda: pick_games(episodes, run.game), None)
+    if picked is None:
+        return {"games_from": None}
+    return {"games_from": source.name, "shown_games": dict(zip(("Best games", "Strangest games"), picked, strict=True))}

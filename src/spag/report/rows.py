@@ -1,7 +1,7 @@
 """Figures as rows of tables: what stands in the page, already in words and in the order of the columns."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from spag.display.figures import health_rows, p_text, p_value, paired_labels, role_columns, signed, turned
@@ -44,7 +44,12 @@ def role_table(arena: Mapping[str, Any], game: Game, role: str) -> Table:
 def _rate(rate: Mapping[str, Any] | None, scale: int) -> Cell:
     if not rate or not rate["total"]:
         return None
-    return Rate(**rate) if scale == 100 else f"{rate['rate']:.1f}"
+    return rate_cell(rate) if scale == 100 else f"{rate['rate']:.1f}"
+
+
+def rate_cell(rate: Mapping[str, Any]) -> Rate:
+    """Return a rate as a cell, whatever else its file says of it."""
+    return Rate(**{field.name: rate[field.name] for field in fields(Rate)})
 
 
 def pair_table(arena: Mapping[str, Any]) -> Table:
@@ -128,14 +133,14 @@ def _work(stage: Json, results: Json) -> tuple[str, str, str]:
     """Return what a stage did, games an hour, and completion tokens."""
     if stage["status"] != "done":
         return "not finished", "", ""
-    work = ""
+    work, samples = "", results.get("samples", {})  # one number of those trained, or by role
+    count = samples if isinstance(samples, int) else sum(samples.values()) + results.get("sft", 0)
     if "steps" in results:
-        work = f"{results['steps']:,} steps"
-        work += f" on {results['samples']:,} samples" if "samples" in results else ""
+        work = f"{results['steps']:,} steps{f' on {count:,} samples' if count else ''}"
     elif "games" in results:
         work = f"{results['games']:,} games"
     elif "samples" in results:
-        work = f"{sum(results['samples'].values()) + results.get('sft', 0):,} samples"
+        work = f"{count:,} samples"
     rate, tokens = results.get("games_per_hour"), results.get("completion_tokens")
     return work, f"{rate:,}" if rate else "", f"{tokens:,}" if tokens else ""
 

@@ -40,6 +40,7 @@ _FILES = 64  # that a process has open beside its connections
 def check_run(config: RunConfig, game: Game) -> None:
     """Raise the ``SpagError`` that a stage of the run would end with, as far as that can be known now."""
     arena_entrants(config)
+    arena_entrants(config)
     _check_tasks(config, game)
     _check_files(config, game)
     _check_bots(config, game)

@@ -67,6 +67,12 @@ def planned_stages(config: RunConfig) -> list[str]:
     return [*imitation, *played, *([f"{ONLINE}/train"] if learns_online(config) else []), "arena"]
 
 
+def progress_of(config: RunConfig, folder: Path) -> str:
+    """Return how many stages of a run are done, in words."""
+    manifest, planned = Manifest.open(folder), planned_stages(config)
+    return f"{folder} has {sum(map(manifest.is_done, planned))} of {len(planned)} stages done"
+
+
 def check_free(output: Path) -> None:
     """Raise ``RunError`` when ``output`` is the folder of a run's training, which nothing but the run may write into."""
     run = output.resolve().parent

@@ -14,9 +14,8 @@ from spag.config.files import load_config
 from spag.config.schema import ModelConfig, RunConfig
 from spag.core.episodes import read_episodes
 from spag.core.errors import RunError
-from spag.core.jsonfile import read_json
 from spag.core.manifest import Manifest
-from spag.evaluation.results import load_health, load_results
+from spag.evaluation.results import load_health, load_reasoning, load_results
 from spag.games.base import Game
 from spag.games.registry import DEFAULT, get
 from spag.runs.folder import (
@@ -31,7 +30,7 @@ from spag.runs.folder import (
     planned_stages,
     trained_models,
 )
-from spag.runs.records import CollapseSign, Json, checked, online_files, read_collapse, read_evaluations, read_rows
+from spag.runs.records import CollapseSign, Json, check_results, checked, online_files, read_collapse, read_evaluations, read_rows
 from spag.runs.stages import TEACHER, resolve_dtype, teacher_path
 
 
@@ -73,7 +72,7 @@ class RunFolder:
     @classmethod
     def open(cls, folder: Path) -> "RunFolder":
         """Raises ``RunError`` when ``folder`` is not a run folder."""
-        if not (folder / "manifest.json").is_file():
+        if not (folder / "manifest.json").exists():
             raise RunError(f"{folder}: not a run folder: it has no manifest.json; name the --output of spag run")
         return cls(folder)
 
@@ -90,6 +89,9 @@ class RunFolder:
     @cached_property
     def game(self) -> Game:
         """The game that the settings name, else that of the first episode; Adversarial Taboo while neither is known."""
+        return self._game()
+
+    def _game(self) -> Game:
         if self.config is not None:
             return self.config.game.build()
         episodes = (episode.game for source in self.sources() for episode in read_episodes(source.path))
@@ -108,7 +110,9 @@ class RunFolder:
     def stages(self) -> Mapping[str, Json]:
         """What the manifest says of each stage that was begun."""
         stages = Manifest.open(self.folder).stages if self.folder.is_dir() else {}
-        return {name: checked(self.folder / "manifest.json", name, entry, status=str, seconds=float) for name, entry in stages.items()}
+        for name, entry in stages.items():
+            check_results(self.folder / "manifest.json", name, entry.get("results", {}))
+        return stages
 
     @cached_property
     def trained_on_held_out(self) -> int | None:
@@ -166,16 +170,23 @@ class RunFolder:
             if (path := self.folder / name / EPISODES).is_file():
                 yield Source(name or "episodes", path)
 
+    def health(self, name: str) -> Json | None:
+        """Return an iteration's figures of health; ``None`` where it has none. Raises ``DataError``."""
+        path = self.folder / name / HEALTH
+        return load_health(path) if path.exists() else None
+
     @cached_property
     def plays(self) -> list[SelfPlay]:
         """The finished self-play of each iteration."""
+        return self._plays()
+
+    def _plays(self) -> list[SelfPlay]:
         found, player = [], IMITATION
         for name in iterations(self.folder):
             if results := self.stages.get(f"{name}/play", {}).get("results"):
                 counts = checked(self.folder / "manifest.json", f"{name}/play", results, games=int, outcomes=dict)["outcomes"]
                 shares = {outcome: counts.get(outcome, 0) / max(1, results["games"]) for outcome in self.game.outcomes}
-                health = self.folder / name / HEALTH
-                found.append(SelfPlay(name, player, results["games"], shares, load_health(health) if health.is_file() else None))
+                found.append(SelfPlay(name, player, results["games"], shares, self.health(name)))
             player = name
         return found
 
@@ -227,10 +238,7 @@ class RunFolder:
     @cached_property
     def reasoning(self) -> Json | None:
         path = self.folder / "reasoning" / "results.json"
-        found = read_json(path) if path.exists() else None
-        for name, model in checked(path, "it", found, reference=str, tasks=dict, models=dict)["models"].items() if found else ():
-            checked(path, name, model, tasks=dict, geometric_mean=dict)
-        return found
+        return load_reasoning(path) if path.exists() else None
 
     def checkpoints(self) -> dict[str, str]:
         """Return what opens each model, by name: base, and those that are trained. Empty without settings."""

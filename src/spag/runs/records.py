@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
 from spag.core.errors import DataError, first_line
-from spag.core.jsonfile import decode, reading
+from spag.core.jsonfile import convert, decode, reading
+from spag.evaluation.arena.paired import PairComparison
 
 Json = dict[str, Any]
 STEP_SOURCE = "online-step-"
@@ -34,6 +35,26 @@ class CollapseSign:
         if self.last is None:
             return f"from step {self.first} on"
         return f"step {self.first}" if self.first == self.last else f"steps {self.first} to {self.last}"
+
+
+class _Results(TypedDict, total=False):
+    """What a stage came to, of what report and page show."""
+
+    steps: int
+    samples: int | dict[str, int]
+    sft: int
+    games: int
+    games_per_hour: float
+    completion_tokens: int
+    outcomes: dict[str, int]
+    held_out: int | None
+    versions: dict[str, str]
+    stopped: str
+
+
+def check_results(path: Path, stage: str, results: Json) -> None:
+    """Raise ``DataError`` naming file and field for results of a stage that are of other kinds than a stage's are."""
+    convert(results, _Results, f"{path}: {stage}: results")
 
 
 def is_online(source: str) -> bool:
@@ -67,6 +88,8 @@ def read_evaluations(path: Path) -> list[Json]:
     rows = [checked(path, "a row", row, step=int, game=str, opponent=str, roles=list, exact=dict) for row in read_rows(path)]
     for row in rows:
         place = f"step {row['step']}"
+        convert(row["exact"], dict[str, float], f"{path}: {place}, exact")
+        convert(row.get("pair", []), list[PairComparison], f"{path}: {place}, pair")
         for role in row["roles"]:
             rates = checked(path, place, role, role=str, games=int, win=dict, violation=dict)
             for name in ("win", "violation"):

@@ -1,0 +1,134 @@
+"""Files of a run folder cut, emptied, replaced or of other types: ``spag report`` names them and goes on without that part."""
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from markupsafe import Markup
+from run_fixtures import write_reasoning, write_run
+
+from spag.cli import main
+from spag.report.plots import Plot
+
+FILES = (
+    "manifest.json", "config.yaml", "log.jsonl", "imitation/metrics.jsonl", "iteration-1/metrics.jsonl", "iteration-1/health.json",
+    "iteration-1/episodes.jsonl", "arena/results.json", "arena/episodes.jsonl", "reasoning/results.json", "online/metrics.jsonl",
+    "online/evaluations.jsonl", "online/warnings.jsonl",
+)  # fmt: skip
+WHOLE: tuple[bytes, ...] = (
+    b"", b"{", b"[]",
+    b"[1]\n", b"{}\n", b"null\n", b"3\n", b'"text"\n', b"\xff\xfe{\0}\0", b"\0" * 50, b"[" * 5000 + b"\n", b"9" * 5000 + b"\n",
+    b'{"step": NaN}\n', b'{"step": 1e999}\n', b'{"step": 99999999999999999999}\n', b'{"game": "nope"}\n', b"\xef\xbb\xbf{}\n",
+)  # fmt: skip
+OTHERS: tuple[Any, ...] = (None, True, -1, 0, 3.5, 1e308, "", "text", [], [1], {}, {"a": 1})
+"""What takes the place of single values."""
+COUNT = 6
+"""Mutations of values for each file."""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_run(tmp_path_factory.mktemp("runs") / "run")
+    write_reasoning(folder, ["alpha", "beta", "gamma"])
+    (folder / "config.yaml").write_text("model: {name: tiny}\niterations: 1\n")
+    rate = {"count": 1, "total": 2, "rate": 0.5, "low": 0.1, "high": 0.9}
+    role = {"role": "attacker", "games": 2, "win": rate, "violation": rate}
+    evaluation = {"step": 2, "game": "adversarial_taboo", "opponent": "start", "roles": [role], "pair": [], "exact": {"value": 0.5}}
+    (folder / "online").mkdir()
+    steps = [{"step": step, "loss": 1.0, "step_s": 2.0, "evaluate_s": 1.0, "adversarial_taboo/attacker/win": 0.5} for step in (1, 2)]
+    for name, rows in (("metrics", steps), ("evaluations", [evaluation]), ("warnings", [{"step": 1, "signs": {"kl": "far"}}])):
+        (folder / "online" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    names = (
+        "ratings",
+        "win-matrix",
+        "reasoning-radar",
+        "reasoning-bars",
+        "outcomes",
+        "online-training",
+        "training-iteration-1",
+        "training-imitation",
+    )
+    plots = [Plot(name, "", Markup("")) for name in names]
+    monkeypatch.setattr("spag.report.page._plots", lambda *_: plots)  # drawing takes most of the time; one test draws
+    return Path(shutil.copytree(made, tmp_path / "run"))
+
+
+def fault(folder: Path) -> str | None:
+    """Return what is wrong with how the report of ``folder`` ended; ``None`` for a page, or one clear line."""
+    result = CliRunner().invoke(main, ["report", str(folder)])
+    if not isinstance(result.exception, SystemExit | None):
+        return f"raised {result.exception!r}"
+    if result.exit_code not in (0, 2) or len(result.stderr.splitlines()) > 3:
+        return f"ended with {result.exit_code}: {result.stderr}"
+    return None
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the paths to every value inside ``value``."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(found for key, one in inner for found in places(one, (*path, key)))]
+
+
+def changed(value: Any, path: tuple[Any, ...], change: Callable[[Any, Any], None]) -> Any:
+    value = json.loads(json.dumps(value))
+    at = value
+    for key in path[:-1]:
+        at = at[key]
+    change(at, path[-1])
+    return value
+
+
+def mutations(data: bytes, *, count: int, seed: int) -> list[bytes]:
+    """Return ``count`` mutations of a JSON file: values of other types, and fields left out."""
+    rng, found = random.Random(seed), []
+    rows = data.splitlines() if b"}\n{" in data or data.count(b"\n") == 1 else [data]
+    for _ in range(count):
+        number = rng.randrange(len(rows))
+        value = json.loads(rows[number])
+        path = rng.choice([one for one in places(value) if one])
+        other = rng.choice((*OTHERS, places))
+        new = changed(value, path, lambda at, key, other=other: at.__delitem__(key) if other is places else at.__setitem__(key, other))
+        text = json.dumps(new).encode()
+        found.append(b"\n".join([*rows[:number], text, *rows[number + 1 :]]) + b"\n")
+    return found
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_page_is_written_whatever_is_in_one_file(folder: Path, name: str) -> None:
+    path, faults = folder / name, []
+    data = path.read_bytes()
+    cut = [data[: len(data) // 3], data[:-2], data + data[: len(data) // 2]]
+    mutated = [] if name.endswith("yaml") else mutations(data, count=COUNT, seed=1)
+    for content in (*WHOLE, *cut, *mutated):
+        path.write_bytes(content)
+        if found := fault(folder):
+            faults.append(f"{content[:2000]!r}: {found}")
+    path.unlink()
+    path.mkdir()
+    if found := fault(folder):
+        faults.append(f"a folder: {found}")
+    assert not faults, "\n\n".join(faults)
+
+
+def test_the_page_names_what_it_leaves_out(made: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(made, tmp_path / "run"))
+    (folder / "arena" / "results.json").write_text('{"game": 3}')
+    (folder / "iteration-1" / "health.json").write_text("")
+    (folder / "imitation" / "metrics.jsonl").write_text('{"step": 1}\nnonsense\n')
+    result = CliRunner().invoke(main, ["report", str(folder)])
+    assert result.exit_code == 0
+    assert len(result.stderr.splitlines()) == 3
+    page = (folder / "report" / "index.html").read_text()
+    for name in ("arena/results.json", "iteration-1/health.json", "imitation/metrics.jsonl:2"):
+        assert name in page
+    assert "training-iteration-1" in "".join(path.name for path in (folder / "report" / "plots").iterdir())

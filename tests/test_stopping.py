@@ -1,0 +1,55 @@
+"""Ctrl-C: one line that says what is on disk and how to go on, and exit status 130."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from spag.cli import main
+from spag.config.files import load_config
+from spag.core.manifest import Manifest
+from spag.runs.folder import planned_stages
+
+
+@pytest.fixture(autouse=True)
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def stop(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    for work in ("spag.runs.loop.run", "spag.rollout.play.play_matches", "spag.runs.stages.play_arena", "spag.training.launch.train_on"):
+        monkeypatch.setattr(work, stop)
+    monkeypatch.setattr("spag.games.registry.names", stop)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def said(*arguments: object) -> str:
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert result.exit_code == 130, result.output
+    assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL  # a second one needs no word
+    assert len(result.stderr.splitlines()) == 1
+    return result.stderr.strip()
+
+
+def test_each_command_says_what_stays(tmp_path: Path, model_folder: Path) -> None:
+    manifest = Manifest.open(tmp_path)
+    manifest.begin("imitation/samples", {})
+    with manifest.running("imitation/samples"):
+        pass
+    stages = f"1 of {len(planned_stages(load_config('demo')))} stages done"
+    assert said("run", "demo", "--output", tmp_path) == f"stopped; {tmp_path} has {stages}; the same command goes on from there"
+    games = tmp_path / "games.jsonl"
+    games.write_text('{"id": 1}\n{"id": 2}\n{"id"')
+    play = ("play", "bot:random", "--game", "kuhn_poker", "--set", "selfplay.tasks=2", "--set", "model.dtype=float32")
+    assert said(*play, "--output", games) == f"stopped; {games} has 2 games; the same command plays the others"
+    arena = ("arena", "bot:random", "b=bot:random", "--output", tmp_path / "none", "--set", "game.name=kuhn_poker")
+    assert said(*arena) == f"stopped; {tmp_path / 'none'} has 0 games; the same command plays the others"
+    (tmp_path / "training" / "state" / "checkpoint-40").mkdir(parents=True)
+    train = ("train", "imitation", games, "--model", model_folder, "--output", tmp_path / "training", "--set", "model.dtype=float32")
+    games.write_text('{"prompt": "a", "completion": "b"}\n')
+    assert said(*train) == f"stopped; {tmp_path / 'training'} has the checkpoint of step 40; the same command goes on from there"
+    assert said("games") == "stopped; nothing was left half written; the same command begins anew"
