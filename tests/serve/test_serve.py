@@ -263,6 +263,8 @@ def test_vllm_serves_one_base_model_and_its_adapters(model_folder: Path, tmp_pat
     for piece in ("--host 127.0.0.1 --port 8000", "--max-model-len 512", "--enable-lora --max-lora-rank 8 --max-loras 1"):
         assert piece in text
     assert command[-2:] == ["--lora-modules", f"after={tmp_path / 'adapter'}"]
+    on_cpu = " ".join(vllm_command([("after", after)], EngineConfig(), "127.0.0.1", 8000, on_cpu=True))
+    assert f"--served-model-name {model_folder} " in on_cpu and "--max-loras 2" in on_cpu and "--enforce-eager" in on_cpu
     with pytest.raises(ConfigError, match="one base model"):
         vllm_command([("base", base), ("other", model_config(tmp_path))], EngineConfig(), "127.0.0.1", 8000)
 

@@ -80,9 +80,11 @@ def _serve(models: "Sequence[tuple[str, ModelConfig]]", engine: "EngineConfig", 
 
 def _become_vllm(models: "Sequence[tuple[str, ModelConfig]]", engine: "EngineConfig", access: "Access", port: int) -> None:
     """Replace this process by vLLM's server, which is given the token in its environment."""
+    from spag.engines.vllm.setup import installed_vllm
     from spag.serve.vllm import KEY_VARIABLE, vllm_command
 
-    command = vllm_command(models, engine, access.host, port)
+    found = installed_vllm()
+    command = vllm_command(models, engine, access.host, port, on_cpu=found is not None and found[1])
     environment = {**os.environ, **({KEY_VARIABLE: access.token} if access.token else {})}
     program = Path(sys.executable).with_name("vllm")
     os.execve(program if program.exists() else "vllm", command, environment)
