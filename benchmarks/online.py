@@ -3,9 +3,9 @@
 Both sides play the same number of full games of 3 turns, 6 utterances of 32 tokens, of SmolLM2-135M against itself (nobody wins: the judge
 is switched off, so that all games are equally long; a draw pays 1), and train every utterance with REINFORCE and role baselines, once, by
 AdamW. The plain loop is what one writes with transformers alone: all games of the step take their next utterance in one ``generate`` of
-left-padded prompts, nothing is kept between turns, texts are tokenised again, and right-padded batches compute all logits; of as many
-samples as take the memory of our packed rows. One in six of these batches is trained, and its time is taken for all, by their tokens. Ours
-is ``train_online`` as it runs, files included. Each runs in a process of its own.
+left-padded prompts, nothing is kept between turns, texts are tokenised again, and right-padded batches of 4, which take about the memory of
+our packed rows, compute all logits. One in six of these batches is trained, and its time is taken for all, by their tokens. Ours is
+``train_online`` as it runs, files included. Each runs in a process of its own.
 
     python -m benchmarks --only online
     python -m benchmarks.online ours --games 8      # one contestant
