@@ -28,6 +28,7 @@ HEAVY = (
     "tests/evaluation/test_reasoning",
     "tests/planning/test_measured.py",
     "tests/test_embedded_model.py",
+    "tests/test_package.py",
     "tests/training/test_parallel.py",
     "tests/web/test_browser.py",
 )
