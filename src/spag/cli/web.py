@@ -5,6 +5,8 @@ from pathlib import Path
 
 import click
 
+from spag.cli.options import open_reporter
+
 
 @click.command("web")
 @click.argument("run", type=click.Path(path_type=Path))
@@ -26,6 +28,7 @@ def web_command(run: Path, host: str, port: int, token: str | None) -> None:
     except ModuleNotFoundError as error:
         raise ConfigError(f"spag web needs the package {error.name}; install it: pip install '.[web]'") from error
 
+    open_reporter()  # what cannot be followed is logged
     app = create_app(run, Access(host, token or None))
     with listen(host, port) as listener:
         shown = f"[{host}]" if ":" in host else host
