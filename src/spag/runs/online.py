@@ -151,7 +151,7 @@ class OnlineSelfplay:
             report = arena_report(read_episodes(path), game, (POLICY, opponent))
             own = [row for row in report["roles"] if row["name"] == POLICY]
             self.evaluations.append(
-                {"step": step, "game": game.name, "opponent": opponent, "roles": own, "pair": report["pairs"], "exact": exact}  # type: ignore[dict-item]
+                {"step": step, "game": game.name, "opponent": opponent, "roles": own, "pair": report["pairs"], "exact": exact}
             )
 
 
@@ -169,7 +169,7 @@ class CollapseWatch:
         before, self.rows = self.found.keys(), [*self.rows, row]
         self.found = signs(self.rows)
         if self.found.keys() != before:
-            self.log.append({"step": row["step"], "signs": self.found})  # type: ignore[dict-item]
+            self.log.append({"step": row["step"], "signs": self.found})
         return self.found
 
 

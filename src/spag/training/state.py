@@ -150,12 +150,12 @@ class MetricsLog:
         self.path = path
         mend_last_line(path)
         kept = [row for row in _metrics(path) if row["step"] <= resume_step] if path.exists() else []
-        self.last: dict[str, float | None] = kept[-1] if kept else {}
+        self.last: dict[str, Any] = kept[-1] if kept else {}
         write_atomically(path, "".join(json.dumps(row) + "\n" for row in kept))
 
-    def append(self, row: dict[str, float | None]) -> None:
+    def append(self, row: dict[str, Any]) -> None:
         # in float16 the loss scaler skips steps whose gradient is not finite, and JSON has no such numbers
-        self.last = row = {name: value if value is None or math.isfinite(value) else None for name, value in row.items()}
+        self.last = row = {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()}
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
             file.flush()
