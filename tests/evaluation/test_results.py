@@ -71,7 +71,7 @@ def without(*path: str | int) -> Callable[[Any], Any]:
         (lambda data: {**data, "matrix": [{**data["matrix"][0], "outcomes": {"won": 1}}]}, "the game knows no 'won'"),
         (lambda data: {**data, "paired": [{**data["paired"][0], "role": "judge"}]}, "the game knows no 'judge'"),
         (without("game"), r"not of this version nor of an earlier one \(KeyError"),
-        (lambda _: [], "results: expected `object`, got `array`"),
+        (lambda _: [], "expected `object`, got `array`"),
         (lambda _: "{", "not JSON"),
     ],
 )
@@ -79,7 +79,7 @@ def test_a_broken_file_is_an_error_that_names_the_field(broken: Callable[[Any], 
     path = written(tmp_path / "results.json", broken(json.loads(json.dumps(RESULTS))))
     with pytest.raises(DataError, match=message) as caught:
         load_results(path)
-    assert str(caught.value).startswith(f"{path}: ")
+    assert str(caught.value).startswith(f"{path}:")
     assert "\n" not in str(caught.value)
 
 

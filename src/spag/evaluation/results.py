@@ -104,9 +104,9 @@ def load_results(path: Path) -> Json:
     _check_names(path, (row["role"] for row in (*results["roles"], *results["paired"])), game.roles)
     _check_names(path, (name for cell in results["matrix"] for name in cell["outcomes"]), game.outcomes)
     _check_names(path, (row["outcome"] for row in results["paired"]), game.outcomes)
-    players = [row["name"] for row in results["ratings"]]
+    players = [row["name"] for row in results["ratings"]]  # an earlier version kept none
     listed = (*results["pairs"], *results["matrix"], *results["paired"])
-    if not players or any(len(row["players"]) != 2 or not set(row["players"]) <= set(players) for row in listed):
+    if players and any(len(row["players"]) != 2 or not set(row["players"]) <= set(players) for row in listed):
         raise DataError(f"{path}: ratings: not those of the players in pairs, matrix and paired; {_REDO}")
     if any(cell["games"] < 1 for cell in results["matrix"]):
         raise DataError(f"{path}: matrix: a pairing has no games; {_REDO}")

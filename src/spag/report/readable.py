@@ -72,7 +72,7 @@ class ReadableRun(RunFolder):
 
     @cached_property
     def arena(self) -> Json | None:
-        return self.part(lambda: self._of_this_game("arena", self._whole.arena), None)
+        return self.part(lambda: self._rated(self._of_this_game("arena", self._whole.arena)), None)
 
     @cached_property
     def reasoning(self) -> Json | None:
@@ -81,4 +81,9 @@ class ReadableRun(RunFolder):
     def _of_this_game(self, part: str, found: Json | None) -> Json | None:
         if found and found["game"] != self.game.name:
             raise DataError(f"{self.folder / part}: figures of {found['game']}, and the run plays {self.game.name}; redo what wrote them")
+        return found
+
+    def _rated(self, found: Json | None) -> Json | None:
+        if found and not found["ratings"]:
+            raise DataError(f"{self.folder / 'arena' / 'results.json'}: ratings: there are none; redo what wrote it")
         return found
