@@ -11,7 +11,6 @@ from pydantic import Field, field_validator, model_validator
 from spag.config.base import (
     LARGEST,
     Count,
-    CountOrZero,
     GameConfig,
     ModelConfig,
     Positive,
@@ -23,6 +22,7 @@ from spag.config.base import (
 from spag.config.online import MixedGameConfig, OnlineConfig, OnlineSamplingConfig, PayConfig
 from spag.config.training import FREE_TO_CHANGE, LoraConfig, OfflineRLConfig, TrainingConfig, UpdateConfig
 from spag.core.errors import ConfigError
+from spag.games.base import Game
 
 
 class EngineConfig(Section):
@@ -183,6 +183,10 @@ class RunConfig(Section):
     arena: ArenaConfig = Field(default_factory=ArenaConfig)
     cluster: ClusterConfig = Field(default_factory=ClusterConfig)
 
+    def online_games(self) -> list[Game]:
+        """Return the games that online steps play."""
+        return [part.build() for part in self.online.mix] or [self.game.build()]
+
     @model_validator(mode="after")
     def _roles_of_the_game(self) -> "RunConfig":
         roles = self.game.build().roles
@@ -190,7 +194,7 @@ class RunConfig(Section):
         for option, given in named.items():
             if unknown := sorted(given - set(roles)):
                 raise ConfigError(f"{option}: {self.game.name} has no role {unknown[0]}; its roles are {', '.join(roles)}")
-        played = [part.build() for part in self.online.mix] or [self.game.build()]
+        played = self.online_games()
         if unknown := sorted(set(self.online.pay) - {game.name for game in played}):
             raise ConfigError(f"online.pay: {unknown[0]} is not played online; the games are {', '.join(game.name for game in played)}")
         if self.online.roles not in {"both", *(role for game in played for role in game.roles)}:

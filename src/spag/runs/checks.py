@@ -25,7 +25,6 @@ from spag.games.base import Game
 from spag.models.finding import EMBEDDED_NAME, adapter_base, resolve_model
 from spag.rollout.ray import require_ray
 from spag.runs.folder import arena_entrants, imitates, learns_online, offline_iterations
-from spag.runs.online import games_of
 from spag.runs.stages import selfplay_tasks, teacher_file
 
 MOST_GAMES = 10_000_000
@@ -86,7 +85,7 @@ def _check_tasks(config: RunConfig, game: Game) -> None:
     if offline_iterations(config):
         wanted["selfplay.tasks"] = lambda: selfplay_tasks(game, play, play.tasks, 0)
     if learns_online(config) and config.online.evaluate_every:
-        for played in (part.game for part in games_of(config)):
+        for played in config.online_games():
             wanted[f"online.evaluation_tasks ({played.name})"] = partial(played.tasks, Split.HELD_OUT, config.online.evaluation_tasks, 0)
     found: dict[str, int] = {}
     for option, draw in wanted.items():
@@ -108,7 +107,7 @@ def _check_files(config: RunConfig, game: Game) -> None:
 
 
 def _check_bots(config: RunConfig, game: Game) -> None:
-    online = [part.game for part in games_of(config)]
+    online = config.online_games()
     for name in players(config):
         if name.startswith(BOT_PREFIX):
             for played in [game, *online] if name in config.selfplay.opponents or name == config.model.name else online:

@@ -41,9 +41,8 @@ if TYPE_CHECKING:
 
 def games_of(config: RunConfig) -> list[MixedGame]:
     """Return the games of an online run."""
-    if not config.online.mix:
-        return [MixedGame(config.game.build())]
-    return [MixedGame(part.build(), part.weight) for part in config.online.mix]
+    weights = [part.weight for part in config.online.mix] or [1.0]
+    return [MixedGame(game, weight) for game, weight in zip(config.online_games(), weights, strict=True)]
 
 
 def roles_of(games: Sequence[MixedGame]) -> list[str]:
