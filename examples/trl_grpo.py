@@ -17,7 +17,7 @@ from trl import GRPOConfig, GRPOTrainer
 from spag.adapters.opponent import Opponent, engine_of
 from spag.adapters.trl import GameRollout, game_prompts, game_reward, role_reward
 from spag.games.registry import get
-from spag.models.loading import resolve_model
+from spag.models.finding import resolve_model
 from spag.models.tokens import PromptStyle
 
 

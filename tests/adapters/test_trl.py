@@ -73,7 +73,7 @@ def frozen(game: Game, reply: str = "Do you mean the sea?") -> Opponent:
     return Opponent(game, lambda: ScriptedEngine(lambda request: reply))
 
 
-@pytest.mark.parametrize("style", list(PromptStyle))
+@pytest.mark.parametrize("style", [PromptStyle.PLAIN, PromptStyle.CHAT])
 def test_a_sample_is_a_whole_game_in_which_only_the_models_words_are_its_own(tokenizer: Any, style: PromptStyle) -> None:
     game = taboo()
     trainer = Scripted(tokenizer, lambda context: "Look at this.", logprob=-0.5)
