@@ -147,10 +147,11 @@ def test_logs_and_progress_show_what_steers_a_terminal(is_terminal: bool) -> Non
     console = Console(file=stream, force_terminal=is_terminal, width=300, color_system=None, legacy_windows=False)
     reporter = make_reporter(console)
     reporter.note(f"resumes {HOSTILE}")
+    reporter.note(f"resumes {HOSTILE}")
     with reporter.track(HOSTILE, 2) as tracker:
         tracker.update(2, HOSTILE)
     out = stream.getvalue()
-    assert f"resumes {SHOWN}" in out
+    assert out.count(f"resumes {SHOWN}") == 1  # a note is said once
     assert out.count(SHOWN) >= 3
     assert not {"\x9b", "\u202e", "\u2066"} & set(out) and "\x1b[2J" not in out
 

@@ -133,4 +133,4 @@ def test_adapters_of_one_base_share_a_vllm(tmp_path: Path, monkeypatch: pytest.M
     assert (shared.model, shared.adapters, shared.max_lora_rank, shared.split) == ("org/base", (names[0], names[2]), 24, 2)
     assert [(model.name, model.adapter) for model in served] == [(names[0], 1), ("org/base", 0), (names[2], 2)]
     assert (other.model, other.adapters) == ("org/other", ())
-    assert notes[1] == "org/base plays with vllm: asked for by engine.backend (vLLM 0.32.0 on cpu)"
+    assert notes[1] == "models play with vllm: asked for by engine.backend (vLLM 0.32.0 on cpu)"

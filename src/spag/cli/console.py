@@ -54,6 +54,7 @@ class ConsoleReporter:
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._said: set[str] = set()
 
     @contextmanager
     def track(self, title: str, total: int, done: int = 0) -> Iterator[Tracker]:
@@ -73,7 +74,10 @@ class ConsoleReporter:
             yield _BarTracker(progress, progress.add_task(escape(visible_text(title)), total=total, completed=done, detail=""))
 
     def note(self, message: str) -> None:
-        logger.info(message)
+        """Log ``message``, each once a command."""
+        if message not in self._said:
+            self._said.add(message)
+            logger.info(message)
 
 
 class _VisibleFormatter(logging.Formatter):

@@ -78,7 +78,7 @@ def backend_of(model: ModelConfig, engine: EngineConfig, note: Callable[[str], N
         note(f"{model.name} plays with {Backend.TRANSFORMERS}: {reason}")
         return Backend.TRANSFORMERS
     backend, reason = choose_backend(engine.backend, vllm=installed_vllm(), device=checked_device(model.device))
-    note(f"{model.name} plays with {backend}: {reason}")
+    note(f"models play with {backend}: {reason}")  # no name: a run opens a dozen models, and says this once
     return backend
 
 
