@@ -104,7 +104,7 @@ class Manifest:
         known = self.stages[stage]
         if known["fingerprint"] != self._fingerprint(settings, inputs):
             return [f"was begun with other settings ({', '.join(changes(known['settings'], settings)) or 'an earlier stage'})"]
-        if replaced := replaced_outputs(self.folder, known.get("outputs", {})):
+        if self.is_done(stage) and (replaced := replaced_outputs(self.folder, known.get("outputs", {}))):
             return [f"is done, but {replaced[0]} is not what it made"]
         digests = {earlier: outputs_digest(self.stages[earlier].get("outputs", {})) for earlier in inputs}
         others = [earlier for earlier, digest in known.get("built_on", {}).items() if digests.get(earlier, digest) != digest]
