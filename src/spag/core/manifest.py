@@ -66,12 +66,12 @@ class Manifest:
             if lost := lost_outputs(self.folder, self.stages[earlier].get("outputs", {})):
                 fix = f"restore it, or let --force redo {earlier} and what builds on it"
                 raise RunError(f"{self.folder / lost[0]}: is gone, and {stage} needs it; {fix}")
+        built_on = {earlier: outputs_digest(self.stages[earlier].get("outputs", {})) for earlier in inputs}
         if not known or self.is_done(stage):
-            built_on = {earlier: outputs_digest(self.stages[earlier].get("outputs", {})) for earlier in inputs}
             fingerprint = self._fingerprint(settings, inputs)
             self.stages[stage] = {"status": "started", "fingerprint": fingerprint, "settings": dict(settings), "seconds": 0.0}
-            self.stages[stage] |= {"built_on": built_on}
-            self._save()
+        self.stages[stage] |= {"built_on": built_on}
+        self._save()
         return True
 
     def foresee(self, stage: str, settings: Mapping[str, Any], inputs: Sequence[str] = ()) -> str:
@@ -104,7 +104,9 @@ class Manifest:
         known = self.stages[stage]
         if known["fingerprint"] != self._fingerprint(settings, inputs):
             return [f"was begun with other settings ({', '.join(changes(known['settings'], settings)) or 'an earlier stage'})"]
-        if self.is_done(stage) and (replaced := replaced_outputs(self.folder, known.get("outputs", {}))):
+        if not self.is_done(stage):  # what it has begun is checked by who goes on with it
+            return []
+        if replaced := replaced_outputs(self.folder, known.get("outputs", {})):
             return [f"is done, but {replaced[0]} is not what it made"]
         digests = {earlier: outputs_digest(self.stages[earlier].get("outputs", {})) for earlier in inputs}
         others = [earlier for earlier, digest in known.get("built_on", {}).items() if digests.get(earlier, digest) != digest]
