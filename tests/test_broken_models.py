@@ -153,6 +153,7 @@ BROKEN_TOKENIZERS: dict[str, Break] = {
     "bad token": field("bos_token", 3, "tokenizer_config.json"),
     "bad class": field("tokenizer_class", [], "tokenizer_config.json"),
     "bad config": text("3", "tokenizer_config.json"),
+    "a lone surrogate": field("\ud800", "x", "tokenizer_config.json"),
     "bad template": lambda folder: (folder / "chat_template.jinja").write_bytes(b"\xff\xfe\0"),
     "missing": lambda folder: [file.unlink() for file in folder.glob("tokenizer*")],
 }

@@ -4,6 +4,7 @@ Weights are read from safetensors only, never from pickles (``gguf.py`` and ``co
 broken, weights that do not fit their config, and numbers that are not finite are refused (``refusals.py``, ``weights.py``).
 """
 
+import json
 import shutil
 import timeit
 import warnings
@@ -61,6 +62,7 @@ def load_tokenizer(name: str, *, trust_remote_code: bool = False) -> PreTrainedT
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         tokenizer.decode(tokenizer.encode("a", add_special_tokens=False))  # some files are broken in ways that show here
+        json.dumps(tokenizer.init_kwargs, ensure_ascii=False, default=str).encode()  # lone surrogates would show when it is saved
     return tokenizer
 
 
