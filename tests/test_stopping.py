@@ -1,5 +1,6 @@
-"""Ctrl-C: one line that says what is on disk and how to go on, and exit status 130."""
+"""Ctrl-C and SIGTERM: one line that says what is on disk and how to go on, and exit status 130 or 143."""
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,3 +54,11 @@ def test_each_command_says_what_stays(tmp_path: Path, model_folder: Path) -> Non
     games.write_text('{"prompt": "a", "completion": "b"}\n')
     assert said(*train) == f"stopped; {tmp_path / 'training'} has the checkpoint of step 40; the same command goes on from there"
     assert said("games") == "stopped; nothing was left half written; the same command begins anew"
+
+
+def test_sigterm_is_told_like_ctrl_c_and_is_as_before_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spag.games.registry.names", lambda: os.kill(os.getpid(), signal.SIGTERM))
+    result = CliRunner().invoke(main, ["games"])
+    assert result.exit_code == 143
+    assert result.stderr == "stopped; nothing was left half written; the same command begins anew\n"
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

@@ -3,10 +3,13 @@
 Heavy libraries are imported inside the commands, so that ``spag --help`` answers at once.
 """
 
+import os
 import signal
 import sys
 import threading
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 import click
 
@@ -26,22 +29,45 @@ from spag.core.errors import SpagError
 from spag.core.visible import visible_text
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a command as Ctrl-C does."""
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Raise ``Terminated`` on SIGTERM in the block, where nobody else handles it; torchrun ends its processes itself."""
+    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    if not ours or "WORLD_SIZE" in os.environ:
+        yield
+        return
+
+    def stop(*_: object) -> NoReturn:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 class SpagGroup(click.Group):
-    """Turns a ``SpagError`` into one line and exit status 2, and Ctrl-C into one that says what is on disk and how to go on."""
+    """Turns a ``SpagError`` into one line and exit status 2, and Ctrl-C or SIGTERM into one that says what is on disk and how to go on."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            return super().invoke(ctx)
+            with _terminable():
+                return super().invoke(ctx)
         except SpagError as error:
             click.echo(f"error: {visible_text(str(error))}", err=True)
             sys.exit(2)
         except click.UsageError as error:  # it repeats arguments, names of files among them; choices come in lines
             raise click.UsageError(visible_text(error.format_message(), lines=True), error.ctx) from error
-        except (KeyboardInterrupt, click.Abort):
+        except (KeyboardInterrupt, click.Abort) as stopped:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one ends what still cleans up, without a traceback
             click.echo(f"stopped; {visible_text(what_stays(ctx))}", err=True)
-            sys.exit(130)
+            sys.exit(128 + (signal.SIGTERM if isinstance(stopped, Terminated) else signal.SIGINT))
 
 
 @click.group(cls=SpagGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})

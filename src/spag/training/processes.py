@@ -57,6 +57,8 @@ def run_in_processes(job: Job, count: int, progress: OnProgress) -> None:
     except ChildFailedError as failed:
         raise _cause(failed, job, count) from None
     except SignalException as received:
+        if callable(before):
+            before(received.sigval, None)  # what SIGTERM means to the command that trains
         raise SystemExit(128 + received.sigval) from received
     finally:
         if threading.current_thread() is threading.main_thread():
