@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from spag.cli import main
 from spag.config.files import load_config
+from spag.core.errors import DataError
 from spag.core.manifest import Manifest
 from spag.runs.folder import planned_stages
 
@@ -62,3 +63,15 @@ def test_sigterm_is_told_like_ctrl_c_and_is_as_before_afterwards(monkeypatch: py
     assert result.exit_code == 143
     assert result.stderr == "stopped; nothing was left half written; the same command begins anew\n"
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+@pytest.mark.parametrize("raised", [ValueError("a library's"), DataError("ours")])
+def test_a_stop_that_a_library_makes_an_error_of_its_own_is_a_stop(monkeypatch: pytest.MonkeyPatch, raised: Exception) -> None:
+    def work() -> None:
+        try:
+            raise KeyboardInterrupt
+        except:  # noqa: E722 - as choix and others do
+            raise raised  # noqa: B904
+
+    monkeypatch.setattr("spag.games.registry.names", work)
+    assert said("games") == "stopped; nothing was left half written; the same command begins anew"

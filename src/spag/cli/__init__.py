@@ -34,6 +34,20 @@ class Terminated(KeyboardInterrupt):
 
 
 @contextmanager
+def _stops_stay_stops() -> Iterator[None]:
+    """Raise a stop again that a library's bare ``except`` in the block has turned into an error of its own."""
+    try:
+        yield
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, KeyboardInterrupt):
+            cause = cause.__cause__ or cause.__context__
+        if cause is None:
+            raise
+        raise cause from None
+
+
+@contextmanager
 def _terminable() -> Iterator[None]:
     """Raise ``Terminated`` on SIGTERM in the block, where nobody else handles it; torchrun ends its processes itself."""
     ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
@@ -56,7 +70,7 @@ class SpagGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
-            with _terminable():
+            with _terminable(), _stops_stay_stops():
                 return super().invoke(ctx)
         except SpagError as error:
             click.echo(f"error: {visible_text(str(error))}", err=True)
