@@ -1,7 +1,8 @@
 """Every kind of file that spag reads, spoiled at random, through every command that reads it: an answer, or one clear line.
 
-The suite tries a fixed number of inputs of each kind, the same ones on every machine. ``SPAG_FUZZ_SECONDS=3600 pytest tests/fuzz`` (``make fuzz``) goes on with further
-ones for that time. ``SPAG_FUZZ_INPUT=FILE#NUMBER`` tries one input alone; what failed is found again by the name that the failure gives.
+The suite tries a fixed number of inputs of each kind, the same ones on every machine. ``SPAG_FUZZ_SECONDS=3600 pytest tests/fuzz``
+(``make fuzz``) goes on with further ones for that time. ``SPAG_FUZZ_INPUT=FILE#NUMBER`` tries one input alone: what failed is found again
+by the name that the failure gives.
 """
 
 import json
@@ -24,6 +25,7 @@ from world import KINDS, Kind, invoke, make_world
 
 from spag.report.plots import Plot
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # what a library warns of is no end of a command
 SECONDS = float(os.environ.get("SPAG_FUZZ_SECONDS", "0"))
 ONE = os.environ.get("SPAG_FUZZ_INPUT", "")
 LONGEST_S = 20
