@@ -40,7 +40,7 @@ TEXTS = {
     "0": "expected a mapping of options, got int",
     "selfplay: {sampling: {temperature: 1.0e-300}}": "input should be 0 (greedy) or from 0.01 to 100.0, got 1e-300",
     "seed: -1": "seed: input should be greater than or equal to 0",
-    "iterations: 10000000000": "iterations: input should be less than or equal to 1000000000",
+    "selfplay: {tasks: 10000000000}": "selfplay.tasks: input should be less than or equal to 1000000000",
 }
 
 

@@ -52,6 +52,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Asked:
 def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work in a folder with two models (of which nothing but the bytes matters), words and prompts."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
     make_model(Path("one"), b"weights of one")
     make_model(Path("two"), b"weights of two")
     Path("words.txt").write_text("bread\npiano\ngarden\n")
@@ -60,7 +61,7 @@ def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def make_model(folder: Path, weights: bytes) -> None:
     folder.mkdir()
-    (folder / "config.json").write_text("{}")
+    (folder / "config.json").write_text('{"model_type": "llama"}')
     (folder / "model.safetensors").write_bytes(weights)
 
 

@@ -151,8 +151,8 @@ class Notes(SilentReporter):
     ("override", "warned"),
     [("seed=0", True), ("offline_rl.sft_coef=0", False), ("offline_rl.sft_data=FILE", False), ("iterations=0", False)],
 )
-def test_a_run_warns_before_its_first_stage(override: str, warned: bool, tmp_path: Path, sft_file: Path) -> None:
-    config = load_config("llama2-7b", ["model.dtype=float32", override.replace("FILE", str(sft_file))])
+def test_a_run_warns_before_its_first_stage(override: str, warned: bool, tmp_path: Path, sft_file: Path, model_folder: Path) -> None:
+    config = load_config("llama2-7b", [f"model.name={model_folder}", "model.dtype=float32", override.replace("FILE", str(sft_file))])
     notes = Notes()
     with pytest.MonkeyPatch.context() as patch, pytest.raises(RunError, match="stopped"):
         patch.setattr(loop, "imitate", _stop)

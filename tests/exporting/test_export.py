@@ -167,7 +167,7 @@ def test_an_export_that_fails_leaves_nothing(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", "imitation")
     (run / "reasoning").mkdir()
     (run / "reasoning" / "results.json").write_text("{")  # read for the card, when the weights are saved
-    with pytest.raises(DataError, match=r"reasoning/results\.json: not JSON"):
+    with pytest.raises(DataError, match=r"reasoning/results\.json:1: not JSON"):
         export_model(find_source(str(run)), tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "run"]
 

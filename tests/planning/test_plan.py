@@ -183,10 +183,10 @@ def test_the_command_prints_the_plan_and_tells_by_its_status_whether_it_fits() -
 
 def test_json_holds_the_same_figures_and_assumptions_can_be_changed() -> None:
     slow, fast = (json.loads(command("demo", "--json", "--assume", f"stage_minutes={minutes}").output) for minutes in (10, 4))
-    assert slow["total"]["hours"] - fast["total"]["hours"] == pytest.approx(4 * 6 / 60)  # four stages
+    assert slow["total"]["hours"] - fast["total"]["hours"] == pytest.approx(6 * 6 / 60)  # six stages
     assert slow["assumptions"]["stage_minutes"] == 10
     assert slow["parameters"] == 134_515_008
-    assert [one["problems"] for one in slow["stages"]] == [[]] * 4 and slow["total"]["fits"]
+    assert [one["problems"] for one in slow["stages"]] == [[]] * 6 and slow["total"]["fits"]
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
