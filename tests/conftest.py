@@ -21,14 +21,12 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 HEAVY = (
-    "tests/adapters/test_textarena_mix.py",
     "tests/cluster/",
     "tests/engines/test_conformance.py",
     "tests/engines/test_vllm.py",
     "tests/evaluation/test_reasoning",
     "tests/planning/test_measured.py",
     "tests/test_embedded_model.py",
-    "tests/test_package.py",
     "tests/training/test_parallel.py",
     "tests/web/test_browser.py",
 )
