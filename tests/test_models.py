@@ -1,8 +1,6 @@
 """Finding and loading models: local folders, adapters, clear refusals, tokens of prompts."""
 
-import json
 import os
-import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -14,7 +12,6 @@ import torch
 from spag.core.errors import ModelError
 from spag.core.store import file_digest
 from spag.models.finding import resolve_model
-from spag.models.identity import checkpoint_record, is_recorded
 from spag.models.loading import fastest_dtype, load_model, load_tokenizer, save_model
 from spag.models.tokens import PromptStyle, encode_prompt, end_token_id, stop_token_ids
 
@@ -146,23 +143,3 @@ def test_a_template_may_end_replies_with_a_token_of_its_own(model_folder: Path) 
 
 def test_the_fastest_dtype_is_one_of_ours() -> None:
     assert fastest_dtype() in ("bfloat16", "float16", "float32")
-
-
-def test_a_checkpoint_is_told_from_one_that_took_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "checkpoint"
-    folder.mkdir()
-    (folder / "config.json").write_text("{}")
-    (folder / "model.safetensors").write_bytes(b"weights")
-    record = json.loads(json.dumps(checkpoint_record(folder)))
-    shutil.copytree(folder, tmp_path / "copy", copy_function=shutil.copyfile)  # later, of the same contents
-    assert is_recorded(tmp_path / "copy", record)
-    for other in (None, 3, {}, [], [[]], [record[0]], [record[0], 3], [record[0], ["model.safetensors", "7", None]], record[::-1]):
-        assert not is_recorded(folder, other)
-    assert not is_recorded(tmp_path / "none", record)
-    with monkeypatch.context() as patch:
-        patch.setattr("spag.models.identity.file_digest", lambda _: pytest.fail("files that nobody touched are not read"))
-        assert is_recorded(folder, record)
-    (folder / "README.md").write_text("a text about the model")
-    assert is_recorded(folder, record)
-    (folder / "model.safetensors").write_bytes(b"others!")  # of the same length
-    assert not is_recorded(folder, record)

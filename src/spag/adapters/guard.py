@@ -6,14 +6,13 @@ Requests are bounded in size and time, open connections in time without a messag
 """
 
 import asyncio
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from spag.web.security import MOST_BYTES, Access, is_loopback
+from spag.web.security import MOST_BYTES, Access, fault_of_length
 
 REQUEST_S = 300.0
 IDLE_S = 600.0
@@ -72,7 +71,7 @@ class ApiGuard:
         """Return why a request is refused; ``None`` lets it pass."""
         headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin")
-        if is_loopback(self._access.host) and not is_loopback(_name_of(f"//{host}")):
+        if self._access.is_foreign(host):
             return refusal(421, "This server answers to localhost only, and not under the name that was asked for.")
         if origin is not None and origin.partition("://")[2] != host:
             return refusal(403, "This server does not answer pages of other sites.")
@@ -80,15 +79,5 @@ class ApiGuard:
             return refusal(401, "A token is required: Authorization: Bearer TOKEN.")
         if scope["type"] == "websocket" or scope["method"] in ("GET", "HEAD"):
             return None
-        length = headers.get("content-length", "")
-        if not length.isdecimal():
-            return refusal(411, "A request must say how long it is.")
-        is_long = len(length) > 9 or int(length) > self._most_bytes
-        return refusal(413, f"At most {self._most_bytes:,} bytes are taken.") if is_long else None
-
-
-def _name_of(url: str) -> str:
-    try:
-        return urlsplit(url).hostname or ""
-    except ValueError:
-        return ""
+        fault = fault_of_length(headers, self._most_bytes)
+        return refusal(*fault) if fault else None

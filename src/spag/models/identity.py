@@ -32,39 +32,6 @@ def weights_digest(name: str) -> str:
     return hashlib.sha256(json.dumps(model_contents(name)).encode()).hexdigest()[:16]
 
 
-def checkpoint_record(folder: Path) -> list[list[Any]]:
-    """Return name, size, time of change and hash of each file of a checkpoint, as JSON: what ``is_recorded`` compares.
-
-    Raises ``DataError`` for a file that cannot be read.
-    """
-    return [[*_stamp(file), file_digest(file)] for file in _files(folder)]
-
-
-def is_recorded(folder: Path, record: object) -> bool:
-    """Return whether ``folder`` is the checkpoint that ``record`` is of. ``record`` may be any JSON; one of another shape is of no folder.
-
-    Contents are read only of files whose size or time of change differs, as in a copy, so asking about a folder that nobody touched takes
-    no time. Raises ``DataError`` for a file that cannot be read.
-    """
-    files = _files(folder) if folder.is_dir() else []
-    rows = record if isinstance(record, list) else []
-    if not files or len(files) != len(rows):
-        return False
-    return all(isinstance(row, list) and len(row) == 4 and _same(file, row) for file, row in zip(files, rows, strict=True))
-
-
-def _same(file: Path, row: list[Any]) -> bool:
-    name, size, changed = _stamp(file)
-    if [name, size] != row[:2]:
-        return False
-    return bool(changed == row[2] or file_digest(file) == row[3])
-
-
-def _stamp(file: Path) -> tuple[str, int, int]:
-    stat = file.stat()
-    return file.name, stat.st_size, stat.st_mtime_ns
-
-
 def _files(folder: Path) -> list[Path]:
     """Return the files that decide what a model says, in order."""
     files = [file for file in sorted(folder.iterdir()) if file.is_file() and not file.name.startswith(".")]

@@ -3,7 +3,6 @@
 A process that torchrun, ``accelerate launch`` or Ray started joins its group and starts nothing.
 """
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spag.config.schema import ClusterConfig, ModelConfig, TrainingConfig, UpdateConfig
+from spag.core.jsonfile import read_json
 from spag.core.progress import Reporter, Tracker
 from spag.rollout.ray import require_ray
 
@@ -48,7 +48,7 @@ def launch(job: "Job", reporter: Reporter, title: str, cluster: ClusterConfig | 
 
     with _progress_bars(reporter, title) as show:
         _launch(job, cluster.address if cluster else None, show)
-    result = json.loads((job.output / "training.json").read_text(encoding="utf-8"))["result"]
+    result = read_json(job.output / "training.json", dict[str, Any])["result"]
     return {**result, "seconds": round(result["seconds"], 1), "versions": library_versions()}
 
 

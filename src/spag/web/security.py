@@ -63,6 +63,14 @@ class Access:
         if self.token is not None and len(self.token) < _SHORTEST_TOKEN:
             raise ConfigError(f"the token has {len(self.token)} characters; use at least {_SHORTEST_TOKEN}: openssl rand -hex 16")
 
+    def is_foreign(self, host: str) -> bool:
+        """Tell whether a request to a loopback address asks for another name (``Host``), which somebody may have pointed here."""
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            name = ""
+        return is_loopback(self.host) and not is_loopback(name)
+
     def is_token(self, offered: str) -> bool:
         """Compare in constant time."""
         return self.token is not None and hmac.compare_digest(offered.encode(), self.token.encode())
@@ -108,7 +116,7 @@ class Guard:
         """Return why a request is refused; ``None`` lets it pass."""
         request, path = HTTPConnection(scope), scope["path"]
         headers = request.headers
-        if is_loopback(self._access.host) and not is_loopback(_name_of(headers.get("host", ""))):
+        if self._access.is_foreign(headers.get("host", "")):
             return PlainTextResponse("This page answers to localhost only, and not under the name that was asked for.", 421)
         if scope["method"] not in _SAFE_METHODS and (fault := _fault_of_change(headers)):
             return fault
@@ -120,11 +128,12 @@ class Guard:
         return RedirectResponse(LOGIN, 303) if is_page else PlainTextResponse("A token is required.", 401)
 
 
-def _name_of(host: str) -> str:
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
+def fault_of_length(headers: Headers, most_bytes: int) -> tuple[int, str] | None:
+    """Return status and text of the refusal of a request that does not say how long it is, or is longer than ``most_bytes``."""
+    length = headers.get("content-length", "")
+    if not length.isdecimal():
+        return 411, "A request must say how long it is."
+    return (413, f"At most {most_bytes:,} bytes are taken.") if len(length) > 9 or int(length) > most_bytes else None
 
 
 def _fault_of_change(headers: Headers) -> Response | None:
@@ -132,7 +141,5 @@ def _fault_of_change(headers: Headers) -> Response | None:
     origin = headers.get("origin", "").partition("://")[2]
     if not origin or origin != headers.get("host") or headers.get("sec-fetch-site", "same-origin") != "same-origin":
         return PlainTextResponse("This request did not come from a page of this site.", 403)
-    length = headers.get("content-length", "")
-    if not length.isdecimal():
-        return PlainTextResponse("A request must say how long it is.", 411)
-    return PlainTextResponse(f"At most {MOST_BYTES:,} bytes are taken.", 413) if len(length) > 9 or int(length) > MOST_BYTES else None
+    fault = fault_of_length(headers, MOST_BYTES)
+    return PlainTextResponse(fault[1], fault[0]) if fault else None
