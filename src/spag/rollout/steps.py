@@ -11,7 +11,6 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +36,8 @@ if TYPE_CHECKING:
 POLICY = "policy"
 START = "start"
 SNAPSHOT = "snapshot"
+OF_THE_POLICY = (POLICY, START, SNAPSHOT)
+"""Players that are the policy's model, each with weights of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,19 +97,24 @@ class StepPlayer:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def update_weights(self, weights: "Mapping[str, Tensor]") -> None:
-        """Give the policy's engine new weights."""
-        self._updatable(POLICY).update_weights(weights)
+    def update_weights(self, weights: "Mapping[str, Tensor]", name: str = POLICY) -> None:
+        """Give the engine of the player ``name`` new weights."""
+        self._updatable(name).update_weights(weights)
 
     def specs(self, step: int) -> list[tuple[Game, GameSpec]]:
         """Return the games of ``step`` in order."""
         return step_specs(self.mix, self.settings.games, step, self.seed)
 
+    def share(self, specs: Sequence[tuple[Game, GameSpec]]) -> Sequence[tuple[Game, GameSpec]]:
+        """Return those of ``specs`` that this process plays."""
+        return specs[self.rank :: self.world_size]
+
     def play(self, step: int) -> None:
         """Play this process's share of the games of ``step`` that are not on disk."""
         done = {episode.id for path in episode_files(self.folder, step) for episode in read_episodes(path, torn_ok=True)}
-        everything = self.specs(step)
-        left = [(game, spec) for game, spec in everything[self.rank :: self.world_size] if spec.id not in done]
+        left = [(game, spec) for game, spec in self.share(self.specs(step)) if spec.id not in done]
+        if not left:
+            return
         path = self.folder / "episodes" / f"step-{step:05d}{f'.part{self.rank}' if self.rank else ''}.jsonl"
         snapshot = self._draw_snapshot(step)
         for game in {id(game): game for game, _ in left}.values():
@@ -133,22 +139,36 @@ class StepPlayer:
         pairing: Pairing,
         specs: Sequence[GameSpec],
         played_by: Mapping[str, str],
-        temperature: float | None = None,
     ) -> None:
         """Play ``specs`` between the players of ``pairing``, by name, into ``path``. ``played_by`` says which weights they have."""
-        settings = self.settings.sampling
-        if temperature is not None:
-            settings = settings.model_copy(update={"temperature": temperature})
-        sampling = sampling_of(settings)
-        players = {role: Player(self._engine(name, game), name, sampling) for role, name in zip(game.roles, pairing.players, strict=True)}
-        infos = {
-            role: PlayerInfo(player.model, settings.model_dump(), self._identity(player.model, played_by))
-            for role, player in players.items()
-        }
-        record = Provenance(game_record(game), infos)
-        play_them = partial(_play, game, players, record, self.engine.in_flight or self.engine.concurrency)
+        names = dict(zip(game.roles, pairing.players, strict=True))
+        sampling = self.settings.sampling.model_dump()
+        record = Provenance(
+            game_record(game), {role: PlayerInfo(name, sampling, self._identity(name, played_by)) for role, name in names.items()}
+        )
+
+        def play_them(left: Sequence[GameSpec], stats: PlayStats, _: ExitStack) -> Iterator[Sequence[Episode]]:
+            return ([record.stamp(episode) for episode in batch] for batch in self.play_games(game, names, left, stats))
+
         summary = collect_episodes(path, specs, play_them, game)
         self.stats.add(summary.stats)
+
+    def play_games(self, game: Game, names: Mapping[str, str], specs: Sequence[GameSpec], stats: PlayStats) -> Iterator[Sequence[Episode]]:
+        """Yield the games of ``specs`` as they end, each role played by the player of that name."""
+        return play_batches(game, specs, {role: self.player(name, game) for role, name in names.items()}, stats, self.in_flight)
+
+    def player(self, name: str, game: Game) -> Player:
+        """Return the player ``name`` of ``game``; its engine opens when it is first asked for."""
+        return Player(self._engine(name, game), name, sampling_of(self.settings.sampling))
+
+    def model_of(self, name: str) -> ModelConfig:
+        """Return the model that the player ``name`` begins with."""
+        return self.policy if name in OF_THE_POLICY else self.policy.model_copy(update={"name": name})
+
+    @property
+    def in_flight(self) -> int:
+        """Games in flight at once."""
+        return self.engine.in_flight or self.engine.concurrency
 
     def save_snapshot(self, step: int, weights: "Mapping[str, Tensor]") -> None:
         """Keep the policy's weights as an opponent of later steps."""
@@ -170,7 +190,7 @@ class StepPlayer:
         from safetensors.torch import load_file  # noqa: PLC0415 - imports torch
 
         chosen = random.Random(derive_seed(self.seed, "snapshot", step)).choice(taken)
-        self._updatable(SNAPSHOT).update_weights(load_file(chosen))
+        self.update_weights(load_file(chosen), SNAPSHOT)
         return chosen
 
     def _weights(self, snapshot: Path | None) -> dict[str, float]:
@@ -190,24 +210,11 @@ class StepPlayer:
         if name.startswith(BOT_PREFIX):
             return BotEngine(bot_of(game, name), concurrency=self.engine.concurrency)
         if name not in self._engines:
-            model = self.policy if name in (POLICY, START, SNAPSHOT) else self.policy.model_copy(update={"name": name})
-            self._engines[name] = open_engine(model, self.engine)
+            self._engines[name] = open_engine(self.model_of(name), self.engine)
             self._stack.callback(self._engines[name].close)
         return self._engines[name]
 
     def _identity(self, name: str, played_by: Mapping[str, str]) -> dict[str, str]:
         if name in played_by:
             return {"weights": played_by[name], "dtype": self.policy.dtype, "prompt_style": self.policy.prompt_style}
-        return identity_of(self.policy if name == START else self.policy.model_copy(update={"name": name}))
-
-
-def _play(
-    game: Game,
-    players: Mapping[str, Player],
-    record: Provenance,
-    in_flight: int,
-    left: Sequence[GameSpec],
-    stats: PlayStats,
-    stack: ExitStack,
-) -> Iterator[Sequence[Episode]]:
-    return ([record.stamp(episode) for episode in batch] for batch in play_batches(game, left, players, stats, in_flight))
+        return identity_of(self.model_of(name))
