@@ -6,7 +6,7 @@ import pytest
 
 from spag.display.figures import p_text, signed
 from spag.games.registry import get
-from spag.report.findings import Finding, Tone, arena_findings, reasoning_finding, sentence
+from spag.report.findings import Finding, Tone, arena_findings, exact_sentence, reasoning_finding, sentence
 
 TABOO = get("adversarial_taboo")
 
@@ -60,6 +60,12 @@ def test_one_sentence_with_equal_findings_together() -> None:
     assert sentence("mine", more) == "mine is worse than a, b and c."
     both = [Finding(Tone.WORSE, "base", ""), Finding(Tone.WORSE, "imitation", "")]
     assert sentence("mine", both) == "mine is worse than base and imitation."
+
+
+def test_the_first_exact_figure_of_every_player_is_told() -> None:
+    known = {"imitation": {"exploitability": 0.5134, "legal_mass": 0.98}, "online": {"exploitability": 0.1}, "bot": {"legal_mass": 1.0}}
+    assert exact_sentence(known) == "Exploitability, computed exactly: 0.513 for imitation, 0.100 for online."
+    assert exact_sentence({}) == exact_sentence({"bot": {}}) == ""
 
 
 def reasoning(tasks: int, low: float, p: float) -> dict[str, Any]:

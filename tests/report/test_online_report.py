@@ -39,6 +39,7 @@ def test_the_section_says_what_the_steps_came_to(folder: Path) -> None:
     assert "without evaluations, which took 30 s in all" in text
     assert "Best games of online-step-00012" in text or "Strangest games of online-step-00012" in text
     assert "held-out tasks (36 games)" in text  # online steps are known to draw none of them
+    assert "Exploitability, computed exactly: 0.500 for base, 0.370 for imitation, 0.040 for online." in text
     assert "No self-play has finished" not in text and "Stopped at" not in text
     assert "online/train 60 s 12 steps" in text
 

@@ -73,6 +73,13 @@ def _points(difference: Mapping[str, float], what: str) -> str:
     return f"{mean} {what} [{low}, {high}]"
 
 
+def exact_sentence(yardsticks: Mapping[str, Mapping[str, float]]) -> str:
+    """Return the first exact figure of a solved game by player, which no number of games makes surer; empty where there is none."""
+    name = next((name for figures in yardsticks.values() for name in figures), "")
+    told = ", ".join(f"{figures[name]:.3f} for {player}" for player, figures in yardsticks.items() if name in figures)
+    return f"{name.replace('_', ' ').capitalize()}, computed exactly: {told}." if told else ""
+
+
 def sentence(player: str, findings: Sequence[Finding]) -> str:
     """Return the findings in one sentence, those of the same tone together."""
     others = {tone: " and ".join(", ".join(one.other for one in findings if one.tone is tone).rsplit(", ", 1)) for tone in Tone}

@@ -13,7 +13,7 @@ from spag.display.figures import is_contest
 from spag.display.html import environment, game_style, theme
 from spag.games.base import Game
 from spag.report import charts, online_charts
-from spag.report.findings import FEW_TASKS, arena_findings, reasoning_finding, sentence
+from spag.report.findings import FEW_TASKS, arena_findings, exact_sentence, reasoning_finding, sentence
 from spag.report.online_rows import evaluation_table, exact_table, score_table, time_table
 from spag.report.plots import Plot, plot_style, save_plot
 from spag.report.readable import ReadableRun
@@ -142,6 +142,7 @@ def _arena(run: ReadableRun) -> dict[str, Any]:
         "player": player,
         "sentence": sentence(player, found),
         "findings": found,
+        "exact": exact_sentence(run.exact_figures(game)),
         "few_tasks": arena["tasks"] < FEW_TASKS,
         "games": sum(cell["games"] for cell in arena["matrix"]),
         "matrix_caption": _matrix_caption(game),
