@@ -1,4 +1,4 @@
-"""An online run whose steps are played and trained by Ray Train's workers: the weights are those of one process."""
+"""Online runs whose steps are played and trained on a cluster: the weights are those of one process."""
 
 from pathlib import Path
 
@@ -10,16 +10,34 @@ from safetensors.torch import load_file
 from spag.config.files import parse_config
 from spag.config.schema import RunConfig
 from spag.core.episodes import read_episodes
+from spag.core.errors import ConfigError
 from spag.core.progress import SilentReporter
+from spag.runs.checks import check_run
 from spag.runs.loop import run
+from spag.runs.online_job import OnlineJob
+from spag.training.launch import launch
 
+Tokens = tuple[tuple[int, ...] | None, ...]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),  # Ray of itself
+]
 CONFIG = """
 algorithm: reinforce
 game: {name: kuhn_poker}
 engine: {concurrency: 8}
 imitation: {episodes: []}
 online:
-  {steps: 2, games: 8, learning_rate: 1.0e-3, warmup_ratio: 0, micro_batch_size: 4, sampling: {max_new_tokens: 6}, evaluate_every: null}
+  steps: 3
+  overlap: true
+  games: 8
+  learning_rate: 1.0e-3
+  warmup_ratio: 0
+  micro_batch_size: 4
+  sampling: {max_new_tokens: 6}
+  opponents: {self: 2, snapshot: 1, "bot:equilibrium": 1}
+  snapshot_every: 1
+  evaluate_every: null
 arena: {tasks: 2, sampling: {max_new_tokens: 6}}
 """
 
@@ -28,15 +46,65 @@ def config_for(model: Path, *overrides: str) -> RunConfig:
     return parse_config(CONFIG, "test", [f"model.name={model}", "model.dtype=float32", "model.device=cpu", *overrides])
 
 
-@pytest.mark.cluster
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")  # Ray of itself
-def test_workers_of_a_cluster_play_and_train_their_shares(cluster: Cluster, model_folder: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def alone(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The online stage of one process."""
+    folder = tmp_path_factory.mktemp("alone")
+    run(config_for(model_folder), folder, SilentReporter())
+    return folder / "online"
+
+
+def test_workers_of_a_cluster_play_ahead_and_train_their_shares(cluster: Cluster, model_folder: Path, alone: Path, tmp_path: Path) -> None:
     cluster.wait_for_nodes()
     on_ray = (f"cluster.address={cluster.address}", "cluster.workers=1", "online.processes=2")
-    run(config_for(model_folder, *on_ray), tmp_path / "ray", SilentReporter())
-    run(config_for(model_folder), tmp_path / "alone", SilentReporter())
-    parts = [len(list(read_episodes(path))) for path in sorted((tmp_path / "ray" / "online" / "episodes").glob("step-00001*"))]
-    assert parts == [4, 4]
-    there, here = (load_file(tmp_path / name / "online" / "checkpoint" / "model.safetensors") for name in ("ray", "alone"))
+    run(config_for(model_folder, *on_ray), tmp_path, SilentReporter())
+    assert parts(tmp_path / "online", 1) == [4, 4]
+    assert_same_steps(tmp_path / "online", alone)
+
+
+def test_actors_play_ahead_for_workers_that_only_train(cluster: Cluster, model_folder: Path, alone: Path, tmp_path: Path) -> None:
+    cluster.wait_for_nodes()
+    on_ray = (f"cluster.address={cluster.address}", "cluster.online_workers=1", "online.processes=2")
+    config = config_for(model_folder, *on_ray)
+    job = OnlineJob(model=config.model, start_from=config.model.name, output=tmp_path, config=config)
+    launch(job, SilentReporter(), "online", config.cluster)
+    assert parts(tmp_path, 1) == [8]
+    assert_same_steps(tmp_path, alone)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("cluster.address=auto", "cluster.online_workers=1"), "set online.processes"),
+        (("cluster.address=local", "cluster.online_workers=500", "online.processes=1"), "CPU cores beside online.processes"),
+    ],
+)
+def test_actors_without_room_are_refused_first(model_folder: Path, options: tuple[str, ...], message: str) -> None:
+    config = config_for(model_folder, *options)
+    with pytest.raises(ConfigError, match=rf"cluster\.online_workers=.*{message}"):
+        check_run(config, config.game.build())
+
+
+def parts(online: Path, step: int) -> list[int]:
+    """How many games of a step each training process wrote."""
+    return [len(list(read_episodes(path))) for path in sorted((online / "episodes").glob(f"step-{step:05d}*"))]
+
+
+def assert_same_steps(online: Path, alone: Path) -> None:
+    """The same games by weights at most one step old, and the same weights in the end."""
+    played = [games(online, step) for step in (1, 2, 3)]
+    assert played == [games(alone, step) for step in (1, 2, 3)]
+    assert [{by for by, _ in step.values()} for step in played] == [{"step 0"}, {"step 0"}, {"step 1"}]
+    there, here = (load_file(folder / "checkpoint" / "model.safetensors") for folder in (online, alone))
     for name, weight in here.items():
         torch.testing.assert_close(there[name], weight, atol=1e-5, rtol=0, msg=name)
+
+
+def games(online: Path, step: int) -> dict[str, tuple[str, Tokens]]:
+    """By game, the weights of the policy that played it, and what was said."""
+    found: dict[str, tuple[str, Tokens]] = {}
+    for path in (online / "episodes").glob(f"step-{step:05d}*"):
+        for game in read_episodes(path):
+            [by] = {info.identity["weights"] for info in game.players.values() if info.model == "policy" and info.identity}
+            found[game.id] = by, tuple(said.token_ids for said in game.history)
+    return found

@@ -148,6 +148,11 @@ class ClusterConfig(Section):
     workers: Count | None = Field(
         None, description="engines that play at once; null takes as many as the cluster's GPUs hold, without GPUs one a node"
     )
+    online_workers: Count | None = Field(
+        None,
+        description="engines that play online steps, on GPUs beside those of online.processes, which then only train; null: each training "
+        "process plays its share",
+    )
     lease: Count = Field(16, description="games handed to an engine at a time; a lost engine's unfinished ones are played elsewhere")
     deadline: Annotated[float, Field(ge=1.0, le=LARGEST)] = Field(
         900.0, description="seconds without a finished game after which an engine counts as hung and is replaced"

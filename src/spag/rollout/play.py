@@ -146,18 +146,10 @@ def _play_on_cluster(
     from spag.rollout.ray.weights import publish  # noqa: PLC0415
     from spag.rollout.ray.worker import PlayJob  # noqa: PLC0415
 
-    players = {role: replace(player, model=_with_full_path(player.model)) for role, player in players.items()}
     gpus = gpus_of([player.model for player in players.values()], setup.engine)
-    if cluster.storage is not None:
-        players = {role: replace(player, model=publish(player.model, cluster.storage)) for role, player in players.items()}
+    players = {role: replace(player, model=publish(player.model, cluster.storage)) for role, player in players.items()}
     job = PlayJob(partial(_open_on_node, players, setup.game, setup.engine), setup.game, setup.engine.concurrency, gpus)
     return play_on_ray(left, job, cluster, stats, stack, setup.reporter.note)
-
-
-def _with_full_path(model: ModelConfig) -> ModelConfig:
-    """Processes of other nodes work in other folders."""
-    path = Path(model.name).expanduser()
-    return model.model_copy(update={"name": str(path.resolve())}) if path.exists() else model
 
 
 def _open_on_node(players: Mapping[str, PlayerConfig], game: Game, engine: EngineConfig, stack: ExitStack) -> dict[str, Player]:

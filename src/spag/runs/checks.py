@@ -45,6 +45,7 @@ def check_run(config: RunConfig, game: Game) -> None:
     _check_bots(config, game)
     if config.cluster.address is not None:
         require_ray(config.cluster.address)
+        _check_online_workers(config)
     check_machine(config)
     for option, training in trainings(config).items():
         _check_training(option, training, config)
@@ -129,6 +130,12 @@ def _check_training(option: str, training: UpdateConfig, config: RunConfig) -> N
         raise ConfigError(f"offline_rl.objective=sft {what}; set rewards.loser_reward and rewards.tie_reward to 0")
 
 
+def _check_online_workers(config: RunConfig) -> None:
+    if config.cluster.online_workers and config.online.processes is None and learns_online(config):
+        what = "online.processes=null trains on every GPU and leaves none to play"
+        raise ConfigError(f"cluster.online_workers={config.cluster.online_workers}: {what}; set online.processes")
+
+
 def _check_backend(config: RunConfig) -> None:
     from spag.models.loading import checked_device  # noqa: PLC0415 - imports torch
 
@@ -157,6 +164,8 @@ def _counts(config: RunConfig) -> Iterator[tuple[str, int, int, str]]:
         yield "engine.data_parallel", engine.data_parallel, has // engine.tensor_parallel, f"{what} for each {engine.tensor_parallel}"
     if config.cluster.address == "local":
         yield "cluster.workers", config.cluster.workers or 1, has, what
+        if (count := config.cluster.online_workers) and learns_online(config):
+            yield "cluster.online_workers", count, has - (config.online.processes or 1), f"{what} beside online.processes"
     if any(name.startswith(OPENAI_PREFIX) for name in players(config)):
         yield "engine.concurrency", engine.concurrency, max(open_files() - _FILES, 1), "connections (ulimit -n)"
 

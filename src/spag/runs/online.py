@@ -11,8 +11,9 @@ the same files; the first one writes.
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -197,8 +198,13 @@ def _file_name(opponent: str) -> str:
 
 @contextmanager
 def open_selfplay(config: RunConfig, folder: Path, opening: Opening) -> Iterator[OnlineSelfplay]:
-    """Open the engines of this process and yield what trains by them."""
-    player = StepPlayer(
+    """Open the engines, in this process or on Ray, and yield what trains by them."""
+    kind: Callable[..., StepPlayer] = StepPlayer
+    if config.cluster.address is not None and config.cluster.online_workers is not None:
+        from spag.rollout.ray.steps import RayStepPlayer  # noqa: PLC0415 - ray is optional
+
+        kind = partial(RayStepPlayer, cluster=config.cluster)
+    player = kind(
         folder=folder,
         mix=games_of(config),
         policy=config.model.model_copy(update={"name": opening.policy}),

@@ -25,14 +25,14 @@ _LIST = "files.json"
 _SHARED = "shared:"
 
 
-def publish(model: ModelConfig, storage: str) -> ModelConfig:
-    """Copy a local folder's weights to ``storage`` unless they are there; other models are returned unchanged.
+def publish(model: ModelConfig, storage: str | None) -> ModelConfig:
+    """Return ``model`` under a name that other nodes find: its full path, or its copy in ``storage``, made unless it is there.
 
-    Raises ``ConfigError`` for a storage URL of an unknown kind, ``StorageError`` when it cannot be written.
+    Only folders are copied. Raises ``ConfigError`` for a storage URL of an unknown kind, ``StorageError`` when it cannot be written.
     """
     folder = Path(model.name).expanduser()
-    if not folder.is_dir():
-        return model
+    if storage is None or not folder.is_dir():  # processes of other nodes work in other folders
+        return model.model_copy(update={"name": str(folder.resolve())}) if folder.exists() else model
     identity = folder_identity(folder)
     target = f"{storage.rstrip('/')}/{folder.parent.name}-{hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]}"
     names = [name for name, _, _ in identity]

@@ -1,0 +1,76 @@
+"""Online steps that Ray actors play, on GPUs and nodes that do not train: ``RayStepPlayer``.
+
+The first training process leads the actors: it hands out the games of a step, writes them as they end, and sends new weights once a step
+through Ray's object store. The other training processes only train. A step's games follow from seed and step, so they are those that the
+training processes would have played.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from spag.config.schema import ClusterConfig, ModelConfig
+from spag.core.episodes import Episode
+from spag.engines.opening import gpus_of
+from spag.games.base import Game
+from spag.models.finding import cache_folder
+from spag.rollout.ray.play import RayPlayers, open_on_ray
+from spag.rollout.ray.weights import fetch, publish
+from spag.rollout.ray.worker import PlayJob
+from spag.rollout.runner import GameSpec, Player, PlayStats
+from spag.rollout.steps import OF_THE_POLICY, POLICY, StepPlayer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class RayStepPlayer(StepPlayer):
+    """A ``StepPlayer`` whose engines are in ``cluster.online_workers`` actors; ``world_size`` processes train."""
+
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+
+    def __enter__(self) -> "RayStepPlayer":
+        super().__enter__()
+        self._actors = self._open() if self.rank == 0 else None
+        return self
+
+    def update_weights(self, weights: "Mapping[str, Tensor]", name: str = POLICY) -> None:
+        if self._actors is not None:
+            self._actors.update_weights(weights, _key(self.mix[0].game, name))
+
+    def share(self, specs: Sequence[tuple[Game, GameSpec]]) -> Sequence[tuple[Game, GameSpec]]:
+        return specs if self.rank == 0 else ()
+
+    def play_games(self, game: Game, names: Mapping[str, str], specs: Sequence[GameSpec], stats: PlayStats) -> Iterator[Sequence[Episode]]:
+        assert self._actors is not None  # the other processes have no share
+        return self._actors.play(specs, stats, game=game, players={role: _key(game, name) for role, name in names.items()})
+
+    def _open(self) -> RayPlayers:
+        """Start the actors. On a cluster without GPUs, cores are shared as if every training process were an actor, too."""
+        count = self.cluster.online_workers or 1
+        names = {POLICY, *self.settings.opponents, *(self.settings.evaluation_opponents if self.settings.evaluate_every else ())} - {"self"}
+        models = {name: self.model_of(name) for name in names}
+        gpus = gpus_of(list(models.values()), self.engine)
+        models = {name: publish(model, self.cluster.storage) for name, model in models.items()}
+        own = StepPlayer(self.folder, self.mix, models[POLICY], self.engine, self.settings, self.seed)
+        job = PlayJob(partial(_open_players, own, models), self.mix[0].game, self.in_flight, gpus)
+        cluster = self.cluster.model_copy(update={"workers": count + self.world_size})
+        return open_on_ray(job, cluster, self._stack, logger.info, most=count)
+
+
+def _open_players(own: StepPlayer, models: Mapping[str, ModelConfig], stack: ExitStack) -> dict[str, Player]:
+    """Open the engines of all players on a node. Each player is there once for every game, because bots differ by game."""
+    here = {name: fetch(model, cache_folder()) for name, model in models.items()}
+    own = stack.enter_context(replace(own, policy=here[POLICY]))
+    opened_as = {name: name if name in OF_THE_POLICY else model.name for name, model in here.items()}
+    return {_key(part.game, name): own.player(opened_as[name], part.game) for part in own.mix for name in models}
+
+
+def _key(game: Game, name: str) -> str:
+    return f"{game.name}/{name}"
