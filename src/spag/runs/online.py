@@ -8,7 +8,6 @@
 the same files; the first one writes.
 """
 
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,6 +31,7 @@ from spag.rollout.matchmaking import Pairing
 from spag.rollout.runner import game_specs
 from spag.rollout.steps import POLICY, MixedGame, StepPlayer
 from spag.training.base import Row
+from spag.runs.records import read_rows
 from spag.training.online_run import Opening
 from spag.training.state import MetricsLog
 
@@ -52,7 +52,7 @@ def roles_of(games: Sequence[MixedGame]) -> list[str]:
 
 
 class OnlineSelfplay:
-    """Satisfies ``spag.training.online.Selfplay``."""
+    """Satisfies ``spag.training.selfplay.Selfplay``."""
 
     def __init__(self, config: RunConfig, folder: Path, opening: Opening, player: StepPlayer) -> None:
         self.config, self.folder, self.opening, self.player = config, folder, opening, player
@@ -159,8 +159,7 @@ class CollapseWatch:
     """The signs of a collapse after each step, and their record. Rows after the step that training resumes from are dropped."""
 
     def __init__(self, folder: Path, step: int) -> None:
-        lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()  # MetricsLog has dropped the later ones
-        self.rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
+        self.rows = read_rows(folder / "metrics.jsonl")  # MetricsLog has dropped the later ones
         self.log = MetricsLog(folder / "warnings.jsonl", step)
         self.found = signs(self.rows)
 

@@ -8,11 +8,11 @@ played in a thread while this step's samples are trained: they are then one upda
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from accelerate.utils import broadcast_object_list, gather_object
@@ -35,40 +35,10 @@ from spag.training.order import micro_batches
 from spag.training.policy import to_device, token_scores
 from spag.training.sharding import full_weights, load_tensors, save_tensors
 
+from spag.training.selfplay import Selfplay
 _AVERAGE = "average"
 REMEMBERED = 4096
 """Samples whose reference log-probabilities are kept: in a small game the same ones come in every step."""
-
-
-class Selfplay(Protocol):
-    """What a step's samples come from. Every process has one, and all of them are asked alike."""
-
-    def update_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Give the engines of this process the policy's weights."""
-
-    def play(self, step: int) -> None:
-        """Play this process's share of the games of ``step``, those of them that are not on disk yet. May run in a thread."""
-
-    def samples(self, step: int) -> list[TrainingSample]:
-        """Return the samples of all games of ``step``, the same on every process, once all processes have played."""
-
-    def needs_weights(self, step: int) -> bool:
-        """Whether ``finish_step`` plays or saves with the weights that ``step`` leads to."""
-
-    def finish_step(self, step: int, row: Row, policy: PreTrainedModel | None) -> bool:
-        """Take the figures of a finished step and add those of its games; return whether to go on, which the first process decides.
-
-        ``policy``: the model, where this process has all of it.
-        """
-
-    def state(self) -> dict[str, Any]:
-        """Return what resuming after the last step needs besides weights and optimiser: plain JSON."""
-
-    def results(self) -> dict[str, Any]:
-        """Return what the record of the training says besides steps and seconds."""
-
-    def describe(self) -> str:
-        """Return the figures that matter of the last step, for a line of progress."""
 
 
 class OnlineTrainer(ShardedTrainer):

@@ -6,7 +6,6 @@
 Every process calls it; the first one writes. What plays the games is given as ``open_selfplay``.
 """
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -20,14 +19,16 @@ from transformers import TrainingArguments as Arguments
 
 from spag.config.schema import FREE_TO_CHANGE, ModelConfig, OnlineConfig
 from spag.core.store import write_json
+from spag.core.jsonfile import read_json
 from spag.models.loading import load_model, load_tokenizer, no_progress_bars, save_model
 from spag.models.tokens import PromptStyle
 from spag.training.callbacks import OnProgress, Phase, TrainProgress, integrations
 from spag.training.failures import clear_failures
-from spag.training.online import OnlineTrainer, Selfplay
+from spag.training.online import OnlineTrainer
 from spag.training.policy import set_packed_attention
 from spag.training.setup import training_arguments
 from spag.training.sharding import check_resumable
+from spag.training.selfplay import Selfplay
 from spag.training.start import trainable
 from spag.training.state import (
     checkpoint_step,
@@ -114,7 +115,7 @@ class _OnlineTraining:
         if finished is not None:
             return dict(finished)
         step = checkpoint_step(resume_from) // self.updates if resume_from else 0
-        state = json.loads((resume_from / _SELFPLAY).read_text(encoding="utf-8")) if resume_from else None
+        state = read_json(resume_from / _SELFPLAY, dict[str, Any]) if resume_from else None
         tokenizer = load_tokenizer(self.start_from, trust_remote_code=self.model.trust_remote_code)
         start = self.model.model_copy(update={"name": self.start_from})
         policy, capabilities = trainable(start, self.settings.lora, self.arguments, self.settings.max_length)
