@@ -11,6 +11,8 @@ from spag.core.errors import ConfigError
 from spag.core.visible import visible_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from spag.config.schema import ModelConfig, RunConfig
 
 
@@ -80,7 +82,17 @@ def _players(arguments: tuple[str, ...], config: "RunConfig") -> "dict[str, Mode
             found = {f"{prefix}{player}": run.model(player) for player in run.checkpoints()}
         else:
             found = {name: resolve_dtype(config).model.model_copy(update={"name": model})}
+        found = {each: adapter for player, one in found.items() for each, adapter in _by_role(player, one)}
         if twice := players.keys() & found.keys():
             raise click.UsageError(f"two models are called {sorted(twice)[0]}; give them names as NAME=MODEL")
         players |= found
     return players
+
+
+def _by_role(name: str, model: "ModelConfig") -> "Iterator[tuple[str, ModelConfig]]":
+    """Yield a model by its name, each adapter of one that has one for each role as ``NAME/ADAPTER``."""
+    from spag.models.roles import models_of
+
+    for one in models_of(model.name):
+        own = name if one == model.name else f"{name}/{Path(one).name}"
+        yield own, model.model_copy(update={"name": one})

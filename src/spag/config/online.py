@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from spag.config.base import (
     Count,
@@ -17,7 +17,7 @@ from spag.config.base import (
     Temperature,
     check_opponents,
 )
-from spag.config.training import UpdateConfig
+from spag.config.training import LoraConfig, UpdateConfig
 
 
 class OnlineSamplingConfig(SamplingConfig):
@@ -43,6 +43,15 @@ class MixedGameConfig(GameConfig):
         return {"weight": data.get("weight", 1.0), "name": rest.name, **(rest.model_extra or {})}
 
 
+class OnlineLoraConfig(LoraConfig):
+    per_role: bool = Field(False, description="one adapter for each role of each game, over one base model; else all roles share one")
+
+    @model_serializer(mode="wrap")
+    def _as_before_this_option(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave the option out where it is off, so that runs from before it can be resumed."""
+        return {name: value for name, value in handler(self).items() if name != "per_role" or value}
+
+
 class OnlineConfig(UpdateConfig):
     """Online self-play (``algorithm: reinforce``): every step plays games with the current policy, then trains on them."""
 
@@ -54,6 +63,7 @@ class OnlineConfig(UpdateConfig):
     parallel: Literal["replicas", "fsdp"] = Field(
         "replicas", description="how processes share the model: replicas, each holds all of it; or fsdp (FSDP2)"
     )
+    lora: OnlineLoraConfig | None = Field(None, description="train a LoRA adapter instead of all weights")
     save_steps: Count = Field(10, description="steps between checkpoints to resume from")
     steps: Count = Field(100, description="steps of play and training")
     games: Annotated[int, Field(gt=0, le=1_000_000)] = Field(64, description="games a step")
@@ -99,6 +109,11 @@ class OnlineConfig(UpdateConfig):
         ["start"], description="whom an evaluation meets: start (the frozen policy of the first step), a model or a bot"
     )
     stop_on_collapse: bool = Field(False, description="end the run after a step that shows a collapse; else it only warns")
+
+    @property
+    def per_role(self) -> bool:
+        """Whether each role has an adapter of its own."""
+        return self.lora is not None and self.lora.per_role
 
     @field_validator("opponents")
     @classmethod

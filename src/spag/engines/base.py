@@ -61,6 +61,8 @@ class Request:
     stop: tuple[str, ...] = ()
     observation: Observation | None = None
     """What the player knows, for players made of code; models read the prompt alone."""
+    role: str = ""
+    """Whose utterance it is, as ``GAME/ROLE``, for models with an adapter for each role."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,16 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from spag.config.schema import EngineConfig, ModelConfig, SamplingConfig
 from spag.core.errors import ConfigError
 from spag.engines.base import Engine, Sampling
 from spag.engines.bot import BOT_PREFIX
+from spag.engines.roles import RoleEngine
 from spag.engines.vllm.setup import Backend, VLLMSettings, choose_backend, installed_vllm
 from spag.models.finding import BAICHUAN, adapter_base, model_type, read_adapter, resolve_model
+from spag.models.roles import models_of, read_roles
 from spag.models.tokens import PromptStyle
 
 logger = logging.getLogger(__name__)
@@ -32,22 +35,42 @@ def open_engines(
     """Open an engine for each of ``models``; ``stack`` closes them. Equal models share one.
 
     Names of the form ``openai:MODEL`` go to an OpenAI-compatible endpoint, all others to vLLM or transformers; ``note`` is told which and
-    why. LoRA adapters of one base model share one vLLM.
+    why. LoRA adapters of one base model share it: one vLLM, or one copy of the weights.
     """
-    opened: dict[str, Engine] = {}
-    vllm: dict[str, list[ModelConfig]] = {}
-    for model in {_key(model): model for model in models}.values():
-        if not model.name.startswith(OPENAI_PREFIX) and backend_of(model, engine, note) is Backend.VLLM:
-            base = model.model_copy(update={"name": _base(model.name), "prompt_style": "plain"})
-            vllm.setdefault(_key(base), []).append(model)
+    wanted = {_key(model): model for model in models}
+    parts = [(key, model.model_copy(update={"name": name})) for key, model in wanted.items() for name in models_of(model.name)]
+    opened: dict[str, list[Engine]] = {key: [] for key in wanted}
+    for (key, _), view in zip(parts, _open_each([part for _, part in parts], engine, stack, note), strict=True):
+        opened[key].append(view)
+    engines = {key: _as_one(model.name, opened[key]) for key, model in wanted.items()}
+    return [engines[_key(model)] for model in models]
+
+
+def _as_one(name: str, engines: Sequence[Engine]) -> Engine:
+    """Return the engine of the model ``name``, made of those of its adapters where it has one for each role."""
+    roles = read_roles(name)
+    return engines[0] if roles is None else RoleEngine(name, dict(zip(roles, engines, strict=True)))
+
+
+def _open_each(models: Sequence[ModelConfig], engine: EngineConfig, stack: ExitStack, note: Callable[[str], None]) -> list[Engine]:
+    """Open an engine for each of ``models``, those of one base model together."""
+    opened: dict[int, Engine] = {}
+    groups: dict[Backend, dict[str, list[int]]] = {Backend.VLLM: {}, Backend.TRANSFORMERS: {}}
+    for at, model in enumerate(models):
+        if model.name.startswith(OPENAI_PREFIX):
+            opened[at] = _open_endpoint(model, engine)
+            stack.callback(opened[at].close)
         else:
-            opened[_key(model)] = _open_one(model, engine)
-            stack.callback(opened[_key(model)].close)
-    for group in vllm.values():
-        for model, view in zip(group, _open_group(group, engine, split=len(vllm)), strict=True):
-            opened[_key(model)] = view
-            stack.callback(view.close)
-    return [opened[_key(model)] for model in models]
+            base = model.model_copy(update={"name": _base(model.name), "prompt_style": "plain"})
+            groups[backend_of(model, engine, note)].setdefault(_key(base), []).append(at)
+    for backend, by_base in groups.items():
+        for group in by_base.values():
+            together = [models[at] for at in group]
+            views = _open_vllm(together, engine, len(by_base)) if backend is Backend.VLLM else _open_transformers(together, engine)
+            for at, view in zip(group, views, strict=True):
+                opened[at] = view
+                stack.callback(view.close)
+    return [opened[at] for at in range(len(models))]
 
 
 def sampling_of(config: SamplingConfig) -> Sampling:
@@ -82,20 +105,31 @@ def backend_of(model: ModelConfig, engine: EngineConfig, note: Callable[[str], N
     return backend
 
 
-def _open_one(model: ModelConfig, engine: EngineConfig) -> Engine:
-    if model.name.startswith(OPENAI_PREFIX):
-        from spag.engines.openai.engine import OpenAIEngine  # noqa: PLC0415
+def _open_endpoint(model: ModelConfig, engine: EngineConfig) -> Engine:
+    from spag.engines.openai.engine import OpenAIEngine  # noqa: PLC0415
 
-        return OpenAIEngine(model.name.removeprefix(OPENAI_PREFIX), concurrency=engine.concurrency)
+    return OpenAIEngine(model.name.removeprefix(OPENAI_PREFIX), concurrency=engine.concurrency)
+
+
+def _open_transformers(models: Sequence[ModelConfig], engine: EngineConfig) -> Sequence[Engine]:
+    """Return an engine for each of ``models``, a base model or adapters of it; several adapters are loaded over one copy of it."""
     from spag.engines.transformers.engine import TransformersEngine  # noqa: PLC0415
-    from spag.models.loading import load_model, load_tokenizer  # noqa: PLC0415
+    from spag.models.loading import load_adapters, load_model, load_tokenizer  # noqa: PLC0415
 
-    tokenizer = load_tokenizer(model.name, trust_remote_code=model.trust_remote_code)
-    weights = load_model(model.name, dtype=model.dtype, device=model.device, trust_remote_code=model.trust_remote_code)
-    return TransformersEngine(weights, tokenizer, style=PromptStyle(model.prompt_style), concurrency=engine.concurrency)
+    first = models[0]
+    options: dict[str, Any] = {"dtype": first.dtype, "device": first.device, "trust_remote_code": first.trust_remote_code}
+    adapters = {f"adapter-{at}": model.name for at, model in enumerate(models) if adapter_base(Path(model.name).expanduser())}
+    shared = load_adapters(adapters, **options) if len(adapters) > 1 else None
+    engines = []
+    for at, model in enumerate(models):
+        adapter = f"adapter-{at}" if shared is not None and f"adapter-{at}" in adapters else None
+        weights = load_model(model.name, **options) if shared is None or adapter is None else shared
+        tokenizer, style = load_tokenizer(model.name, trust_remote_code=model.trust_remote_code), PromptStyle(model.prompt_style)
+        engines.append(TransformersEngine(weights, tokenizer, style=style, concurrency=engine.concurrency, adapter=adapter))
+    return engines
 
 
-def _open_group(models: Sequence[ModelConfig], engine: EngineConfig, split: int) -> Sequence[Engine]:
+def _open_vllm(models: Sequence[ModelConfig], engine: EngineConfig, split: int) -> Sequence[Engine]:
     """Open one vLLM for models that are one base model or adapters of it, and return an engine for each."""
     from spag.engines.vllm.engine import ServedModel, open_vllm  # noqa: PLC0415
     from spag.models.loading import checked_device  # noqa: PLC0415 - imports torch

@@ -1,13 +1,14 @@
 """A model's policy in a solved game, read off its probabilities instead of played games, and the game's exact figures of it."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from spag.config.schema import ModelConfig
 from spag.games.base import SolvedGame
+from spag.models.roles import model_of_role
 from spag.models.tokens import PromptStyle, encode_prompt
 
 if TYPE_CHECKING:
@@ -24,26 +25,35 @@ class MoveProbabilities:
     policy: Mapping[str, Mapping[str, float]]
     legal_mass: Mapping[str, float]
 
+    def __or__(self, other: "MoveProbabilities") -> "MoveProbabilities":
+        return MoveProbabilities({**self.policy, **other.policy}, {**self.legal_mass, **other.legal_mass})
+
 
 def move_probabilities(model: ModelConfig, game: SolvedGame) -> MoveProbabilities:
     """Return what ``model`` would do at every decision of ``game``. Raises what loading a model raises."""
     from spag.models.loading import fastest_dtype, load_model, load_tokenizer  # noqa: PLC0415 - imports torch
 
-    trusted = model.trust_remote_code
-    tokenizer = load_tokenizer(model.name, trust_remote_code=trusted)
+    trusted, style = model.trust_remote_code, PromptStyle(model.prompt_style)
     dtype = fastest_dtype() if model.dtype == "auto" else model.dtype
-    weights = load_model(model.name, dtype=dtype, device=model.device, trust_remote_code=trusted)
-    return probabilities_of(weights, tokenizer, PromptStyle(model.prompt_style), game)
+    names = {role: model_of_role(model.name, game.name, role) for role in game.roles}
+    found = MoveProbabilities({}, {})
+    for name in dict.fromkeys(names.values()):
+        tokenizer = load_tokenizer(name, trust_remote_code=trusted)
+        weights = load_model(name, dtype=dtype, device=model.device, trust_remote_code=trusted)
+        found |= probabilities_of(weights, tokenizer, style, game, [role for role in game.roles if names[role] == name])
+    return found
 
 
 def probabilities_of(
-    weights: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", style: PromptStyle, game: SolvedGame
+    weights: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", style: PromptStyle, game: SolvedGame, roles: Collection[str]
 ) -> MoveProbabilities:
-    """Return what a loaded model would do at every decision of ``game``."""
+    """Return what a loaded model would do at every decision of ``roles``."""
     from spag.models.scoring import completion_logprobs  # noqa: PLC0415 - imports torch
 
     policy, legal_mass = {}, {}
     for decision in game.decisions():
+        if decision.observation.role not in roles:
+            continue
         prompt = encode_prompt(tokenizer, game.prompt(decision.observation), style)
         logprobs = completion_logprobs(weights, tokenizer, prompt, decision.moves, style)
         likeliest = max(logprobs)

@@ -14,6 +14,7 @@ import msgspec
 
 from spag.core.errors import DataError, ModelError
 from spag.core.jsonfile import read_json
+from spag.models.roles import read_roles
 
 EMBEDDED_NAME = "smollm2-135m"
 EMBEDDED_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -23,13 +24,18 @@ _CONFIG, _GENERATION_CONFIG = "config.json", "generation_config.json"
 
 
 def resolve_model(name: str) -> str:
-    """Return what ``from_pretrained`` takes for ``name``: a folder, or a hub id. Raises ``ModelError`` for a path that is not a model."""
+    """Return what ``from_pretrained`` takes for ``name``: a folder, or a hub id.
+
+    Raises ``ModelError`` for a path that is not a model, and for a model with an adapter for each role, which is several.
+    """
     if name == EMBEDDED_NAME:
         embedded = embedded_gguf()
         return _dequantised(embedded) if embedded else EMBEDDED_HUB_ID
     if not name.strip():
         raise ModelError("the model's name is empty; name a hub id, a folder or a GGUF file")
     path = Path(name).expanduser()
+    if roles := read_roles(name):
+        raise ModelError(f"{name}: has an adapter for each role, and here one model is needed; name one: {', '.join(roles.values())}")
     if path.is_file():
         if path.suffix != ".gguf":
             raise ModelError(f"{name}: a model file must be a .gguf; give the folder of a transformers model instead")

@@ -9,6 +9,7 @@ import huggingface_hub
 
 from spag.core.store import file_digest
 from spag.models.finding import adapter_base, resolve_model
+from spag.models.roles import read_roles
 
 _NEVER_READ = frozenset({".bin", ".h5", ".md", ".msgpack", ".pt", ".pth"})  # pickled weights and texts about the model
 
@@ -19,6 +20,8 @@ def model_contents(name: str) -> list[Any]:
     Whole files are hashed: a retrained checkpoint differs wherever its weights do, and a copy does not. The same bytes are read again when
     the model is loaded, then from memory. Raises ``ModelError`` for a path that is no model.
     """
+    if roles := read_roles(name):
+        return [[role, model_contents(adapter)] for role, adapter in roles.items()]
     folder = Path(resolve_model(name))
     if not folder.is_dir():
         return _revision(name)

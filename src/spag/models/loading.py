@@ -7,27 +7,25 @@ broken, weights that do not fit their config, and numbers that are not finite ar
 import json
 import shutil
 import timeit
-import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 import transformers
-from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.utils import logging as transformers_logging
 
 import spag.models.baichuan  # noqa: F401 - registers the model with transformers
 from spag.core.errors import ConfigError, ModelError
-from spag.core.store import folder_beside
+from spag.core.store import folder_beside, write_json
+from spag.models.adapters import with_adapter
 from spag.models.finding import adapter_base, check_generation_config, resolve_model
 from spag.models.own_code import check_own_code
 from spag.models.refusals import loading
-from spag.models.weights import check_complete, check_finite, check_size, refuse_unless_equal, weights_of
-
-ADAPTER_WEIGHTS = "adapter_model.safetensors"
+from spag.models.roles import LONE_ADAPTER, ROLES, adapter_names
+from spag.models.weights import check_complete, check_finite, check_size, weights_of
 
 
 @contextmanager
@@ -75,14 +73,15 @@ def load_model(
     device: str | None = None,
     trust_remote_code: bool = False,
     trainable_adapter: bool = False,
+    adapter: str = LONE_ADAPTER,
     quantization: BitsAndBytesConfig | None = None,
 ) -> PreTrainedModel:
     """Load a causal LM in evaluation mode.
 
     ``dtype`` is a torch dtype's name. ``device`` defaults to the first GPU, else the CPU. A LoRA adapter folder is loaded over its base
-    model; ``trainable_adapter`` leaves the adapter's weights trainable. ``quantization`` freezes the base model, for an adapter to train.
-    Raises ``ModelError`` for files that are broken, weights that are missing, too many or not finite, and ``ConfigError`` for a device that
-    is not there.
+    model, as ``adapter``; ``trainable_adapter`` leaves its weights trainable. ``quantization`` freezes the base model, for an adapter to
+    train. Raises ``ModelError`` for files that are broken, weights that are missing, too many or not finite, and ``ConfigError`` for a
+    device that is not there.
     """
     device = checked_device(device)
     source = resolve_model(name)
@@ -109,29 +108,43 @@ def load_model(
             model = _freeze_quantized(model)
     if adapted is not None:
         with loading(name, source):
-            model = _with_adapter(model, Path(source), trainable=trainable_adapter)
+            model = with_adapter(model, Path(source), name=adapter, trainable=trainable_adapter)
     with loading(name, source):
         model = model if quantization else model.to(device)
     check_finite(name, weights_of(model), "it was broken while it was trained or saved; take an earlier checkpoint or download it again")
     return model.eval()
 
 
-def _with_adapter(model: PreTrainedModel, folder: Path, *, trainable: bool) -> PreTrainedModel:
-    """Return ``model`` with the adapter in ``folder``, whose weights must be all that its config asks for."""
-    from peft import PeftModel, get_peft_model_state_dict  # noqa: PLC0415 - slow to import, and only adapters need it
+def load_adapters(
+    adapters: Mapping[str, str],
+    *,
+    dtype: str = "bfloat16",
+    device: str | None = None,
+    trust_remote_code: bool = False,
+    trainable: bool = False,
+    quantization: BitsAndBytesConfig | None = None,
+) -> PreTrainedModel:
+    """Load a base model once with several adapters, folders by name; the first computes until ``use_adapter`` names another.
 
-    file = folder / ADAPTER_WEIGHTS
-    if not file.is_file():
-        raise ModelError(f"{folder}: holds no {ADAPTER_WEIGHTS} (pickled weights are never loaded); save the adapter again")
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Found missing adapter keys")  # refused below
-        adapted: PreTrainedModel = PeftModel.from_pretrained(model, folder, is_trainable=trainable)
-    with safe_open(file, framework="pt") as opened:
-        found = set(opened.keys())
-    wanted = get_peft_model_state_dict(adapted, save_embedding_layers=False).keys()
-    others = {f"base_model.model.{name}" for name in adapted.get_base_model().state_dict()}  # embeddings that were trained besides
-    refuse_unless_equal(str(folder), "the adapter", missing=wanted - found, unexpected=found - wanted - others)
-    return adapted
+    Options and errors are those of ``load_model``. Raises ``ModelError`` also for adapters of different base models.
+    """
+    if len(bases := {adapter_base(Path(folder).expanduser()) for folder in adapters.values()}) > 1:
+        raise ModelError(f"{', '.join(adapters.values())}: are adapters of {len(bases)} base models; one is needed")
+    (first, folder), *others = adapters.items()
+    model = load_model(
+        folder,
+        dtype=dtype,
+        device=device,
+        trust_remote_code=trust_remote_code,
+        trainable_adapter=trainable,
+        adapter=first,
+        quantization=quantization,
+    )
+    for name, folder in others:
+        with loading(folder, folder):
+            model = with_adapter(model, Path(folder).expanduser(), name=name, trainable=trainable)
+        check_finite(folder, (weight for weight in weights_of(model) if f".{name}." in weight[0]), "train it again")
+    return model.eval()
 
 
 def _freeze_quantized(model: PreTrainedModel) -> PreTrainedModel:
@@ -194,12 +207,33 @@ def save_model(
     ``weights`` by name are saved in place of the model's own, which may be spread over processes. Raises ``ModelError`` for weights that
     are not finite; what is in ``folder`` then stays.
     """
-    check_finite(
-        f"{folder}: not saved", weights_of(model) if weights is None else weights.items(), "lower the learning rate and train again"
-    )
-    with folder_beside(folder) as beside:
+    _check_saved(folder, weights_of(model) if weights is None else weights.items())
+    with _replaced(folder) as beside:
         model.save_pretrained(beside, safe_serialization=True, state_dict=weights)
         tokenizer.save_pretrained(beside)
+
+
+def save_roles(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, roles: Sequence[str]) -> None:
+    """Save the adapters of ``model`` for ``roles`` as ``roles.py`` says, each a model of its own; else as ``save_model``."""
+    names = adapter_names(roles)
+    _check_saved(folder, weights_of(model))
+    with _replaced(folder) as beside:
+        model.save_pretrained(beside, safe_serialization=True, selected_adapters=[*names.values()])
+        (beside / "README.md").unlink(missing_ok=True)  # peft's, of a single adapter
+        for name in names.values():
+            tokenizer.save_pretrained(beside / name)
+        write_json(beside / ROLES, names)
+
+
+def _check_saved(folder: Path, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+    check_finite(f"{folder}: not saved", weights, "lower the learning rate and train again")
+
+
+@contextmanager
+def _replaced(folder: Path) -> Iterator[Path]:
+    """Make a folder beside ``folder`` that takes its place when the block ends well."""
+    with folder_beside(folder) as beside:
+        yield beside
         beside.chmod(0o755)
         if folder.exists():
             shutil.rmtree(folder)

@@ -64,7 +64,7 @@ class Match:
 def play_matches(path: Path, matches: Sequence[Match], setup: PlaySetup, *, force: bool = False) -> PlaySummary:
     """Play the games of ``matches`` into ``path``; those that it holds already stay.
 
-    Equal models share one engine, adapters of one base model one vLLM. Raises ``RunError`` while another process plays into the file, and
+    Equal models share one engine, adapters their base model. Raises ``RunError`` while another process plays into the file, and
     when it holds other games, or games of other players, sampling, prompts or game settings, unless ``force`` removes those.
     """
     with FileLock(path):

@@ -74,6 +74,7 @@ def next_request(id: str, game: Game, state: State, seed: int, attempt: int, sam
         seed=derive_seed(seed, len(state.history), attempt),
         stop=game.stop_strings(),
         observation=observation,
+        role=f"{game.name}/{role}",
     )
 
 

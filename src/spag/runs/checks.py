@@ -23,8 +23,9 @@ from spag.engines.opening import OPENAI_PREFIX
 from spag.engines.vllm.setup import choose_backend, installed_vllm
 from spag.games.base import Game
 from spag.models.finding import EMBEDDED_NAME, adapter_base, resolve_model
+from spag.models.roles import adapter_names, model_of_role, models_of, read_roles
 from spag.rollout.ray import require_ray
-from spag.runs.folder import arena_entrants, imitates, learns_online, offline_iterations
+from spag.runs.folder import ONLINE, arena_entrants, imitates, learns_online, offline_iterations
 from spag.runs.stages import selfplay_tasks, teacher_file
 
 MOST_GAMES = 10_000_000
@@ -47,19 +48,24 @@ def check_run(config: RunConfig, game: Game) -> None:
         require_ray(config.cluster.address)
         _check_online_workers(config)
     check_machine(config)
+    _check_roles(config)
     for option, training in trainings(config).items():
         _check_training(option, training, config)
     check_players(config, players(config))
 
 
 def check_players(config: RunConfig, names: Iterable[str]) -> None:
-    """Raise the ``SpagError`` that opening the models ``names`` would end with, as far as that can be known from their configs."""
+    """Raise the ``SpagError`` that play with the models ``names`` would end with, as far as that can be known from their configs."""
     _check_backend(config)
+    game = config.game.build()
     for name in names:
         if name.startswith(OPENAI_PREFIX):
             _check_endpoint()
         elif not name.startswith(BOT_PREFIX):
-            _check_model(config.model.model_copy(update={"name": name}), config)
+            for one in models_of(name):
+                _check_model(config.model.model_copy(update={"name": one}), config)
+            for role in game.roles:
+                model_of_role(name, game.name, role)
 
 
 def trainings(config: RunConfig) -> dict[str, UpdateConfig]:
@@ -113,6 +119,21 @@ def _check_bots(config: RunConfig, game: Game) -> None:
         if name.startswith(BOT_PREFIX):
             for played in [game, *online] if name in config.selfplay.opponents or name == config.model.name else online:
                 bot_of(played, name)
+
+
+def _check_roles(config: RunConfig) -> None:
+    """Check what has an adapter for each role: those of a start model are trained each by itself, and play no other games."""
+    per_role = learns_online(config) and config.online.per_role
+    if read_roles(config.model.name) and (not per_role or len(trainings(config)) > 1):
+        resolve_model(config.model.name)  # refuses it
+    if not per_role:
+        return
+    games = {game.name: game for game in config.online_games()}
+    if config.game.name not in games and ONLINE in arena_entrants(config):
+        what = f"the arena plays {config.game.name}, and adapters are trained for {', '.join(games)}"
+        raise ConfigError(f"online.lora.per_role: {what}; add the game to online.mix, or leave online out of arena.entrants")
+    for role in adapter_names(f"{name}/{role}" for name, game in games.items() for role in game.roles):
+        model_of_role(config.model.name, *role.rsplit("/", 1))
 
 
 def _check_training(option: str, training: UpdateConfig, config: RunConfig) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from spag.config.schema import RunConfig
 from spag.core.errors import ConfigError, RunError
 from spag.core.manifest import Manifest
+from spag.models.roles import ROLES
 
 BASE = "base"
 IMITATION = "imitation"
@@ -13,7 +14,7 @@ ONLINE = "online"
 EPISODES = "episodes.jsonl"
 HEALTH = "health.json"
 _ITERATION = re.compile(r"iteration-[1-9][0-9]*")
-_MODEL_FILES = ("config.json", "adapter_config.json")
+_MODEL_FILES = ("config.json", "adapter_config.json", ROLES)
 
 
 def iteration_name(number: int) -> str:

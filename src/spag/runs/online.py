@@ -24,14 +24,15 @@ from spag.core.seeds import derive_seed
 from spag.core.types import Split
 from spag.evaluation.arena.games import arena_report
 from spag.evaluation.collapse import signs
-from spag.evaluation.yardsticks import figures_of, probabilities_of
+from spag.evaluation.yardsticks import MoveProbabilities, figures_of, probabilities_of
 from spag.games.base import Game, SolvedGame
+from spag.models.roles import adapter_name
 from spag.models.tokens import PromptStyle
 from spag.rollout.matchmaking import Pairing
 from spag.rollout.runner import game_specs
 from spag.rollout.steps import POLICY, MixedGame, StepPlayer
-from spag.training.base import Row
 from spag.runs.records import read_rows
+from spag.training.base import Row
 from spag.training.online_run import Opening
 from spag.training.state import MetricsLog
 
@@ -138,9 +139,7 @@ class OnlineSelfplay:
         assert self.evaluations is not None
         exact: dict[str, float] = {}
         if isinstance(game, SolvedGame) and policy is not None:
-            exact = figures_of(
-                probabilities_of(policy.eval(), self.opening.tokenizer, PromptStyle(self.config.model.prompt_style), game), game
-            )
+            exact = figures_of(self._probabilities(policy.eval(), game), game)
         tasks = game.tasks(Split.HELD_OUT, self.settings.evaluation_tasks, derive_seed(self.config.seed, "evaluation"))
         for opponent in self.settings.evaluation_opponents:
             path = self.folder / "evaluations" / f"step-{step:05d}-{game.name.replace(':', '-')}-{_file_name(opponent)}.jsonl"
@@ -153,6 +152,16 @@ class OnlineSelfplay:
             self.evaluations.append(
                 {"step": step, "game": game.name, "opponent": opponent, "roles": own, "pair": report["pairs"], "exact": exact}
             )
+
+    def _probabilities(self, policy: "PreTrainedModel", game: SolvedGame) -> MoveProbabilities:
+        from spag.models.adapters import use_adapter  # noqa: PLC0415 - imports torch
+
+        found = MoveProbabilities({}, {})
+        for role in game.roles:
+            if self.settings.per_role:
+                use_adapter(policy, adapter_name(f"{game.name}/{role}"))
+            found |= probabilities_of(policy, self.opening.tokenizer, PromptStyle(self.config.model.prompt_style), game, [role])
+        return found
 
 
 class CollapseWatch:

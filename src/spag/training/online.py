@@ -24,6 +24,8 @@ from spag.algorithms.reinforce import TokenBatch, merge_equal, reinforce_loss, s
 from spag.config.schema import OnlineConfig
 from spag.core.episodes import TrainingSample
 from spag.core.errors import RunError
+from spag.models.adapters import use_adapter
+from spag.models.roles import adapter_name
 from spag.models.tokens import PromptStyle
 from spag.training.average import WeightAverage
 from spag.training.base import Row, ShardedTrainer
@@ -33,9 +35,9 @@ from spag.training.online_batches import StepSamples, Values
 from spag.training.online_metrics import StepSums, Timer
 from spag.training.order import micro_batches
 from spag.training.policy import to_device, token_scores
+from spag.training.selfplay import Selfplay
 from spag.training.sharding import full_weights, load_tensors, save_tensors
 
-from spag.training.selfplay import Selfplay
 _AVERAGE = "average"
 REMEMBERED = 4096
 """Samples whose reference log-probabilities are kept: in a small game the same ones come in every step."""
@@ -70,7 +72,7 @@ class OnlineTrainer(ShardedTrainer):
         self.seconds: dict[str, float] = {}
         self.step_began, self.update_began, self.samples = 0.0, 0.0, 0.0
         self.average = WeightAverage(settings.average_decay)
-        self._reference_logprobs: dict[tuple[int, bytes], list[float]] = {}
+        self._reference_logprobs: dict[tuple[int, int, bytes], list[float]] = {}
         self._thread = ThreadPoolExecutor(1, "spag-play")
         self._ahead: tuple[int, Future[None]] | None = None
 
@@ -94,13 +96,34 @@ class OnlineTrainer(ShardedTrainer):
         model.train()
         total = torch.zeros((), device=self.args.device)
         batches = inputs["micro_batches"]
+        per_role = self.settings.per_role
         for index, batch in enumerate(batches):
-            with nullcontext() if index == len(batches) - 1 else self.accelerator.no_sync(model):
+            self._use_role(model, batch)
+            with nullcontext() if index == len(batches) - 1 and not per_role else self.accelerator.no_sync(model):
                 loss = self.compute_loss(model, to_device(batch, self.args.device))
                 assert isinstance(loss, Tensor)
                 self.accelerator.backward(loss)
             total += loss.detach()
+        if per_role:
+            self._exchange_gradients()
         return total
+
+    def _use_role(self, model: nn.Module, batch: Batch) -> None:
+        """Let the adapter compute that a micro-batch is for, where each role has its own."""
+        bare, name = self.accelerator.unwrap_model(model), adapter_name(self.roles[int(batch["group"][0])])
+        if self.settings.per_role and name in getattr(bare, "peft_config", ()):  # a reference may be one model for all roles
+            use_adapter(bare, name)
+
+    def _exchange_gradients(self) -> None:
+        """Average all gradients over the processes; those of an adapter without samples in this update are 0.
+
+        DDP would wait for gradients of adapters that had no part in its last micro-batch.
+        """
+        trained = self._trained()
+        gradients = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in trained]
+        whole: Tensor = self.accelerator.reduce(torch.cat([gradient.flatten() for gradient in gradients]), reduction="mean")
+        for weight, part in zip(trained, torch.split(whole, [weight.numel() for weight in trained]), strict=True):
+            weight.grad = part.view_as(weight)
 
     def compute_loss(
         self, model: nn.Module, inputs: Batch, return_outputs: bool = False, num_items_in_batch: Tensor | None = None
@@ -250,7 +273,7 @@ class OnlineTrainer(ShardedTrainer):
 
     def _reference_values(self, encoded: Sequence[EncodedSample], reference: nn.Module) -> Values:
         """Return the reference's log-probabilities, those of samples seen lately from memory: the reference never changes."""
-        keys = [(row.completion_start, row.input_ids.tobytes()) for row in encoded]
+        keys = [(row.group, row.completion_start, row.input_ids.tobytes()) for row in encoded]
         new = [index for index, key in enumerate(keys) if key not in self._reference_logprobs]
         self._reference_logprobs |= {keys[index]: values for index, values in self._logprobs(encoded, new, reference).items()}
         found = {index: self._reference_logprobs[key] for index, key in enumerate(keys)}
@@ -261,13 +284,15 @@ class OnlineTrainer(ShardedTrainer):
     def _logprobs(self, encoded: Sequence[EncodedSample], indices: Sequence[int], model: nn.Module) -> Values:
         """Return the log-probabilities of the trained tokens of the samples at ``indices``; each process computes a share."""
         size, world = self.settings.micro_batch_size * REFERENCE_BATCH, self.args.world_size
-        found = micro_batches(indices, [row.input_ids for row in encoded], size, packed=self.capabilities.packed)
+        groups = [row.group for row in encoded] if self.settings.per_role else None
+        found = micro_batches(indices, [row.input_ids for row in encoded], size, packed=self.capabilities.packed, groups=groups)
         model.eval()
         mine: list[tuple[int, list[float]]] = []
         with torch.no_grad(), self.accelerator.autocast():
             for start in range(0, len(found), world):
                 part = found[min(start + self.args.process_index, len(found) - 1)]  # a process without any left repeats the last
                 batch = to_device(collate([(encoded[index], 0.0) for index in part], packed=self.capabilities.packed), self.args.device)
+                self._use_role(model, batch)
                 flat = token_scores(model, batch, self.capabilities)[:, 0].tolist()
                 for index in part:
                     count = len(encoded[index].completion)

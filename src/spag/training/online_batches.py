@@ -45,6 +45,11 @@ class StepSamples:
     def __len__(self) -> int:
         return len(self.encoded)
 
+    @property
+    def groups(self) -> list[int] | None:
+        """The samples' groups where a micro-batch may hold one only: each role's adapter computes by itself."""
+        return [row.group for row in self.encoded] if self.settings.per_role else None
+
     def add(self, name: str, values: Values) -> None:
         """Add a column: a number for every trained token of every sample."""
         self.columns[name] = dict(values)
@@ -52,14 +57,15 @@ class StepSamples:
     def updates(self, seed: str, *, packed: bool, rank: int, world_size: int) -> Iterator[list[Batch]]:
         """Yield the micro-batches of one process for each update: samples are shuffled for each pass and cut into mini-batches.
 
-        All processes get equally many; one without samples left gets a filler, whose tokens have no share.
+        All processes get equally many; one without samples left gets a filler, whose tokens have no share. Micro-batches are of one role
+        where each has an adapter of its own.
         """
-        settings, sequences = self.settings, [row.input_ids for row in self.encoded]
+        settings, sequences, size = self.settings, [row.input_ids for row in self.encoded], self.settings.micro_batch_size
         for epoch in range(settings.epochs):
             order = list(range(len(self.encoded)))
             random.Random(f"{seed}-{epoch}").shuffle(order)
             for part in range(settings.minibatches):
-                found = micro_batches(order[part :: settings.minibatches], sequences, settings.micro_batch_size, packed=packed)
+                found = micro_batches(order[part :: settings.minibatches], sequences, size, packed=packed, groups=self.groups)
                 dealt = (found[start : start + world_size][rank:] for start in range(0, max(len(found), 1), world_size))
                 yield [self._batch(mine[0] if mine else [FILLER], packed) for mine in dealt]
 

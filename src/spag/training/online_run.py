@@ -1,7 +1,7 @@
 """Online training from start model to checkpoint: ``train_online``.
 
     output/  checkpoint/ (complete or absent)  metrics.jsonl  training.json (the result)
-             state/ (to resume from; removed when the checkpoint is complete)  start/ (a new adapter, before its first update)
+             state/ (to resume from; removed when the checkpoint is complete)  start/ (new adapters, before their first update)
 
 Every process calls it; the first one writes. What plays the games is given as ``open_selfplay``.
 """
@@ -14,21 +14,23 @@ from pathlib import Path
 from typing import Any
 
 from accelerate.utils import broadcast_object_list
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback, TrainerControl, TrainerState
 from transformers import TrainingArguments as Arguments
 
 from spag.config.schema import FREE_TO_CHANGE, ModelConfig, OnlineConfig
-from spag.core.store import write_json
 from spag.core.jsonfile import read_json
-from spag.models.loading import load_model, load_tokenizer, no_progress_bars, save_model
+from spag.core.store import write_json
+from spag.models.loading import load_adapters, load_model, load_tokenizer, no_progress_bars, save_model, save_roles
+from spag.models.roles import models_of, read_roles
 from spag.models.tokens import PromptStyle
 from spag.training.callbacks import OnProgress, Phase, TrainProgress, integrations
 from spag.training.failures import clear_failures
 from spag.training.online import OnlineTrainer
 from spag.training.policy import set_packed_attention
+from spag.training.selfplay import Selfplay
 from spag.training.setup import training_arguments
 from spag.training.sharding import check_resumable
-from spag.training.selfplay import Selfplay
 from spag.training.start import trainable
 from spag.training.state import (
     checkpoint_step,
@@ -102,6 +104,8 @@ class _OnlineTraining:
         self.arguments = training_arguments(self.state, self.model, self.settings, self.settings.steps * self.updates, self.seed)
         self.arguments.save_steps = self.settings.save_steps * self.updates
         self.arguments.logging_steps = self.updates
+        chosen = self.settings.roles
+        self.adapters = {role: chosen in ("both", role.rpartition("/")[2]) for role in self.roles} if self.settings.per_role else {}
         self.is_first = self.arguments.process_index == 0
         if not self.is_first:
             self.progress = None  # one file of progress has one writer
@@ -116,9 +120,9 @@ class _OnlineTraining:
             return dict(finished)
         step = checkpoint_step(resume_from) // self.updates if resume_from else 0
         state = read_json(resume_from / _SELFPLAY, dict[str, Any]) if resume_from else None
-        tokenizer = load_tokenizer(self.start_from, trust_remote_code=self.model.trust_remote_code)
+        tokenizer = load_tokenizer(models_of(self.start_from)[0], trust_remote_code=self.model.trust_remote_code)
         start = self.model.model_copy(update={"name": self.start_from})
-        policy, capabilities = trainable(start, self.settings.lora, self.arguments, self.settings.max_length)
+        policy, capabilities = trainable(start, self.settings.lora, self.arguments, self.settings.max_length, self.adapters)
         reference = self._reference(packed=capabilities.packed)
         opening = Opening(
             policy=self._playable(policy, tokenizer),
@@ -164,23 +168,23 @@ class _OnlineTraining:
         """Return the frozen reference policy, whole on every process, if the loss needs one."""
         if not (self.settings.kl_coef or self.settings.kl_coef_end):
             return None
-        reference = load_model(
-            self.start_from,
-            dtype="float32",
-            device=str(self.arguments.device),
-            trust_remote_code=self.model.trust_remote_code,
-        ).requires_grad_(False)
+        options: dict[str, Any] = {"device": str(self.arguments.device), "trust_remote_code": self.model.trust_remote_code}
+        if read_roles(self.start_from):
+            reference = load_adapters({Path(name).name: name for name in models_of(self.start_from)}, dtype="float32", **options)
+        else:
+            reference = load_model(self.start_from, dtype="float32", **options)
+        reference.requires_grad_(False)
         if packed:
             set_packed_attention(reference)
         return reference
 
     def _playable(self, policy: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
-        """Return the folder or name that engines load: the start model, or a new adapter, which is written first."""
-        if self.settings.lora is None or (Path(self.start_from) / "adapter_config.json").is_file():
+        """Return the folder or name that engines load: the start model, or new adapters, which are written first."""
+        if not self.adapters and (self.settings.lora is None or (Path(self.start_from) / "adapter_config.json").is_file()):
             return self.start_from
         folder = self.output / "start"
         if self.is_first and not folder.is_dir():
-            save_model(policy, tokenizer, folder)
+            self._save(policy, tokenizer, folder)
         broadcast_object_list([None])  # the others wait for the first
         return str(folder)
 
@@ -190,8 +194,16 @@ class _OnlineTraining:
         if not self.is_first:
             return
         policy.config.use_cache = True  # Trainer switches the cache off, and the setting would be saved with the model
-        save_model(policy, tokenizer, self.output / "checkpoint", weights)
+        self._save(policy, tokenizer, self.output / "checkpoint", weights)
         record_result(self.output, self.fingerprint, result)
+
+    def _save(
+        self, policy: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, weights: dict[str, Tensor] | None = None
+    ) -> None:
+        if self.adapters:
+            save_roles(policy, tokenizer, folder, [*self.adapters])
+        else:
+            save_model(policy, tokenizer, folder, weights)
 
 
 class _Keeper(TrainerCallback):  # type: ignore[misc]

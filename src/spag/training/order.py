@@ -21,13 +21,17 @@ from spag.training.data import FILLER
 from spag.training.packing import packed_length
 
 
-def micro_batches(indices: Sequence[int], sequences: Sequence[Sequence[int]], size: int, *, packed: bool) -> list[list[int]]:
+def micro_batches(
+    indices: Sequence[int], sequences: Sequence[Sequence[int]], size: int, *, packed: bool, groups: Sequence[int] | None = None
+) -> list[list[int]]:
     """Divide the samples at ``indices`` into batches of ``size`` (the last may be smaller), the most tokens first.
 
-    ``sequences``: every sample's tokens. The largest batch comes first so that memory runs out at once or never.
+    ``sequences``: every sample's tokens. ``groups``: every sample's group, where a batch may be of one only. The largest batch comes first
+    so that memory runs out at once or never.
     """
     ordered = sorted(indices, key=lambda index: (sequences[index], index) if packed else (-len(sequences[index]), index))
-    batches = [ordered[start : start + size] for start in range(0, len(ordered), size)]
+    kinds = [ordered] if groups is None else [[index for index in ordered if groups[index] == kind] for kind in sorted(set(groups))]
+    batches = [kind[start : start + size] for kind in kinds for start in range(0, len(kind), size)]
 
     def tokens(batch: list[int]) -> int:
         rows = [sequences[index] for index in batch]

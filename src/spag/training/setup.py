@@ -9,7 +9,7 @@ import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from transformers import TrainingArguments
 
-from spag.config.schema import ModelConfig, TrainingConfig, UpdateConfig
+from spag.config.schema import ModelConfig, OnlineConfig, TrainingConfig, UpdateConfig
 from spag.core.errors import ConfigError, require_package
 from spag.models.loading import checked_device, default_device
 from spag.training.schedule import OWN
@@ -115,6 +115,8 @@ def _check_sharing(model: ModelConfig, training: UpdateConfig, device: str) -> N
         return
     if training.lora is not None and training.lora.quantize:
         raise ConfigError(f"training.parallel={kind} with lora.quantize: a model in 4 bits is not sharded; set parallel=replicas")
+    if isinstance(training, OnlineConfig) and training.per_role:
+        raise ConfigError(f"training.parallel={kind} with lora.per_role: adapters take turns in whole models; set parallel=replicas")
     if kind == "fsdp" and model.dtype == "float16":
         raise ConfigError("training.parallel=fsdp with model.dtype=float16: set model.dtype to bfloat16 or float32")
     if kind == "deepspeed":

@@ -4,8 +4,10 @@ QLoRA (arXiv 2305.14314): the base model's weights in 4 bits (NF4, with quantise
 an ordinary one. Play loads it over the base model in full precision, so the policy that plays differs a little from the trained one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,13 +18,15 @@ from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_h
 
 from spag.config.schema import LoraConfig, ModelConfig
 from spag.core.errors import ConfigError, require_package
-from spag.models.loading import load_model
+from spag.models.finding import adapter_base
+from spag.models.loading import load_adapters, load_model
 from spag.models.refusals import Refusals, told
+from spag.models.roles import LONE_ADAPTER, adapter_names, model_of_role
 from spag.training.policy import Capabilities, probe_capabilities, set_packed_attention
 
 
 def trainable(
-    model: ModelConfig, lora: LoraConfig | None, arguments: TrainingArguments, longest: int
+    model: ModelConfig, lora: LoraConfig | None, arguments: TrainingArguments, longest: int, roles: Mapping[str, bool] | None = None
 ) -> tuple[PreTrainedModel, Capabilities]:
     """Return the model of ``load``, in float32 on the CPU or sharded (Trainer places it), and its capabilities for ``longest`` tokens.
 
@@ -34,7 +38,7 @@ def trainable(
     if arguments.deepspeed and is_first:
         with _unsharded(arguments):
             found = probe_capabilities(load(model, lora, arguments), longest)
-    policy = load(model, lora, arguments)
+    policy = load(model, lora, arguments, roles or {})
     if found is None and is_first:
         with _full_precision(policy):
             found = probe_capabilities(policy, longest)
@@ -44,19 +48,36 @@ def trainable(
     return policy, capabilities
 
 
-def load(model: ModelConfig, lora: LoraConfig | None, arguments: TrainingArguments) -> PreTrainedModel:
-    """Return ``model``: an adapter folder, which is trained further, or a plain model, to which ``lora`` adds a new adapter."""
+def load(
+    model: ModelConfig, lora: LoraConfig | None, arguments: TrainingArguments, roles: Mapping[str, bool] = MappingProxyType({})
+) -> PreTrainedModel:
+    """Return ``model``: an adapter folder, which is trained further, or a plain model, to which ``lora`` adds a new adapter.
+
+    ``roles``: every ``GAME/ROLE`` that gets an adapter of its own, and whether it is trained. Each is what the lone adapter would be.
+    """
     in_4_bits = lora is not None and lora.quantize
-    policy = load_model(
-        model.name,
-        dtype="float32",
-        device=str(arguments.device) if in_4_bits else "cpu",
-        trust_remote_code=model.trust_remote_code,
-        trainable_adapter=True,
-        quantization=quantization(model.dtype) if in_4_bits else None,
-    )
-    if lora is None or hasattr(policy, "peft_config"):
-        return policy
+    options: dict[str, Any] = {
+        "dtype": "float32",
+        "device": str(arguments.device) if in_4_bits else "cpu",
+        "trust_remote_code": model.trust_remote_code,
+        "quantization": quantization(model.dtype) if in_4_bits else None,
+    }
+    names = adapter_names(roles)
+    starts = {name: model_of_role(model.name, *role.rsplit("/", 1)) for role, name in names.items()}
+    if any(adapter_base(Path(start).expanduser()) for start in starts.values()):
+        policy: Any = load_adapters(starts, trainable=True, **options)
+    else:
+        policy = load_model(model.name, trainable_adapter=True, **options)
+    if lora is not None and not hasattr(policy, "peft_config"):
+        for name in names.values() or [LONE_ADAPTER]:
+            policy = _with_new_adapter(policy, name, lora, arguments.seed, model.name)
+    if roles:
+        policy.set_requires_grad([name for role, name in names.items() if roles[role]])
+        policy.set_requires_grad([name for role, name in names.items() if not roles[role]], requires_grad=False)
+    return policy
+
+
+def _with_new_adapter(policy: Any, name: str, lora: LoraConfig, seed: int, model: str) -> Any:
     import peft  # noqa: PLC0415 - slow to import, and only adapters need it
 
     settings = peft.LoraConfig(
@@ -66,10 +87,12 @@ def load(model: ModelConfig, lora: LoraConfig | None, arguments: TrainingArgumen
         lora_dropout=lora.dropout,
         target_modules=lora.target_modules,
     )
-    set_seed(arguments.seed)
-    with Refusals(lambda error: ConfigError(f"training.lora: {model.name} takes no such adapter: {told(error)}")):
-        adapted: PreTrainedModel = peft.get_peft_model(policy, settings)
-    return adapted
+    set_seed(seed)
+    with Refusals(lambda error: ConfigError(f"training.lora: {model} takes no such adapter: {told(error)}")):
+        if isinstance(policy, peft.PeftModel):
+            policy.add_adapter(name, settings)
+            return policy
+        return peft.get_peft_model(policy, settings, adapter_name=name)
 
 
 def quantization(dtype: str) -> BitsAndBytesConfig:

@@ -21,6 +21,7 @@ from spag.core.errors import DataError
 from spag.core.jsonfile import json_lines, read_json
 from spag.core.store import folder_identity, mend_last_line, write_atomically
 from spag.models.finding import adapter_base, resolve_model
+from spag.models.roles import read_roles
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +43,8 @@ def model_identity(name: str) -> list[Any]:
 
     An adapter's includes its base model's. Raises ``ModelError`` for a path that is not a model.
     """
+    if roles := read_roles(name):
+        return [[role, model_identity(adapter)] for role, adapter in roles.items()]
     folder = Path(resolve_model(name))
     if not folder.is_dir():
         return [name]

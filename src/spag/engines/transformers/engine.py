@@ -19,6 +19,8 @@ from spag.core.errors import EngineError, ModelError
 from spag.engines.base import Completion, FinishReason, Request, text_before_stop
 from spag.engines.transformers.sampler import random_bits, sample_tokens
 from spag.engines.transformers.slots import ATTENTION, SlotCache, attention_mask
+from spag.models.adapters import use_adapter
+from spag.models.roles import weights_of_adapter
 from spag.models.tokens import PromptStyle, check_ids, decode_reply, encode_prompt, shared_length, stop_token_ids
 
 ALL_LAYERS = "all"
@@ -47,7 +49,8 @@ class _Row:
 class TransformersEngine:
     """Satisfies ``spag.engines.base.Engine``.
 
-    ``reuse`` False empties every slot when its request ends (a baseline for tests and benchmarks).
+    ``reuse`` False empties every slot when its request ends (a baseline for tests and benchmarks). ``adapter``: the one of several LoRA
+    adapters in ``model`` that computes; engines for the others may share the model, one at a time.
     """
 
     def __init__(
@@ -58,8 +61,9 @@ class TransformersEngine:
         style: PromptStyle = PromptStyle.PLAIN,
         concurrency: int = 32,
         reuse: bool = True,
+        adapter: str | None = None,
     ) -> None:
-        self.concurrency = concurrency
+        self.concurrency, self._adapter = concurrency, adapter
         self._model, self._tokenizer, self._style, self._reuse = model, tokenizer, style, reuse
         self._windows = _attention_windows(model)
         self._dtype = str(model.dtype).removeprefix("torch.")
@@ -97,6 +101,8 @@ class TransformersEngine:
 
     def update_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         own = dict(self._model.named_parameters())
+        if self._adapter is not None:  # callers know it as the only one
+            own = weights_of_adapter(own, self._adapter)
         unknown = [name for name, value in weights.items() if name not in own or own[name].shape != value.shape]
         if unknown or self._queue or self._active:
             raise EngineError(f"{unknown[0]}: no such weight of that shape" if unknown else "weights change only between requests")
@@ -206,6 +212,8 @@ class TransformersEngine:
         ids = torch.tensor([[0] * (longest - len(tokens)) + tokens for tokens in fed], device=device)
         width = self._cache.plan.width
         masks = {kind: attention_mask(positions, width, window) for kind, window in self._windows.items()}
+        if self._adapter is not None:
+            use_adapter(self._model, self._adapter)
         output = self._model(
             input_ids=ids,
             attention_mask=masks.get(ALL_LAYERS, masks),

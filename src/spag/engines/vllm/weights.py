@@ -16,8 +16,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from spag.core.errors import EngineError, first_line
+from spag.models.adapters import ADAPTER_WEIGHTS
 from spag.models.finding import ADAPTER_CONFIG
-from spag.models.loading import ADAPTER_WEIGHTS, load_model, no_progress_bars
+from spag.models.loading import load_model, no_progress_bars
 
 SHARED_MEMORY = Path("/dev/shm")
 SHARED_SHARE = 0.25

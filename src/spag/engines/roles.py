@@ -1,0 +1,52 @@
+"""The engine of a model with an adapter for each role: a request goes to the engine of its role's adapter."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from spag.core.errors import EngineError
+from spag.engines.base import Completion, Engine, Request, UpdatableEngine
+from spag.models.roles import adapter_name, weights_of_adapter
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class RoleEngine:
+    """Satisfies ``spag.engines.base.UpdatableEngine``. ``engines``: those of the model ``name`` by role (``GAME/ROLE``), one at least."""
+
+    def __init__(self, name: str, engines: Mapping[str, Engine]) -> None:
+        self.name, self.engines = name, dict(engines)
+        self.concurrency = max(engine.concurrency for engine in self.engines.values())
+
+    def submit(self, request: Request) -> None:
+        if request.role not in self.engines:
+            asked = request.role or "a text of no role"
+            raise EngineError(f"{request.id}: {self.name} has no adapter for {asked}, only for {', '.join(self.engines)}")
+        self.engines[request.role].submit(request)
+
+    def poll(self) -> list[Completion]:
+        """Return what one of the engines has finished: while the first one has work, the others' requests gather to one batch."""
+        for engine in self.engines.values():
+            if finished := engine.poll():
+                return finished
+        return []
+
+    def partial(self, request_id: str) -> str | None:
+        """Return the text so far of a request in progress, else ``None``, also where the engines cannot tell."""
+        asked = (getattr(engine, "partial", None) for engine in self.engines.values())
+        return next((text for partial in asked if partial and (text := partial(request_id)) is not None), None)
+
+    def update_weights(self, weights: "Mapping[str, Tensor]") -> None:
+        """As ``UpdatableEngine`` says; names are those of a model with all adapters, ``adapter_name`` of each role's."""
+        own = {role: weights_of_adapter(weights, adapter_name(role)) for role in self.engines}
+        if sum(map(len, own.values())) < len(weights):
+            raise EngineError(f"{self.name}: new weights are not those of its adapters, for {', '.join(self.engines)}")
+        for role, engine in self.engines.items():
+            if not isinstance(engine, UpdatableEngine):
+                raise EngineError(f"{self.name}: this engine cannot take new weights; train a model that plays here")
+            if own[role]:
+                engine.update_weights(own[role])
+
+    def close(self) -> None:
+        for engine in self.engines.values():
+            engine.close()

@@ -1,0 +1,74 @@
+"""Models with an adapter for each role, as online training with ``lora.per_role`` leaves them. Imports no torch.
+
+    checkpoint/  roles.json (which folder is whose)  GAME-ROLE/ of each role
+
+Each folder holds a LoRA adapter and its tokenizer: a model of its own, for peft and for us. A role is named ``GAME/ROLE``.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from spag.core.errors import ConfigError, DataError, ModelError
+from spag.core.jsonfile import read_json
+
+ROLES = "roles.json"
+LONE_ADAPTER = "default"
+"""What peft calls the adapter of a model that has one."""
+
+Value = TypeVar("Value")
+
+
+def adapter_name(role: str) -> str:
+    """Return the name of the adapter of ``role`` (``GAME/ROLE``), and of its folder: torch takes no dots in the names of modules."""
+    return re.sub(r"[^A-Za-z0-9_-]", "-", role)
+
+
+def adapter_names(roles: Iterable[str]) -> dict[str, str]:
+    """Return the adapters' names by role. Raises ``ConfigError`` when two roles would share one."""
+    names = {role: adapter_name(role) for role in roles}
+    owners = {name: role for role, name in names.items()}
+    if shared := next(((role, owners[name]) for role, name in names.items() if owners[name] != role), None):
+        raise ConfigError(f"online.lora.per_role: {shared[0]} and {shared[1]} would have adapters of one name; train them apart")
+    return names
+
+
+def read_roles(name: str) -> dict[str, str] | None:
+    """Return the adapter folders of the model ``name`` by role; ``None`` for a model without roles. Raises ``ModelError``."""
+    folder = Path(name).expanduser()
+    file = folder / ROLES
+    if not file.is_file():
+        return None
+    try:
+        told = read_json(file, dict[str, str])
+    except DataError as error:
+        raise ModelError(f"{error}; restore the file: it names the folder of each role's adapter") from error
+    if not told or any(path != adapter_name(role) for role, path in told.items()):
+        raise ModelError(f"{file}: names other folders than those of its roles; restore the file, or train again")
+    return {role: str(folder / path) for role, path in told.items()}
+
+
+def model_of_role(name: str, game: str, role: str) -> str:
+    """Return the model that plays ``role`` of ``game`` where the model ``name`` does: its adapter for that role, else ``name`` itself.
+
+    Raises ``ModelError`` for a model that has adapters for other roles only.
+    """
+    found = read_roles(name)
+    if found is None:
+        return name
+    if f"{game}/{role}" not in found:
+        raise ModelError(f"{name}: has no adapter for {game}/{role}, only for {', '.join(found)}")
+    return found[f"{game}/{role}"]
+
+
+def models_of(name: str) -> list[str]:
+    """Return the adapters of a model that has one for each role, any other model itself."""
+    found = read_roles(name)
+    return [name] if found is None else [*found.values()]
+
+
+def weights_of_adapter(weights: Mapping[str, Value], adapter: str) -> dict[str, Value]:
+    """Return the weights of ``adapter``, by the names that they have in a model with a lone adapter."""
+    part = f".{adapter}."
+    return {name.replace(part, f".{LONE_ADAPTER}."): value for name, value in weights.items() if part in name}
