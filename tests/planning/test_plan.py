@@ -99,6 +99,20 @@ def test_idle_gpus_are_named_and_copies_use_them() -> None:
     assert (one.hours - start) / (eight.hours - start) == pytest.approx(8)
 
 
+def test_online_steps_are_played_by_every_training_process_or_by_actors_beside_them() -> None:
+    online = (*ZERO_3, "algorithm=reinforce", "online.parallel=fsdp", "online.games=64")
+    on_ray = (*online, "cluster.address=auto", "online.processes=4")
+
+    def play(gpus: int, *changes: str) -> tuple[float, list[str]]:
+        [stage] = [stage for stage in planned("A100-80", gpus, *changes) if stage.name == "online play"]
+        return stage.hours - Assumptions().stage_minutes / 60, stage.problems
+
+    assert play(8, *online) == (pytest.approx(play(4, *online)[0] / 2), [])
+    assert play(16, *on_ray, "cluster.online_workers=12") == (pytest.approx(play(12, *online)[0]), [])
+    _, problems = play(8, *on_ray, "cluster.online_workers=5")
+    assert problems == ["training and the actors that play need 9 GPUs, but there are 8"]
+
+
 def test_operations_by_hand() -> None:
     load = Load(count=100, read=1000.0, written=50.0, length=10.0, unique=100)
     forward = 2 * LLAMA.matrices + 2 * 32 * 4096 * 10  # a token, with its attention to half of 10 others

@@ -75,16 +75,22 @@ class Planner:
         yield self._play("arena", 1, self.play_load(games, min(self.assumed.utterance_tokens, sampling.max_new_tokens)), both)
 
     def _online(self) -> Iterator[StagePlan]:
-        """Yield play and training of all online steps, which take turns on the same GPUs; engines and trainer stay loaded."""
-        online = self.config.online
+        """Yield play and training of all online steps. Engines and trainer stay loaded, and take turns where they share GPUs."""
+        online, engine, cluster = self.config.online, self.config.engine, self.config.cluster
+        processes = online.processes or self.gpus
+        actors = (cluster.online_workers or 0) if cluster.address else 0
         games, utterance = online.steps * online.games, min(self.assumed.utterance_tokens, online.sampling.max_new_tokens)
-        play = self._play("online play", 1, self.play_load(games, utterance), 1)
+        play = self._play("online play", 1, self.play_load(games, utterance), 1, actors or processes)
         shared = {name: getattr(online, name) for name in UpdateConfig.model_fields}
-        batch = min(online.micro_batch_size * (online.processes or self.gpus), LARGEST)
+        batch = min(online.micro_batch_size * processes, LARGEST)
         update = TrainingConfig(**shared, epochs=online.epochs, global_batch_size=batch, sft_coef=0.0)
         training = self._training("online training", 1, update, self.training_load(update, 2 * games, utterance))  # both roles
         share = 0.95 - training.memory.total / self.gpu.memory
-        if 0.05 < share < play.memory.total / self.gpu.memory:
+        if actors:
+            needed = processes + actors * engine.tensor_parallel * engine.data_parallel
+            if needed > self.gpus:
+                play.problems.append(f"training and the actors that play need {needed} GPUs, but there are {self.gpus}")
+        elif 0.05 < share < play.memory.total / self.gpu.memory:
             play.notes.append(f"engine and trainer share each GPU: set engine.memory={share:.2f} or less")
         yield from (play, training)
 
@@ -182,10 +188,11 @@ class Planner:
         more = [(gpus, sharded | lean) for gpus in (2, 4, 8, 16, 32, 64, 128) if gpus > processes]
         return first((processes, one) for one in same) or first((processes, one) for one in adapters) + first(more)
 
-    def _play(self, name: str, times: int, load: Load, models: int) -> StagePlan:
+    def _play(self, name: str, times: int, load: Load, models: int, engines: int | None = None) -> StagePlan:
+        """Plan the play of ``load`` by ``models`` models at once. ``engines``: how many online steps have; they use what GPUs they find."""
         config, shape, engine, cluster = self.config, self.shape, self.config.engine, self.config.cluster
         each = engine.tensor_parallel * engine.data_parallel
-        workers = (cluster.workers or max(self.gpus // each, 1)) if cluster.address else 1
+        workers = engines or ((cluster.workers or max(self.gpus // each, 1)) if cluster.address else 1)
         copies, used = workers * engine.data_parallel, workers * each
         batch = max(engine.concurrency / engine.data_parallel / models, 1.0)  # two models take turns, each with half of the games
         hours = play_hours(shape, engine, load, self.gpu, copies, batch, config.model.dtype, self.assumed)
@@ -210,7 +217,7 @@ class Planner:
         else:
             games = f"about {held / load.length:,.0f} games; {batch:,.0f} are in flight"
             stage.notes.append(f"each engine's cache holds {held:,} tokens, {games}")
-        if self.gpus - used >= engine.tensor_parallel:
+        if engines is None and self.gpus - used >= engine.tensor_parallel:
             more = self.gpus // engine.tensor_parallel
             settings = f"engine.data_parallel={more} and engine.concurrency={engine.concurrency * more // copies}"
             if engine.backend == "transformers":  # a process has one engine of this kind
