@@ -1,5 +1,6 @@
 """Weights through shared storage: copied once, whole or not at all."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError, ModelError
+from spag.models.roles import read_roles
 from spag.rollout.ray.weights import fetch, pack, publish, unpack
 
 
@@ -27,6 +29,19 @@ def test_weights_arrive_as_they_left(checkpoint: ModelConfig, tmp_path: Path, st
     assert there.dtype == "float32"
     assert fetch(shared, tmp_path / "node") == there
     assert [path.name for path in (tmp_path / "node" / "weights").iterdir() if path.is_dir()] == [Path(there.name).name]
+
+
+def test_adapters_of_roles_arrive_in_their_folders(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    for role in ("kuhn_poker-player_0", "kuhn_poker-player_1"):
+        (folder / role).mkdir(parents=True)
+        (folder / role / "adapter_model.safetensors").write_text(role)
+    (folder / "roles.json").write_text(json.dumps({f"kuhn_poker/player_{seat}": f"kuhn_poker-player_{seat}" for seat in (0, 1)}))
+    there = fetch(publish(ModelConfig(name=str(folder)), str(tmp_path / "shared")), tmp_path / "node")
+    assert {name: Path(path, "adapter_model.safetensors").read_text() for name, path in (read_roles(there.name) or {}).items()} == {
+        "kuhn_poker/player_0": "kuhn_poker-player_0",
+        "kuhn_poker/player_1": "kuhn_poker-player_1",
+    }
 
 
 def test_weights_are_copied_once_and_anew_when_they_change(checkpoint: ModelConfig, tmp_path: Path) -> None:

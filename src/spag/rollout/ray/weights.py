@@ -17,6 +17,7 @@ import fsspec  # type: ignore[import-untyped]
 from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError, ModelError, StorageError, first_line
 from spag.core.store import folder_beside, folder_identity
+from spag.models.roles import read_roles
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,13 +35,15 @@ def publish(model: ModelConfig, storage: str | None) -> ModelConfig:
     if storage is None or not folder.is_dir():  # processes of other nodes work in other folders
         return model.model_copy(update={"name": str(folder.resolve())}) if folder.exists() else model
     identity = folder_identity(folder)
+    for part in map(Path, (read_roles(str(folder)) or {}).values()):
+        identity += [[f"{part.name}/{name}", *rest] for name, *rest in folder_identity(part)]
     target = f"{storage.rstrip('/')}/{folder.parent.name}-{hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]}"
     names = [name for name, _, _ in identity]
     try:
         system, root = fsspec.core.url_to_fs(target)
         if not system.exists(f"{root}/{_LIST}"):
-            system.makedirs(root, exist_ok=True)
             for name in names:
+                system.makedirs(f"{root}/{name}".rpartition("/")[0], exist_ok=True)
                 system.put_file(str(folder / name), f"{root}/{name}")
             system.pipe_file(f"{root}/{_LIST}", json.dumps(names).encode())
     except (ValueError, ImportError) as error:
@@ -64,6 +67,7 @@ def fetch(model: ModelConfig, cache: Path) -> ModelConfig:
             try:
                 with folder_beside(local) as beside:
                     for name in json.loads(system.cat_file(f"{root}/{_LIST}")):
+                        (beside / name).parent.mkdir(exist_ok=True)
                         system.get_file(f"{root}/{name}", str(beside / name))
                     beside.rename(local)
             except OSError as error:
