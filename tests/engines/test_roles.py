@@ -1,16 +1,22 @@
 """Models with an adapter for each role: their folders, and the engine that hands a request to its role's adapter."""
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
 
+from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import ConfigError, EngineError, ModelError
-from spag.engines.base import Request, Sampling
+from spag.engines.base import Completion, Engine, Request, Sampling
+from spag.engines.opening import open_engine, open_engines
 from spag.engines.roles import RoleEngine
 from spag.engines.scripted import ScriptedEngine
 from spag.models.finding import resolve_model
+from spag.models.loading import load_model, load_tokenizer
 from spag.models.roles import adapter_name, adapter_names, model_of_role, models_of, read_roles, weights_of_adapter
 
 KUHN = ("kuhn_poker/player_0", "kuhn_poker/player_1")
@@ -91,3 +97,56 @@ def test_new_weights_reach_the_engine_of_their_adapter() -> None:
         engine.update_weights({"embed.weight": torch.zeros(1)})
     with pytest.raises(EngineError, match="cannot take new weights"):
         RoleEngine("model", {KUHN[0]: ScriptedEngine(lambda _: "")}).update_weights({"lora_A.kuhn_poker-player_0.weight": torch.zeros(1)})
+
+
+def adapter_of(base: Path, folder: Path, seed: int) -> Path:
+    """An adapter of the tiny model that says something else than the base model."""
+    torch.manual_seed(seed)
+    lora = LoraConfig(r=4, lora_alpha=16, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
+    get_peft_model(load_model(str(base), dtype="float32", device="cpu"), lora).save_pretrained(folder)
+    load_tokenizer(str(base)).save_pretrained(folder)
+    return folder
+
+
+def say(role: str, prompt: str, id_: str) -> Request:
+    return Request(id_, prompt, Sampling(1.0, max_new_tokens=5), int(id_), role=role)
+
+
+def drain(engine: Engine, count: int) -> dict[str, Completion]:
+    found: dict[str, Completion] = {}
+    while len(found) < count:
+        found |= {done.id: done for done in engine.poll()}
+    return found
+
+
+def test_adapters_over_one_base_say_what_each_says_alone(model_folder: Path, tmp_path: Path) -> None:
+    """Their requests take turns on one model, each with a cache of its own; new weights of one leave the other as it is."""
+    for at, role in enumerate(KUHN):
+        adapter_of(model_folder, tmp_path / adapter_name(role), at)
+    whole, engines = ModelConfig(name=checkpoint(tmp_path), dtype="float32", device="cpu"), EngineConfig(concurrency=2)
+    asked = [say(KUHN[turn % 2], f"ask {turn // 2} " * (turn // 2), str(turn)) for turn in range(12)]
+    with ExitStack() as stack:
+        [engine, base] = open_engines([whole, whole.model_copy(update={"name": str(model_folder)})], engines, stack)
+        expected: dict[str, Completion] = {}
+        for role, name in zip(KUHN, models_of(whole.name), strict=True):
+            alone = open_engine(whole.model_copy(update={"name": name}), engines)
+            for one in asked:
+                if one.role == role:
+                    alone.submit(one)
+            expected |= drain(alone, 6)
+        for _ in range(2):  # with cold caches, and with what the first round left in them
+            for one in asked:
+                engine.submit(one)
+            found = drain(engine, 12)
+            for id_, done in expected.items():
+                assert (found[id_].token_ids, found[id_].text) == (done.token_ids, done.text)
+                assert found[id_].logprobs == pytest.approx(done.logprobs, abs=1e-4)
+        base.submit(asked[4])
+        assert drain(base, 1)["4"].logprobs != pytest.approx(expected["4"].logprobs, abs=1e-2)
+        own = load_file(tmp_path / adapter_name(KUHN[0]) / "adapter_model.safetensors")
+        assert isinstance(engine, RoleEngine)
+        engine.update_weights({key.replace(".weight", f".{adapter_name(KUHN[0])}.weight"): 2 * value for key, value in own.items()})
+        for one in asked:
+            engine.submit(one)
+        for id_, done in drain(engine, 12).items():
+            assert (done.logprobs == pytest.approx(expected[id_].logprobs, abs=1e-4)) == (int(id_) % 2 == 1)

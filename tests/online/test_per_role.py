@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, TrainingArguments
 import forked
 from scripted_run import reached
 from spag.algorithms.reinforce import Baselines, CreditSettings, credit
+from spag.cli.eval import players_of as eval_players
 from spag.config.online import OnlineLoraConfig
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.episodes import Episode, TrainingSample, read_episodes
@@ -21,13 +22,17 @@ from spag.core.types import Split
 from spag.engines.base import Sampling
 from spag.engines.bot import BotEngine, bot_of
 from spag.engines.opening import open_engine
+from spag.export.model import find_source, save_weights
 from spag.games.kuhn_poker.rules import KuhnPoker
 from spag.models.adapters import use_adapter
+from spag.models.identity import weights_digest
 from spag.models.loading import load_adapters, load_model, load_tokenizer
 from spag.models.tokens import PromptStyle, encode_prompt
 from spag.rollout.runner import Player, game_specs, play
 from spag.rollout.steps import MixedGame, step_specs
+from spag.runs.folder import trained_models
 from spag.training.start import load
+from tiny_model import make_model
 
 pytestmark = pytest.mark.slow
 
@@ -207,6 +212,29 @@ def test_play_takes_the_adapter_of_the_role(finished: Path) -> None:
                 torch.testing.assert_close(spoken(lone[role], checkpoint / NAMES[at], sample), drawn, atol=1e-4, rtol=0)
                 assert not torch.allclose(spoken(lone[other], checkpoint / NAMES[at], sample), drawn, atol=1e-3)
     engine.close()
+
+
+def test_a_finished_run_is_read_adapter_by_adapter(finished: Path, tmp_path: Path) -> None:
+    checkpoint = finished / "online" / "checkpoint"
+    assert trained_models(finished) == {"online": str(checkpoint)}
+    assert weights_digest(str(checkpoint)) not in {weights_digest(str(checkpoint / name)) for name in NAMES}
+    # the last evaluation read the exact figures off the trainer's model, the arena off the files
+    evaluated = json.loads((finished / "online" / "evaluations.jsonl").read_text().splitlines()[-1])["exact"]
+    assert json.loads((finished / "arena" / "results.json").read_text())["yardsticks"]["online"] == pytest.approx(evaluated, rel=1e-4)
+    assert [*eval_players((str(finished),), config_for(checkpoint))] == ["base", *(f"online/{name}" for name in NAMES)]
+    with pytest.raises(ModelError, match="here one model is needed"):
+        save_weights(find_source(str(finished)), tmp_path / "none")
+    assert save_weights(find_source(str(checkpoint / NAMES[1])), tmp_path / "one").merged
+
+
+@pytest.mark.vllm
+def test_vllm_serves_each_roles_adapter(tmp_path: Path) -> None:
+    big_enough = make_model(tmp_path / "model", hidden_size=128, intermediate_size=2048, tie_word_embeddings=True)  # for vLLM's kernels
+    run_here(config_for(big_enough, *PER_ROLE, "online.steps=2", "engine.backend=vllm", "engine.max_length=1024"), tmp_path / "run")
+    assert [row["mismatch_max"] < 1e-3 for row in rows(tmp_path / "run")] == [True, True]
+    assert all(sum(row[f"{role}/entropy"] or 0.0 for row in rows(tmp_path / "run")) > 0 for role in ROLES)  # both were trained
+    after = adapters(tmp_path / "run")
+    assert any(not torch.equal(weight, after[NAMES[1]][key]) for key, weight in after[NAMES[0]].items())
 
 
 def test_another_run_goes_on_with_each_roles_adapter(finished: Path, tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def eval_command(
     names = tuple(name.strip() for name in tasks.split(",") if name.strip())
     settings = ReasoningSettings(names, task_path, data, trust_task_code, limit, shots, max_new_tokens, batch_size, config.seed)
     on_stop(lambda: f"{output} has the answers so far; the same command goes on from there")
-    results = evaluate_reasoning(_players(models, config), settings, output, open_reporter(), force=force)
+    results = evaluate_reasoning(players_of(models, config), settings, output, open_reporter(), force=force)
     print_reasoning(results)
     if left_out := results["left_out"]:
         for name, why in left_out.items():
@@ -69,7 +69,7 @@ def eval_command(
         sys.exit(1)
 
 
-def _players(arguments: tuple[str, ...], config: "RunConfig") -> "dict[str, ModelConfig]":
+def players_of(arguments: tuple[str, ...], config: "RunConfig") -> "dict[str, ModelConfig]":
     """Return the models by name; a run folder stands for all its models, under its own name when other models are named beside it."""
     from spag.runs.reading import RunFolder
     from spag.runs.stages import resolve_dtype

@@ -107,7 +107,8 @@ def _saved(config: RunConfig, shape: ModelShape, due: list[str]) -> Iterator[tup
     """Yield (bytes of the model, bytes of a checkpoint to resume from) of each due training."""
     for option, training in trainings(config).items():
         kind = {"imitation.training": "imitation", "offline_rl": "iteration-", "online": "online"}[option]
-        trained = shape.adapter(training.lora) or shape.parameters
+        adapters = sum(len(game.roles) for game in config.online_games()) if option == "online" and config.online.per_role else 1
+        trained = adapters * shape.adapter(training.lora) or shape.parameters
         count = sum(name.startswith(kind) and name.endswith("/train") for name in due)
         yield from [(4.0 * trained, _STATE_BYTES * trained)] * count
 
