@@ -44,7 +44,7 @@ def _samples(quick: bool) -> int:
 
 
 def online_contests(stack: ExitStack, quick: bool) -> Iterator[Contest]:
-    yield from online.contests(online.Work(games=8, steps=1) if quick else online.Work())
+    yield from online.contests(online.Work(games=4) if quick else online.Work())
 
 
 def judging_contests(stack: ExitStack, quick: bool) -> Iterator[Contest]:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 TOKENS, TURNS = 32, 3
-GAMES, STEPS = 32, 2
+GAMES, STEPS = 16, 1  # a step of the demo
 MICRO_BATCH, PLAIN_MICRO_BATCH = 16, 4
 PLAIN_SHARE = 6  # of so many of its batches, one is trained
 LEARNING_RATE = 1e-6
