@@ -36,6 +36,16 @@ def test_else_it_only_warns(model_folder: Path, tmp_path: Path) -> None:
     assert len((tmp_path / "online" / "warnings.jsonl").read_text().splitlines()) == 1  # the sign stays, the row is written once
 
 
+def test_what_is_left_of_a_baseline_is_no_advantage(model_folder: Path, tmp_path: Path) -> None:
+    """After 120 games that all cost 2, the baseline is at 0.998 of that."""
+    run_here(config_for(model_folder, *STEPS, "online.steps=8", "online.games=40"), tmp_path)
+    shares = [
+        json.loads(line)["kuhn_poker/player_0/no_advantage"] for line in (tmp_path / "online" / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert shares[0] == 0.0 and set(shares[3:]) == {1.0}
+    assert "kuhn_poker/player_0/no_advantage" in json.loads((tmp_path / "online" / "warnings.jsonl").read_text())["signs"]
+
+
 def test_a_resumed_run_watches_on_from_its_step(tmp_path: Path) -> None:
     rows = [{"step": step, "kl": 0.9 if step > 8 else 0.0} for step in range(1, 15)]
 

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
+LEAST_ADVANTAGE = 0.01
+"""Below it a sample has no advantage: what is left of a baseline when all games end alike, which AdamW still turns into full steps."""
+
 
 def games_of(config: RunConfig) -> list[MixedGame]:
     """Return the games of an online run."""
@@ -194,7 +197,7 @@ def _figures(episodes: Sequence[Episode], game: Game, settings: CreditSettings, 
             f"{key}/win": sum(outcomes[name] for name, outcome in game.outcomes.items() if role in outcome.winners) / len(episodes),
             f"{key}/illegal": sum(outcomes[name] for name, outcome in game.outcomes.items() if outcome.fault == role) / len(episodes),
             f"{key}/length": fmean(len(utterance.token_ids or ()) for utterance in said) if said else 0.0,
-            f"{key}/no_advantage": fmean(abs(sample.reward) < 1e-8 for sample in own) if own else 1.0,
+            f"{key}/no_advantage": fmean(abs(sample.reward) < LEAST_ADVANTAGE for sample in own) if own else 1.0,
             f"{key}/distinct": len({utterance.content for utterance in said}) / max(len(said), 1),
         }
     return found
