@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = [*PAGES, *(path for folder in ("examples", "src") for path in sorted((ROOT / folder).rglob("*")) if path.is_file())]
 WIDTH = 100
 # On PyPI, "spag" is a compiler tool of 2018; this project is spag-selfplay, and installs from a clone as ".".
@@ -45,7 +45,7 @@ def anchors(page: Path) -> set[str]:
     return {"#" + re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_lines_fit_and_links_lead_somewhere(page: Path) -> None:
     long = [f"{page.name}:{number}: {line}" for number, line in prose(page.read_text(encoding="utf-8")) if too_long(line)]
     assert [*long, *dead_links(page)] == []
