@@ -110,8 +110,10 @@ class OnlineTrainer(ShardedTrainer):
 
     def _use_role(self, model: nn.Module, batch: Batch) -> None:
         """Let the adapter compute that a micro-batch is for, where each role has its own."""
+        if not self.settings.per_role:
+            return
         bare, name = self.accelerator.unwrap_model(model), adapter_name(self.roles[int(batch["group"][0])])
-        if self.settings.per_role and name in getattr(bare, "peft_config", ()):  # a reference may be one model for all roles
+        if name in getattr(bare, "peft_config", ()):  # a reference may be one model for all roles
             use_adapter(bare, name)
 
     def _exchange_gradients(self) -> None:
