@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import random
+import re
 import signal
 import sys
 import tempfile
@@ -128,6 +129,14 @@ def stage_of(folder: Path) -> str:
     return list(stages_of(folder) or ["start"])[-1]
 
 
+def listens(process: Any) -> bool:
+    """Whether a run handles stops by now, or has ended: in its first moments, a stop ends Python before there is a run."""
+    if not process.is_alive():
+        return True
+    caught = re.search(r"SigCgt:\s+(\w+)", Path(f"/proc/{process.pid}/status").read_text())
+    return bool(caught and int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
 def left_of(token: str, children: Sequence[psutil.Process]) -> list[psutil.Process]:
     """Return the living processes that a run started: its ``children``, and whatever inherited its ``token``."""
 
@@ -186,6 +195,8 @@ class Storm:
         name, folder = f"run-{run}", self.folder / f"run-{run}"
         before = {name for name, status in stages_of(folder).items() if status == "done"}
         process, printed, token = self.start(name, *options)
+        while not listens(process):
+            time.sleep(0.002)
         at = None if stage not in before else time.monotonic()
         while process.is_alive() and (at is None or time.monotonic() < at + after):
             if at is None and stage in stages_of(folder):
