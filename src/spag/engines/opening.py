@@ -118,11 +118,11 @@ def _open_transformers(models: Sequence[ModelConfig], engine: EngineConfig) -> S
 
     first = models[0]
     options: dict[str, Any] = {"dtype": first.dtype, "device": first.device, "trust_remote_code": first.trust_remote_code}
-    adapters = {f"adapter-{at}": model.name for at, model in enumerate(models) if adapter_base(Path(model.name).expanduser())}
-    shared = load_adapters(adapters, **options) if len(adapters) > 1 else None
+    adapters = {at: f"adapter-{at}" for at, model in enumerate(models) if adapter_base(Path(model.name).expanduser())}
+    shared = load_adapters({name: models[at].name for at, name in adapters.items()}, **options) if len(adapters) > 1 else None
     engines = []
     for at, model in enumerate(models):
-        adapter = f"adapter-{at}" if shared is not None and f"adapter-{at}" in adapters else None
+        adapter = adapters.get(at) if shared is not None else None
         weights = load_model(model.name, **options) if shared is None or adapter is None else shared
         tokenizer, style = load_tokenizer(model.name, trust_remote_code=model.trust_remote_code), PromptStyle(model.prompt_style)
         engines.append(TransformersEngine(weights, tokenizer, style=style, concurrency=engine.concurrency, adapter=adapter))
