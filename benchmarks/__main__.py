@@ -1,4 +1,5 @@
-"""``make bench``: every contest, interleaved, in one process group; a table, a JSON file and a plot in ``benchmarks/results/``.
+"""``make bench``: every contest, interleaved, in one process group; a table, a JSON file and a plot in
+``benchmarks/results/``.
 
 python -m benchmarks [--only vllm --only training ...] [--pairs N] [--quick] [--output FOLDER]
 """
@@ -22,11 +23,13 @@ from benchmarks.machine import hardware, results_name, versions
 from benchmarks.shapes import random_model
 from benchmarks.show import plot_results, print_results
 from benchmarks.steps import GLOBAL_BATCH
-from spag.planning import GIB
+from spag.planning.specs import GIB
 
 Contests = Callable[[ExitStack, bool], Iterator[Contest]]
 PLAY_GIB, TRAINING_GIB = 75, 135
-"""Memory of a GPU that plays and trains a 7B model here: two copies and their caches; weights, gradients and Adam's state in float32."""
+"""Memory of a GPU that plays and trains a 7B model here: two copies and their caches; weights, gradients and Adam's
+state in float32.
+"""
 
 
 def play_contests(backend: str, stack: ExitStack, quick: bool) -> Iterator[Contest]:
@@ -61,11 +64,16 @@ def endpoint_contests(stack: ExitStack, quick: bool) -> Iterator[Contest]:
 
 
 def large_contests(stack: ExitStack, quick: bool) -> Iterator[Contest]:
-    """A GPU is hardly warm with 135M parameters: a 7B-shaped model, and with ``quick`` a tiny one, which runs anywhere."""
+    """A GPU is hardly warm with 135M parameters: a 7B-shaped model, and with ``quick`` a tiny one, which runs
+    anywhere.
+    """
     shape = "tiny" if quick else "7b"
     memory = torch.cuda.get_device_properties(0).total_memory / GIB if torch.cuda.is_available() else 0
     if not quick and memory < PLAY_GIB:
-        print(f"large: left out, it takes a GPU of {PLAY_GIB} GiB for play and {TRAINING_GIB} for training", file=sys.stderr)
+        print(
+            f"large: left out, it takes a GPU of {PLAY_GIB} GiB for play and {TRAINING_GIB} for training",
+            file=sys.stderr,
+        )
         return
     folder = random_model(Path(stack.enter_context(tempfile.TemporaryDirectory())) / shape, shape)
     model = play.MODEL.model_copy(update={"name": str(folder)})
@@ -95,16 +103,25 @@ def read(path: Path) -> tuple[list[Result], list[Curve]]:
         return [], []
     data = json.loads(path.read_text(encoding="utf-8"))
     sides = ("baseline", "ours")
-    rows = [{**row, **{side: [Reading(**reading) for reading in row[side]] for side in sides}} for row in data["contests"]]
+    rows = [
+        {**row, **{side: [Reading(**reading) for reading in row[side]] for side in sides}} for row in data["contests"]
+    ]
     fields = ("name", "unit", "target", *sides)
-    return [Result(**{field: row[field] for field in fields}) for row in rows], [Curve(**curve) for curve in data["curves"]]
+    return [Result(**{field: row[field] for field in fields}) for row in rows], [
+        Curve(**curve) for curve in data["curves"]
+    ]
 
 
 def write(folder: Path, name: str, results: list[Result], curves: list[Curve]) -> None:
     """Replace the JSON file and the plot; called after each contest, so that nothing measured is lost."""
     folder.mkdir(parents=True, exist_ok=True)
     contests = [{**asdict(result), "ratio": result.ratio, "ratios": result.ratios} for result in results]
-    data = {"hardware": hardware(), "versions": versions(), "contests": contests, "curves": [asdict(curve) for curve in curves]}
+    data = {
+        "hardware": hardware(),
+        "versions": versions(),
+        "contests": contests,
+        "curves": [asdict(curve) for curve in curves],
+    }
     (folder / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     plot_results(results, curves, folder / f"{name}.svg")
 
@@ -113,7 +130,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure every speed against its baseline.")
     parser.add_argument("--only", choices=[*GROUPS, "growth"], action="append", help="measure only these")
     parser.add_argument("--pairs", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="little work, for trying the benchmarks out: figures mean nothing")
+    parser.add_argument(
+        "--quick", action="store_true", help="little work, for trying the benchmarks out: figures mean nothing"
+    )
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--name", default=results_name())
     chosen = parser.parse_args()

@@ -1,7 +1,9 @@
-"""How play grows with the workers of a cluster, and what it costs its driver. Engines are scripted, so that only our own work is measured.
+"""How play grows with the workers of a cluster, and what it costs its driver. Engines are scripted, so that only our
+own work is measured.
 
-Every worker answers eight requests at a time after two seconds each, whatever the machine; what is lost between one worker and many is
-the driver's, Ray's and the judge's. All workers share the cores of this machine: the curve ends where those do.
+Every worker answers eight requests at a time after two seconds each, whatever the machine; what is lost between one
+worker and many is the driver's, Ray's and the judge's. All workers share the cores of this machine: the curve ends
+where those do.
 
 python -m benchmarks.cluster [--workers 1 4 16 64]
 """
@@ -24,8 +26,8 @@ from spag.config.schema import ClusterConfig
 from spag.core.episodes import Episode
 from spag.engines.base import Request, Sampling
 from spag.engines.scripted import ScriptedEngine
-from spag.games.taboo.rules import AdversarialTaboo
-from spag.rollout.ray.play import play_on_ray
+from spag.games.taboo.taboo import AdversarialTaboo
+from spag.rollout.ray.driver import play_on_ray
 from spag.rollout.ray.worker import PlayJob
 from spag.rollout.runner import GameSpec, Player, PlayStats, game_specs
 from spag.rollout.writer import collect_episodes
@@ -39,7 +41,9 @@ ROUNDS = 6  # games that each of a worker's places plays, one after the other
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Games an hour (``rate``), their ``share`` of what the latency allows, and the driver's CPU time a game, ``driver_ms``."""
+    """Games an hour (``rate``), their ``share`` of what the latency allows, and the driver's CPU time a game,
+    ``driver_ms``.
+    """
 
     workers: int
     rate: float
@@ -57,8 +61,12 @@ def players(stack: ExitStack) -> Mapping[str, Player]:
 
 
 def measure(workers: int, path: Path) -> Growth:
-    """Play ``ROUNDS`` games on each place of ``workers`` workers; a worker's rate is taken from its first game to its last."""
-    specs = game_specs([GAME.custom_task(f"word{number}") for number in range(workers * CONCURRENCY * ROUNDS)], 1, seed=0)
+    """Play ``ROUNDS`` games on each place of ``workers`` workers; a worker's rate is taken from its first game to its
+    last.
+    """
+    specs = game_specs(
+        [GAME.custom_task(f"word{number}") for number in range(workers * CONCURRENCY * ROUNDS)], 1, seed=0
+    )
     cluster = ClusterConfig(address="local", workers=workers, lease=CONCURRENCY)
     arrivals: dict[str, list[float]] = defaultdict(list)
     began: list[float] = []
@@ -85,7 +93,9 @@ def _rate(times: list[float]) -> float:
 
 
 def grow(workers: Sequence[int]) -> list[Growth]:
-    ray.init(address="local", num_cpus=max(workers), include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init(
+        address="local", num_cpus=max(workers), include_dashboard=False, log_to_driver=False, logging_level="ERROR"
+    )
     try:
         with tempfile.TemporaryDirectory() as folder:
             return [measure(count, Path(folder) / f"{count}.jsonl") for count in workers]

@@ -3,32 +3,54 @@
 import random
 from collections.abc import Iterator, Sequence
 
-from spag.core.episodes import Episode, read_episodes
+from spag.algorithms.settings import OfflineSettings
+from spag.core.episodes import Episode
 from spag.core.types import Task, Utterance
-from spag.games.taboo.rules import AdversarialTaboo
+from spag.games.taboo.taboo import AdversarialTaboo
 from spag.games.taboo.types import Role
 from spag.games.taboo.words import common_words
-from spag.runs.stages import teacher_path
+from spag.learning.sources import FileSource
+from spag.runs.teachers import teacher_path
+from spag.storage.episodes import read_episodes
 
 
 def teacher_utterances() -> list[str]:
-    return [utterance.content for episode in read_episodes(teacher_path(AdversarialTaboo())) for utterance in episode.history]
+    return [
+        utterance.content
+        for episode in read_episodes(teacher_path(AdversarialTaboo()))
+        for utterance in episode.history
+    ]
+
+
+def teacher_games(limit: int, seed: int) -> Sequence[Episode]:
+    """Return ``limit`` games of teacher play, drawn by seed, on tasks that are not held out."""
+    game = AdversarialTaboo()
+    files, settings = [teacher_path(game)], OfflineSettings()
+    source = FileSource(files, game, settings, seed, limit=limit, leaves_out_held_out=True)
+    [(_, games)] = source.next(1, None).games
+    return games
 
 
 def made_up(name: str, target_word: str, texts: Sequence[str], max_turns: int) -> Episode:
     """Return the game in which the attacker and the defender say ``texts`` in turn."""
     history = tuple(Utterance((Role.ATTACKER, Role.DEFENDER)[at % 2], text) for at, text in enumerate(texts))
-    return Episode(id=name, task=Task(target_word, {"target_word": target_word, "max_turns": max_turns}), history=history)
+    return Episode(
+        id=name, task=Task(target_word, {"target_word": target_word, "max_turns": max_turns}), history=history
+    )
 
 
 def long_games(turns: int, samples: int, seed: int = 0) -> Iterator[Episode]:
-    """Yield games of ``turns`` turns that the attacker wins at the end, enough of them that its utterances make ``samples``.
+    """Yield games of ``turns`` turns that the attacker wins at the end, enough of them that its utterances make
+    ``samples``.
 
-    An utterance is one to three of the teacher's. There are twice as many games, for some in which the judge finds the target too early.
+    An utterance is one to three of the teacher's. There are twice as many games, for some in which the judge finds the
+    target too early.
     """
     rng = random.Random(seed)
     words = common_words(20_000)
-    said = [text for text in teacher_utterances() if "word" not in text.lower()]  # announcements of a guess would end the game
+    said = [
+        text for text in teacher_utterances() if "word" not in text.lower()
+    ]  # announcements of a guess would end the game
     for number in range(2 * -(-samples // turns)):
         target = rng.choice(words)
         texts = [" ".join(rng.sample(said, rng.randint(1, 3))) for _ in range(2 * turns)]

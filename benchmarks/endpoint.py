@@ -1,8 +1,8 @@
 """CPU time of an utterance from an endpoint, with 256 games in flight against a local stub.
 
-Ours is real play, judging included. The baseline is what one would write by hand: the ``openai`` package's default client and
-``asyncio.gather``, 256 calls at once with the first prompt, no game around them. The unit is utterances per second of CPU
-time; ``more["cpu_ms"]`` is the CPU time of one utterance.
+Ours is real play, judging included. The baseline is what one would write by hand: the ``openai`` package's default
+client and ``asyncio.gather``, 256 calls at once with the first prompt, no game around them. The unit is utterances per
+second of CPU time; ``more["cpu_ms"]`` is the CPU time of one utterance.
 
     python -m benchmarks.endpoint [--games N] [--pairs N]
 """
@@ -70,7 +70,11 @@ async def _by_hand(url: str, calls: int) -> Reading:
         async def call(seed: int) -> str | None:
             async with gate:
                 reply = await client.chat.completions.create(
-                    model="stub", messages=[{"role": "user", "content": prompt}], temperature=1.2, max_tokens=256, seed=seed
+                    model="stub",
+                    messages=[{"role": "user", "content": prompt}],
+                    temperature=1.2,
+                    max_tokens=256,
+                    seed=seed,
                 )
                 return reply.choices[0].message.content
 
@@ -85,7 +89,9 @@ def _reading(utterances: int, seconds: float) -> Reading:
 
 def contest(url: str, games: int = GAMES) -> Contest:
     """Play against the stub at ``url``; the baseline makes as many calls as the games have utterances."""
-    return Contest("endpoint, 256 in flight", "utterances/CPU s", partial(by_hand, url, 10 * games), partial(ours, url, games))
+    return Contest(
+        "endpoint, 256 in flight", "utterances/CPU s", partial(by_hand, url, 10 * games), partial(ours, url, games)
+    )
 
 
 def main() -> None:
@@ -97,7 +103,10 @@ def main() -> None:
     with stub() as url:
         ours(url, IN_FLIGHT // 4)  # imports, dictionaries
         result = compete(contest(url, options.games), options.pairs)
-    print(f"{IN_FLIGHT} in flight, {options.games} games, {options.pairs} pairs; own CPU time of one utterance, median (range)")
+    print(
+        f"{IN_FLIGHT} in flight, {options.games} games, {options.pairs} pairs; own CPU time of one "
+        "utterance, median (range)"
+    )
     for name, readings in (("openai package", result.baseline), ("spag play", result.ours)):
         costs = [reading.more["cpu_ms"] for reading in readings]
         print(f"{name:<16}{statistics.median(costs):>7.2f} ms  ({min(costs):.2f}-{max(costs):.2f})")

@@ -1,7 +1,8 @@
 """How the cost of play and training grows. One curve a question.
 
-Tokens a second of full games by the number played at once; seconds of an utterance by its place in the game, with the key/value cache kept
-between turns and without; the operations of the paper's step over ours, by the length of games (counted, not timed: few samples are noise).
+Tokens a second of full games by the number played at once; seconds of an utterance by its place in the game, with the
+key/value cache kept between turns and without; the operations of the paper's step over ours, by the length of games
+(counted, not timed: few samples are noise).
 """
 
 from collections.abc import Iterator

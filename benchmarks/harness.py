@@ -1,7 +1,8 @@
 """How every speed is measured: in one process group, interleaved A/B/A/B, as a ratio of pairs.
 
-A machine's speed drifts with its neighbours; two runs that follow each other share most of that drift, so the ratio of a pair says more
-than either time. A contest gives the median of its pairs' ratios, and the smallest and largest of them.
+A machine's speed drifts with its neighbours; two runs that follow each other share most of that drift, so the ratio of
+a pair says more than either time. A contest gives the median of its pairs' ratios, and the smallest and largest of
+them.
 """
 
 import resource
@@ -13,7 +14,9 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One run of one contestant: ``value`` in the contest's unit (more is better), and whatever else is worth keeping."""
+    """One run of one contestant: ``value`` in the contest's unit (more is better), and whatever else is worth
+    keeping.
+    """
 
     value: float
     more: Mapping[str, float] = field(default_factory=dict)
@@ -24,7 +27,9 @@ Contestant = Callable[[], Reading]
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """``ours`` against ``baseline``, doing the same work. ``target`` is the ratio that we want to reach, where there is one."""
+    """``ours`` against ``baseline``, doing the same work. ``target`` is the ratio that we want to reach, where there is
+    one.
+    """
 
     name: str
     unit: str
@@ -57,7 +62,9 @@ class Result:
 
 
 def peak_mib() -> float:
-    """Return the most memory that this process has held so far. A child's ``ru_maxrss`` would begin with its parent's peak."""
+    """Return the most memory that this process has held so far. A child's ``ru_maxrss`` would begin with its parent's
+    peak.
+    """
     status = Path("/proc/self/status")
     if not status.exists():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

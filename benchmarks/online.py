@@ -1,11 +1,13 @@
-"""An online step, play and training: steps an hour against a plain loop, where the time goes, and tokens a second against offline training.
+"""An online step, play and training: steps an hour against a plain loop, where the time goes, and tokens a second
+against offline training.
 
-Both sides play the same number of full games of 3 turns, 6 utterances of 32 tokens, of SmolLM2-135M against itself (nobody wins: the judge
-is switched off, so that all games are equally long; a draw pays 1), and train every utterance with REINFORCE and role baselines, once, by
-AdamW. The plain loop is what one writes with transformers alone: all games of the step take their next utterance in one ``generate`` of
-left-padded prompts, nothing is kept between turns, texts are tokenised again, and right-padded batches of 4, which take about the memory of
-our packed rows, compute all logits. One in six of these batches is trained, and its time is taken for all, by their tokens. Ours is
-``train_online`` as it runs, files included. Each runs in a process of its own.
+Both sides play the same number of full games of 3 turns, 6 utterances of 32 tokens, of SmolLM2-135M against itself
+(nobody wins: the judge is switched off, so that all games are equally long; a draw pays 1), and train every utterance
+with REINFORCE, once, by AdamW. The plain loop is what one writes with transformers alone: all games
+of the step take their next utterance in one ``generate`` of left-padded prompts, nothing is kept between turns, texts
+are tokenised again, and right-padded batches of 4, which take about the memory of our packed rows, compute all logits.
+One in six of these batches is trained, and its time is taken for all, by their tokens. Ours is the learning loop as
+it runs, files included. Each runs in a process of its own.
 
     python -m benchmarks --only online
     python -m benchmarks.online ours --games 8      # one contestant
@@ -19,11 +21,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -35,21 +36,19 @@ from benchmarks.play import MODEL, EndlessTaboo
 from benchmarks.steps import Ours
 from benchmarks.steps import Work as OfflineWork
 from benchmarks.training import held_gib, now
-from spag.algorithms.reinforce import Baselines, CreditSettings, credit
-from spag.config.schema import RunConfig
+from spag.algorithms.reinforce import Reinforce, ReinforceSettings
+from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.episodes import Episode, PlayerInfo, TrainingSample
-from spag.core.store import JsonlStore
 from spag.core.types import State, Utterance
+from spag.learning.encoding import encode_samples
+from spag.learning.loop import Loop, Phase, Start
+from spag.learning.metrics import Row
+from spag.learning.selfplay import Place, SelfplaySource
+from spag.learning.sources import Material, Policy
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.tokens import PromptStyle, encode_prompt, stop_token_ids
 from spag.rollout.steps import POLICY, MixedGame, StepPlayer, step_specs
-from spag.runs.online import OnlineSelfplay, roles_of
-from spag.training.base import Row
-from spag.training.data import encode_samples
-from spag.training.online_run import Opening, train_online
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from spag.storage.store import JsonlStore
 
 TOKENS, TURNS = 32, 3
 GAMES, STEPS = 16, 1  # a step of the demo
@@ -58,12 +57,14 @@ PLAIN_SHARE = 6  # of so many of its batches, one is trained
 LEARNING_RATE = 1e-6
 PARTS = ("play_s", "logprobs_s", "train_s", "update_weights_s")
 GAME = EndlessTaboo(max_turns=TURNS, words="shipped")
-CREDIT = CreditSettings(tie_reward=1.0)
+SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """So many steps of so many games; ``micro_batch`` samples are trained at once, ``plain_micro_batch`` in the plain loop."""
+    """So many steps of so many games; ``micro_batch`` samples are trained at once, ``plain_micro_batch`` in the plain
+    loop.
+    """
 
     model: str = MODEL.name
     dtype: str = MODEL.dtype
@@ -73,23 +74,21 @@ class Work:
     plain_micro_batch: int = PLAIN_MICRO_BATCH
 
 
-def config_of(work: Work) -> RunConfig:
-    online = {
-        "steps": work.steps,
-        "games": work.games,
-        "learning_rate": LEARNING_RATE,
-        "warmup_ratio": 0.0,
-        "micro_batch_size": work.micro_batch,
-        "sampling": {"temperature": 1.0, "max_new_tokens": TOKENS, "min_new_tokens": TOKENS},
-        "pay": {GAME.name: {"tie_reward": CREDIT.tie_reward}},
-        "evaluate_every": None,
-        "save_steps": work.steps + 1,
-        "snapshot_every": work.steps + 1,
-    }
-    model = {"name": work.model, "dtype": work.dtype, "device": MODEL.device}
-    engine = {"backend": "transformers", "concurrency": min(work.games, 32), "in_flight": work.games}
-    return RunConfig.model_validate(
-        {"algorithm": "reinforce", "model": model, "engine": engine, "imitation": {"episodes": []}, "online": online}
+def settings_of(work: Work) -> ReinforceSettings:
+    return ReinforceSettings.model_validate(
+        {
+            "steps": work.steps,
+            "games": work.games,
+            "learning_rate": LEARNING_RATE,
+            "warmup_ratio": 0.0,
+            "micro_batch_size": work.micro_batch,
+            "sampling": {"temperature": 1.0, "max_new_tokens": TOKENS, "min_new_tokens": TOKENS},
+            "rewards": {GAME.name: {"tie": 1.0}},
+            "baseline_decay": 1.0,  # or all advantages were 0, and such utterances are not trained
+            "evaluate_every": None,
+            "save_steps": work.steps + 1,
+            "snapshot_every": work.steps + 1,
+        }
     )
 
 
@@ -100,73 +99,96 @@ class Clock:
         self.began, self.cpu_began = now(torch.device(str(MODEL.device))), time.process_time()
 
     def read(self) -> dict[str, float]:
-        return {"seconds": now(torch.device(str(MODEL.device))) - self.began, "cpu_seconds": time.process_time() - self.cpu_began}
+        return {
+            "seconds": now(torch.device(str(MODEL.device))) - self.began,
+            "cpu_seconds": time.process_time() - self.cpu_began,
+        }
 
 
-class TimedSelfplay(OnlineSelfplay):
-    """Starts the clock with the first step, and reads it after each."""
+class TimedSelfplay(SelfplaySource):
+    """Opens the engine, starts the clock with the first step, and reads it after each."""
 
     clock: Clock | None = None
-    told: Mapping[str, float] = {}
+    described: Mapping[str, float] = {}
 
-    def update_weights(self, weights: Mapping[str, Tensor]) -> None:
+    def __enter__(self) -> "TimedSelfplay":
+        super().__enter__()
+        self.player.update_weights({})  # opens the engine
+        return self
+
+    def next(self, step: int, policy: Policy | None) -> Material:
         if self.clock is None:
             self.clock = Clock()
             self.clock.start()
-        super().update_weights(weights)
+        return super().next(step, policy)
 
-    def finish_step(self, step: int, row: Row, policy: "PreTrainedModel | None") -> bool:
-        goes_on = super().finish_step(step, row, policy)
+    def finish(self, step: int, row: Row, samples: Sequence[TrainingSample], policy: Policy) -> bool:
+        goes_on = super().finish(step, row, samples, policy)
         assert self.clock is not None
-        self.told = self.clock.read()
+        self.described = self.clock.read()
         return goes_on
 
     def results(self) -> dict[str, float]:
-        return dict(self.told)
+        return dict(self.described)
 
 
-@contextmanager
-def open_endless(config: RunConfig, folder: Path, opening: Opening) -> Iterator[TimedSelfplay]:
-    """As ``spag.runs.online.open_selfplay``, for games without a judge."""
-    policy = config.model.model_copy(update={"name": opening.policy})
-    with StepPlayer(folder, [MixedGame(GAME)], policy, config.engine, config.online, config.seed) as player:
-        player.update_weights({})  # opens the engine, before the clock starts
-        yield TimedSelfplay(config, folder, opening, player)
+def open_endless(work: Work, folder: Path, start: Start) -> TimedSelfplay:
+    """Open the self-play of games without a judge."""
+    settings = settings_of(work)
+    player = StepPlayer(
+        folder=folder,
+        mix=[MixedGame(GAME)],
+        policy=ModelConfig(name=start.policy, dtype=work.dtype, device=MODEL.device),
+        engine=EngineConfig(backend="transformers", concurrency=min(work.games, 32), in_flight=work.games),
+        settings=settings,
+        seed=SEED,
+        rank=start.rank,
+        world_size=start.world_size,
+    )
+    place = Place(folder, start.step, start.rank == 0)
+    return TimedSelfplay(player, settings, SEED, start.tokenizer, PromptStyle.PLAIN, place)
 
 
 def train(work: Work, folder: Path) -> tuple[dict[str, float], list[dict[str, float]]]:
     """Train online in ``folder``; return the seconds of all steps, and the rows of metrics.jsonl."""
-    config = config_of(work)
-    result = train_online(
-        partial(open_endless, config, folder),
-        roles_of([MixedGame(GAME)]),
-        model=config.model,
-        settings=config.online,
-        start_from=config.model.name,
+    phase = Phase(
+        model=ModelConfig(name=work.model, dtype=work.dtype, device=MODEL.device, prompt_style="plain"),
+        settings=settings_of(work),
+        start_from=work.model,
         output=folder,
-        seed=config.seed,
+        seed=SEED,
+        credit_seed=SEED,
+        algorithm=Reinforce,
+        roles=[f"{GAME.name}/{role}" for role in GAME.roles],
     )
-    told = {name: result[name] for name in ("seconds", "cpu_seconds")}
-    return told, [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    result = Loop(phase, partial(open_endless, work, folder), None).run()
+    described = {name: result[name] for name in ("seconds", "cpu_seconds")}
+    return described, [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def ours(work: Work) -> Reading:
     """Steps an hour, and of a step's seconds the share of each part."""
     with tempfile.TemporaryDirectory() as folder:
-        told, rows = train(work, Path(folder))
-    shares = {f"{part.removesuffix('_s')}_share": sum(row[part] for row in rows) / told["seconds"] for part in PARTS}
+        described, rows = train(work, Path(folder))
+    shares = {
+        f"{part.removesuffix('_s')}_share": sum(row[part] for row in rows) / described["seconds"] for part in PARTS
+    }
     shares["rest_share"] = 1.0 - sum(shares.values())
-    return _steps_per_hour(work, told, shares)
+    return _steps_per_hour(work, described, shares)
 
 
 def online_training(work: Work) -> Reading:
-    """Trained tokens a second of the updates of online steps, whose games are on disk before. CPU seconds are those of whole steps."""
+    """Trained tokens a second of the updates of online steps, whose games are on disk before. CPU seconds are those of
+    whole steps.
+    """
     with tempfile.TemporaryDirectory() as folder:
         for step in range(1, work.steps + 1):
             with JsonlStore(Path(folder) / "episodes" / f"step-{step:05d}.jsonl") as store:
                 store.append(*made_up_games(work, step))
-        told, rows = train(work, Path(folder))
-    return _tokens_per_second(sum(row["tokens"] for row in rows), sum(row["train_s"] for row in rows), told["cpu_seconds"])
+        described, rows = train(work, Path(folder))
+    return _tokens_per_second(
+        sum(row["tokens"] for row in rows), sum(row["train_s"] for row in rows), described["cpu_seconds"]
+    )
 
 
 def offline_training(work: Work) -> Reading:
@@ -174,7 +196,12 @@ def offline_training(work: Work) -> Reading:
     tokenizer, tokens, seconds, cpu_seconds = load_tokenizer(work.model), 0, 0.0, 0.0
     policy: Ours | None = None
     for step in range(1, work.steps + 1):
-        samples = encode_samples(credit(made_up_games(work, step), GAME, CREDIT, Baselines()), tokenizer, PromptStyle.PLAIN, 2048)
+        samples = encode_samples(
+            Reinforce(settings_of(work)).credit(made_up_games(work, step), GAME, None),
+            tokenizer,
+            PromptStyle.PLAIN,
+            2048,
+        )
         policy = policy or Ours(OfflineWork(work.model, dtype=work.dtype, micro_batch=work.micro_batch), samples)
         policy.samples = samples
         policy.policy.train()
@@ -193,11 +220,13 @@ def made_up_games(work: Work, step: int) -> list[Episode]:
     said = [tokenizer.encode(text, add_special_tokens=False) for text in teacher_utterances()]
     players = {role: PlayerInfo(POLICY) for role in GAME.roles}
     games = []
-    for _, spec in step_specs([MixedGame(GAME)], work.games, step, config_of(work).seed):
+    for _, spec in step_specs([MixedGame(GAME)], work.games, step, SEED):
         state = GAME.start(spec.task, spec.seed)
         while (role := GAME.to_move(state)) is not None:
             ids = [token for text in rng.sample(said, TOKENS) for token in text][:TOKENS]
-            state = GAME.apply(state, Utterance(role, tokenizer.decode(ids).strip(), "length", tuple(ids), (-1.0,) * TOKENS))
+            state = GAME.apply(
+                state, Utterance(role, tokenizer.decode(ids).strip(), "length", tuple(ids), (-1.0,) * TOKENS)
+            )
         games.append(_episode(state, spec.id, players))
     return games
 
@@ -211,14 +240,14 @@ class PlainLoop:
         self.model = load_model(work.model, dtype="float32", device=self.device.type)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
         self.stop_ids = sorted(stop_token_ids(self.model.generation_config, self.tokenizer, PromptStyle.PLAIN))
-        self.baselines = Baselines()
+        self.algorithm = Reinforce(settings_of(work))
 
     def __call__(self) -> Reading:
         total, play_seconds = dict.fromkeys(("seconds", "cpu_seconds"), 0.0), 0.0
         for _ in range(self.work.steps):
             clock = Clock()
             clock.start()
-            samples = credit(self.play(), GAME, CREDIT, self.baselines)
+            samples = self.algorithm.credit(self.play(), GAME, None)
             played = clock.read()
             rows = [self.tokens(sample) for sample in samples]
             batches = self.batches(len(rows))
@@ -254,8 +283,12 @@ class PlainLoop:
         random.Random(0).shuffle(order)
         return [order[at : at + size] for at in range(0, count, size)]
 
-    def gradients(self, rows: Sequence[tuple[list[int], int]], advantages: Sequence[float], batches: Sequence[Sequence[int]]) -> float:
-        """Add up the gradients of the step's loss, and return the loss: at ratio 1, minus the mean advantage of all tokens."""
+    def gradients(
+        self, rows: Sequence[tuple[list[int], int]], advantages: Sequence[float], batches: Sequence[Sequence[int]]
+    ) -> float:
+        """Add up the gradients of the step's loss, and return the loss: at ratio 1, minus the mean advantage of all
+        tokens.
+        """
         self.model.train()
         total = 0.0
         for part in batches:
@@ -268,12 +301,15 @@ class PlainLoop:
         return total
 
     def _logprobs(self, rows: Sequence[tuple[list[int], int]]) -> tuple[Tensor, Tensor]:
-        """Return the log-probability of every token but the first, (B, T - 1), and which are trained; rows are padded on the right."""
+        """Return the log-probability of every token but the first, (B, T - 1), and which are trained; rows are padded
+        on the right.
+        """
         width = max(len(ids) for ids, _ in rows)
         ids = torch.tensor([[*row, *[self.stop_ids[0]] * (width - len(row))] for row, _ in rows], device=self.device)
         at = torch.arange(width, device=self.device)
         lengths, starts = (
-            torch.tensor(values, device=self.device)[:, None] for values in ([len(row) for row, _ in rows], [n for _, n in rows])
+            torch.tensor(values, device=self.device)[:, None]
+            for values in ([len(row) for row, _ in rows], [n for _, n in rows])
         )
         with self._autocast():
             logits = self.model(input_ids=ids, attention_mask=(at < lengths).long(), use_cache=False).logits[:, :-1]
@@ -331,11 +367,11 @@ def _tokens_per_second(tokens: float, seconds: float, cpu_seconds: float) -> Rea
     return Reading(tokens / seconds, {"tokens": tokens, "seconds": seconds, "cpu_seconds": cpu_seconds})
 
 
-def _steps_per_hour(work: Work, told: Mapping[str, float], more: Mapping[str, float]) -> Reading:
-    per_step = {f"{name}_per_step": value / work.steps for name, value in told.items()}
+def _steps_per_hour(work: Work, described: Mapping[str, float], more: Mapping[str, float]) -> Reading:
+    per_step = {f"{name}_per_step": value / work.steps for name, value in described.items()}
     device = torch.device(str(MODEL.device))
     peak = held_gib(device, peak=True) if device.type == "cuda" else peak_mib() / 1024
-    return Reading(3600 * work.steps / told["seconds"], {**per_step, **more, "peak_gib": peak})
+    return Reading(3600 * work.steps / described["seconds"], {**per_step, **more, "peak_gib": peak})
 
 
 CONTESTANTS = {

@@ -1,12 +1,12 @@
 """Play: games an hour, against a loop written the paper's way, and how much of an engine's speed play makes use of.
 
-The paper's way: one game at a time, ``generate`` for each utterance, nothing kept between turns. Both sides play full games of 3
-turns, 6 utterances of 64 tokens, on SmolLM2-135M (nobody wins: the judge is switched off, so that all games are equally long), with the
-prompts and the sampling of self-play, in the precision that ``dtype: auto`` finds fastest here. An utterance that a stop string ends early
-counts for what it has: games an hour = tokens an hour / 384.
+The paper's way: one game at a time, ``generate`` for each utterance, nothing kept between turns. Both sides play full
+games of 3 turns, 6 utterances of 64 tokens, on SmolLM2-135M (nobody wins: the judge is switched off, so that all games
+are equally long), with the prompts and the sampling of self-play, in the precision that ``dtype: auto`` finds fastest
+here. An utterance that a stop string ends early counts for what it has: games an hour = tokens an hour / 384.
 
-The scheduler's contest is one engine against itself: games of 2 turns whose utterances differ in length, against batches of utterances of
-their mean length, turn by turn, with the same prompts.
+The scheduler's contest is one engine against itself: games of 2 turns whose utterances differ in length, against
+batches of utterances of their mean length, turn by turn, with the same prompts.
 
     python -m benchmarks --only transformers --only vllm
 """
@@ -24,8 +24,8 @@ from benchmarks.harness import Contest, Reading
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.types import Result, Split, State, Task, Utterance
 from spag.engines.base import Completion, Engine, Request, Sampling
-from spag.engines.opening import open_engines
-from spag.games.taboo.rules import AdversarialTaboo
+from spag.engines.players import open_models
+from spag.games.taboo.taboo import AdversarialTaboo
 from spag.models.finding import EMBEDDED_NAME
 from spag.models.loading import default_device, fastest_dtype, load_model, load_tokenizer
 from spag.models.tokens import PromptStyle, encode_prompt, stop_token_ids
@@ -73,7 +73,9 @@ class PaperLoop:
             prompt = encode_prompt(self.tokenizer, game.prompt(game.observe(state, role)), PromptStyle.PLAIN)
             generated = self._generate(prompt)
             tokens += len(generated)
-            state = game.apply(state, Utterance(role, self.tokenizer.decode(generated, skip_special_tokens=True).strip()))
+            state = game.apply(
+                state, Utterance(role, self.tokenizer.decode(generated, skip_special_tokens=True).strip())
+            )
         return _games_per_hour(tokens, time.perf_counter() - began)
 
     def _generate(self, prompt: list[int]) -> list[int]:
@@ -104,7 +106,9 @@ def full_games(engine: Engine, games: int) -> Reading:
 
 
 def rounds(engine: Engine, games: int, game: EndlessTaboo, sampling: Sampling) -> Iterator[Reading]:
-    """Play games in step: all first utterances, once all are there the second ones, and so on. Yields tokens a second of each round."""
+    """Play games in step: all first utterances, once all are there the second ones, and so on. Yields tokens a second
+    of each round.
+    """
     states = {task.id: game.start(task, 0) for task in game.some_tasks(games)}
     for _ in range(2 * game.max_turns):
         began, done, tokens = time.perf_counter(), 0, 0
@@ -115,7 +119,9 @@ def rounds(engine: Engine, games: int, game: EndlessTaboo, sampling: Sampling) -
                 done += 1
                 tokens += completion.completion_tokens
                 state = states[completion.id]
-                states[completion.id] = game.apply(state, Utterance(game.roles[len(state.history) % 2], completion.text))
+                states[completion.id] = game.apply(
+                    state, Utterance(game.roles[len(state.history) % 2], completion.text)
+                )
         seconds = time.perf_counter() - began
         yield Reading(tokens / seconds, {"tokens": tokens, "seconds": seconds})
 
@@ -128,7 +134,8 @@ def flat_batches(engine: Engine, size: int) -> Reading:
 
 
 class UnevenEngine:
-    """An engine whose utterances have from 8 to 64 tokens, drawn by their seeds: 36 on average. Satisfies ``spag.engines.base.Engine``.
+    """An engine whose utterances have from 8 to 64 tokens, drawn by their seeds: 36 on average. Satisfies
+    ``spag.engines.base.Engine``.
 
     ``clock`` holds the time at which each utterance came, and the tokens until then.
     """
@@ -152,7 +159,8 @@ class UnevenEngine:
 def uneven_games(engine: Engine, games: int, in_flight: int) -> Reading:
     """Tokens a second of games of uneven utterances, ``in_flight`` at once, each replaced as soon as it ends.
 
-    The clock runs from as many utterances until no game is left to begin: ``in_flight`` utterances are under way at either end.
+    The clock runs from as many utterances until no game is left to begin: ``in_flight`` utterances are under way at
+    either end.
     """
     uneven = UnevenEngine(engine)
     players = dict.fromkeys(SHORT_GAME.roles, Player(uneven, "player", FULL))
@@ -166,7 +174,9 @@ def uneven_games(engine: Engine, games: int, in_flight: int) -> Reading:
     return Reading((after - before) / (ended - began), {"tokens": after - before, "tokens_per_utterance": after / last})
 
 
-def contests(backend: str, stack: ExitStack, model: ModelConfig, label: str, in_flight: int, *, quick: bool = False) -> Iterator[Contest]:
+def contests(
+    backend: str, stack: ExitStack, model: ModelConfig, label: str, in_flight: int, *, quick: bool = False
+) -> Iterator[Contest]:
     """Open an engine and let it play against the paper's loop, and against itself."""
     engine = open_one(backend, stack, model, in_flight)
     loop = PaperLoop(model)
@@ -188,12 +198,21 @@ def backends() -> list[str]:
 
 def open_one(backend: str, stack: ExitStack, model: ModelConfig, in_flight: int) -> Engine:
     """Open one engine, and warm it up. On a GPU it leaves room for the paper's loop and its model."""
-    settings = {"backend": backend, "concurrency": in_flight, "max_length": 2048, "memory": None if model.device == "cpu" else GPU_MEMORY}
-    [engine] = open_engines([model], EngineConfig.model_validate(settings), stack)
+    settings = {
+        "backend": backend,
+        "concurrency": in_flight,
+        "max_length": 2048,
+        "memory": None if model.device == "cpu" else GPU_MEMORY,
+    }
+    [engine] = open_models([model], EngineConfig.model_validate(settings), stack)
     player = Player(engine, "warm-up", replace(FULL, max_new_tokens=4))
-    list(play(game_specs(SHORT_GAME.some_tasks(1), 1, seed=0), dict.fromkeys(SHORT_GAME.roles, player), game=SHORT_GAME))
+    list(
+        play(game_specs(SHORT_GAME.some_tasks(1), 1, seed=0), dict.fromkeys(SHORT_GAME.roles, player), game=SHORT_GAME)
+    )
     return engine
 
 
 def _games_per_hour(tokens: int, seconds: float) -> Reading:
-    return Reading(3600 * tokens / seconds / (2 * TURNS * TOKENS), {"tokens_per_second": tokens / seconds, "seconds": seconds})
+    return Reading(
+        3600 * tokens / seconds / (2 * TURNS * TOKENS), {"tokens_per_second": tokens / seconds, "seconds": seconds}
+    )

@@ -1,29 +1,32 @@
-"""A step of training, written the paper's way and ours, on the same samples. What is measured of them is said in ``training.py``."""
+"""A step of training, written the paper's way and ours, on the same samples. What is measured of them is said in
+``training.py``.
+"""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from statistics import fmean
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from benchmarks.corpus import long_games
-from spag.algorithms.spag import RewardSettings, Template, assign_rewards
-from spag.games.registry import get
+from benchmarks.corpus import long_games, teacher_games
+from spag.algorithms.settings import UpdateSettings
+from spag.algorithms.spag import offline_rl_loss
+from spag.algorithms.winners import RewardSettings, assign_rewards
+from spag.config.schema import ModelConfig
+from spag.learning.batches import Batch, TrainingData, collate, micro_batches
+from spag.learning.devices import make_accelerator
+from spag.learning.encoding import EncodedSample, encode_samples
+from spag.learning.forward import Capabilities, probe_capabilities, to_device, token_scores
+from spag.learning.references import LARGER, logprobs_of
 from spag.models.finding import EMBEDDED_NAME
 from spag.models.loading import default_device, load_model, load_tokenizer
 from spag.models.tokens import PromptStyle
-from spag.planning import read_shape
-from spag.runs.stages import teacher_episodes
-from spag.training.callbacks import REFERENCE_BATCH
-from spag.training.data import Batch, EncodedSample, collate, encode_samples
-from spag.training.losses import mean_logprob, offline_rl_loss
-from spag.training.order import micro_batches
-from spag.training.policy import Capabilities, completion_logprobs, probe_capabilities, to_device
-from spag.training.reference import compute_reference
+from spag.planning.specs import read_shape
 
-TABOO = get("adversarial_taboo")
 GLOBAL_BATCH = 128
 COEFFICIENTS = {"kl_coef": 0.2, "sft_coef": 0.5, "clip_range": 0.2}
 PAPER_MICRO_BATCH = 2
@@ -32,7 +35,8 @@ PAPER_SHARE = 6  # of so many pairs, one is run
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is trained: ``template`` random (drawn per utterance, as the paper) or play (one for a game: its prefixes are shared).
+    """What is trained: ``template`` random (drawn per utterance, as the paper) or play (one for a game: its prefixes
+    are shared).
 
     ``turns`` is 0 for the shipped teacher play, else made-up games are that long.
     """
@@ -48,13 +52,15 @@ class Work:
 
 def encoded_samples(work: Work) -> list[EncodedSample]:
     """The samples of as many games as it takes."""
-    episodes = list(long_games(work.turns, work.samples)) if work.turns else teacher_episodes(["teacher"], work.samples, 1, TABOO)
-    samples = assign_rewards(episodes, settings=RewardSettings(template=Template(work.template)))
+    episodes = list(long_games(work.turns, work.samples)) if work.turns else teacher_games(work.samples, seed=1)
+    samples = assign_rewards(episodes, settings=RewardSettings(template=work.template))
     return encode_samples(samples, load_tokenizer(work.model), PromptStyle.PLAIN, max_length=2048)[: work.samples]
 
 
 class Setting:
-    """A policy with its optimiser; one a process, because both contestants start from the same weights and leave the memory as it was."""
+    """A policy with its optimiser; one a process, because both contestants start from the same weights and leave the
+    memory as it was.
+    """
 
     def __init__(self, work: Work, samples: list[EncodedSample] | None = None) -> None:
         self.work, self.samples = work, encoded_samples(work) if samples is None else samples
@@ -72,13 +78,20 @@ class Setting:
         raise NotImplementedError
 
     def passes(self) -> Iterator[tuple[int, int, int]]:
-        """Yield what a whole global batch takes: forward passes (a backward pass is two), tokens, and how many of them have logits."""
+        """Yield what a whole global batch takes: forward passes (a backward pass is two), tokens, and how many of them
+        have logits.
+        """
         raise NotImplementedError
 
     def flops(self) -> float:
-        """Return the operations of all matrix products, without attention's and without those that checkpointing repeats."""
+        """Return the operations of all matrix products, without attention's and without those that checkpointing
+        repeats.
+        """
         shape = read_shape(self.work.model)
-        return sum(2.0 * times * (tokens * shape.matrices + logits * shape.embedding) for times, tokens, logits in self.passes())
+        return sum(
+            2.0 * times * (tokens * shape.layers * shape.layer + logits * shape.embedding)
+            for times, tokens, logits in self.passes()
+        )
 
     def loss(self, logprob: Tensor, reference: Tensor, rows: Sequence[EncodedSample]) -> Tensor:
         reward = torch.tensor([sample.reward for sample in rows], device=self.device)
@@ -131,28 +144,37 @@ class PaperStyle(Setting):
         return mean_logprob(logits.float(), labels.to(self.device))
 
 
+def mean_logprob(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return each sample's log-probability, averaged over its tokens with labels other than -100: (B,).
+
+    ``logits`` (B, T, V) at position t predict ``labels`` (B, T) at position t + 1.
+    """
+    labels = labels[:, 1:]
+    nll = functional.cross_entropy(logits[:, :-1].transpose(1, 2), labels, ignore_index=-100, reduction="none")
+    return -nll.sum(dim=1) / (labels != -100).sum(dim=1)
+
+
 class Ours(Setting):
     def __init__(self, work: Work, samples: list[EncodedSample] | None = None) -> None:
         super().__init__(work, samples)
         self.capabilities: Capabilities = probe_capabilities(self.policy, 2048)
-        self.reference_batch = REFERENCE_BATCH * work.micro_batch
+        self.reference_batch = LARGER * work.micro_batch
+        model = ModelConfig(name=work.model, dtype=work.dtype, device=self.device.type)
+        self.accelerator = make_accelerator(model, UpdateSettings(), seed=0)
 
     def batches(self, size: int) -> list[list[int]]:
-        return micro_batches(range(len(self.samples)), [sample.input_ids for sample in self.samples], size, packed=self.capabilities.packed)
+        return micro_batches(
+            range(len(self.samples)),
+            [sample.input_ids for sample in self.samples],
+            size,
+            packed=self.capabilities.packed,
+        )
 
     def gradients(self) -> float:
-        everything = range(len(self.samples))
-        with self.autocast():
-            reference = compute_reference(
-                self.policy,
-                self.samples,
-                everything,
-                device=self.device,
-                batch_size=self.reference_batch,
-                capabilities=self.capabilities,
-            )
+        data = TrainingData(self.samples, self.work.micro_batch, packed=self.capabilities.packed)
+        found = logprobs_of(data, range(len(self.samples)), self.policy, self.capabilities, self.accelerator)
         self.policy.train()
-        self.learn(reference)
+        self.learn({index: fmean(logprobs) for index, logprobs in found.items()})
         return 1.0
 
     def learn(self, reference: Mapping[int, float]) -> None:
@@ -160,8 +182,14 @@ class Ours(Setting):
         for batch in self.batches(self.work.micro_batch):
             rows = [self.samples[index] for index in batch]
             with self.autocast():
-                logprob = completion_logprobs(self.policy, to_device(self.collated(batch), self.device), self.capabilities)
+                logprob = self.logprob(to_device(self.collated(batch), self.device))
             self.loss(logprob, torch.tensor([reference[index] for index in batch], device=self.device), rows).backward()
+
+    def logprob(self, batch: Batch) -> Tensor:
+        """Return each sample's log-probability, averaged over its trained tokens: (B,)."""
+        found = token_scores(self.policy, batch, self.capabilities)[:, 0]
+        count = torch.bincount(batch["sample"], minlength=len(batch["weight"]))
+        return found.new_zeros(len(count)).index_add(0, batch["sample"], found) / count
 
     def passes(self) -> Iterator[tuple[int, int, int]]:
         for times, size in ((1, self.reference_batch), (3, self.work.micro_batch)):
@@ -169,4 +197,4 @@ class Ours(Setting):
                 yield times, batch["input_ids"].numel(), batch["picks"].numel()
 
     def collated(self, batch: Sequence[int]) -> Batch:
-        return collate([(self.samples[index], 0.0) for index in batch], packed=self.capabilities.packed)
+        return collate([self.samples[index] for index in batch], packed=self.capabilities.packed)

@@ -1,12 +1,13 @@
 """Training: samples a second and peak memory, against a step written the paper's way.
 
-One step with the paper's global batch of 128 samples. The paper's way (arXiv 2404.10642 and its code): batches of 2 random samples,
-padded; all logits of the policy; a second model in memory for the reference, run in every step. Ours: prefix-sharing packed rows, logits of
-trained tokens in chunks, reference log-probabilities computed once in larger batches (their time is counted). Samples, optimiser and
-precision are the same. Of the paper's pairs, which are random, one in six is run, and its time is taken for six.
+One step with the paper's global batch of 128 samples. The paper's way (arXiv 2404.10642 and its code): batches of 2
+random samples, padded; all logits of the policy; a second model in memory for the reference, run in every step. Ours:
+prefix-sharing packed rows, logits of trained tokens in chunks, reference log-probabilities computed once in larger
+batches (their time is counted). Samples, optimiser and precision are the same. Of the paper's pairs, which are random,
+one in six is run, and its time is taken for six.
 
-    python -m benchmarks --only training
-    python -m benchmarks.training paper --template random     # one contestant, in a process of its own for its peak memory
+    python -m benchmarks --only training python -m benchmarks.training paper --template random     # one contestant, in
+    a process of its own for its peak memory
 """
 
 import argparse
@@ -25,10 +26,13 @@ from benchmarks.harness import Contest, Reading, peak_mib
 from benchmarks.machine import datasheet
 from benchmarks.steps import GLOBAL_BATCH, Ours, PaperStyle, Setting, Work
 from spag.models.loading import fastest_dtype
-from spag.planning import GIB
+from spag.planning.specs import GIB
 
 CONTESTANTS = {"paper": PaperStyle, "ours": Ours}
-KINDS = {"a template per utterance": Work(template="random", micro_batch=8), "a template per game": Work(template="play", micro_batch=16)}
+KINDS = {
+    "a template per utterance": Work(template="random", micro_batch=8),
+    "a template per game": Work(template="play", micro_batch=16),
+}
 TARGETS = {"a template per utterance": 4.0, "a template per game": 8.0}
 
 
@@ -52,11 +56,14 @@ def run(name: str, work: Work) -> Reading:
 
 
 def speeds(setting: Setting, seconds: float) -> dict[str, float]:
-    """Return tokens of samples a second (without padding, and as many as if no prefix were shared), TFLOP/s, and on a GPU the share of what
-    its datasheet says.
+    """Return tokens of samples a second (without padding, and as many as if no prefix were shared), TFLOP/s, and on a
+    GPU the share of what its datasheet says.
     """
     flops = setting.flops() / seconds
-    found = {"tokens_per_second": sum(len(sample.input_ids) for sample in setting.samples) / seconds, "tflops": flops / 1e12}
+    found = {
+        "tokens_per_second": sum(len(sample.input_ids) for sample in setting.samples) / seconds,
+        "tflops": flops / 1e12,
+    }
     if setting.device.type == "cuda":
         gpu = datasheet(torch.cuda.get_device_name(), torch.cuda.get_device_properties(0).total_memory)
         found |= {"mfu": flops / gpu.flops} if gpu else {}
@@ -86,12 +93,15 @@ def alone(name: str, work: Work) -> Reading:
 
 
 def against_paper(name: str, work: Work, target: float | None = None, *, paper: Work | None = None) -> Contest:
-    return Contest(f"training, {name}", "samples/s", partial(alone, "paper", paper or work), partial(alone, "ours", work), target)
+    return Contest(
+        f"training, {name}", "samples/s", partial(alone, "paper", paper or work), partial(alone, "ours", work), target
+    )
 
 
 def contests(samples: int = GLOBAL_BATCH) -> Iterator[Contest]:
-    """Both in bfloat16 as the targets ask, with the reference's time counted; then each as it runs by itself: the paper's way in bfloat16
-    with gradient checkpointing, ours without and in the precision that ``dtype: auto`` finds fastest here.
+    """Both in bfloat16 as the targets ask, with the reference's time counted; then each as it runs by itself: the
+    paper's way in bfloat16 with gradient checkpointing, ours without and in the precision that ``dtype: auto`` finds
+    fastest here.
     """
     works = {name: replace(work, samples=samples) for name, work in KINDS.items()}
     for name, work in works.items():

@@ -2,8 +2,8 @@
 
     python -m benchmarks.web [--games N] [--repeats N]
 
-The games are made up: five iterations, six utterances of twenty common words each, with token ids and log-probabilities as self-play writes
-them. Every repeat asks with other words and pages, so nothing is answered from a cache.
+The games are made up: five iterations, six utterances of twenty common words each, with token ids and log-probabilities
+as self-play writes them. Every repeat asks with other words and pages, so nothing is answered from a cache.
 """
 
 import argparse
@@ -21,10 +21,10 @@ import uvicorn
 from fastapi import FastAPI
 
 from spag.core.episodes import Episode, PlayerInfo
-from spag.core.store import write_json, write_rows
 from spag.core.types import Utterance
-from spag.games.taboo.rules import AdversarialTaboo
+from spag.games.taboo.taboo import AdversarialTaboo
 from spag.games.taboo.words import shipped_words
+from spag.storage.store import write_json, write_rows
 from spag.web.app import create_app, listen
 from spag.web.security import Access
 
@@ -75,13 +75,15 @@ def kinds(words: Sequence[str]) -> dict[str, tuple[str, Query]]:
         "any page": lambda rng: {"page": rng.randint(1, 1600)},
         "by iteration": lambda rng: {"source": f"iteration-{rng.randint(1, ITERATIONS)}"},
         "by outcome": lambda rng: {"outcome": rng.choice(list(TABOO.outcomes))},
-        "by winner and length": lambda rng: {"winner": "nobody", "shortest": rng.randint(1, 5), "longest": rng.randint(5, 10)},
+        "by winner and length": lambda rng: {"winner": "nobody", "shortest": rng.randint(1, 5),
+        "longest": rng.randint(5, 10)},
         "by word": lambda rng: {"task": rng.choice(words)},
         "text, one word": lambda rng: {"text": f'"{rng.choice(words)}"'},
         "text, while typing": lambda rng: {"text": rng.choice(words)[:3]},
         "text, three words": lambda rng: {"text": " ".join(rng.sample(list(words), 3))},
         "text and every filter": lambda rng: {
-            "text": rng.choice(words), "winner": "attacker", "outcome": "attacker_wins", "source": "iteration-3", "longest": 8,
+            "text": rng.choice(words), "winner": "attacker", "outcome": "attacker_wins", "source": "iteration-3",
+            "longest": 8,
         },
     }  # fmt: skip
     return {
@@ -102,7 +104,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         for iteration in range(1, ITERATIONS + 1):
-            write_rows(run / f"iteration-{iteration}" / "episodes.jsonl", make_games(options.games // ITERATIONS, iteration, words))
+            write_rows(
+                run / f"iteration-{iteration}" / "episodes.jsonl",
+                make_games(options.games // ITERATIONS, iteration, words),
+            )
         write_json(run / "manifest.json", {"measured": {}, "stages": {}})
         size = sum(path.stat().st_size for path in run.rglob("*.jsonl"))
         app = create_app(run, Access())
@@ -127,7 +132,9 @@ def measure(client: httpx.Client, asked: dict[str, tuple[str, Query]], repeats: 
     print(f"{'request':32} {'p50 ms':>8} {'p95 ms':>8} {'max ms':>8}")
     for title, values in times.items():
         median, late = np.percentile(values, [50, 95])
-        print(f"{title:32} {median:8.1f} {late:8.1f} {max(values):8.1f}{'' if late < TARGET_MS else '  over the target'}")
+        print(
+            f"{title:32} {median:8.1f} {late:8.1f} {max(values):8.1f}{'' if late < TARGET_MS else '  over the target'}"
+        )
 
 
 if __name__ == "__main__":

@@ -11,10 +11,10 @@ import textarena
 
 from spag.adapters.textarena.ours import register
 from spag.core.types import Split
-from spag.engines.base import Sampling
+from spag.engines.base import Player, Sampling
 from spag.engines.scripted import ScriptedEngine
 from spag.games.registry import get
-from spag.rollout.runner import Player, game_specs, play
+from spag.rollout.runner import game_specs, play
 
 
 def any_move(prompt: str, rng: random.Random) -> str:

@@ -1,8 +1,8 @@
 """GRPO on Adversarial Taboo with TRL: a model learns to attack and to defend, against itself or a frozen opponent.
 
 pip install '.[trl]'
-python examples/trl_grpo.py smollm2-135m --steps 10                      # self-play
-python examples/trl_grpo.py smollm2-135m --opponent openai:gpt-5-mini    # against an endpoint, or any model that spag can open
+python examples/trl_grpo.py smollm2-135m --steps 10  # self-play
+python examples/trl_grpo.py smollm2-135m --opponent openai:gpt-5-mini  # an endpoint, or any model
 """
 
 import argparse
@@ -50,7 +50,9 @@ def main() -> None:
             settings,
             Dataset.from_list(game_prompts(game, 100)),
             processing_class=tokenizer,
-            rollout_func=GameRollout(game, opponent, style=PromptStyle.CHAT if tokenizer.chat_template else PromptStyle.PLAIN),
+            rollout_func=GameRollout(
+                game, opponent, style=PromptStyle.CHAT if tokenizer.chat_template else PromptStyle.PLAIN
+            ),
         )
         trainer.train()
     trainer.save_model(str(arguments.output))

@@ -3,7 +3,8 @@
     python examples/verifiers_eval.py spag-taboo --model my-model --base-url http://127.0.0.1:8000/v1 --games 16
 
 The same from the command line, with a frozen defender: vf-eval spag-taboo -m my-model --client.base-url URL -n 16
---env.trained '["attacker"]' --env.defender.model other. prime-rl takes the same [env] block, id spag-taboo, for training.
+--env.trained '["attacker"]' --env.defender.model other. prime-rl takes the same [env] block, id spag-taboo, for
+training.
 """
 
 import argparse

@@ -1,4 +1,6 @@
-"""Writes docs/configuration.md from the option schema. ``make docs`` runs it; a test fails when the page is out of date."""
+"""Writes docs/configuration.md from the option schema. ``make docs`` runs it; a test fails when the page is out of
+date.
+"""
 
 from pathlib import Path
 

@@ -27,14 +27,18 @@ HEAVY = (
     "tests/evaluation/test_reasoning",
     "tests/planning/test_measured.py",
     "tests/test_embedded_model.py",
-    "tests/training/test_parallel.py",
+    "tests/learning/test_parallel.py",
     "tests/web/test_browser.py",
 )
-"""Tests that use a cluster, vLLM, a browser, a language model, or several processes: two at once would take all cores from each other."""
+"""Tests that use a cluster, vLLM, a browser, a language model, or several processes: two at once would take all cores
+from each other.
+"""
 
 
 class OneWorkerForHeavy(LoadScopeScheduling):
-    """Gives all heavy tests to one worker, and the others file by file to whichever is free, so that files share what they set up."""
+    """Gives all heavy tests to one worker, and the others file by file to whichever is free, so that files share what
+    they set up.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         return "heavy" if nodeid.startswith(HEAVY) else nodeid.partition("::")[0]

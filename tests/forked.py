@@ -1,4 +1,6 @@
-"""Processes that tests may kill: forks of a server that has imported torch and transformers once, and has computed nothing."""
+"""Processes that tests may kill: forks of a server that has imported torch and transformers once, and has computed
+nothing.
+"""
 
 import atexit
 import gc
@@ -16,7 +18,7 @@ import torch
 import transformers.models.llama.modeling_llama
 import transformers.trainer  # noqa: F401
 
-import spag.training.worker  # noqa: F401
+import spag.learning.worker  # noqa: F401
 from spag.cli import main
 
 _SERVER = multiprocessing.get_context("forkserver")
@@ -27,7 +29,9 @@ atexit.register(gc.unfreeze)  # or extensions complain of leaks
 
 
 def start(target: Callable[..., Any], *arguments: Any, environment: dict[str, str] | None = None) -> BaseProcess:
-    """Call ``target``, a function of a module, in a process of its own, on one core. Its ``exitcode`` is -9 once it was killed."""
+    """Call ``target``, a function of a module, in a process of its own, on one core. Its ``exitcode`` is -9 once it was
+    killed.
+    """
     _start_server()
     process = _SERVER.Process(target=_work, args=(target, arguments, environment or {}))
     process.start()

@@ -11,10 +11,22 @@ from spag.config.schema import EngineConfig, ModelConfig, RunConfig
 from spag.core.progress import SilentReporter
 from spag.engines.base import Request
 from spag.engines.scripted import ScriptedEngine
-from spag.rollout import play
-from spag.runs.loop import run
+from spag.runs.execute import run
 
-WORDS = ["river", "bread", "piano", "garden", "window", "teacher", "engine", "doctor", "winter", "bottle", "planet", "ticket"]
+WORDS = [
+    "river",
+    "bread",
+    "piano",
+    "garden",
+    "window",
+    "teacher",
+    "engine",
+    "doctor",
+    "winter",
+    "bottle",
+    "planet",
+    "ticket",
+]
 LINES = [
     "Tell me about your day.",
     "What do you see outside?",
@@ -25,29 +37,27 @@ LINES = [
     "The winter was long.",
 ]
 
-CONFIG = """
-iterations: 1
-imitation:
-  max_episodes: 8
-  training: &training
-    {learning_rate: 1.0e-3, global_batch_size: 4, micro_batch_size: 4, max_length: 256, gradient_checkpointing: false, save_steps: 1}
-selfplay: {tasks: 8, repeats: 2}
-offline_rl: *training
-engine: {concurrency: 3}
-arena: {tasks: 2}
+TRAINING = "learning_rate: 1.0e-3, global_batch_size: 4, micro_batch_size: 4, max_length: 256, save_steps: 1"
+CONFIG = f"""
+phases:
+  - {{algorithm: imitation, max_episodes: 8, gradient_checkpointing: false, {TRAINING}}}
+  - {{algorithm: spag, iterations: 1, tasks: 8, repeats: 2, gradient_checkpointing: false, {TRAINING}}}
+engine: {{concurrency: 3}}
+arena: {{tasks: 2, entrants: [base, imitation, spag-1]}}
 """
+IMITATION, FIRST, SECOND = "1-imitation", "2-spag/iteration-1", "2-spag/iteration-2"
 
 MOMENTS = (
-    ("imitation/samples.jsonl", 1, 0.0),
-    ("imitation/metrics.jsonl", 1, 0.0),  # a step is done, its checkpoint is not
-    ("imitation/metrics.jsonl", 3, 0.02),
-    ("imitation/checkpoint/model.safetensors", 0, 0.0),  # the manifest does not know yet
-    ("iteration-1/episodes.jsonl", 1, 0.0),
-    ("iteration-1/episodes.jsonl", 9, 0.0),
-    ("iteration-1/health.json", 0, 0.0),
-    ("iteration-1/samples.jsonl", 1, 0.0),
-    ("iteration-1/metrics.jsonl", 1, 0.01),
-    ("iteration-1/checkpoint/model.safetensors", 0, 0.0),
+    (f"{IMITATION}/samples.jsonl", 1, 0.0),
+    (f"{IMITATION}/metrics.jsonl", 1, 0.0),  # an update is done, its checkpoint is not
+    (f"{IMITATION}/metrics.jsonl", 3, 0.02),
+    (f"{IMITATION}/checkpoint/model.safetensors", 0, 0.0),  # the manifest does not know yet
+    (f"{FIRST}/episodes.jsonl", 1, 0.0),
+    (f"{FIRST}/episodes.jsonl", 9, 0.0),
+    (f"{FIRST}/health.json", 0, 0.0),
+    (f"{FIRST}/samples.jsonl", 1, 0.0),
+    (f"{FIRST}/metrics.jsonl", 1, 0.01),
+    (f"{FIRST}/checkpoint/model.safetensors", 0, 0.0),
     ("arena/episodes.jsonl", 3, 0.0),
     ("arena/results.json", 0, 0.0),
 )
@@ -70,8 +80,7 @@ def scripted(models: Sequence[ModelConfig], engine: EngineConfig, *_: object) ->
 
 def run_scripted(config: RunConfig, folder: Path) -> None:
     """Run everything, in a process of its own."""
-    play.open_engines = scripted
-    run(config, folder, SilentReporter())
+    run(config, folder, SilentReporter(), open_models=scripted)
 
 
 def run_until(moment: tuple[str, int, float] | None, config: RunConfig, folder: Path) -> bool:

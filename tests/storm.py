@@ -1,10 +1,11 @@
-"""A storm of kills: tiny runs of ``spag run``, each ended again and again at random moments, then compared with an undisturbed one.
+"""A storm of kills: tiny runs of ``spag run``, each ended again and again at random moments, then compared with an
+undisturbed one.
 
     python tests/storm.py --kills 100 --seed 0
 
-A moment is a stage and a time after its begin, both drawn from the seed. SIGKILL must leave what the same command resumes; SIGINT and
-SIGTERM must end with one line that says what is on disk, exit status 130 and 143, no traceback, and no process left over. Every other run
-trains its offline iteration in a process of its own.
+A moment is a stage and a time after its begin, both drawn from the seed. SIGKILL must leave what the same command
+resumes; SIGINT and SIGTERM must end with one line that says what is on disk, exit status 130 and 143, no traceback, and
+no process left over. Every other run trains its offline iteration in a process of its own.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,40 +30,37 @@ from safetensors.torch import load_file
 import forked
 from spag.cli import main
 from spag.config.schema import EngineConfig, ModelConfig
-from spag.engines import opening
+from spag.engines import players
 from spag.engines.base import Engine
-from spag.rollout import play
+from spag.runs import execute
 from test_other_games import scripted
 from tiny_model import make_model
 
-CONFIG = """
-algorithm: spag+reinforce
-iterations: 1
-model: {name: MODEL, dtype: float32, device: cpu}
-game: {name: kuhn_poker}
-engine: {concurrency: 4}
-imitation:
-  episodes: ["bot:random"]
-  max_episodes: 8
-  training: &training
-    {learning_rate: 1.0e-3, global_batch_size: 4, micro_batch_size: 4, max_length: 2048, gradient_checkpointing: false, save_steps: 1}
-selfplay: {tasks: 6, repeats: 2}
-rewards: {template: play}
-offline_rl: {<<: *training, sft_coef: 0}
-online:
-  steps: 3
-  games: 8
-  learning_rate: 1.0e-3
-  micro_batch_size: 4
-  sampling: {max_new_tokens: 6, min_new_tokens: 0}
-  evaluate_every: 2
-  evaluation_tasks: 2
-  snapshot_every: 1
-  save_steps: 1
-arena: {tasks: 2, entrants: [base, online], sampling: {max_new_tokens: 6}}
+TRAINING = (
+    "learning_rate: 1.0e-3, global_batch_size: 4, micro_batch_size: 4, max_length: 2048, save_steps: 1, "
+    "gradient_checkpointing: false, template: play"
+)
+CONFIG = f"""
+model: {{name: MODEL, dtype: float32, device: cpu}}
+game: {{name: kuhn_poker}}
+engine: {{concurrency: 4}}
+phases:
+  - {{algorithm: imitation, episodes: ["bot:random"], max_episodes: 8, {TRAINING}}}
+  - {{algorithm: spag, iterations: 1, tasks: 6, repeats: 2, sft_coef: 0, {TRAINING}}}
+  - algorithm: reinforce
+    steps: 3
+    games: 8
+    learning_rate: 1.0e-3
+    micro_batch_size: 4
+    sampling: {{max_new_tokens: 6, min_new_tokens: 0}}
+    evaluate_every: 2
+    evaluation_tasks: 2
+    snapshot_every: 1
+    save_steps: 1
+arena: {{tasks: 2, entrants: [base, reinforce], sampling: {{max_new_tokens: 6}}}}
 """
 STAGES = (
-    "imitation/samples", "imitation/train", "iteration-1/play", "iteration-1/samples", "iteration-1/train", "online/train",
+    "1-imitation/play", "1-imitation/train", "2-spag/iteration-1/play", "2-spag/iteration-1/train", "3-reinforce/train",
     "arena", "report",
 )  # fmt: skip
 RESULTS = ("*.jsonl", "*.safetensors", "results.json", "index.html")
@@ -72,7 +71,14 @@ APART = ("_s", "_per_second", "_per_hour", "seconds", "finished", "fingerprint")
 PATIENCE_S = 10.0
 """After which nothing may be left of a process that was ended."""
 TOKEN = "SPAG_STORM"
-forked.MODULES += ["matplotlib.pyplot", "spag.report.page", "spag.runs.loop", "spag.runs.online", "storm", "transformers.generation"]
+forked.MODULES += [
+    "matplotlib.pyplot",
+    "spag.report.page",
+    "spag.runs.execute",
+    "spag.runs.phases",
+    "storm",
+    "transformers.generation",
+]
 
 
 @dataclass(frozen=True)
@@ -102,9 +108,9 @@ class Kill:
 
 def open_engines(models: Sequence[ModelConfig], engine: EngineConfig, *more: Any) -> Sequence[Engine]:
     """Play the offline iteration by script, since a random model makes no legal move; everything else by the models."""
-    if any("imitation" in model.name for model in models):
+    if any("1-imitation" in model.name for model in models):
         return scripted(models, engine)
-    return opening.open_engines(models, engine, *more)
+    return players.open_models(models, engine, *more)
 
 
 def work(arguments: Sequence[str], output: str) -> None:
@@ -113,14 +119,18 @@ def work(arguments: Sequence[str], output: str) -> None:
     os.dup2(stream, 1)
     os.dup2(stream, 2)
     sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False, buffering=1)
-    play.open_engines = open_engines
+    execute.run = partial(execute.run, open_models=open_engines)
     main(list(arguments))
 
 
 def stages_of(folder: Path) -> dict[str, str]:
     """Return the state of every stage that was begun."""
     path = folder / "manifest.json"
-    found = {name: entry["status"] for name, entry in json.loads(path.read_bytes())["stages"].items()} if path.exists() else {}
+    found = (
+        {name: entry["status"] for name, entry in json.loads(path.read_bytes())["stages"].items()}
+        if path.exists()
+        else {}
+    )
     return {**found, "report": "started"} if found.get("arena") == "done" else found
 
 
@@ -130,7 +140,9 @@ def stage_of(folder: Path) -> str:
 
 
 def listens(process: Any) -> bool:
-    """Whether a run handles stops by now, or has ended: in its first moments, a stop ends Python before there is a run."""
+    """Whether a run handles stops by now, or has ended: in its first moments, a stop ends Python before there is a
+    run.
+    """
     if not process.is_alive():
         return True
     caught = re.search(r"SigCgt:\s+(\w+)", Path(f"/proc/{process.pid}/status").read_text())
@@ -142,7 +154,9 @@ def left_of(token: str, children: Sequence[psutil.Process]) -> list[psutil.Proce
 
     def is_one(process: psutil.Process) -> bool:
         try:
-            return process.status() != psutil.STATUS_ZOMBIE and (process in children or process.environ().get(TOKEN) == token)
+            return process.status() != psutil.STATUS_ZOMBIE and (
+                process in children or process.environ().get(TOKEN) == token
+            )
         except psutil.Error:
             return False
 
@@ -185,7 +199,11 @@ class Storm:
             signum, after = self.rng.choice(SIGNALS), self.rng.random() * self.lasting[stage]
             if kill := self.kill(run, stage, signum, after, options):
                 self.kills.append(kill)
-                print(f"run {run}: {signum.name} in {kill.stage}, {after:.2f} s after {stage} began; {kill.fault or 'good'}", flush=True)
+                print(
+                    f"run {run}: {signum.name} in {kill.stage}, {after:.2f} s after {stage} began; "
+                    f"{kill.fault or 'good'}",
+                    flush=True,
+                )
         process, printed, _ = self.start(name, *options)
         assert forked.end(process) == 0, printed.read_text()
         return self.folder / name
@@ -217,8 +235,12 @@ class Storm:
 
 
 def differences(one: Path, other: Path) -> Iterator[str]:
-    """Yield what differs between two finished runs: games, samples, weights beyond 1e-5, rows of metrics and results without times."""
-    names, others = ({str(path.relative_to(folder)) for kind in RESULTS for path in folder.rglob(kind)} for folder in (one, other))
+    """Yield what differs between two finished runs: games, samples, weights beyond 1e-5, rows of metrics and results
+    without times.
+    """
+    names, others = (
+        {str(path.relative_to(folder)) for kind in RESULTS for path in folder.rglob(kind)} for folder in (one, other)
+    )
     yield from sorted(names ^ others)
     for name in sorted(names & others):
         first, second = one / name, other / name
@@ -233,7 +255,9 @@ def differences(one: Path, other: Path) -> Iterator[str]:
 
 
 def near_weights(some: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> bool:
-    return some.keys() == others.keys() and all(torch.allclose(some[name], others[name], rtol=0, atol=1e-5) for name in some)
+    return some.keys() == others.keys() and all(
+        torch.allclose(some[name], others[name], rtol=0, atol=1e-5) for name in some
+    )
 
 
 def content(path: Path) -> Any:
@@ -245,7 +269,9 @@ def content(path: Path) -> Any:
 
 
 def timeless(value: Any) -> Any:
-    """Return ``value`` without what depends on the clock, or on the folder, as a fingerprint does that names the model."""
+    """Return ``value`` without what depends on the clock, or on the folder, as a fingerprint does that names the
+    model.
+    """
     if isinstance(value, dict):
         return {key: timeless(part) for key, part in value.items() if not key.endswith(APART)}
     return [timeless(part) for part in value] if isinstance(value, list) else value
@@ -268,24 +294,34 @@ def storm(folder: Path, kills: int, seed: int, *, processes: bool = True) -> lis
     whole = made.undisturbed()
     while (left := kills - len(made.kills)) > 0:
         run = len(equal)
-        options = ["--set", "offline_rl.parallel=fsdp"] if processes and run % 2 else []
+        options = ["--set", "spag.parallel=fsdp"] if processes and run % 2 else []
         ended = made.disturb(run, min(KILLS_A_RUN, left), options)
         differing = list(differences(whole, ended))
         faults += [f"run {run}: {name} differs" for name in differing]
         equal.append(not differing)
     print_table(made.kills, equal)
-    return faults + [f"run {kill.run}: {kill.signal.name} in {kill.stage}: {kill.fault}: {kill.said}" for kill in made.kills if kill.fault]
+    return faults + [
+        f"run {kill.run}: {kill.signal.name} in {kill.stage}: {kill.fault}: {kill.said}"
+        for kill in made.kills
+        if kill.fault
+    ]
 
 
 def print_table(kills: Sequence[Kill], equal: Sequence[bool]) -> None:
-    """Print for each signal and stage how many kills there were, and how many of their runs ended as the undisturbed one."""
+    """Print for each signal and stage how many kills there were, and how many of their runs ended as the undisturbed
+    one.
+    """
     rows: dict[tuple[str, str], list[Kill]] = {}
     for kill in kills:
         rows.setdefault((kill.signal.name, kill.stage), []).append(kill)
-    print(f"{'signal':8} {'stage':20} {'kills':>5} {'faults':>6} {'orphans':>7} {'equal':>5}")
+    print(f"{'signal':8} {'stage':24} {'kills':>5} {'faults':>6} {'orphans':>7} {'equal':>5}")
     for (name, stage), some in sorted(rows.items()):
-        faults, orphans, same = sum(bool(kill.fault) for kill in some), sum(kill.orphans for kill in some), sum(equal[k.run] for k in some)
-        print(f"{name:8} {stage:20} {len(some):5} {faults:6} {orphans:7} {same:5}")
+        faults, orphans, same = (
+            sum(bool(kill.fault) for kill in some),
+            sum(kill.orphans for kill in some),
+            sum(equal[k.run] for k in some),
+        )
+        print(f"{name:8} {stage:24} {len(some):5} {faults:6} {orphans:7} {same:5}")
     print(f"{len(kills)} kills in {len(equal)} runs, {sum(equal)} of which ended as the undisturbed one")
 
 

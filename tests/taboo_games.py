@@ -2,7 +2,7 @@
 
 from spag.core.episodes import Episode
 from spag.core.types import Task, Utterance
-from spag.games.taboo.rules import AdversarialTaboo
+from spag.games.taboo.taboo import AdversarialTaboo
 
 ROLES = ("attacker", "defender")
 TABOO = AdversarialTaboo(words="shipped")

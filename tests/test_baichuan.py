@@ -1,6 +1,7 @@
 """Baichuan2-13B: what is refused of a folder as published, its conversion, and the model that loads afterwards.
 
-The published folder is a tiny one made on the spot (``own_code``); its code is the reference for what the converted model computes.
+The published folder is a tiny one made on the spot (``own_code``); its code is the reference for what the converted
+model computes.
 """
 
 import json
@@ -19,19 +20,20 @@ from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from own_code import USER_DEFINED, random_weights, train_tokenizer, write_published
 from spag.cli import main
-from spag.config.schema import EngineConfig, ModelConfig, OfflineRLConfig
+from spag.config.schema import EngineConfig, GameConfig, ModelConfig, PhaseConfig
 from spag.core.episodes import TrainingSample
 from spag.core.errors import ConfigError, ModelError, RunError
 from spag.engines.base import Request, Sampling
-from spag.engines.opening import open_engine
+from spag.engines.players import open_model
 from spag.engines.transformers.engine import TransformersEngine
+from spag.learning.forward import Capabilities, probe_capabilities
+from spag.learning.worker import TrainingJob
 from spag.models.baichuan import BaichuanForCausalLM, Distances, alibi_slopes
 from spag.models.convert import convert_model
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.spm import fast_tokenizer
 from spag.planning.specs import read_shape
-from spag.training import Stage, train
-from spag.training.policy import Capabilities, probe_capabilities
+from spag.storage.store import write_rows
 
 IDS = torch.tensor([[1, 40, 41, 300, 7, 399, 12, 12, 90, 5], [1, 50, 60, 70, 80, 90, 100, 110, 120, 130]])
 TEXTS = ["I know the word! It is `umbrella`!", "百川智能 🙂", f" a  b   c{USER_DEFINED} d \n\n e ", "1234.5", ""]
@@ -94,12 +96,16 @@ def test_a_head_that_rewrites_itself_is_refused(tmp_path: Path) -> None:
     folder = write_published(tmp_path / "rewriting", model_type="own_code")
     with pytest.raises(ModelError, match=r"brings its own code; review it, then set model\.trust_remote_code=true"):
         load_model(str(folder))
-    with pytest.raises(ModelError, match=r"no safetensors weights found \(pickled weights are never loaded\); convert it first"):
+    with pytest.raises(
+        ModelError, match=r"no safetensors weights found \(pickled weights are never loaded\); convert it first"
+    ):
         load_model(str(folder), trust_remote_code=True)
     save_file(random_weights(), folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ModelError, match=r"its own code changes weights in evaluation mode \(lm_head\.weight\)"):
         load_model(str(folder), dtype="float32", trust_remote_code=True)
-    with pytest.raises(ModelError, match=r"own code fails on transformers .*use a version of transformers that it was written for"):
+    with pytest.raises(
+        ModelError, match=r"own code fails on transformers .*use a version of transformers that it was written for"
+    ):
         load_tokenizer(str(folder), trust_remote_code=True)
 
 
@@ -122,7 +128,9 @@ def test_a_converted_folder_holds_no_code_and_the_published_weights(converted: P
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_it_computes_what_the_published_code_does_in_both_modes(model: PreTrainedModel, reference: torch.Tensor, attention: str) -> None:
+def test_it_computes_what_the_published_code_does_in_both_modes(
+    model: PreTrainedModel, reference: torch.Tensor, attention: str
+) -> None:
     model.set_attn_implementation(attention)
     with torch.no_grad():
         for mode in (model.train(), model.eval()):
@@ -156,21 +164,34 @@ def test_the_engine_plays_it_with_its_cache(converted: Path) -> None:
 
 def test_it_trains_and_its_checkpoint_loads(converted: Path, tmp_path: Path) -> None:
     samples = [
-        TrainingSample(prompt="the word " * (1 + i % 3), completion=f"It is {i}", reward=1.0, weight=1.0, role="x") for i in range(8)
+        TrainingSample(prompt="the word " * (1 + i % 3), completion=f"It is {i}", reward=1.0, weight=1.0, role="x")
+        for i in range(8)
     ]
-    settings = OfflineRLConfig(learning_rate=1e-2, global_batch_size=4, micro_batch_size=2, gradient_checkpointing=True)
-    described = {"model": ModelConfig(dtype="float32", device="cpu"), "training": settings, "seed": 3}
-    train(**described, stage=Stage.OFFLINE_RL, samples=samples, start_from=str(converted), output=tmp_path)  # type: ignore[arg-type]
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    options = {"learning_rate": 1e-2, "global_batch_size": 4, "micro_batch_size": 2, "gradient_checkpointing": True}
+    write_rows(tmp_path / "made.jsonl", samples)
+    TrainingJob(
+        model=ModelConfig(dtype="float32", device="cpu"),
+        phase=PhaseConfig.model_validate({"algorithm": "spag", **options}),
+        game=GameConfig(),
+        start_from=str(converted),
+        output=(output := tmp_path / "trained"),
+        seed=3,
+        files=[tmp_path / "made.jsonl"],
+    ).run()
+    rows = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     assert rows[0]["kl"] == pytest.approx(0, abs=1e-5)  # policy and reference agree before the first step
-    trained = load_model(str(tmp_path / "checkpoint"), dtype="float32")
+    trained = load_model(str(output / "checkpoint"), dtype="float32")
     assert isinstance(trained, BaichuanForCausalLM)
     assert not torch.equal(trained.lm_head.weight, random_weights()["lm_head.weight"])
-    assert load_tokenizer(str(tmp_path / "checkpoint")).encode(TEXTS[0]) == load_tokenizer(str(converted)).encode(TEXTS[0])
+    assert load_tokenizer(str(output / "checkpoint")).encode(TEXTS[0]) == load_tokenizer(str(converted)).encode(
+        TEXTS[0]
+    )
 
 
 def test_distances_are_exact_in_bfloat16() -> None:
-    """Slopes of 40 heads at up to 4,095 positions: with plain bfloat16 numbers a distance of 1 could not be told from none."""
+    """Slopes of 40 heads at up to 4,095 positions: with plain bfloat16 numbers a distance of 1 could not be told from
+    none.
+    """
     scaling, positions = 128**-0.5, torch.tensor([[0, 1, 255, 256, 257, 2048, 4094, 4095]])
     queries, keys = Distances(40, scaling)(torch.empty(0), positions)
     assert torch.equal(keys.bfloat16().float(), keys)
@@ -248,7 +269,9 @@ def test_a_pickle_that_runs_something_is_refused(tmp_path: Path, monkeypatch: py
         ({"num_hidden_layers": 1}, r"7 weights are not of a Baichuan2-13B"),
     ],
 )
-def test_folders_of_other_models_are_refused(published: Path, tmp_path: Path, config: dict[str, object], message: str) -> None:
+def test_folders_of_other_models_are_refused(
+    published: Path, tmp_path: Path, config: dict[str, object], message: str
+) -> None:
     folder = tmp_path / "published"
     folder.mkdir()
     for file in published.iterdir():
@@ -280,8 +303,8 @@ def test_broken_and_missing_files_are_named(published: Path, tmp_path: Path) -> 
 def test_it_plays_with_transformers_wherever_vllm_is(converted: Path) -> None:
     model = ModelConfig(name=str(converted), dtype="float32")
     with pytest.raises(ConfigError, match=r"engine\.backend=vllm, but .*Baichuan.*set engine\.backend=transformers"):
-        open_engine(model, EngineConfig(backend="vllm"))
-    engine = open_engine(model, EngineConfig(concurrency=1))
+        open_model(model, EngineConfig(backend="vllm"))
+    engine = open_model(model, EngineConfig(concurrency=1))
     assert isinstance(engine, TransformersEngine)
     engine.close()
 

@@ -1,4 +1,6 @@
-"""The benchmarks compare like with like: both steps of training compute the same gradients, and what they count is what they compute."""
+"""The benchmarks compare like with like: both steps of training compute the same gradients, and what they count is what
+they compute.
+"""
 
 from pathlib import Path
 
@@ -12,14 +14,14 @@ from benchmarks.steps import Ours, PaperStyle, Setting, Work
 from benchmarks.training import run
 
 from spag import judge_episode
-from spag.algorithms.reinforce import Baselines, credit
-from spag.core.episodes import read_episodes
+from spag.algorithms.reinforce import Reinforce
 from spag.games.taboo.types import Outcome
+from spag.learning.encoding import encode_samples
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.tokens import PromptStyle
-from spag.planning import GIB, read_shape
+from spag.planning.specs import GIB, read_shape
 from spag.rollout.steps import MixedGame, step_specs
-from spag.training.data import encode_samples
+from spag.storage.episodes import read_episodes
 from tiny_model import make_model
 
 
@@ -30,12 +32,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def gradients(setting: Setting) -> torch.Tensor:
     assert setting.gradients() == 1.0
-    return torch.cat([parameter.grad.flatten() for parameter in setting.policy.parameters() if parameter.grad is not None])
+    return torch.cat(
+        [parameter.grad.flatten() for parameter in setting.policy.parameters() if parameter.grad is not None]
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("template", "turns"), [("play", 0), ("random", 3)])
-def test_both_steps_compute_the_same_gradients(model: str, template: str, turns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_steps_compute_the_same_gradients(
+    model: str, template: str, turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(steps, "PAPER_SHARE", 1)  # all of the paper's pairs
     work = Work(model=model, template=template, dtype="float32", samples=6, micro_batch=4, turns=turns)
     paper, ours = gradients(PaperStyle(work)), gradients(Ours(work))
@@ -44,27 +50,36 @@ def test_both_steps_compute_the_same_gradients(model: str, template: str, turns:
 
 
 @pytest.mark.slow
-def test_both_online_steps_compute_the_same_gradients(model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine bans end tokens, so its probabilities are a little above the policy's: a limit of 0.5 makes every correction 0.5."""
+@pytest.mark.long
+def test_both_online_steps_compute_the_same_gradients(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine bans end tokens, so its probabilities are a little above the policy's: a limit of 0.5 makes every
+    correction 0.5.
+    """
     work = online.Work(model=model, dtype="float32", games=3, steps=1, micro_batch=4)
-    config = online.config_of(work)
-    corrected = config.model_copy(update={"online": config.online.model_copy(update={"correction_limit": 0.5})})
-    monkeypatch.setattr(online, "config_of", lambda _: corrected)
-    told, [row] = online.train(work, tmp_path)
-    assert 0 < sum(row[part] for part in online.PARTS) < told["seconds"]
+    corrected = online.settings_of(work).model_copy(update={"correction_limit": 0.5})
+    monkeypatch.setattr(online, "settings_of", lambda _: corrected)
+    described, [row] = online.train(work, tmp_path)
+    assert 0 < sum(row[part] for part in online.PARTS) < described["seconds"]
     played = {game.id: game for game in read_episodes(tmp_path / "episodes" / "step-00001.jsonl")}
     games = [played[spec.id] for _, spec in step_specs([MixedGame(online.GAME)], 3, 1, 0)]
-    samples = credit(games, online.GAME, online.CREDIT, Baselines())
+    samples = Reinforce(corrected).credit(games, online.GAME, None)
     assert len(samples) == 3 * 2 * online.TURNS and row["tokens"] == len(samples) * online.TOKENS
     encoded = encode_samples(samples, load_tokenizer(model), PromptStyle.PLAIN, 2048)
     plain = online.PlainLoop(work)
     trained = [(list(found.input_ids), found.completion_start) for found in encoded]
     loss = plain.gradients(trained, [sample.reward for sample in samples], plain.batches(len(trained)))
-    norm = torch.cat([parameter.grad.flatten() for parameter in plain.model.parameters() if parameter.grad is not None]).norm()
-    assert row["loss"] == pytest.approx(loss / 2, rel=1e-4) and row["grad_norm"] == pytest.approx(float(norm) / 2, rel=1e-3)
+    norm = torch.cat(
+        [parameter.grad.flatten() for parameter in plain.model.parameters() if parameter.grad is not None]
+    ).norm()
+    assert row["loss"] == pytest.approx(loss / 2, rel=1e-4) and row["grad_norm"] == pytest.approx(
+        float(norm) / 2, rel=1e-3
+    )
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_every_contestant_of_the_online_step_does_all_its_work(model: str) -> None:
     work = online.Work(model=model, dtype="float32", games=2, steps=1)
     readings = {name: contestant(work) for name, contestant in online.CONTESTANTS.items()}

@@ -1,4 +1,6 @@
-"""Models with broken files, weights that do not fit, and numbers that are none: each is one line that says what to do."""
+"""Models with broken files, weights that do not fit, and numbers that are none: each is one line that says what to
+do.
+"""
 
 import json
 import pickle
@@ -15,23 +17,27 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from spag.config.schema import LoraConfig as LoraSettings
-from spag.config.schema import ModelConfig, TrainingConfig
+from spag.algorithms.settings import LoraConfig as LoraSettings
+from spag.algorithms.settings import UpdateSettings
+from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError, EngineError, ModelError
 from spag.engines.base import Request, Sampling
 from spag.engines.transformers.engine import TransformersEngine
+from spag.learning.devices import make_accelerator
+from spag.learning.start import trainable
 from spag.models.finding import adapter_base, model_type, read_adapter, resolve_model
 from spag.models.loading import checked_device, load_model, load_tokenizer, save_model
-from spag.models.refusals import Refusals, told
+from spag.models.refusals import Refusals, described
 from spag.models.tokens import PromptStyle
 from spag.planning.specs import read_shape
-from spag.training.setup import training_arguments
-from spag.training.start import trainable
 from tiny_model import make_model
 
 Break = Callable[[Path], object]
 UP = "model.layers.0.mlp.up_proj.weight"
-CHAT = "{% for m in messages %}[{{ m.role }}]{{ m.content }}</s>{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+CHAT = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +53,9 @@ def folder(whole: Path, tmp_path: Path) -> Path:
 
 
 def field(name: str, value: Any, file: str = "config.json") -> Break:
-    return lambda folder: (folder / file).write_text(json.dumps({**json.loads((folder / file).read_text()), name: value}))
+    return lambda folder: (folder / file).write_text(
+        json.dumps({**json.loads((folder / file).read_text()), name: value})
+    )
 
 
 def text(content: str, file: str = "config.json") -> Break:
@@ -91,35 +99,62 @@ BROKEN_MODELS: dict[str, tuple[Break, str]] = {
     "no type": (text("{}"), "Should have a `model_type`"),
     "type of no model": (field("model_type", "x"), "`x`"),
     "type is a list": (field("model_type", []), "cannot be loaded"),
-    "another type": (field("model_type", "qwen3"), r"not those of a qwen3 as its config says: 4 missing \(model.layers.0.self_attn.k_norm"),
+    "another type": (
+        field("model_type", "qwen3"),
+        r"not those of a qwen3 as its config says: 4 missing \(model.layers.0.self_attn.k_norm",
+    ),
     "negative": (field("intermediate_size", -1), "negative dimension"),
     "no heads": (field("num_attention_heads", 0), "cannot be loaded"),
     "text for a number": (field("hidden_size", "x"), "Field 'hidden_size' expected int"),
     "fraction of a layer": (field("num_hidden_layers", 1.5), "Field 'num_hidden_layers' expected int"),
     "no layer": (field("num_hidden_layers", 0), "18 unexpected"),
     "more layers": (field("num_hidden_layers", 3), "9 missing"),
-    "billions of layers": (field("num_hidden_layers", 2**31), r"asks for 2147483648 layers, its weights are 21 tensors"),
+    "billions of layers": (
+        field("num_hidden_layers", 2**31),
+        r"asks for 2147483648 layers, its weights are 21 tensors",
+    ),
     "a huge vocabulary": (field("vocab_size", 2**31), r"asks for 137,438,9[0-9]{2},[0-9]{3} parameters"),
-    "a smaller vocabulary": (field("vocab_size", 200), r"2 of another shape \(lm_head.weight \(258, 32\) for \(200, 32\), ...\)"),
+    "a smaller vocabulary": (
+        field("vocab_size", 200),
+        r"2 of another shape \(lm_head.weight \(258, 32\) for \(200, 32\), ...\)",
+    ),
     "bad dtype": (field("dtype", "x"), "has no attribute 'x'"),
     "bad rope": (field("rope_parameters", 3), "rope_parameters"),
     "bad quantization": (field("quantization_config", [1]), "cannot be loaded"),
-    "a folder for a config": (lambda folder: ((folder / "config.json").unlink(), (folder / "config.json").mkdir()), "cannot be loaded"),
+    "a folder for a config": (
+        lambda folder: ((folder / "config.json").unlink(), (folder / "config.json").mkdir()),
+        "cannot be loaded",
+    ),
     "empty weights": (cut(0), "cut short or no safetensors file .*download it again"),
     "half a header": (cut(100), "cut short"),
     "half the weights": (cut(70_000), "cut short"),
-    "a pointer": (text("version https://git-lfs.github.com/spec/v1\n", "model.safetensors"), "cut short or no safetensors"),
+    "a pointer": (
+        text("version https://git-lfs.github.com/spec/v1\n", "model.safetensors"),
+        "cut short or no safetensors",
+    ),
     "a weight less": (weights(lambda tensors: tensors.pop(UP)), rf"1 missing \({UP}\)"),
     "a weight more": (weights(lambda tensors: tensors.update(more=torch.ones(1))), r"1 unexpected \(more\)"),
-    "another shape": (weights(lambda tensors: tensors.update({UP: torch.ones(2, 2)})), rf"{UP} \(2, 2\) for \(64, 32\)"),
+    "another shape": (
+        weights(lambda tensors: tensors.update({UP: torch.ones(2, 2)})),
+        rf"{UP} \(2, 2\) for \(64, 32\)",
+    ),
     "no number": (weights(fill(float("nan"))), f"{UP} holds numbers that are not finite"),
     "infinity": (weights(fill(float("-inf"))), "not finite"),
     "an empty index": (index("{}"), "'weight_map'"),
     "an index of nothing": (index('{"metadata": {}, "weight_map": {}}'), "cannot be loaded"),
     "an index of numbers": (index('{"metadata": {}, "weight_map": {"x": 3}}'), "cannot be loaded"),
-    "an index of what is not there": (index('{"metadata": {}, "weight_map": {"x": "none.safetensors"}}'), "none.safetensors"),
-    "no generation config": (text("{", "generation_config.json"), r"generation_config.json:1: not JSON.*restore the file"),
-    "an end that is text": (field("eos_token_id", "x", "generation_config.json"), r"generation_config.json: .*eos_token_id"),
+    "an index of what is not there": (
+        index('{"metadata": {}, "weight_map": {"x": "none.safetensors"}}'),
+        "none.safetensors",
+    ),
+    "no generation config": (
+        text("{", "generation_config.json"),
+        r"generation_config.json:1: not JSON.*restore the file",
+    ),
+    "an end that is text": (
+        field("eos_token_id", "x", "generation_config.json"),
+        r"generation_config.json: .*eos_token_id",
+    ),
 }
 
 
@@ -133,7 +168,9 @@ def test_broken_models_are_refused_in_one_line(name: str, folder: Path, capfd: p
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("change", [field("num_attention_heads", 0), field("hidden_size", "x"), text("[]"), text("[" * 100_000)])
+@pytest.mark.parametrize(
+    "change", [field("num_attention_heads", 0), field("hidden_size", "x"), text("[]"), text("[" * 100_000)]
+)
 def test_plans_of_broken_configs_are_refused_in_one_line(change: Break, folder: Path) -> None:
     change(folder)
     with pytest.raises(ModelError, match="its config cannot be read") as error:
@@ -217,7 +254,10 @@ BROKEN_ADAPTERS: dict[str, tuple[Break, str]] = {
     "empty weights": (cut(0, ADAPTER_FILE), "cut short"),
     "no weights": (lambda folder: (folder / ADAPTER_FILE).unlink(), "holds no adapter_model.safetensors"),
     "a weight less": (weights(lambda tensors: tensors.pop(FIRST), ADAPTER_FILE), rf"1 missing \({FIRST}\)"),
-    "a weight more": (weights(lambda tensors: tensors.update(more=torch.ones(1)), ADAPTER_FILE), r"1 unexpected \(more\)"),
+    "a weight more": (
+        weights(lambda tensors: tensors.update(more=torch.ones(1)), ADAPTER_FILE),
+        r"1 unexpected \(more\)",
+    ),
     "no number": (weights(lambda tensors: tensors[FIRST].fill_(float("nan")), ADAPTER_FILE), "not finite"),
 }
 
@@ -267,11 +307,14 @@ def test_cuda_without_a_gpu_names_the_cpu() -> None:
 
 
 @pytest.mark.parametrize("targets", ["nothing", ["nothing"], "[", []])
-def test_adapters_for_no_layer_are_refused(targets: Any, whole: Path, tmp_path: Path) -> None:
-    model, lora = ModelConfig(name=str(whole), device="cpu", dtype="float32"), LoraSettings(rank=2, target_modules=targets)
-    arguments = training_arguments(tmp_path, model, TrainingConfig(global_batch_size=2, lora=lora), steps=1, seed=0)
-    with pytest.raises(ConfigError, match=r"training\.lora: .* takes no such adapter: ") as error:
-        trainable(model, lora, arguments, 16)
+def test_adapters_for_no_layer_are_refused(targets: Any, whole: Path) -> None:
+    model, lora = (
+        ModelConfig(name=str(whole), device="cpu", dtype="float32"),
+        LoraSettings(rank=2, target_modules=targets),
+    )
+    accelerator = make_accelerator(model, UpdateSettings(lora=lora), seed=0)
+    with pytest.raises(ConfigError, match=r"^lora: .* takes no such adapter: ") as error:
+        trainable(model, lora, accelerator, seed=0, longest=16)
     assert one_line(error)
 
 
@@ -280,13 +323,17 @@ def loaded(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     return load_model(str(folder), dtype="float32", device="cpu"), load_tokenizer(str(folder))
 
 
-def test_weights_that_are_not_finite_are_not_saved(loaded: tuple[PreTrainedModel, PreTrainedTokenizerBase], tmp_path: Path) -> None:
+def test_weights_that_are_not_finite_are_not_saved(
+    loaded: tuple[PreTrainedModel, PreTrainedTokenizerBase], tmp_path: Path
+) -> None:
     model, tokenizer = loaded
     save_model(model, tokenizer, tmp_path / "saved")
     before = (tmp_path / "saved" / "model.safetensors").read_bytes()
     gathered = {name: value.clone() for name, value in model.state_dict().items()}
     gathered["lm_head.weight"][0, 0] = torch.inf
-    with pytest.raises(ModelError, match=r"not saved: lm_head.weight holds numbers that are not finite; lower the learning rate"):
+    with pytest.raises(
+        ModelError, match=r"not saved: lm_head.weight holds numbers that are not finite; lower the learning rate"
+    ):
         save_model(model, tokenizer, tmp_path / "saved", gathered)
     model.get_parameter(UP).data[0, 0] = torch.nan
     with pytest.raises(ModelError, match=f"not saved: {UP}"):
@@ -302,7 +349,9 @@ def test_large_finite_weights_are_fine(folder: Path) -> None:
         load_model(str(folder), dtype="float16", device="cpu")
 
 
-def play(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: str = "hello", temperature: float = 0.0) -> str:
+def play(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: str = "hello", temperature: float = 0.0
+) -> str:
     engine = TransformersEngine(model, tokenizer, concurrency=2)
     engine.submit(Request("r", prompt, Sampling(temperature=temperature, max_new_tokens=3), seed=1))
     while not (done := engine.poll()):
@@ -318,11 +367,15 @@ def test_outputs_that_are_not_finite_end_play(
     model, tokenizer = loaded
     assert play(model, tokenizer, temperature=temperature)
     model.lm_head.weight.data[7] = value
-    with pytest.raises(EngineError, match=r"r: the model's output is not finite \(model.dtype=float32\); set model.dtype=float32"):
+    with pytest.raises(
+        EngineError, match=r"r: the model's output is not finite \(model.dtype=float32\); set model.dtype=float32"
+    ):
         play(model, tokenizer, temperature=temperature)
 
 
-def test_tokens_that_the_model_lacks_are_refused(folder: Path, loaded: tuple[PreTrainedModel, PreTrainedTokenizerBase]) -> None:
+def test_tokens_that_the_model_lacks_are_refused(
+    folder: Path, loaded: tuple[PreTrainedModel, PreTrainedTokenizerBase]
+) -> None:
     model, tokenizer = loaded
     tokenizer.add_tokens(["[extra]"])
     assert play(model, tokenizer) is not None
@@ -355,15 +408,15 @@ PASSED = [KeyboardInterrupt(), SystemExit(), ModelError("ours"), ConfigError("ou
 
 @pytest.mark.parametrize("error", TRANSLATED + PASSED, ids=lambda error: type(error).__name__)
 def test_only_what_libraries_raise_is_translated(error: BaseException) -> None:
-    with pytest.raises(BaseException) as caught, Refusals(lambda error: EngineError(told(error))):
+    with pytest.raises(BaseException) as caught, Refusals(lambda error: EngineError(described(error))):
         raise error
     assert isinstance(caught.value, EngineError) if error in TRANSLATED else caught.value is error
 
 
 def test_what_announces_another_line_brings_it_along() -> None:
-    assert told(ValueError("first\nsecond")) == "first"
-    assert told(ValueError("Error in x:\n    size mismatch\nthird")) == "Error in x: size mismatch"
-    assert told(KeyError()) == "KeyError"
+    assert described(ValueError("first\nsecond")) == "first"
+    assert described(ValueError("Error in x:\n    size mismatch\nthird")) == "Error in x: size mismatch"
+    assert described(KeyError()) == "KeyError"
 
 
 def test_a_models_type_is_read_from_whatever_is_there(folder: Path) -> None:

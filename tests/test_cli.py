@@ -1,36 +1,50 @@
 """The commands as a user calls them: on files, in temporary folders, with their errors."""
 
+import io
 import json
 import os
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
 from spag.cli import main
-from spag.core.disk import FileLock
-from spag.core.episodes import read_episodes, read_samples
+from spag.cli.console import make_reporter
+from spag.config.files import load_config, parse_config
+from spag.config.presets import preset_names
 from spag.games.registry import names
 from spag.games.taboo.promptfile import upstream_prompt
 from spag.rollout.runner import prompt_digest
-from spag.runs.stages import teacher_path
+from spag.runs.teachers import teacher_path
+from spag.storage.disk import FileLock
+from spag.storage.episodes import read_episodes, read_samples
 from taboo_games import TABOO
 
 UPSTREAM = [
     {
         "target_word": "river",
         "max_turns": 5,
-        "history": [{"role": "attacker", "content": "Where do you paddle?"}, {"role": "defender", "content": "On a river."}],
+        "history": [
+            {"role": "attacker", "content": "Where do you paddle?"},
+            {"role": "defender", "content": "On a river."},
+        ],
     },
     {
         "target_word": "bread",
         "max_turns": 5,
-        "history": [{"role": "attacker", "content": "Toast it."}, {"role": "defender", "content": "I know the word! It is `bread`!"}],
+        "history": [
+            {"role": "attacker", "content": "Toast it."},
+            {"role": "defender", "content": "I know the word! It is `bread`!"},
+        ],
     },
 ]
-TINY_PLAY = "game.max_turns=1", "selfplay.sampling.max_new_tokens=4", "model.dtype=float32"
+TINY_PLAY = "game.max_turns=1", "spag.sampling.max_new_tokens=4", "model.dtype=float32"
 
 
 def spag(*arguments: object, status: int = 0) -> Result:
@@ -59,10 +73,14 @@ def test_judge_counts_shows_and_rewrites(games: Path, tmp_path: Path) -> None:
 
 
 def test_published_games_give_published_figures(tmp_path: Path) -> None:
-    """What upstream's assign_rewards.py prints for a file of its own: decided games by role, samples with empty ones, both weights."""
+    """What upstream's assign_rewards.py prints for a file of its own: decided games by role, samples with empty ones,
+    both weights.
+    """
     long = [(" What is round?\n", " A ball."), ("", " \n"), (" And red?", " An apple, in a category of its own.")]
     said = {
-        "cat": [text for turn in long for text in turn],  # "category" counts in paper mode: the attacker wins, with 3 utterances
+        "cat": [
+            text for turn in long for text in turn
+        ],  # "category" counts in paper mode: the attacker wins, with 3 utterances
         "moon": [" ", "  I know the word! It is `sun`! "],  # a wrong guess: the attacker wins, with one empty utterance
         "lamp": ["What glows?", "I know the word! It is `lamp`!", "never judged"],
         "tree": ["A tree!", "Yes."],  # the attacker breaks a rule
@@ -70,7 +88,11 @@ def test_published_games_give_published_figures(tmp_path: Path) -> None:
     }
     sides = ("attacker", "defender")
     rows = [
-        {"history": [{"role": sides[n % 2], "content": text} for n, text in enumerate(texts)], "target_word": word, "max_turns": 5}
+        {
+            "history": [{"role": sides[n % 2], "content": text} for n, text in enumerate(texts)],
+            "target_word": word,
+            "max_turns": 5,
+        }
         for word, texts in said.items()
     ]
     path = tmp_path / "im_llama2_sampling_all_words_results.json"
@@ -88,7 +110,9 @@ def test_published_games_give_published_figures(tmp_path: Path) -> None:
         "with the 2 empty utterances that training leaves out: 5 samples",
     ):
         assert line in lines
-    assert "attacker 1 0 1.000" in [" ".join(line.split()) for line in spag("judge", path).output.splitlines()]  # strict: no cat there
+    assert "attacker 1 0 1.000" in [
+        " ".join(line.split()) for line in spag("judge", path).output.splitlines()
+    ]  # strict: no cat there
 
 
 def test_games_go_there_and_back(games: Path, tmp_path: Path) -> None:
@@ -107,25 +131,45 @@ def test_rewards_and_their_export(games: Path, tmp_path: Path) -> None:
     assert [str(sample.type) for sample in read_samples(samples)] == ["rl", "rl", "sft"]
     spag("export", "samples", samples, "--output", exported)
     assert [row.get("type") for row in json.loads(exported.read_text())] == [None, None, "sft"]
-    keep = ("--set", "imitation.keep_held_out=true")
-    spag("rewards", games, "--imitation", *keep, "--sft", sft, "--output", samples)
+    imitation = ("--algorithm", "imitation", "--set", "imitation.keep_held_out=true")
+    spag("rewards", games, *imitation, "--set", f"imitation.sft_data={sft}", "--output", samples)
     assert [str(sample.type) for sample in read_samples(samples)] == ["imitation", "imitation", "sft"]
-    spag("rewards", games, "--set", f"imitation.training.sft_data={sft}", "--output", samples)
-    assert [str(sample.type) for sample in read_samples(samples)] == ["rl", "rl"]  # the other stage's
+
+
+def test_rewards_judge_again_whatever_a_file_says(games: Path, tmp_path: Path) -> None:
+    judged, samples = tmp_path / "judged.jsonl", tmp_path / "samples.jsonl"
+    spag("judge", games, "--output", judged)
+    judged.write_text(judged.read_text().replace('"attacker_wins"', '"tie"'))
+    counts = json.loads(spag("rewards", judged, "--json", "--output", samples).stdout)
+    assert counts["outcomes"] == {"attacker_wins": 1, "defender_wins": 1}
+    assert counts["samples"] == {"attacker": 1, "defender": 1} and counts["sft"] == 0
+
+
+def test_rewards_have_the_options_of_their_phase(games: Path, tmp_path: Path) -> None:
+    samples, config = tmp_path / "samples.jsonl", tmp_path / "config.yaml"
+    config.write_text("phases: [{algorithm: reinforce}, {algorithm: spag, loser_reward: -1}]")
+    spag("rewards", games, "--config", config, "--output", samples)
+    assert [(row.role, row.reward) for row in read_samples(samples)] == [
+        ("attacker", 1.0), ("defender", -1.0), ("defender", 1.0), ("attacker", -1.0),
+    ]  # fmt: skip
+    refused = spag("rewards", games, "--algorithm", "imitation", "--config", config, "--output", samples, status=2)
+    assert f"{config}: no phase with algorithm imitation, only reinforce, spag" in refused.output
 
 
 def test_imitation_samples_leave_held_out_words_out(games: Path, tmp_path: Path) -> None:
-    samples = tmp_path / "samples.jsonl"
-    text = spag("rewards", games, "--imitation", "--output", samples).output  # bread is held out, river is not
-    assert f"{games}: 1 of 2 games left out, because their tasks are held out" in text.splitlines()
-    assert [(sample.type, sample.completion) for sample in read_samples(samples)] == [("imitation", "Where do you paddle?")]
-    kept = spag("rewards", games, "--imitation", "--set", "imitation.keep_held_out=true", "--output", samples).output
+    samples, imitation = tmp_path / "samples.jsonl", ("--algorithm", "imitation")
+    text = spag("rewards", games, *imitation, "--output", samples).output  # bread is held out, river is not
+    assert f"{games}: 1 of 2 games left out, because their tasks are held out" in text
+    assert [(sample.type, sample.completion) for sample in read_samples(samples)] == [
+        ("imitation", "Where do you paddle?")
+    ]
+    kept = spag("rewards", games, *imitation, "--set", "imitation.keep_held_out=true", "--output", samples).output
     for text in (kept, spag("rewards", games, "--output", samples).output):
         assert "1 of these games are on held-out tasks" in text
         assert len(list(read_samples(samples))) == 2
     games.write_text(json.dumps(UPSTREAM[1:]))
-    refused = spag("rewards", games, "--imitation", "--output", samples, status=2).output
-    assert f"{games}: all 1 games are on held-out tasks, which imitation leaves out; name games on other tasks" in refused
+    refused = spag("rewards", games, *imitation, "--output", samples, status=2).output
+    assert f"{games}: all 1 games are on held-out tasks, which are left out; name games on other tasks" in refused
 
 
 def test_games_are_listed_and_described(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +178,15 @@ def test_games_are_listed_and_described(monkeypatch: pytest.MonkeyPatch) -> None
     assert all(name in listed for name in names())
     assert "player_0, player_1" in listed and "its equilibria are known" in listed
     described = spag("games", "kuhn_poker").output
-    for text in ("player_1", "You move second.", "player_0_illegal", "player_0 breaks a rule", "game.hands", "600", "bot:equilibrium"):
+    for text in (
+        "player_1",
+        "You move second.",
+        "player_0_illegal",
+        "player_0 breaks a rule",
+        "game.hands",
+        "600",
+        "bot:equilibrium",
+    ):
         assert text in described
     assert "there is no game called 'kuhn'; did you mean" in spag("games", "kuhn", status=2).output
 
@@ -149,12 +201,12 @@ def test_a_bot_plays_and_its_games_become_samples(tmp_path: Path) -> None:
     text = spag("judge", games, "--show", 1, "--output", judged).output
     assert "6 games, " in text and "player_0 wins the pot" in text and " against " in text
     assert list(read_episodes(judged)) == episodes
-    assert "6 games, " in spag("rewards", games, "--set", "rewards.template=play", "--output", samples).output
+    assert "6 games, " in spag("rewards", games, "--set", "spag.template=play", "--output", samples).output
     winners = {episode.id: (episode.outcome or "").removesuffix("_wins") for episode in episodes}
     rows = list(read_samples(samples))
     assert {row.episode_id: row.role for row in rows} == winners
     assert all(row.prompt.splitlines()[-1].startswith("You hold ") for row in rows)
-    spag("rewards", games, "--set", "rewards.roles=player_0", "--output", samples)
+    spag("rewards", games, "--set", "spag.roles=player_0", "--output", samples)
     assert {row.role for row in read_samples(samples)} == {"player_0"}
 
 
@@ -180,7 +232,19 @@ def test_import_prompts_and_play_with_them(tmp_path: Path, model_folder: Path) -
     spag("import", "prompts", source, "--output", prompts)
     words.write_text("river\nbread\npiano\n")
     out = tmp_path / "games.jsonl"
-    spag("play", model_folder, "--words", words, "--prompts", prompts, *settings(*TINY_PLAY), "--count", 2, "--output", out)
+    spag(
+        "play",
+        model_folder,
+        "--words",
+        words,
+        "--prompts",
+        prompts,
+        *settings(*TINY_PLAY),
+        "--count",
+        2,
+        "--output",
+        out,
+    )
     games = list(read_episodes(out))
     assert len(games) == 2
     for game in games:
@@ -191,41 +255,98 @@ def test_import_prompts_and_play_with_them(tmp_path: Path, model_folder: Path) -
 def test_play_resumes_and_refuses_another_seed(tmp_path: Path, model_folder: Path) -> None:
     words, out = tmp_path / "words.txt", tmp_path / "games.jsonl"
     words.write_text("river\nbread\npiano\n")
-    command = ("play", model_folder, "--words", words, *settings(*TINY_PLAY), "--count", 2, "--testing", "--output", out)
+    command = (
+        "play",
+        model_folder,
+        "--words",
+        words,
+        *settings(*TINY_PLAY),
+        "--count",
+        2,
+        "--testing",
+        "--output",
+        out,
+    )
     assert "2 games in the file, 2 played now" in spag(*command).output
     assert "2 games in the file, 0 played now" in spag(*command).output
-    assert "2 of its 2 games are others than those asked for" in spag(*command, "--seed", 5, status=2).output
+    assert "2 of its 2 games differ from the requested games" in spag(*command, "--seed", 5, status=2).output
 
 
 def test_train_and_arena_on_their_own(games: Path, tmp_path: Path, model_folder: Path) -> None:
     samples = tmp_path / "samples.jsonl"
     spag("rewards", games, "--output", samples)
-    common = settings("model.dtype=float32", "offline_rl.global_batch_size=2", "offline_rl.gradient_checkpointing=false")
-    text = spag("train", "offline-rl", samples, "--model", model_folder, *common, "--output", tmp_path / "trained").output
-    assert "1 steps on 2 samples" in text
+    common = settings("model.dtype=float32", "spag.global_batch_size=2", "spag.gradient_checkpointing=false")
+    train = ("train", "spag", samples, "--model", model_folder, *common, "--output", tmp_path / "trained")
+    assert "1 steps on 2 samples" in spag(*train).output
     checkpoint = tmp_path / "trained" / "checkpoint"
-    assert (checkpoint / "model.safetensors").exists()
-    quick = settings("model.dtype=float32", "arena.tasks=2", "arena.sampling.max_new_tokens=4", "game.max_turns=1", "game.words=shipped")
-    text = spag("arena", f"before={model_folder}", f"after={checkpoint}", *quick, "--output", tmp_path / "arena").output
-    assert "after – before" in text
-    results = json.loads((tmp_path / "arena" / "results.json").read_text())
+    written = (checkpoint / "model.safetensors").stat().st_mtime_ns
+    again = json.loads(spag(*train, "--json", "-q").stdout)
+    assert (again["steps"], again["trained_samples"]) == (1, 2)
+    assert (checkpoint / "model.safetensors").stat().st_mtime_ns == written  # it was complete
+    quick = settings("model.dtype=float32", "arena.tasks=2", "arena.sampling.max_new_tokens=4", "game.max_turns=1")
+    arena = ("arena", f"before={model_folder}", f"after={checkpoint}", *quick, "--words", "shipped")
+    assert "after – before" in spag(*arena, "--output", tmp_path / "arena").output
+    results = json.loads(spag(*arena, "--json", "--output", tmp_path / "arena").stdout)
     assert results["pairs"][0]["games"] == 4
     assert {row["name"] for row in results["roles"]} == {"before", "after"}
+
+
+def test_games_are_trained_on_as_they_are(tmp_path: Path, model_folder: Path) -> None:
+    games, other, output = tmp_path / "games.jsonl", tmp_path / "other.jsonl", tmp_path / "trained"
+    spag("play", "bot:random", "--game", "kuhn_poker", "--count", 6, "--output", games)
+    spag("play", "bot:constant", "--game", "nim", "--count", 2, "--output", other)
+    common = settings("model.dtype=float32", "imitation.utterances=all", "imitation.gradient_checkpointing=false")
+    train = ("train", "imitation", games, "--model", model_folder, *common)
+    result = json.loads(spag(*train, "--json", "--output", output).stdout)
+    utterances = [said for episode in read_episodes(games) for said in episode.history]
+    assert result["trained_samples"] == len(utterances) == len(list(read_samples(output / "samples.jsonl")))
+    refused = spag("train", "spag", games, other, "--output", output, status=2).output
+    assert "the files hold games of kuhn_poker and nim; train on one game at a time" in refused
+
+
+def test_only_offline_algorithms_train_on_files(games: Path, tmp_path: Path) -> None:
+    result = spag("train", "reinforce", games, "--output", tmp_path / "x", status=2)
+    assert "reinforce plays online: run it with spag run; offline are imitation, spag" in result.output
+    result = spag("train", "imitatoin", games, "--output", tmp_path / "x", status=2)
+    assert "there is no algorithm 'imitatoin'; did you mean imitation?" in result.output
+
+
+def test_play_samples_as_the_first_phase_that_plays(tmp_path: Path) -> None:
+    config, out = tmp_path / "config.yaml", tmp_path / "games.jsonl"
+    config.write_text(
+        "game: {name: kuhn_poker}\n"
+        "phases: [{algorithm: imitation}, {algorithm: reinforce, sampling: {temperature: 0.5}}, {algorithm: spag}]\n"
+    )
+    spag("play", "bot:random", "--config", config, "--count", 6, "--output", out)
+    sampling = {info.sampling["temperature"] for game in read_episodes(out) for info in game.players.values()}
+    assert sampling == {0.5}
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("run", "nothing.yaml"), "nothing.yaml: no such config file, and no preset of that name"),
-        (("run", "demo", "--set", "selfplay.taks=3"), "preset demo: unknown option selfplay.taks; did you mean selfplay.tasks?"),
+        (
+            ("run", "demo", "--set", "spag.taks=3"),
+            "preset demo: unknown option phases.1.taks; did you mean phases.1.tasks?",
+        ),
         (
             ("play", "/no/such/model", "--output", "x.jsonl", "--count", "1", "--words", "shipped"),
             "'/no/such/model': no such file or folder",
         ),
-        (("play", "m", "--output", "x.jsonl", "--count", "9000", "--words", "shipped"), "9000 words asked for, but shipped has"),
+        (
+            ("play", "m", "--output", "x.jsonl", "--count", "9000", "--words", "shipped"),
+            "9000 words asked for, but shipped has",
+        ),
         (("arena", "one", "--output", "x"), "name at least two different models"),
-        (("play", "bot:best", "--game", "kuhn_poker", "--output", "x.jsonl"), "bot:best: kuhn_poker has no such bot (bots: bot:random, "),
-        (("play", "bot:random", "--output", "x.jsonl", "--words", "shipped"), "adversarial_taboo has no such bot (bots: none)"),
+        (
+            ("play", "bot:best", "--game", "kuhn_poker", "--output", "x.jsonl"),
+            "bot:best: kuhn_poker has no such bot (bots: bot:random, ",
+        ),
+        (
+            ("play", "bot:random", "--output", "x.jsonl", "--words", "shipped"),
+            "adversarial_taboo has no such bot (bots: bot:constant)",
+        ),
     ],
 )
 def test_errors_are_one_line_and_status_two(
@@ -282,7 +403,9 @@ def test_a_second_play_on_a_file_is_refused(tmp_path: Path) -> None:
     arena = ("arena", "bot:random", "bot:equilibrium", "--game", "kuhn_poker", "--output", path.parent)
     with FileLock(path):
         for command in (play, arena):
-            assert spag(*command, status=2).output.startswith(f"error: {path}: another process (pid {os.getpid()}) is writing this file")
+            assert spag(*command, status=2).output.startswith(
+                f"error: {path}: another process (pid {os.getpid()}) is writing this file"
+            )
     assert list(path.parent.iterdir()) == []
     spag(*play)
     assert list(path.parent.iterdir()) == [path]
@@ -291,9 +414,10 @@ def test_a_second_play_on_a_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "judge {file} --output {link}", "rewards {file} --output {file}", "rewards {other} --sft {file} --output {file}",
-        "import episodes {file} --output {file}", "export episodes {file} --output {link}", "export samples {file} --output {file}",
-        "import prompts {file} --output {file}", "words --source {file} --output {file}",
+        "judge {file} --output {link}", "rewards {file} --output {file}", "words --source {file} --output {file}",
+        "rewards {other} --sft {file} --output {file}", "import prompts {file} --output {file}",
+        "import episodes {file} --output {file}", "export episodes {file} --output {link}",
+        "export samples {file} --output {file}",
     ],
 )  # fmt: skip
 def test_an_output_is_never_an_input(games: Path, tmp_path: Path, command: str) -> None:
@@ -307,7 +431,15 @@ def test_an_output_is_never_an_input(games: Path, tmp_path: Path, command: str) 
 
 
 def test_games_are_read_from_a_pipe(games: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "from spag.cli import main; main()", "judge", "/dev/stdin", "--output", tmp_path / "judged.jsonl"]
+    command = [
+        sys.executable,
+        "-c",
+        "from spag.cli import main; main()",
+        "judge",
+        "/dev/stdin",
+        "--output",
+        tmp_path / "judged.jsonl",
+    ]
     subprocess.run(command, input=games.read_bytes(), check=True, stdout=subprocess.DEVNULL)
     assert [episode.task.id for episode in read_episodes(tmp_path / "judged.jsonl")] == ["river", "bread"]
 
@@ -322,7 +454,7 @@ def test_games_are_read_from_a_pipe(games: Path, tmp_path: Path) -> None:
         ("/dev/full", "cannot be written: File exists; choose another output"),
     ],
 )
-@pytest.mark.parametrize("command", ["train offline-rl samples --model {model}", "run config.yaml"])
+@pytest.mark.parametrize("command", ["train spag samples --model {model}", "run config.yaml"])
 def test_a_folder_that_cannot_be_is_one_line(
     tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch, command: str, output: str, message: str
 ) -> None:
@@ -337,7 +469,10 @@ def test_a_folder_that_cannot_be_is_one_line(
 
 
 def test_an_empty_name_and_a_device_are_refused() -> None:
-    assert spag("words", "--source", "shipped", "--output", "", status=2).output == "error: --output: the name is empty; give one\n"
+    assert (
+        spag("words", "--source", "shipped", "--output", "", status=2).output
+        == "error: --output: the name is empty; give one\n"
+    )
     assert spag("judge", "/dev/zero", status=2).output == "error: /dev/zero: is a device; name a file\n"
 
 
@@ -354,3 +489,123 @@ def test_corrupt_episodes_name_the_line(tmp_path: Path) -> None:
     path = tmp_path / "games.jsonl"
     path.write_text(teacher_path(TABOO).read_text().splitlines()[0] + "\nnonsense\n")
     assert "games.jsonl:2: not JSON" in spag("judge", path, status=2).output
+
+
+JOBS = ("Run:", "Play and judge:", "Train:", "Evaluate:", "Look:", "Share:", "Plan:")
+
+
+def test_help_lists_all_commands_by_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = spag("--help").output
+    lines = text.splitlines()
+    assert [line for line in lines if line in JOBS] == list(JOBS)
+    listed = [line.split()[0] for line in lines if line.startswith("  ") and line[2:3].isalpha()]
+    assert set(main.commands) <= set(listed)
+    assert "..." not in text.partition("Run:")[2] and all(len(line) <= 80 for line in lines)  # no summary is cut
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "play", "arena", "train", "rewards", "eval", "serve"])
+def test_help_names_the_presets(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = " ".join(spag(command, "--help").output.split())
+    assert all(name in text for name in preset_names())
+
+
+def test_help_answers_at_once() -> None:
+    times = []
+    for _ in range(3):
+        began = time.monotonic()
+        subprocess.run([sys.executable, "-m", "spag", "--help"], check=True, stdout=subprocess.DEVNULL)
+        times.append(time.monotonic() - began)
+    assert min(times) < 0.5
+
+
+def test_presets_are_listed_and_printed() -> None:
+    text = spag("presets").output
+    assert all(f"\n{name} " in f"\n{text}" for name in preset_names())
+    rows = json.loads(spag("presets", "--json").stdout)
+    assert [row["name"] for row in rows] == preset_names()
+    assert {row["model"] for row in rows if row["name"] == "kuhn"} == {"smollm2-135m"}
+    printed = spag("presets", "demo").output
+    assert parse_config(printed, "printed") == load_config("demo")
+    assert "'dmo' is not one of 'demo'" in spag("presets", "dmo", status=2).output
+
+
+def test_a_config_is_shown_resolved_and_validated(tmp_path: Path) -> None:
+    shown = spag("config", "show", "kuhn", "--set", "reinforce.steps=7", "--seed", 3).output
+    assert parse_config(shown, "shown") == load_config("kuhn", ["reinforce.steps=7", "seed=3"])
+    path = tmp_path / "mine.yaml"
+    path.write_text(shown)
+    assert "2. reinforce: 7 online steps of 256 games of kuhn_poker" in spag("config", "validate", path).output
+    path.write_text("phases: [{algorithm: reinforce, stpes: 3}]")
+    result = spag("config", "validate", path, status=2)
+    assert result.output == f"error: {path}: unknown option phases.0.stpes; did you mean phases.0.steps?\n"
+
+
+def test_the_shell_completes_commands_presets_and_options() -> None:
+    """By click's own mechanism; the shell's script itself is click's."""
+
+    def completed(words: str) -> list[str]:
+        variables = {"_SPAG_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+        command = [sys.executable, "-c", "from spag.cli import main; main(prog_name='spag')"]
+        result = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, check=True)
+        return [line.partition(",")[2] for line in result.stdout.splitlines()]
+
+    assert completed("spag pla") == ["plan", "play"]
+    assert completed("spag run dem") == ["demo"]
+    assert completed("spag presets taboo") == ["taboo-online"]
+    assert "--dry-run" in completed("spag run --dr")
+    assert completed("spag train im") == ["imitation"]
+
+
+def test_quiet_says_only_the_result_and_verbose_shows_tracebacks(tmp_path: Path) -> None:
+    play = ("play", "bot:random", "--game", "kuhn_poker", "--count", 6)
+    loud, quiet = (spag(*play, *flag, "--output", tmp_path / f"{len(flag)}.jsonl") for flag in ((), ("-q",)))
+    assert quiet.stdout.startswith("6 games in the file") and not quiet.stderr
+    assert "6/6" in loud.stderr and "\r" not in loud.stderr
+    wrong = ("play", "bot:best", "--game", "kuhn_poker", "--output", tmp_path / "x.jsonl")
+    assert "Traceback" not in spag(*wrong, status=2).output
+    assert "Traceback" in spag(*wrong, "-v", status=2).output
+
+
+def test_a_bar_without_a_terminal_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, clock = io.StringIO(), [0.0]
+    monkeypatch.setattr("spag.cli.console.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    reporter = make_reporter(Console(file=log))
+    with reporter.track("play", 1000) as bar:
+        for done in range(1, 1001):  # a minute and a half
+            clock[0] += 0.1
+            bar.update(done)
+        bar.update(1000)
+    shown = [int(line.partition("play: ")[2].partition("/")[0]) for line in log.getvalue().splitlines()]
+    assert len(shown) == 4 and shown[-1] == 1000
+    assert all(300 <= later - earlier <= 301 for earlier, later in zip([0, *shown], shown[:-1], strict=False))
+    assert "\r" not in log.getvalue() and "\x1b" not in log.getvalue()
+
+
+def test_libraries_draw_no_bars_into_a_log() -> None:
+    code = (
+        "from click.testing import CliRunner; from spag.cli import main\n"
+        "assert CliRunner().invoke(main, ['presets']).exit_code == 0\n"
+        "from tqdm.auto import tqdm\n"
+        "from huggingface_hub.utils import tqdm as hub\n"
+        "for kind in (tqdm, hub):\n    for _ in kind(range(3)): pass\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stderr == ""
+
+
+def test_a_run_that_does_not_fit_ends_with_status_three(
+    tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        f"model: {{name: {model_folder}, dtype: float32}}\ngame: {{name: kuhn_poker}}\n"
+        "phases: [{algorithm: reinforce, steps: 2, games: 4, evaluate_every: null}]\narena: {tasks: 2}\n"
+    )
+    dry = ("run", config, "--dry-run", "--output", tmp_path / "run")
+    text = spag(*dry).output
+    assert "1. reinforce: 2 online steps of 4 games of kuhn_poker" in text
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    assert "error: " in spag(*dry, status=3).stderr
+    assert not (tmp_path / "run").exists()

@@ -4,114 +4,107 @@ from pathlib import Path
 
 import pytest
 
-from spag.config.files import configuration_page, dump_config, load_config, option_names, parse_config, preset_names
+from spag import algorithms
+from spag.algorithms.imitation import ImitationSettings
+from spag.algorithms.reinforce import ReinforceSettings
+from spag.algorithms.spag import SpagSettings
+from spag.config.files import (
+    configuration_page,
+    dump_config,
+    load_config,
+    option_count,
+    option_names,
+    parse_config,
+    phase_options,
+)
+from spag.config.presets import ABOUT, preset_names
 from spag.config.schema import RunConfig
 from spag.core.errors import ConfigError
-from spag.games.taboo.rules import AdversarialTaboo
+from spag.games.taboo.taboo import AdversarialTaboo
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+PAPER = ["baichuan2-13b", "llama2-7b", "llama2-7b-lora", "llama2-7b-qlora"]
 
 
-def test_presets_are_these_and_parse() -> None:
-    known = ["baichuan2-13b", "demo", "kuhn", "llama2-7b", "llama2-7b-lora", "llama2-7b-qlora", "qwen3", "taboo-online"]
-    assert preset_names() == [*known, "textarena-mix"]
-    assert all(isinstance(load_config(name), RunConfig) for name in known)  # the last needs an extra: tests/adapters/
+def spag_of(config: RunConfig) -> SpagSettings:
+    settings = next(phase.settings for phase in config.phases if phase.algorithm == "spag")
+    assert isinstance(settings, SpagSettings)
+    return settings
+
+
+@pytest.mark.parametrize("name", sorted(set(preset_names()) - {"textarena-mix"}))  # that one: tests/adapters/
+def test_presets_parse_and_read_back(name: str) -> None:
+    config = load_config(name)
+    assert parse_config(dump_config(config), "dump") == config
+
+
+def test_every_preset_file_is_listed() -> None:
+    files = (ROOT / "src" / "spag" / "config" / "presets").glob("*.yaml")
+    assert sorted(ABOUT) == sorted(path.stem for path in files)
+
+
+def test_there_are_few_options() -> None:
+    assert option_count() <= 130
 
 
 def test_llama_preset_has_the_papers_hyper_parameters() -> None:
     config = load_config("llama2-7b")
-    imitation, rl = config.imitation.training, config.offline_rl
+    imitation, rl = (phase.settings for phase in config.phases)
+    assert isinstance(imitation, ImitationSettings) and isinstance(rl, SpagSettings)
     assert (imitation.learning_rate, imitation.kl_coef) == (5e-6, 0.1)
     assert (rl.learning_rate, rl.kl_coef, rl.sft_coef, rl.clip_range) == (2e-6, 0.2, 0.5, 0.2)
     for training in (imitation, rl):
         assert (training.epochs, training.global_batch_size, training.max_length) == (1, 128, 2048)
         assert (training.lr_scheduler, training.warmup_ratio, training.weight_decay) == ("warmup_decay", 0.03, 0.0)
-    assert rl.loss_group == 2
-    game, attacker = config.game.build(), config.selfplay.sampling_of("attacker")
+        assert (training.discount, training.completions, training.template) == (0.8, "text", "random")
+    game = config.game.build()
     assert isinstance(game, AdversarialTaboo)
-    assert (attacker.temperature, attacker.max_new_tokens, game.max_turns) == (1.2, 256, 5)
-    assert (config.iterations, config.rewards.discount, game.words, game.top_words) == (3, 0.8, "frequency", 50_000)
+    assert (rl.iterations, rl.loss_group, game.words, game.top_words, game.max_turns) == (3, 2, "frequency", 50_000, 5)
 
 
-@pytest.mark.parametrize("name", ["baichuan2-13b", "llama2-7b", "llama2-7b-lora", "llama2-7b-qlora"])
+@pytest.mark.parametrize("name", PAPER)
 def test_paper_presets_sample_as_the_paper_does(name: str) -> None:
-    selfplay = load_config(name).selfplay
+    settings = spag_of(load_config(name))
     for role in ("attacker", "defender"):
-        sampling = selfplay.sampling_of(role)
+        sampling = settings.sampling_of(role)
         assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.max_new_tokens) == (1.2, 50, 1.0, 256)
 
 
 def test_a_partly_given_section_keeps_its_own_defaults() -> None:
-    config = parse_config("imitation: {training: {epochs: 2}}\narena: {sampling: {max_new_tokens: 9}}", "test")
-    assert config.imitation.training.learning_rate == 5e-6
+    config = parse_config("phases: [{algorithm: spag, epochs: 2}]\narena: {sampling: {max_new_tokens: 9}}", "test")
+    assert spag_of(config).learning_rate == 2e-6
     assert config.arena.sampling.temperature == 0.0
 
 
-def test_dump_reads_back() -> None:
-    config = load_config("demo", ["seed=3", "offline_rl.lora={}"])
-    assert parse_config(dump_config(config), "dump") == config
-    assert config.offline_rl.lora is not None
-    assert config.offline_rl.lora.rank == 16
-
-
-def test_overrides_reach_nested_options() -> None:
-    config = load_config("demo", ["selfplay.tasks=7", "offline_rl.learning_rate=1e-6", "game.judge=paper", "model.device=null"])
-    assert (config.selfplay.tasks, config.offline_rl.learning_rate, config.model.device) == (7, 1e-6, None)
+def test_an_option_is_set_by_the_number_of_its_phase_or_by_its_algorithm() -> None:
+    overrides = ["phases.1.tasks=7", "spag.learning_rate=1e-6", "spag.lora.rank=4", "reinforce.steps=3"]
+    config = load_config("demo", [*overrides, "game.judge=paper", "model.device=null"])
+    settings = spag_of(config)
+    assert (settings.tasks, settings.learning_rate, settings.iterations) == (7, 1e-6, 1)
+    assert settings.lora is not None and settings.lora.rank == 4
+    assert config.phases[2].settings.steps == 3 and config.model.device is None
     game = config.game.build()
     assert isinstance(game, AdversarialTaboo)
     assert (game.judge, game.words) == ("paper", "shipped")  # the preset's own setting stays
 
 
+def test_phases_that_no_file_names_can_be_set() -> None:
+    config = parse_config("", "test", ["phases.1.iterations=5", "imitation.epochs=2"])
+    assert (spag_of(config).iterations, config.phases[0].settings.epochs) == (5, 2)
+    replaced = parse_config("", "test", ["phases=[{algorithm: reinforce, steps: 4}]", "reinforce.games=8"])
+    assert isinstance(replaced.phases[0].settings, ReinforceSettings)
+    assert (replaced.phases[0].settings.steps, replaced.phases[0].settings.games) == (4, 8)
+
+
 def test_a_role_samples_as_both_do_but_where_it_says_otherwise() -> None:
-    text = "selfplay: {sampling: {temperature: 0.7, max_new_tokens: 40}, roles: {defender: {temperature: 0}}}"
-    selfplay = parse_config(text, "test", ["selfplay.roles.defender.top_k=5"]).selfplay
-    attacker, defender = selfplay.sampling_of("attacker"), selfplay.sampling_of("defender")
+    text = (
+        "phases: [{algorithm: spag, sampling: {temperature: 0.7, max_new_tokens: 40}, "
+        "sampling_by_role: {defender: {temperature: 0}}}]"
+    )
+    settings = spag_of(parse_config(text, "test", ["spag.sampling_by_role.defender.top_k=5"]))
+    attacker, defender = settings.sampling_of("attacker"), settings.sampling_of("defender")
     assert (attacker.temperature, attacker.max_new_tokens, attacker.top_k) == (0.7, 40, 0)
     assert (defender.temperature, defender.max_new_tokens, defender.top_k) == (0.0, 40, 5)
-
-
-OLD = """
-seed: 4
-game: {max_turns: 3, judge: paper, prompts: null}
-words: {source: shipped, top: 2000}
-selfplay:
-  words: 64
-  repeats: 2
-  attacker: {temperature: 0.7, max_new_tokens: 40}
-  defender: {temperature: 0.9, max_new_tokens: 40}
-arena:
-  words: 16
-"""
-"""Options as runs before schema 2 wrote them to their config.yaml."""
-NEW = """
-seed: 4
-game: {max_turns: 3, judge: paper, words: shipped, top_words: 2000}
-selfplay:
-  tasks: 64
-  repeats: 2
-  roles:
-    attacker: {temperature: 0.7, max_new_tokens: 40}
-    defender: {temperature: 0.9, max_new_tokens: 40}
-arena: {tasks: 16}
-"""
-
-
-def test_options_of_older_files_are_read() -> None:
-    assert parse_config(OLD, "old") == parse_config(NEW, "new")
-
-
-def test_options_of_older_commands_are_read() -> None:
-    old = ["words.source=shipped", "words.top=50", "selfplay.words=7", "selfplay.attacker.top_k=3", "selfplay.defender={top_k: 4}"]
-    new = ["game.words=shipped", "game.top_words=50", "selfplay.tasks=7", "selfplay.roles.attacker.top_k=3"]
-    new += ["selfplay.roles.defender={top_k: 4}", "arena.tasks=5"]
-    assert parse_config("", "test", [*old, "arena.words=5"]) == parse_config("", "test", new)
-    assert parse_config(OLD, "test", ["selfplay.words=7", "arena.words=5"]) == parse_config(
-        NEW, "test", ["selfplay.tasks=7", "arena.tasks=5"]
-    )
-
-
-def test_an_option_under_both_names_has_the_value_of_todays() -> None:
-    assert parse_config("arena: {words: 3, tasks: 5}", "test").arena.tasks == 5
 
 
 def test_another_game_brings_its_own_settings() -> None:
@@ -120,27 +113,59 @@ def test_another_game_brings_its_own_settings() -> None:
     hands = load_config("demo", ["game.hands=12", "game.name=kuhn_poker"])
     assert hands == load_config("demo", ["game.name=kuhn_poker", "game.hands=12"])  # in whatever order
     assert hands.game.model_extra == {"hands": 12}
-    assert load_config("demo", ["game.name=adversarial_taboo"]) == load_config("demo")  # the same game keeps those of the preset
+    assert load_config("demo", ["game.name=adversarial_taboo"]) == load_config("demo")  # the same game keeps its own
+
+
+def test_a_phase_may_have_a_game_of_its_own() -> None:
+    config = load_config("demo", ["reinforce.game.hands=12", "reinforce.game.name=kuhn_poker"])
+    assert [config.game_of(phase).name for phase in config.phases] == [*["adversarial_taboo"] * 2, "kuhn_poker"]
 
 
 @pytest.mark.parametrize(
     ("text", "overrides", "message"),
     [
-        ("learning_rate: 1", [], "test: unknown option learning_rate"),
-        ("offline_rl: {learnig_rate: 1}", [], "unknown option offline_rl.learnig_rate; did you mean offline_rl.learning_rate?"),
-        ("", ["selfplay.task=3"], "unknown option selfplay.task; did you mean selfplay.tasks?"),
-        ("", ["self_play.tasks=3"], "unknown option self_play; did you mean selfplay?"),
-        ("", ["selfplay.tasks"], "--set selfplay.tasks: write it as a.b=value"),
-        ("", ["selfplay.tasks=-1"], "selfplay.tasks: input should be greater than 0, got -1"),
-        ("", ["selfplay.words=-1"], "selfplay.tasks: input should be greater than 0, got -1"),
-        ("words: {sauce: shipped}", [], "test: unknown option words"),
+        ("reward: 1", [], "test: unknown option reward; see docs/configuration.md"),
+        ("learning_rate: 1", [], "learning_rate is an option of a phase: phases.0.learning_rate"),
+        ("", ["spag.report_to=[]"], "unknown option phases.1.report_to; report_to is an option of the run: report_to"),
+        ("", ["iterations=6"], "unknown option iterations; iterations is an option of a phase: phases.1.iterations"),
+        ("phases: [{algorithm: imitation}, {algorithm: reinforce}]", ["steps=6"], "a phase: phases.1.steps"),
+        ("", ["steps=6"], "steps is an option of phases with algorithm reinforce, group, turnwise"),
+        ("", ["imitation.tasks=6"], "an option of the run: arena.tasks, or of a phase: phases.1.tasks"),
+        ("", ["lora.rank=6"], "lora is an option of a phase: phases.0.lora"),
+        ("", ["spag.task=3"], "unknown option phases.1.task; did you mean phases.1.tasks?"),
+        ("", ["spga.tasks=3"], "unknown option spga; did you mean spag?"),
+        ("", ["spag.tasks"], "--set spag.tasks: write it as a.b=value"),
+        ("", ["spag.tasks=-1"], "phases.1.tasks: input should be greater than 0, got -1"),
+        ("", ["reinforce.steps=1"], "--set reinforce.steps: this run has no phase with algorithm reinforce"),
+        ("", ["phases.2.epochs=1"], "--set phases.2.epochs: 2 is not one of the 2 entries, which count from 0"),
+        (
+            "phases: [{algorithm: spag}, {algorithm: spag}]",
+            ["spag.epochs=2"],
+            "--set spag.epochs: several phases are of spag; name one of phases.0, phases.1",
+        ),
+        ("phases: [spag]", [], "phases.0: input should be a mapping of options, got 'spag'"),
+        ("phases: [{tasks: 3}]", [], "phases.0: a phase names its algorithm, as in algorithm: spag"),
+        ("phases: [{algorithm: spagg}]", [], "there is no algorithm 'spagg'; did you mean spag?"),
+        (
+            "phases: [{algorithm: reinforce, reference: {ema: 0.1, every: 3}}]",
+            [],
+            "phases.0.reference: name one: {ema: 0.03} or {every: 40}, got {'ema': 0.1, 'every': 3}",
+        ),
         ("", ["game.judge=fair"], "game.judge: input should be 'strict' or 'paper', got 'fair'"),
         ("", ["game.max_turn=3"], "test: unknown option game.max_turn; did you mean game.max_turns?"),
         ("", ["game.name=kuhn_pokr"], "there is no game called 'kuhn_pokr'; did you mean kuhn_poker?"),
         ("", ["game.name=kuhn_poker", "game.words=shipped"], "unknown option game.words; "),
         ("", ["game=taboo"], "game: "),
-        ("", ["selfplay.roles.atacker.top_k=3"], "selfplay.roles: adversarial_taboo has no role atacker; its roles are attacker, defender"),
-        ("", ["rewards.roles=player_0"], "rewards.roles: adversarial_taboo has no role player_0; its roles are attacker, defender"),
+        (
+            "",
+            ["spag.sampling_by_role.atacker.top_k=3"],
+            "phases.1.sampling_by_role: adversarial_taboo has no role atacker; the roles are attacker, defender",
+        ),
+        (
+            "",
+            ["spag.roles=player_0"],
+            "phases.1.roles: adversarial_taboo has no role player_0; the roles are attacker, defender",
+        ),
         ("- 1", [], "test: expected a mapping of options, got list"),
         ("a: [", [], "test: not YAML"),
     ],
@@ -153,10 +178,12 @@ def test_faults_are_one_clear_line(text: str, overrides: list[str], message: str
 
 
 def test_a_missing_config_names_the_presets(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no such config file, and no preset of that name \(presets: baichuan2-13b, demo"):
+    with pytest.raises(ConfigError, match=r"no such config file, and no preset of that name \(presets: demo, kuhn"):
         load_config(str(tmp_path / "none.yaml"))
 
 
 def test_every_option_is_described_and_the_page_is_up_to_date() -> None:
-    assert all(info.description for _, info in option_names())
-    assert (DOCS / "configuration.md").read_text() == configuration_page(), "run make docs"
+    described = [*option_names(), *(pair for _, options in phase_options() for pair in options.items())]
+    assert [name for name, info in described if not info.description] == []
+    assert {title for title, _ in phase_options()} >= set(algorithms.names())
+    assert (ROOT / "docs" / "configuration.md").read_text() == configuration_page(), "run make docs"

@@ -10,7 +10,9 @@ from spag.config.files import load_config, parse_config
 from spag.core.errors import ConfigError
 
 NAMES = "abcdefghijklmnopqrstuvwxy"
-ALIASES = "\n".join(["a: &a [x, x, x]", *(f"{new}: &{new} [*{old}, *{old}, *{old}]" for old, new in pairwise(NAMES[:15]))])
+ALIASES = "\n".join(
+    ["a: &a [x, x, x]", *(f"{new}: &{new} [*{old}, *{old}, *{old}]" for old, new in pairwise(NAMES[:15]))]
+)
 MERGES = "\n".join(["a: &a {k: 1}", *(f"{new}: &{new} {{<<: [*{old}, *{old}]}}" for old, new in pairwise(NAMES))])
 TEXTS = {
     "[" * 5000: "nested deeper than 20 levels",
@@ -21,7 +23,7 @@ TEXTS = {
     f"seed: {'9' * 5000}": "a number of thousands of digits",
     f"game: {{max_turns: 1{'0' * 400}}}": "game.max_turns: the number does not fit into 64 bits",
     "game: {max_turns: .nan}": "game.max_turns: input should be a finite number, got nan",
-    "offline_rl: {learning_rate: .inf}": "offline_rl.learning_rate: input should be a finite number, got inf",
+    "phases: [{algorithm: spag, learning_rate: .inf}]": "phases.0.learning_rate: input should be a finite number",
     "seed: 2020-99-99": "seed: input should be a valid integer, unable to parse string as an integer, got '2020-99-99'",
     "seed: !!timestamp 2020-99-99": "not of the kind that its tag names",
     "seed: !!int ''": "not of the kind that its tag names",
@@ -32,15 +34,18 @@ TEXTS = {
     'model: {name: "\\ud800"}': "model.name: '\\ud800' holds a control character",
     f"model: {{name: {'x/' * 3000}}}": "model.name: a text of 6,000 characters",
     f"game: {{words: {'x' * 300}}}": "holds a name of more than 255 bytes",
-    "1: 2": "1 is no name of an option",
-    "game: {1: 2}": "game: 1 is no name of an option",
+    "1: 2": "1 is no option's name",
+    "game: {1: 2}": "game: 1 is no option's name",
     "game: {name: [a]}": "game: a game has a name and settings by name",
-    "online: {mix: [{name: 3}]}": "online.mix.0: a game has a name and settings by name",
-    "game: kuhn_poker": "game: input should be a valid dictionary",
+    "phases: [{algorithm: reinforce, mix: [{name: 3}]}]": "a game has a name and settings by name",
+    "phases: [{algorithm: reinforce, mix: [3]}]": "phases.0.mix.0: input should be a mapping of options, got 3",
+    "phases: 3": "phases: input should be a valid list, got 3",
+    "phases: []": "phases: list should have at least 1 item",
+    "game: kuhn_poker": "game: input should be a mapping of options",
     "0": "expected a mapping of options, got int",
-    "selfplay: {sampling: {temperature: 1.0e-300}}": "input should be 0 (greedy) or from 0.01 to 100.0, got 1e-300",
+    "phases: [{algorithm: spag, sampling: {temperature: 1.0e-300}}]": "input should be 0 (greedy) or from 0.01",
     "seed: -1": "seed: input should be greater than or equal to 0",
-    "selfplay: {tasks: 10000000000}": "selfplay.tasks: input should be less than or equal to 1000000000",
+    "phases: [{algorithm: spag, tasks: 10000000000}]": "phases.0.tasks: input should be less than or equal to",
 }
 
 
@@ -94,7 +99,7 @@ def test_a_name_of_no_file_is_one_line(name: str) -> None:
         ("seed=\0", "--set: seed: not YAML"),
         ("seed=[", "--set: seed: not YAML"),
         ("seed=1e400", "seed: input should be a valid integer"),
-        ("offline_rl.learning_rate=1e400", "offline_rl.learning_rate: input should be a finite number"),
+        ("spag.learning_rate=1e400", "phases.1.learning_rate: input should be a finite number"),
         ("a..b=1", "--set a..b=1: write it as a.b=value"),
         ("a\nb=1", r"--set a\nb=1: write it as a.b=value"),
         (f"{'x' * 5000}=1", "write it as a.b=value"),

@@ -1,4 +1,6 @@
-"""The documents as readers find them: lines that fit, links that lead somewhere, and no command that installs another project's package."""
+"""The documents as readers find them: lines that fit, links that lead somewhere, and no command that installs another
+project's package.
+"""
 
 import re
 from collections.abc import Iterator
@@ -8,7 +10,10 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
-TEXTS = [*PAGES, *(path for folder in ("examples", "src") for path in sorted((ROOT / folder).rglob("*")) if path.is_file())]
+TEXTS = [
+    *PAGES,
+    *(path for folder in ("examples", "src") for path in sorted((ROOT / folder).rglob("*")) if path.is_file()),
+]
 WIDTH = 100
 # On PyPI, "spag" is a compiler tool of 2018; this project is spag-selfplay, and installs from a clone as ".".
 FOREIGN_PACKAGE = re.compile(r"pip3? install(?: +[^\s;&|`#()]+)*? +['\"]?spag(?![\w-])")
@@ -26,7 +31,9 @@ def prose(text: str) -> Iterator[tuple[int, str]]:
 
 
 def too_long(line: str) -> bool:
-    """Whether a line of prose is too long and could be broken: tables, HTML and images cannot, nor can a single word such as a link."""
+    """Whether a line of prose is too long and could be broken: tables, HTML and images cannot, nor can a single word
+    such as a link.
+    """
     words = line.lstrip("-*0123456789. ").split()
     return len(line) > WIDTH and len(words) > 1 and not line.startswith(("|", "<", "!["))
 
@@ -35,7 +42,9 @@ def dead_links(page: Path) -> Iterator[str]:
     for number, line in prose(page.read_text(encoding="utf-8")):
         for target, anchor in LINK.findall(re.sub(r"`[^`]*`", "", line)):
             place = (page.parent / target).resolve() if target else page
-            if not target.startswith(("http:", "https:")) and not (place.exists() and (not anchor or anchor in anchors(place))):
+            if not target.startswith(("http:", "https:")) and not (
+                place.exists() and (not anchor or anchor in anchors(place))
+            ):
                 yield f"{page.name}:{number}: {target}{anchor}"
 
 
@@ -47,7 +56,9 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_lines_fit_and_links_lead_somewhere(page: Path) -> None:
-    long = [f"{page.name}:{number}: {line}" for number, line in prose(page.read_text(encoding="utf-8")) if too_long(line)]
+    long = [
+        f"{page.name}:{number}: {line}" for number, line in prose(page.read_text(encoding="utf-8")) if too_long(line)
+    ]
     assert [*long, *dead_links(page)] == []
 
 
@@ -55,17 +66,32 @@ def test_no_command_installs_the_other_spag() -> None:
     found = []
     for path in TEXTS:
         if path.suffix in {"", ".md", ".py", ".yaml", ".html", ".sbatch"}:
-            found += [f"{path.relative_to(ROOT)}: {match[0]}" for match in FOREIGN_PACKAGE.finditer(path.read_text(encoding="utf-8"))]
+            found += [
+                f"{path.relative_to(ROOT)}: {match[0]}"
+                for match in FOREIGN_PACKAGE.finditer(path.read_text(encoding="utf-8"))
+            ]
     assert found == []
 
 
 def test_the_checks_find_what_they_look_for(tmp_path: Path) -> None:
-    for command in ("pip install spag", "pip install 'spag[vllm]'", "pip3 install -q spag==0.1.0", "pip install torch 'spag[web]'"):
+    for command in (
+        "pip install spag",
+        "pip install 'spag[vllm]'",
+        "pip3 install -q spag==0.1.0",
+        "pip install torch 'spag[web]'",
+    ):
         assert FOREIGN_PACKAGE.search(command), command
-    for command in ("pip install '.[vllm]'", "pip install spag-selfplay", "pip install . && spag run demo", "pip install . # spag"):
+    for command in (
+        "pip install '.[vllm]'",
+        "pip install spag-selfplay",
+        "pip install . && spag run demo",
+        "pip install . # spag",
+    ):
         assert not FOREIGN_PACKAGE.search(command), command
     page = tmp_path / "page.md"
-    page.write_text("# A b, c\n[a](#a-b-c) [b](page.md) [c](gone.md) [d](page.md#gone) `[e](x.md)`\n```\n[f](y.md)\n```\n")
+    page.write_text(
+        "# A b, c\n[a](#a-b-c) [b](page.md) [c](gone.md) [d](page.md#gone) `[e](x.md)`\n```\n[f](y.md)\n```\n"
+    )
     assert list(dead_links(page)) == ["page.md:2: gone.md", "page.md:2: page.md#gone"]
     assert too_long("two " + 97 * "x") and too_long("- two " + 97 * "x")
     assert not too_long("- " + 120 * "x") and not too_long("| two " + 120 * "x") and not too_long("two " + 96 * "x")

@@ -4,29 +4,32 @@ import json
 import sys
 from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from spag import doctor
-from spag.cli.doctor import doctor_command
-from spag.core import machine as looking
-from spag.doctor import Finding, Gpu, Machine, Status, examine, look_around
+from spag.cli.doctor import DEFAULT_PRESETS, doctor_command
+from spag.config.schema import ModelConfig
+from spag.core.errors import ConfigError
+from spag.planning import doctor, specs
+from spag.planning.doctor import Finding, Machine, Status, examine, examine_presets, look_around
+from spag.planning.specs import GIB, PCIE, Device, at_hand
+from spag.storage import machine as looking
 
-GB = 10**9
 SMALL = Machine(
     python="3.11.7",
     system="Linux x86_64",
     cores=2,
-    memory=25 * GB,
-    disks={"runs/": 50 * GB, "models": 50 * GB},
-    shared=8 * GB,
+    memory=25 * GIB,
+    disks={"runs/": 50 * GIB, "models": 50 * GIB},
+    shared=8 * GIB,
     packages={"torch": "2.13.0+cpu", "transformers": "5.19.0", "ray": "2.60.0"},
 )
 
 
 def with_gpus(count: int, memory: int, **more: object) -> Machine:
-    return replace(SMALL, gpus=(Gpu("Some GPU", memory * GB, bfloat16=True),) * count, driver="570.1", torch_cuda="12.8", **more)
+    return replace(SMALL, gpus=(("Some GPU", memory * GIB, True),) * count, driver=True, torch_cuda="12.8", **more)
 
 
 def found(machine: Machine, name: str) -> Finding:
@@ -41,7 +44,12 @@ def found(machine: Machine, name: str) -> Finding:
         (replace(SMALL, system="Darwin arm64"), Status.MISSING, "its build for CPUs is for Linux", ""),
         (replace(SMALL, vllm=("0.32.0", True)), Status.WORKS, "used only when asked for", "--set engine.backend=vllm"),
         (with_gpus(1, 24), Status.MISSING, "vLLM is not installed", "pip install '.[vllm]'"),
-        (with_gpus(1, 24, vllm=("0.32.0", True)), Status.MISSING, "built for CPUs, and the model is on cuda", "pip install '.[vllm]'"),
+        (
+            with_gpus(1, 24, vllm=("0.32.0", True)),
+            Status.MISSING,
+            "built for CPUs, and the model is on cuda",
+            "pip install '.[vllm]'",
+        ),
         (with_gpus(1, 24, vllm=("0.20.0", False)), Status.WORKS, "on cuda; the default here", ""),
     ],
 )
@@ -67,22 +75,22 @@ def test_optional_packages() -> None:
 
 def test_shared_memory_is_mentioned_where_it_is_small() -> None:
     assert not [one for one in examine(SMALL) if one.name == "shared memory"]
-    assert found(replace(SMALL, shared=64_000_000), "shared memory").detail.startswith("/dev/shm has 0.06 GB")
+    assert found(replace(SMALL, shared=64_000_000), "shared memory").detail.startswith("/dev/shm has 0.06 GiB")
 
 
 def test_gpus_that_torch_does_not_see() -> None:
     assert found(SMALL, "GPU").status is Status.HAS
-    built = found(replace(SMALL, driver="570.1"), "GPU")
+    built = found(replace(SMALL, driver=True), "GPU")
     assert built.status is Status.MISSING and "this torch is built for CPUs only" in built.detail
-    hidden = found(replace(SMALL, driver="570.1", torch_cuda="12.8"), "GPU")
+    hidden = found(replace(SMALL, driver=True, torch_cuda="12.8"), "GPU")
     assert hidden.fix == "check nvidia-smi and CUDA_VISIBLE_DEVICES"
-    old = replace(SMALL, gpus=(Gpu("Old GPU", 16 * GB, bfloat16=False),), driver="570.1", torch_cuda="12.8")
+    old = replace(SMALL, gpus=(("Old GPU", 16 * GIB, False),), driver=True, torch_cuda="12.8")
     assert found(old, "GPU 0").fix == "--set model.dtype=float16"
 
 
 def test_disks_that_are_one_are_said_once() -> None:
-    assert found(SMALL, "disk").detail == "50 GB free for runs/, models"
-    full = [one for one in examine(replace(SMALL, disks={"runs/": GB, "models": 50 * GB})) if one.name == "disk"]
+    assert found(SMALL, "disk").detail == "50 GiB free for runs/, models"
+    full = [one for one in examine(replace(SMALL, disks={"runs/": GIB, "models": 50 * GIB})) if one.name == "disk"]
     assert [one.status for one in full] == [Status.LIMITED, Status.HAS]
 
 
@@ -96,30 +104,63 @@ def test_without_torch_nothing_can_be_played(monkeypatch: pytest.MonkeyPatch) ->
     assert (result.exit_code, "pip install '.[deepspeed]'" in result.stdout) == (0, True)
 
 
+def cpu(memory: float) -> tuple[Device, int]:
+    return Device("CPU", memory * GIB, 1e12, 200e9, PCIE, is_cpu=True), 1
+
+
+def test_presets_that_fit_and_that_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "look_around", lambda: SMALL)
+    monkeypatch.setattr(doctor, "at_hand", lambda model: cpu(1.0))
+    [demo] = examine_presets(["demo"])
+    assert (demo.status, demo.fix) == (Status.MISSING, "spag plan demo --gpu A100-80 --gpus 8")
+    assert demo.detail.startswith("does not fit: ") and "GiB of 1.0 (reinforce)" in demo.detail
+    assert CliRunner().invoke(doctor_command, []).exit_code == 3
+    result = CliRunner().invoke(doctor_command, ["demo", "--json"])
+    assert (result.exit_code, json.loads(result.stdout)["fits"]) == (3, False)
+    monkeypatch.setattr(doctor, "at_hand", lambda model: cpu(64.0))
+    [demo] = examine_presets(["demo"])
+    assert (demo.status, demo.fix) == (Status.WORKS, "") and demo.detail.startswith("fits: ")
+    result = CliRunner().invoke(doctor_command, ["llama2-7b", "demo"])
+    assert result.exit_code == 3 and result.stdout.count("does not fit: ") == 1
+    with pytest.raises(ConfigError, match="no such config file"):
+        list(examine_presets(["nope"]))
+
+
 def test_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     monkeypatch.setenv("OPENAI_BASE_URL", "https://me:hidden@example.org/v1?key=hidden")
     result = CliRunner().invoke(doctor_command, ["--json"], catch_exceptions=False)
     data = json.loads(result.stdout)
-    assert (result.exit_code, data["can_play"]) == (0, True)
+    assert (result.exit_code, data["can_play"], data["fits"]) == (0, True, True)
     assert "secret" not in result.stdout and "hidden" not in result.stdout
     says = {one["name"]: one["detail"] for one in data["findings"]}
     assert says["openai:MODEL"].startswith("https://example.org/v1; OPENAI_API_KEY is set")
     assert says["transformers"].startswith("on ")
+    assert all(says[name].startswith("fits: ") for name in DEFAULT_PRESETS)
     here = look_around()
-    assert here.cores >= 1 and here.memory > GB and here.packages["torch"] == version("torch")
+    assert here.cores >= 1 and here.memory > GIB and here.packages["torch"] == version("torch")
 
 
 def test_a_torch_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     here = look_around()
-    assert here.torch_trouble and "torch" in here.torch_trouble and here.gpus == ()
+    assert here.torch_trouble and "torch" in here.torch_trouble and not here.gpus
+
+
+def test_presets_are_examined_without_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With NVIDIA's driver there torch is asked for GPUs, and it may be what is missing."""
+    monkeypatch.setattr(specs, "_DRIVERS", (tmp_path,))
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert at_hand(ModelConfig())[0].is_cpu
+    result = CliRunner().invoke(doctor_command, [], catch_exceptions=False)
+    assert result.exit_code == 1 and "cannot be imported" in result.stdout
 
 
 def test_memory_of_a_container(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     limit = tmp_path_factory.mktemp("cgroup") / "memory.max"
     limit.write_text("1000000000\n")
     monkeypatch.setattr(looking, "_MEMORY_LIMITS", (limit,))
-    assert look_around().memory == GB
+    assert look_around().memory == 1_000_000_000
+    assert at_hand(ModelConfig(device="cpu"))[0].memory == 1_000_000_000
     limit.write_text("max\n")
-    assert look_around().memory > GB
+    assert look_around().memory > GIB

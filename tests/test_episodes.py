@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from spag.algorithms.spag import assign_rewards
-from spag.core.episodes import Episode, SampleType, TrainingSample, read_episodes, read_samples
+from spag.core.episodes import Episode, SampleType, TrainingSample
 from spag.core.errors import DataError
-from spag.core.sft import read_sft
-from spag.core.store import write_rows
 from spag.games.taboo.upstream import upstream_episode, upstream_sample
+from spag.storage.episodes import read_episodes, read_samples
+from spag.storage.sft import read_sft
+from spag.storage.store import write_rows
 from taboo_games import task_of
 
 REAL_ALPACA = Path(__file__).parents[2] / "shared" / "data" / "sft" / "alpaca_random_9k.json"
@@ -30,17 +31,23 @@ def test_upstreams_list_and_json_lines_read_alike(tmp_path: Path) -> None:
 
 SCHEMA_1 = """{"id":"river-0","game":"adversarial_taboo","target_word":"river","max_turns":5,"history":[
 {"role":"attacker","content":"It flows to the sea.","finish_reason":"eos","token_ids":[5,6],"logprobs":[-0.5,-1.0]},
-{"role":"defender","content":"I know the word! It is `river`!","finish_reason":"stop"}],"outcome":"defender_wins","reason":"announced",
-"seed":7,"players":{"attacker":{"model":"a","sampling":{"top_k":3}},"defender":{"model":"d","sampling":{}}},"schema_version":1}"""
-SCHEMA_2 = """{"id":"river-0","game":"adversarial_taboo","task":{"id":"river","data":{"target_word":"river","max_turns":5}},"history":[
-{"role":"attacker","content":"It flows to the sea.","finish_reason":"eos","token_ids":[5,6],"logprobs":[-0.5,-1.0]},
-{"role":"defender","content":"I know the word! It is `river`!","finish_reason":"stop"}],"outcome":"defender_wins","reason":"announced",
-"seed":7,"players":{"attacker":{"model":"a","sampling":{"top_k":3}},"defender":{"model":"d","sampling":{}}},"schema_version":2}"""
+{"role":"defender","content":"I know the word! It is `river`!","finish_reason":"stop"}],"outcome":"defender_wins",
+"reason":"announced","seed":7,"players":{"attacker":{"model":"a","sampling":{"top_k":3}},
+"defender":{"model":"d","sampling":{}}},"schema_version":1}"""
+SCHEMA_2 = """{"id":"river-0","game":"adversarial_taboo",
+"task":{"id":"river","data":{"target_word":"river","max_turns":5}},
+"history":[{"role":"attacker","content":"It flows to the sea.",
+"finish_reason":"eos","token_ids":[5,6],"logprobs":[-0.5,-1.0]},
+{"role":"defender","content":"I know the word! It is `river`!","finish_reason":"stop"}],"outcome":"defender_wins",
+"reason":"announced","seed":7,"players":{"attacker":{"model":"a","sampling":{"top_k":3}},
+"defender":{"model":"d","sampling":{}}},"schema_version":2}"""
 
 
 def test_rows_of_schema_1_read_as_todays(tmp_path: Path) -> None:
     path = tmp_path / "games.jsonl"
-    [old], [new] = (path.write_text(row.replace("\n", "") + "\n") and list(read_episodes(path)) for row in (SCHEMA_1, SCHEMA_2))
+    [old], [new] = (
+        path.write_text(row.replace("\n", "") + "\n") and list(read_episodes(path)) for row in (SCHEMA_1, SCHEMA_2)
+    )
     assert old == new
     assert (old.task, old.history[0].token_ids, old.schema_version) == (task_of("river"), (5, 6), 2)
     write_rows(path, [old])
@@ -53,7 +60,9 @@ def test_games_of_old_and_new_rows_are_judged_and_paid_alike(tmp_path: Path) -> 
         (tmp_path / "games.jsonl").write_text(row.replace("\n", "") + "\n")
         paid.append(assign_rewards(read_episodes(tmp_path / "games.jsonl")))
     assert paid[0] == paid[1]
-    assert [(sample.role, sample.completion, sample.reward) for sample in paid[0]] == [("defender", "I know the word! It is `river`!", 1.0)]
+    assert [(sample.role, sample.completion, sample.reward) for sample in paid[0]] == [
+        ("defender", "I know the word! It is `river`!", 1.0)
+    ]
 
 
 def test_samples_under_old_names_read_as_todays(tmp_path: Path) -> None:
@@ -61,7 +70,9 @@ def test_samples_under_old_names_read_as_todays(tmp_path: Path) -> None:
     shared = {"reward": 0.5, "weight": 0.75, "role": "attacker", "type": "rl", "episode_id": "river-0", "turn": 2}
     rows = [{"query": "p", "target": "c"}, {"prompt": "p", "answer": "c"}, {"prompt": "p", "completion": "c"}]
     path.write_text("".join(json.dumps(row | shared) + "\n" for row in rows))
-    sample = TrainingSample(prompt="p", completion="c", reward=0.5, weight=0.75, role="attacker", episode_id="river-0", turn=2)
+    sample = TrainingSample(
+        prompt="p", completion="c", reward=0.5, weight=0.75, role="attacker", episode_id="river-0", turn=2
+    )
     assert list(read_samples(path)) == [sample] * 3
     write_rows(path, [sample])
     assert {"prompt", "completion"} < json.loads(path.read_text()).keys()
@@ -76,14 +87,26 @@ def test_samples_under_old_names_read_as_todays(tmp_path: Path) -> None:
         (b'{"max_turns":5,"history":[]}', r"bad\.jsonl:2: object missing required field `target_word`"),
         (b'{"target_word":"  ","max_turns":5,"history":[]}', r"bad\.jsonl:2: target_word is empty"),
         (b'{"target_word":"a","max_turns":0,"history":[]}', r"bad\.jsonl:2: max_turns is 0; it must be at least 1"),
-        (b'{"target_word":"a","max_turns":"5","history":[]}', r"bad\.jsonl:2: expected `int`, got `str` - at `\$\.max_turns`"),
+        (
+            b'{"target_word":"a","max_turns":"5","history":[]}',
+            r"bad\.jsonl:2: expected `int`, got `str` - at `\$\.max_turns`",
+        ),
         (
             b'{"target_word":"a","max_turns":5,"history":[{"role":"referee","content":""}]}',
             r"bad\.jsonl:2: utterance 1 has the role 'referee'; the roles are attacker and defender",
         ),
-        (b'{"target_word":"a","max_turns":5,"history":[],"schema_version":99}', r"bad\.jsonl:2: schema_version 99 is newer"),
-        (b'{"game":"g","task":{"id":"t"},"history":[],"schema_version":99}', r"bad\.jsonl:2: schema_version 99 is newer"),
-        (b'{"task":{"id":"t","data":{"max_turns":5}},"history":[]}', r"bad\.jsonl:2: object missing required field `target_word`"),
+        (
+            b'{"target_word":"a","max_turns":5,"history":[],"schema_version":99}',
+            r"bad\.jsonl:2: schema_version 99 is newer",
+        ),
+        (
+            b'{"game":"g","task":{"id":"t"},"history":[],"schema_version":99}',
+            r"bad\.jsonl:2: schema_version 99 is newer",
+        ),
+        (
+            b'{"task":{"id":"t","data":{"max_turns":5}},"history":[]}',
+            r"bad\.jsonl:2: object missing required field `target_word`",
+        ),
         (b'{"game":"g","task":"t","history":[]}', r"bad\.jsonl:2: expected `object`, got `str` - at `\$\.task`"),
     ],
 )
@@ -114,7 +137,10 @@ def test_two_games_of_one_id_name_both_lines(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(DataError) as caught:
             list(read_episodes(path))
-        assert str(caught.value) == f"{second}: the game 'a' is there twice, first at {first}; keep one, or give one another id"
+        assert (
+            str(caught.value)
+            == f"{second}: the game 'a' is there twice, first at {first}; keep one, or give one another id"
+        )
 
 
 @pytest.mark.parametrize(
@@ -122,12 +148,20 @@ def test_two_games_of_one_id_name_both_lines(tmp_path: Path) -> None:
     [
         ({"id": "x" * 20_001}, "an id is longer than 20,000 characters"),
         ({"target_word": "x" * 201}, "target_word has 201 characters; the longest word may have 200"),
-        ({"history": [{"role": "attacker", "content": "r." * 50_001}]}, "utterance 1 has 100,002 characters; the longest may have 100,000"),
-        ({"history": [{"role": "attacker", "content": ""}] * 10_001}, "10,001 utterances; no game has more than 10,000"),
+        (
+            {"history": [{"role": "attacker", "content": "r." * 50_001}]},
+            "utterance 1 has 100,002 characters; the longest may have 100,000",
+        ),
+        (
+            {"history": [{"role": "attacker", "content": ""}] * 10_001},
+            "10,001 utterances; no game has more than 10,000",
+        ),
     ],
 )
 @pytest.mark.parametrize("upstream", [True, False])
-def test_what_no_game_has_is_refused_by_its_length(tmp_path: Path, fields: dict[str, object], message: str, upstream: bool) -> None:
+def test_what_no_game_has_is_refused_by_its_length(
+    tmp_path: Path, fields: dict[str, object], message: str, upstream: bool
+) -> None:
     row = {**GAME, **fields}
     if not upstream:
         word = row.pop("target_word")
@@ -186,32 +220,38 @@ def test_upstreams_sample_names_are_understood_and_written(tmp_path: Path) -> No
 
 
 @pytest.fixture
-def told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+def described(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
     """What the readers log, whatever handlers commands of other tests have set."""
     monkeypatch.setattr(logging.getLogger("spag"), "propagate", True)
     monkeypatch.setattr(logging.getLogger("spag"), "handlers", [])
     return caplog
 
 
-def test_empty_rows_are_left_out_and_counted(tmp_path: Path, told: pytest.LogCaptureFixture) -> None:
-    # as upstream's assign_rewards.py writes them: the target is stripped and may be empty; SFT rows carry a type and no role
+def test_empty_rows_are_left_out_and_counted(tmp_path: Path, described: pytest.LogCaptureFixture) -> None:
+    # as upstream's assign_rewards.py writes them: the target is stripped and may be empty; SFT rows carry a type and no
+    # role
     path = tmp_path / "train_spag_data.json"
     fields = {"reward": 0.5, "weight": 0.543, "role": "attacker"}
-    rows: list[dict[str, object]] = [{"query": f"q{n}", "target": target, **fields} for n, target in enumerate(["", "Hi", " \n", "Ho"])]
-    rows += [{"prompt": "p", "target": "a", "type": "sft", "weight": 1.0}, {"prompt": "p", "answer": "", "type": "sft", "weight": 1.0}]
+    rows: list[dict[str, object]] = [
+        {"query": f"q{n}", "target": target, **fields} for n, target in enumerate(["", "Hi", " \n", "Ho"])
+    ]
+    rows += [
+        {"prompt": "p", "target": "a", "type": "sft", "weight": 1.0},
+        {"prompt": "p", "answer": "", "type": "sft", "weight": 1.0},
+    ]
     path.write_text(json.dumps(rows, indent=2))
     assert [(s.prompt, s.completion, s.type, s.role) for s in read_samples(path)] == [
         ("q1", "Hi", SampleType.RL, "attacker"),
         ("q3", "Ho", SampleType.RL, "attacker"),
         ("p", "a", SampleType.SFT, None),
     ]
-    assert [record.getMessage() for record in told.records] == [
+    assert [record.getMessage() for record in described.records] == [
         f"{path}: 3 of 6 rows have an empty completion: nothing to train on, left out"
     ]
-    told.clear()
+    described.clear()
     path.write_text(json.dumps(rows[1:2]))
     assert len(list(read_samples(path))) == 1
-    assert not told.records
+    assert not described.records
 
 
 def test_of_two_names_for_one_field_upstreams_first_choice_counts(tmp_path: Path) -> None:
@@ -228,21 +268,28 @@ ALPACA = [
 ]
 # word for word the two prompts of Stanford's page of the data, which end where the output begins
 PROMPTS = [
-    "Below is an instruction that describes a task, paired with an input that provides further context. Write a response that "
+    "Below is an instruction that describes a task, paired with an input that provides further "
+    "context. Write a response that "
     "appropriately completes the request.\n\n### Instruction:\nAdd.\n\n### Input:\n1 and 2\n\n### Response:",
     "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
     "### Instruction:\nSay {hi}.\n\n\n### Response:",
+    "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
+    "### Instruction:\nNothing\n\n### Response:",
 ]
 
 
 @pytest.mark.parametrize("lines", [False, True])
-def test_alpaca_rows_become_stanfords_prompts(tmp_path: Path, lines: bool, told: pytest.LogCaptureFixture) -> None:
+def test_alpaca_rows_become_stanfords_prompts(tmp_path: Path, lines: bool, described: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "alpaca.json"
     path.write_text("\n".join(map(json.dumps, ALPACA)) if lines else json.dumps(ALPACA))
-    wanted = [TrainingSample(prompt=p, completion=c, type=SampleType.SFT) for p, c in zip(PROMPTS, ["3", " hi\n"], strict=True)]
+    wanted = [
+        TrainingSample(prompt=p, completion=c, type=SampleType.SFT)
+        for p, c in zip(PROMPTS, ["3", " hi\n", " "], strict=True)
+    ]
     assert read_sft(path, None, seed=0) == wanted
-    assert list(read_samples(path)) == wanted  # a file with instructions is known wherever samples are read
-    assert [record.getMessage().partition(": ")[2][:11] for record in told.records] == ["1 of 3 rows"] * 2
+    assert not described.records
+    assert list(read_samples(path)) == wanted[:2]  # a file with instructions is known wherever samples are read
+    assert [record.getMessage().partition(": ")[2][:11] for record in described.records] == ["1 of 3 rows"]
     assert read_sft(path, 1, seed=3) == read_sft(path, 1, seed=3)
     assert len(read_sft(path, 1, seed=3)) == 1
 
@@ -257,14 +304,15 @@ def test_sft_rows_with_a_prompt_of_their_own_keep_it(tmp_path: Path) -> None:
     ]
 
 
-def test_the_real_alpaca_reads(told: pytest.LogCaptureFixture) -> None:
+def test_the_real_alpaca_reads(described: pytest.LogCaptureFixture) -> None:
     if not REAL_ALPACA.is_file():
         pytest.skip(f"there is no {REAL_ALPACA}")
     rows = json.loads(REAL_ALPACA.read_text())
     samples = read_sft(REAL_ALPACA, None, seed=0)
-    assert len(samples) == sum(bool(row["output"].strip()) for row in rows) == len(rows) - 4  # 9,229, of which 4 are empty
-    assert "4 of 9229 rows have an empty completion" in told.text
-    assert sum("### Input:\n" in sample.prompt for sample in samples) == sum(bool(r["input"]) for r in rows if r["output"].strip())
+    assert len(samples) == len(rows) == 9229
+    assert sum(not sample.completion.strip() for sample in samples) == 4  # their end token is trained, as upstream
+    assert not described.records
+    assert sum("### Input:\n" in sample.prompt for sample in samples) == sum(bool(r["input"]) for r in rows)
     assert all(sample.prompt.endswith("\n\n### Response:") for sample in samples)
 
 
@@ -274,5 +322,7 @@ def test_alpaca_faults_name_the_row(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="row 1: instruction, input and output must be text"):
         read_sft(path, None, seed=0)
     path.write_text('[{"instruction": "Add.", "output": "3"}, {"instruction": "Add.", "response": "3"}]')
-    with pytest.raises(DataError, match="row 2: instruction, input and output must be text"):  # not left out as if it were empty
+    with pytest.raises(
+        DataError, match="row 2: instruction, input and output must be text"
+    ):  # not left out as if it were empty
         read_sft(path, None, seed=0)

@@ -1,7 +1,9 @@
-"""The launch files of examples/ and the commands of docs/reproduction.md, run with stand-ins for Slurm or held against schemas and options.
+"""The launch files of examples/ and the commands of docs/reproduction.md, run with stand-ins for Slurm or held against
+schemas and options.
 
-Neither a Slurm nor a Kubernetes cluster is here. Facts: sbatch and srun options from their manual pages (Slurm 22.05); pods and claims from
-the schemas of Kubernetes' own API (kubernetes-validate); RayJob from KubeRay's API reference (ray.io/v1), the fields that we use.
+Neither a Slurm nor a Kubernetes cluster is here. Facts: sbatch and srun options from their manual pages (Slurm 22.05);
+pods and claims from the schemas of Kubernetes' own API (kubernetes-validate); RayJob from KubeRay's API reference
+(ray.io/v1), the fields that we use.
 """
 
 import os
@@ -30,7 +32,17 @@ from spag.config.schema import RunConfig
 ROOT = Path(__file__).parent.parent
 SLURM, KUBERNETES = ROOT / "examples" / "slurm", ROOT / "examples" / "kubernetes"
 SCRIPTS = sorted(SLURM.glob("*.sbatch"))
-SBATCH = {"job-name", "nodes", "ntasks-per-node", "gpus-per-node", "cpus-per-task", "mem", "exclusive", "time", "output"}
+SBATCH = {
+    "job-name",
+    "nodes",
+    "ntasks-per-node",
+    "gpus-per-node",
+    "cpus-per-task",
+    "mem",
+    "exclusive",
+    "time",
+    "output",
+}
 SBATCH |= {"requeue", "open-mode", "signal"}
 SRUN = {"nodes", "ntasks", "cpus-per-task", "kill-on-bad-exit"}
 NODES, GPUS = 2, 8
@@ -45,7 +57,9 @@ def commands(text: str) -> Iterator[list[str]]:
 
 
 def parsed(words: list[str]) -> dict[str, Any]:
-    """Return a ``spag`` command's arguments as click reads them, and its config as ``config``. Unknown options and keys are errors."""
+    """Return a ``spag`` command's arguments as click reads them, and its config as ``config``. Unknown options and keys
+    are errors.
+    """
     command: click.Command = main
     rest = words[1:]
     while isinstance(command, click.Group):
@@ -87,7 +101,13 @@ class Job:
         self._stand_in("getent", 'echo "127.0.1.1 STREAM gpu-01"; echo "10.0.0.7 STREAM gpu-01"')
         (folder / "bin" / "activate").write_text("")
         (folder / "samples.jsonl").write_text("")
-        slurm = {"JOB_ID": "42", "JOB_NODELIST": "gpu-[01-02]", "JOB_NUM_NODES": NODES, "CPUS_PER_TASK": 64, "GPUS_ON_NODE": GPUS}
+        slurm = {
+            "JOB_ID": "42",
+            "JOB_NODELIST": "gpu-[01-02]",
+            "JOB_NUM_NODES": NODES,
+            "CPUS_PER_TASK": 64,
+            "GPUS_ON_NODE": GPUS,
+        }
         settings = {
             "VENV": folder,
             "RUN": folder / "run",
@@ -95,20 +115,26 @@ class Job:
             "MODEL": "imitated",
             "OUTPUT": folder / "out",
         }
-        environment = {**{f"SLURM_{name}": str(value) for name, value in slurm.items()}, **{k: str(v) for k, v in settings.items()}}
+        environment = {
+            **{f"SLURM_{name}": str(value) for name, value in slurm.items()},
+            **{k: str(v) for k, v in settings.items()},
+        }
         path = f"{folder / 'bin'}:{os.environ['PATH']}"
-        self.process = subprocess.Popen(["bash", str(script)], env={**environment, "PATH": path}, text=True, stderr=subprocess.PIPE)
+        self.process = subprocess.Popen(
+            ["bash", str(script)], env={**environment, "PATH": path}, text=True, stderr=subprocess.PIPE
+        )
 
     def _stand_in(self, name: str, more: str) -> None:
         """``more`` runs after the words are written down, one a line."""
         path = self.folder / "bin" / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(
-            f'#!/bin/bash\nprintf "%s\\n" "$@" > {self.folder}/{name}.part && mv {self.folder}/{name}.part {self.folder}/{name}\n{more}\n'
+            f'#!/bin/bash\nprintf "%s\\n" "$@" > {self.folder}/{name}.part && mv '
+            f"{self.folder}/{name}.part {self.folder}/{name}\n{more}\n"
         )
         path.chmod(0o755)
 
-    def told(self, name: str) -> list[str]:
+    def described(self, name: str) -> list[str]:
         """Wait for ``name`` to be called and return its words."""
         for _ in range(200):
             if (self.folder / name).exists():
@@ -125,7 +151,11 @@ class Job:
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_batch_scripts_are_sound(script: Path) -> None:
     subprocess.run(["bash", "-n", script], check=True)
-    lines = [line.removeprefix("#SBATCH ") for line in script.read_text(encoding="utf-8").splitlines() if line.startswith("#SBATCH")]
+    lines = [
+        line.removeprefix("#SBATCH ")
+        for line in script.read_text(encoding="utf-8").splitlines()
+        if line.startswith("#SBATCH")
+    ]
     assert {name for line in lines for name in long_options([line])} <= SBATCH
     assert all(line.startswith("--") for line in lines)
     assert f"--gpus-per-node={GPUS}" in lines
@@ -137,22 +167,25 @@ def test_batch_scripts_are_sound(script: Path) -> None:
 
 def test_a_run_starts_ray_on_every_node_and_then_spag_run(tmp_path: Path) -> None:
     job = Job(SLURM / "run.sbatch", tmp_path, srun=f'echo "$RAY_AUTH_MODE $RAY_AUTH_TOKEN" > {tmp_path}/token')
-    words = job.told("srun")
+    words = job.described("srun")
     assert job.end() == 0
     assert re.fullmatch("token [0-9a-f]{64}\n", (tmp_path / "token").read_text(encoding="utf-8"))
     ray = after(words, "ray")
     assert long_options(words[: -len(ray)]) == SRUN
     starting, command = ray[: ray.index("--")], ray[ray.index("--") + 1 :]
     assert starting[1:] == [
-        "symmetric-run", "--address", "10.0.0.7:6379", "--min-nodes", "2", "--num-cpus", "64", "--num-gpus", "8", "--disable-usage-stats",
+        "symmetric-run", "--address", "10.0.0.7:6379", "--min-nodes", "2", "--num-cpus", "64", "--num-gpus", "8",
+        "--disable-usage-stats",
     ]  # fmt: skip
     values = parsed(command)
     config: RunConfig = values["config"]
     assert (values["output"], config.cluster.address) == (tmp_path / "run", "auto")
-    assert config.cluster.workers is None and config.offline_rl.processes is None  # all GPUs of all nodes
-    for training in (config.imitation.training, config.offline_rl):
+    assert config.cluster.workers is None  # all GPUs of all nodes
+    imitation, spag = (phase.settings for phase in config.phases)
+    for training in (imitation, spag):
+        assert training.processes is None
         assert training.micro_batch_size * NODES * GPUS == training.global_batch_size
-    assert config.imitation.episodes == ["/shared/teacher.jsonl"] and config.offline_rl.sft_data == Path("/shared/alpaca_data.json")
+    assert (imitation.episodes, spag.sft_data) == (["/shared/teacher.jsonl"], Path("/shared/alpaca_data.json"))
 
 
 def test_ray_knows_the_options_of_the_run() -> None:
@@ -162,7 +195,12 @@ def test_ray_knows_the_options_of_the_run() -> None:
     text = (SLURM / "run.sbatch").read_text(encoding="utf-8").replace("\\\n", " ")
     line = next(line for line in text.splitlines() if "symmetric-run --" in line)
     named = long_options(after(shlex.split(line.partition(" -- ")[0]), "ray"))
-    known = {option.removeprefix("--") for command in (scripts.start, symmetric_run) for p in command.params for option in p.opts}
+    known = {
+        option.removeprefix("--")
+        for command in (scripts.start, symmetric_run)
+        for p in command.params
+        for option in p.opts
+    }
     assert named <= known
 
 
@@ -170,26 +208,37 @@ def test_a_training_joins_torchrun_on_every_node(tmp_path: Path) -> None:
     from torch.distributed.run import get_args_parser
 
     job = Job(SLURM / "train.sbatch", tmp_path)
-    words = job.told("srun")
+    words = job.described("srun")
     assert job.end() == 0
     launch = after(words, "torchrun")
     assert long_options(words[: -len(launch)]) == SRUN
-    told = get_args_parser().parse_args(launch[1:])
-    assert (told.nnodes, told.nproc_per_node, told.rdzv_backend, told.rdzv_endpoint) == ("2", "8", "c10d", "gpu-01:29400")
-    assert told.module and told.training_script == "spag"
-    values = parsed(["spag", *told.training_script_args])
-    assert (values["samples"], values["model"], values["output"]) == (tmp_path / "samples.jsonl", "imitated", tmp_path / "out")
+    described = get_args_parser().parse_args(launch[1:])
+    assert (described.nnodes, described.nproc_per_node, described.rdzv_backend, described.rdzv_endpoint) == (
+        "2",
+        "8",
+        "c10d",
+        "gpu-01:29400",
+    )
+    assert described.module and described.training_script == "spag"
+    values = parsed(["spag", *described.training_script_args])
+    assert (values["algorithm"], values["files"], values["model"], values["output"]) == (
+        "spag",
+        (tmp_path / "samples.jsonl",),
+        "imitated",
+        tmp_path / "out",
+    )
     config: RunConfig = values["config"]
-    assert config.offline_rl.global_batch_size % (config.offline_rl.micro_batch_size * NODES * GPUS) == 0
+    spag = config.phases[-1].settings
+    assert spag.global_batch_size % (spag.micro_batch_size * NODES * GPUS) == 0
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_a_job_whose_time_is_up_goes_back_into_the_queue(script: Path, tmp_path: Path) -> None:
     job = Job(script, tmp_path, srun="exec sleep 5 2>/dev/null")
-    job.told("srun")
+    job.described("srun")
     (tmp_path / "scontrol").unlink()  # it told the names of the nodes
     job.process.send_signal(signal.SIGUSR1)
-    assert job.told("scontrol") == ["requeue", "42"]
+    assert job.described("scontrol") == ["requeue", "42"]
     assert job.end() == 128 + signal.SIGUSR1
 
 
@@ -274,10 +323,11 @@ def test_the_command_asks_for_the_gpus_of_the_workers(ray_job: dict[str, Any]) -
         for container in group["template"]["spec"]["containers"]
     )
     engine = config.engine.tensor_parallel * config.engine.data_parallel
-    assert (config.cluster.workers or 0) * engine == config.imitation.training.processes == config.offline_rl.processes == gpus
+    imitation, spag = (phase.settings for phase in config.phases)
+    assert (config.cluster.workers or 0) * engine == imitation.processes == spag.processes == gpus
     assert config.cluster.address == "auto" and config.cluster.storage is None
     mounts = {mount["mountPath"] for spec in pods(ray_job) for mount in spec["containers"][0]["volumeMounts"]}
-    named = [values["output"], config.offline_rl.sft_data, *map(Path, config.imitation.episodes)]
+    named = [values["output"], spag.sft_data, *map(Path, imitation.episodes)]
     assert all(path is not None and str(path.parents[-2]) in mounts for path in named)
 
 
@@ -288,14 +338,18 @@ def test_the_image_has_the_clusters_ray_and_extras_that_exist(ray_job: dict[str,
     assert all((ROOT / name).exists() for name in re.search(r"COPY (.+) /src/\n", text)[1].split())  # type: ignore[index]
 
 
-RUNS_OWN = {"engine.data_parallel", "engine.concurrency", "imitation.episodes", "offline_rl.sft_data"}
+RUNS_OWN = {"engine.data_parallel", "engine.concurrency", "imitation.episodes", "spag.sft_data"}
 """Options of the closest run that say where and on what files it runs."""
 
 
 def test_each_row_of_the_papers_table_is_tested_or_says_why_not_and_the_closest_run_has_its_option() -> None:
     page = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
     table = page[page.index("| | published |") :].partition("\n\n")[0]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:] if not line.startswith("| **")]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in table.splitlines()[2:]
+        if not line.startswith("| **")
+    ]
     assert len(rows) > 30 and {len(row) for row in rows} == {5}
     for name, _, here, option, tests in rows:
         named = re.findall(r"`([\w/]+\.py)::(test_\w+)`", tests)
@@ -307,7 +361,7 @@ def test_each_row_of_the_papers_table_is_tested_or_says_why_not_and_the_closest_
     given = {word for flag, word in pairwise(command) if flag == "--set"}
     wanted = {option for row in rows for option in re.findall(r"`([\w.]+=[^`]+)`", row[3])}
     whole = {option for option in wanted if "." in option.partition("=")[0]}
-    both = {f"{stage}.{option}" for option in wanted - whole for stage in ("imitation.training", "offline_rl")}
+    both = {f"{stage}.{option}" for option in wanted - whole for stage in ("imitation", "spag")}
     assert {option for option in given if option.partition("=")[0] not in RUNS_OWN} == whole | both
     assert "--prompts" in command and any("`--prompts prompts.json`" in row[3] for row in rows)
 

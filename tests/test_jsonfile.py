@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from spag.core.errors import DataError
-from spag.core.jsonfile import MAX_DEPTH, MAX_LINE, json_lines, read_json
+from spag.storage.jsonfile import MAX_DEPTH, MAX_LINE, json_lines, read_json
 
 FAULTS = {
     "empty": (b"", "{path}:1: not JSON: it is empty"),
@@ -25,14 +25,26 @@ FAULTS = {
         b"[[1" + b"0" * 99 + b"]]",
         "{path}: the number 10000000000000000000... does not fit into 64 bits; give a smaller one, or text",
     ),
-    "2**64": (b"18446744073709551616", "{path}: the number 18446744073709551616... does not fit into 64 bits; give a smaller one, or text"),
+    "2**64": (
+        b"18446744073709551616",
+        "{path}: the number 18446744073709551616... does not fit into 64 bits; give a smaller one, or text",
+    ),
     "below -2**63": (
         b"-9223372036854775809",
         "{path}: the number -9223372036854775809... does not fit into 64 bits; give a smaller one, or text",
     ),
-    "101 levels": (b"[" * 101 + b"]" * 101, "{path}: nested deeper than 100 levels; nothing that is read here needs that"),
-    "100,000 levels": (b'{"a":' * 100_000, "{path}: nested deeper than 100 levels; nothing that is read here needs that"),
-    "lone surrogate": (b'["\\ud800 and some more text"]', "{path}:1: not JSON: unexpected end of escaped utf-16 surrogate pair (byte 8)"),
+    "101 levels": (
+        b"[" * 101 + b"]" * 101,
+        "{path}: nested deeper than 100 levels; nothing that is read here needs that",
+    ),
+    "100,000 levels": (
+        b'{"a":' * 100_000,
+        "{path}: nested deeper than 100 levels; nothing that is read here needs that",
+    ),
+    "lone surrogate": (
+        b'["\\ud800 and some more text"]',
+        "{path}:1: not JSON: unexpected end of escaped utf-16 surrogate pair (byte 8)",
+    ),
     "surrogate in UTF-8": (b'"\xed\xa0\x80"', "{path}: not UTF-8 at byte 1; save the file as UTF-8"),
     "UTF-16": ('{"a": 1}'.encode("utf-16"), "{path}: not UTF-8 at byte 0; save the file as UTF-8"),
     "UTF-16 without a mark": ('{"a": 1}'.encode("utf-16-le"), "{path}:1: not JSON: "),
@@ -74,7 +86,8 @@ def test_what_is_sound_comes_back_equal(tmp_path: Path, value: object, mark: byt
 
 
 @pytest.mark.parametrize(
-    ("data", "message"), [(b'{"a": "x"}', r"expected `int`, got `str` - at `\$.a`"), (b"[]", "expected `object`, got `array`")]
+    ("data", "message"),
+    [(b'{"a": "x"}', r"expected `int`, got `str` - at `\$.a`"), (b"[]", "expected `object`, got `array`")],
 )
 def test_a_value_of_another_type_names_the_field(tmp_path: Path, data: bytes, message: str) -> None:
     class Kind(msgspec.Struct):
@@ -99,7 +112,9 @@ def test_what_is_too_long_is_not_read_into_memory(tmp_path: Path) -> None:
         list(json_lines(path))
 
 
-@pytest.mark.parametrize(("name", "message"), [("", "Is a directory"), ("none", "No such file"), ("nul\0byte", "null byte")])
+@pytest.mark.parametrize(
+    ("name", "message"), [("", "Is a directory"), ("none", "No such file"), ("nul\0byte", "null byte")]
+)
 def test_what_is_no_file_is_one_line(tmp_path: Path, name: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         read_json(tmp_path / name)

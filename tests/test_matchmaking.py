@@ -13,7 +13,11 @@ def test_every_pair_meets_in_both_role_assignments_with_the_same_seeds() -> None
     assert [p.title for p in pairings(["a", "b", "c"])] == ["a vs b", "b vs a", "a vs c", "c vs a", "b vs c", "c vs b"]
     tasks = [Task("river"), Task("bread")]
     one, other = (match_specs(Pairing(players), tasks, seed=3) for players in (("a", "b"), ("c", "a")))
-    assert [spec.seed for spec in one] == [spec.seed for spec in other] == [derive_seed(3, "arena", task.id) for task in tasks]
+    assert (
+        [spec.seed for spec in one]
+        == [spec.seed for spec in other]
+        == [derive_seed(3, "arena", task.id) for task in tasks]
+    )
     assert [(spec.id, spec.task) for spec in other] == [("c vs a: river", tasks[0]), ("c vs a: bread", tasks[1])]
 
 

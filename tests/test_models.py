@@ -10,12 +10,15 @@ import pytest
 import torch
 
 from spag.core.errors import ModelError
-from spag.core.store import file_digest
 from spag.models.finding import resolve_model
 from spag.models.loading import fastest_dtype, load_model, load_tokenizer, save_model
 from spag.models.tokens import PromptStyle, encode_prompt, end_token_id, stop_token_ids
+from spag.storage.store import file_digest
 
-TEMPLATE = "{% for m in messages %}[{{ m.role }}]{{ m.content }}</s>\n{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+TEMPLATE = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}</s>\n{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
 
 
 @pytest.mark.parametrize(
@@ -62,17 +65,21 @@ def test_a_gguf_is_converted_once_wherever_its_copies_lie(tmp_path: Path, monkey
 SAVING = """
 import sys
 from pathlib import Path
-import spag.training.base  # imports transformers before spag.models.loading does, as spag run
+import spag.learning.loop  # imports transformers before spag.models.loading does, as spag run
+import bitsandbytes, deepspeed  # both log as they are imported: for 4-bit weights, and for sharded training
 from spag.models.loading import load_model, load_tokenizer, save_model
 save_model(load_model(sys.argv[1], dtype="float32", device="cpu"), load_tokenizer(sys.argv[1]), Path(sys.argv[2]))
-assert {"bitsandbytes", "deepspeed"} <= sys.modules.keys()  # transformers brought both, and they had their say
 """
 
 
-@pytest.mark.skipif(not (find_spec("bitsandbytes") and find_spec("deepspeed")), reason="needs the extras qlora and deepspeed")
+@pytest.mark.skipif(
+    not (find_spec("bitsandbytes") and find_spec("deepspeed")), reason="needs the extras qlora and deepspeed"
+)
 def test_loading_and_saving_write_nothing_to_the_terminal(model_folder: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", SAVING, str(model_folder), str(tmp_path / "saved")]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert (tmp_path / "saved" / "config.json").is_file()
 
@@ -91,7 +98,9 @@ def test_pickled_weights_are_never_loaded(model_folder: Path, tmp_path: Path) ->
 def test_an_unreachable_hub_model_is_one_line() -> None:
     with pytest.raises(ModelError) as caught:
         load_tokenizer("nobody/nothing")
-    assert "nobody/nothing: cannot be loaded (neither a local folder nor a hub model that can be reached)" in str(caught.value)
+    assert "nobody/nothing: cannot be loaded (neither a local folder nor a hub model that can be reached)" in str(
+        caught.value
+    )
     assert "\n" not in str(caught.value)
 
 
@@ -128,7 +137,11 @@ def test_prompts_become_tokens_in_both_styles(model_folder: Path) -> None:
         encode_prompt(tokenizer, "hi", PromptStyle.CHAT)
     tokenizer.chat_template = TEMPLATE
     assert tokenizer.decode(encode_prompt(tokenizer, "hi", PromptStyle.CHAT)) == "[user]hi</s>\n[assistant]"
-    assert end_token_id(tokenizer, PromptStyle.CHAT) == end_token_id(tokenizer, PromptStyle.PLAIN) == tokenizer.eos_token_id
+    assert (
+        end_token_id(tokenizer, PromptStyle.CHAT)
+        == end_token_id(tokenizer, PromptStyle.PLAIN)
+        == tokenizer.eos_token_id
+    )
 
 
 def test_a_template_may_end_replies_with_a_token_of_its_own(model_folder: Path) -> None:

@@ -1,37 +1,42 @@
-"""Nasty values in every option of the config, through ``spag plan`` and ``spag run --dry-run``: an answer, or one clear line."""
+"""Nasty values in every option of the config, through ``spag plan`` and ``spag run --dry-run``: an answer, or one clear
+line.
+"""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from spag.algorithms import get
 from spag.cli import main
 from spag.config.files import option_names, parse_config
 from spag.core.errors import SpagError
+from spag.core.types import Task
 from spag.games.registry import names, setting_names
+from spag.rollout.runner import GameSpec, game_specs
+from spag.runs import teachers
 
 CONFIG = """
-algorithm: spag+reinforce
-iterations: 2
 model: {dtype: float32, device: cpu}
 game: {name: kuhn_poker, hands: 12}
-imitation: {episodes: ["bot:random"], training: &training {global_batch_size: 4, micro_batch_size: 4}}
-selfplay: {tasks: 6}
-offline_rl: *training
-online: {steps: 2, games: 4, evaluation_tasks: 2}
+phases:
+  - {algorithm: imitation, episodes: ["bot:random"], global_batch_size: 4, micro_batch_size: 4}
+  - {algorithm: spag, iterations: 2, tasks: 6, sft_coef: 0, global_batch_size: 4, micro_batch_size: 4}
+  - {algorithm: reinforce, steps: 2, games: 4, evaluation_tasks: 2}
 arena: {tasks: 2}
 """
 ALWAYS = ("", "null", "-1", "0", "7", "1000000000", ".inf", "banana", "[]", "{a: b}")
 IN_TURN = (
-    "true", "1", "0.5", "1000000001", "9" * 30, "9" * 5000, "1e308", "1e-308", "1e999", "-1e308", ".nan", "-.inf", "x" * 5000, "../" * 2000,
-    "/nope", "/", ".", "/dev/null", "a\x07b", "a\nb", "\udc80", "2020-99-99", "[[]]", "[1, x]", "{}", "{self: 1e308, start: 1e308}",
-    "{bot:random: 1}", "[" * 200, "[nope]", "['']", "bot:nope", "!!python/name:os.system", "*alias", "cuda:99", "%s{0}", "local:99999",
+    "true", "1", "0.5", "1000000001", "9" * 30, "9" * 5000, "1e308", "1e-308", "1e999", "-1e308", ".nan", "-.inf",
+    "x" * 5000, "../" * 2000, "/nope", "/", ".", "/dev/null", "a\x07b", "a\nb", "\udc80", "2020-99-99", "[[]]",
+    "[1, x]", "{}", "{self: 1e308, start: 1e308}", "{bot:random: 1}", "[" * 200, "[nope]", "['']", "bot:nope", "*alias",
+    "!!python/name:os.system", "cuda:99", "%s{0}", "local:99999", "spag", "group",
 )  # fmt: skip
 """Two of them for each option; every one in every option takes six minutes."""
-STATUSES = {"plan": {0, 1, 2}, "run": {0, 2}}
-"""Status 1 of ``spag plan`` is its answer that a run does not fit."""
+STATUSES = {"plan": {0, 2, 3}, "run": {0, 2, 3}}
+"""Status 3: it does not fit."""
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +47,17 @@ def config(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Path
 
 
 def options() -> Iterator[str]:
-    for name, _ in option_names():
+    phases: dict[str, int] = {}  # the first phase that has an option: phases share most of them
+    for at, algorithm in enumerate(("reinforce", "spag", "imitation")):
+        phases |= {name: 2 - at for name, _ in option_names(get(algorithm).Settings)}
+    names_ = [*(name for name, _ in option_names()), *(f"phases.{at}.{name}" for name, at in phases.items())]
+    for name in names_:
         yield name
         if "." in name and not name.startswith("game."):  # the default game's list of words takes seconds to make
             yield name.rpartition(".")[0]
     yield from (f"game.{setting}" for setting in setting_names("kuhn_poker"))
-    yield from ("online.pay.kuhn_poker.tie_reward", "selfplay.roles.player_0.temperature", "selfplay.opponents.base", "online.mix")
+    yield from ("phases", "phases.2.algorithm", "phases.2.game", "reinforce.game.name", "spag.game.hands")
+    yield from ("reinforce.rewards.kuhn_poker.tie", "spag.sampling_by_role.player_0.temperature", "spag.opponents.base")
 
 
 def invoke(command: str, config: Path, *settings: str) -> Result:
@@ -64,7 +74,9 @@ def fault(command: str, result: Result) -> str | None:
         return f"ended with {result.exit_code}"
     if len(result.stderr.splitlines()) > 3 or len(result.stderr) > 1500:
         return f"said {result.stderr!r}"
-    return None if (result.exit_code == 2) == ("error: " in result.stderr.lower()) else f"ended with {result.exit_code}: {result.stderr!r}"
+    refused = result.exit_code == 2 or (command, result.exit_code) == ("run", 3)
+    said = "error: " in result.stderr.lower()
+    return None if refused == said else f"ended with {result.exit_code}: {result.stderr!r}"
 
 
 def test_the_config_itself_is_fine(config: Path) -> None:
@@ -73,6 +85,7 @@ def test_the_config_itself_is_fine(config: Path) -> None:
         assert result.exit_code == 0, result.output
 
 
+@pytest.mark.long
 def test_every_option_takes_a_value_or_refuses_it_in_a_line(config: Path) -> None:
     faults, accepted = [], 0
     for number, option in enumerate(dict.fromkeys(options())):
@@ -80,9 +93,11 @@ def test_every_option_takes_a_value_or_refuses_it_in_a_line(config: Path) -> Non
         for place, value in enumerate((*ALWAYS, *IN_TURN[turn : turn + 2])):
             setting = f"{option}={value}"
             try:
-                parse_config("algorithm: spag+reinforce", "test", [setting])
+                parse_config(CONFIG, "test", [setting])
             except SpagError as error:
-                faults += [f"{setting[:80]!r}: {error}"] if len(str(error).splitlines()) > 1 or len(str(error)) > 1000 else []
+                faults += (
+                    [f"{setting[:80]!r}: {error}"] if len(str(error).splitlines()) > 1 or len(str(error)) > 1000 else []
+                )
                 if place != number % len(ALWAYS):
                     continue  # both commands refuse it with this line; now and then that is tried
             accepted += 1
@@ -92,6 +107,23 @@ def test_every_option_takes_a_value_or_refuses_it_in_a_line(config: Path) -> Non
     assert not faults, "\n".join(faults)
     assert accepted > 200
     assert not (config.parent / "run").exists()  # a dry run writes nothing
+
+
+@pytest.mark.parametrize("command", STATUSES)
+def test_a_huge_count_of_a_bots_games_is_not_played(
+    config: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = []
+
+    def few(tasks: Sequence[Task], repeats: int, seed: int) -> list[GameSpec]:
+        counts.append(len(tasks) * repeats)
+        assert counts[-1] < 2000
+        return game_specs(tasks, repeats, seed)
+
+    monkeypatch.setattr(teachers, "game_specs", few)
+    result = invoke(command, config, "imitation.max_episodes=1000000000")
+    assert result.exit_code == 0, result.output
+    assert counts
 
 
 @pytest.mark.parametrize("game", names())

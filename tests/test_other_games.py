@@ -10,35 +10,31 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from spag.algorithms.spag import assign_rewards
+from spag.algorithms.winners import RewardSettings, assign_rewards
 from spag.cli import main
 from spag.config.files import parse_config
 from spag.config.schema import EngineConfig, ModelConfig
-from spag.core.episodes import read_episodes, read_samples
 from spag.core.errors import ConfigError, DataError
 from spag.core.progress import SilentReporter
-from spag.core.store import write_rows
 from spag.engines.base import Request
-from spag.engines.opening import gpus_of
+from spag.engines.players import gpus_of
 from spag.engines.scripted import ScriptedEngine
 from spag.games.registry import get
-from spag.rollout import play
-from spag.runs.loop import run
-from spag.runs.stages import teacher_episodes
+from spag.runs.execute import run
+from spag.runs.teachers import bot_games
+from spag.storage.episodes import read_episodes, read_samples
+from spag.storage.store import write_rows
 from taboo_games import episode_of
 
-CONFIG = """
-iterations: 1
-imitation:
-  episodes: ["bot:random"]
-  max_episodes: 12
-  training: &training
-    {learning_rate: 1.0e-3, global_batch_size: 8, micro_batch_size: 8, max_length: 2048, gradient_checkpointing: false}
-selfplay: {tasks: 6, repeats: 2}
-rewards: {template: play}
-offline_rl: *training
-engine: {concurrency: 3}
-arena: {tasks: 3}
+TRAINING = (
+    "learning_rate: 1.0e-3, global_batch_size: 8, micro_batch_size: 8, max_length: 2048, gradient_checkpointing: false"
+)
+CONFIG = f"""
+phases:
+  - {{algorithm: imitation, episodes: ["bot:random"], max_episodes: 12, template: play, {TRAINING}}}
+  - {{algorithm: spag, iterations: 1, tasks: 6, repeats: 2, template: play, {TRAINING}}}
+engine: {{concurrency: 3}}
+arena: {{tasks: 3, entrants: [base, imitation, spag-1]}}
 """
 
 
@@ -55,25 +51,25 @@ def scripted(models: Sequence[ModelConfig], engine: EngineConfig, *_: object) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["kuhn_poker", "tic_tac_toe"])
+@pytest.mark.long
 def test_a_run_of_another_game_goes_to_its_end(
-    tmp_path: Path, model_folder: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, model_folder: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from spag.cli.tables import print_run
     from spag.report.page import write_report
 
-    monkeypatch.setattr(play, "open_engines", scripted)
     fixed = [f"game.name={name}", f"model.name={model_folder}", "model.dtype=float32", "model.device=cpu"]
     game, config = get(name), parse_config(CONFIG, "test", fixed)
-    run(config, tmp_path, SilentReporter())
-    taught = list(read_samples(tmp_path / "imitation" / "samples.jsonl"))
+    run(config, tmp_path, SilentReporter(), open_models=scripted)
+    taught = list(read_samples(tmp_path / "1-imitation" / "samples.jsonl"))
     assert {sample.role for sample in taught} == set(game.roles)
     assert all(re.fullmatch(r"\[\w+\]", sample.completion) for sample in taught)  # a bot's moves
-    episodes = list(read_episodes(tmp_path / "iteration-1" / "episodes.jsonl"))
+    episodes = list(read_episodes(tmp_path / "2-spag" / "iteration-1" / "episodes.jsonl"))
     assert {episode.game for episode in episodes} == {name}
     assert len(episodes) == 12
     assert all(set(episode.rewards) == set(game.roles) and episode.outcome in game.outcomes for episode in episodes)
     won = {episode.id for episode in episodes if game.outcomes[str(episode.outcome)].winners}
-    assert {sample.episode_id for sample in read_samples(tmp_path / "iteration-1" / "samples.jsonl")} == won
+    assert {sample.episode_id for sample in read_samples(tmp_path / "2-spag" / "iteration-1" / "samples.jsonl")} == won
     results = json.loads((tmp_path / "arena" / "results.json").read_text())
     assert sum(pair["games"] for pair in results["pairs"]) == 3 * 2 * 3  # pairs, role assignments, tasks
     print_run(tmp_path)
@@ -86,7 +82,9 @@ def test_a_run_of_another_game_goes_to_its_end(
 
 def test_a_game_without_teacher_games_names_its_bots(tmp_path: Path) -> None:
     config = parse_config("game: {name: kuhn_poker}\nmodel: {dtype: float32}", "test")
-    with pytest.raises(ConfigError, match=r"kuhn_poker ships no teacher games; .* one of its bots: bot:random, bot:equilibrium"):
+    with pytest.raises(
+        ConfigError, match=r"kuhn_poker ships no teacher games; .* a bot of it: bot:random, bot:equilibrium"
+    ):
         run(config, tmp_path, SilentReporter())
 
 
@@ -94,8 +92,8 @@ def test_a_game_without_teacher_games_names_its_bots(tmp_path: Path) -> None:
     ("option", "message"),
     [
         ("arena.tasks=22", "arena.tasks: 22 tasks asked for, but guess_my_city has 21"),
-        ("selfplay.tasks=1000", "selfplay.tasks: 1000 tasks asked for, but"),
-        ("selfplay.opponents={bot:best: 1}", "bot:best: guess_my_city has no such bot"),
+        ("spag.tasks=1000", "phases.1.tasks: 1000 tasks asked for, but"),
+        ("spag.opponents={bot:best: 1}", "bot:best: guess_my_city has no such bot"),
     ],
 )
 def test_what_a_late_stage_would_refuse_is_refused_at_once(tmp_path: Path, option: str, message: str) -> None:
@@ -108,12 +106,14 @@ def test_what_a_late_stage_would_refuse_is_refused_at_once(tmp_path: Path, optio
 
 def test_a_bot_plays_each_task_once_before_any_again() -> None:
     game = get("kuhn_poker", hands=12)
-    counts = Counter(episode.task.id for episode in teacher_episodes(["bot:random"], 30, 1, game))
+    counts = Counter(episode.task.id for episode in bot_games("bot:random", 30, 1, game))
     assert len(counts) == 12
     assert sorted(counts.values()) == [2] * 6 + [3] * 6
-    few = teacher_episodes(["bot:random"], 5, 1, get("tic_tac_toe"))
+    few = bot_games("bot:random", 5, 1, get("tic_tac_toe"))
     assert len({episode.task.id for episode in few}) == 5
-    assert [episode.id for episode in few] != [episode.id for episode in teacher_episodes(["bot:random"], 5, 2, get("tic_tac_toe"))]
+    assert [episode.id for episode in few] != [
+        episode.id for episode in bot_games("bot:random", 5, 2, get("tic_tac_toe"))
+    ]
 
 
 def test_a_bot_takes_no_gpu() -> None:
@@ -122,10 +122,11 @@ def test_a_bot_takes_no_gpu() -> None:
 
 
 def test_games_of_another_kind_are_named_not_judged(tmp_path: Path) -> None:
-    [hand] = teacher_episodes(["bot:random"], 1, 1, get("kuhn_poker"))
+    [hand] = bot_games("bot:random", 1, 1, get("kuhn_poker"))
     message = r"the game 'train-\d+-\w+-0' is kuhn_poker, not adversarial_taboo; keep the games of one kind in a file"
-    with pytest.raises(DataError, match=message):
-        assign_rewards([hand])
+    for judge in (True, False):  # a judged game is as wrong as one that is judged anew
+        with pytest.raises(DataError, match=message):
+            assign_rewards([hand], settings=RewardSettings(judge=judge))
     write_rows(tmp_path / "games.jsonl", [episode_of("river", "Hi", id="taboo"), hand])
     result = CliRunner().invoke(main, ["judge", str(tmp_path / "games.jsonl")])
     assert result.exit_code == 2

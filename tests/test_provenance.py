@@ -1,4 +1,6 @@
-"""A file of games holds games of one kind: the same players, sampling, prompts and game settings, or the call is refused and says why."""
+"""A file of games holds games of one kind: the same players, sampling, prompts and game settings, or the call is
+refused and says why.
+"""
 
 import json
 import os
@@ -11,20 +13,26 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spag.cli import main
-from spag.config.schema import EngineConfig, ModelConfig
-from spag.core import store
-from spag.core.episodes import Episode, read_episodes
-from spag.core.store import file_digest
-from spag.engines.base import Request
-from spag.engines.identity import identity_of
+from spag.config.schema import EngineConfig, ModelConfig, RunConfig
+from spag.core.episodes import Episode
+from spag.core.progress import Reporter
+from spag.engines.base import Engine, Request
+from spag.engines.players import identity_of
 from spag.engines.scripted import ScriptedEngine
-from spag.models.identity import model_contents
-from spag.rollout import play
+from spag.models.identity import weights_digest
+from spag.rollout import matches as rollout
+from spag.rollout.matches import PlaySetup
 from spag.rollout.provenance import played_dtype
-from spag.runs import stages
+from spag.runs import arena, execute
+from spag.storage import store
+from spag.storage.episodes import read_episodes
+from spag.storage.store import file_digest
 
 LINES = ["Tell me about your day.", "I know the word! It is `river`!", "I had bread on the train.", "No idea."]
-PROMPTS = {"rules": ["Rules, {max_turns} turns."], "instructions": {"attacker": "Word: {target_word}.", "defender": "Defend."}}
+PROMPTS = {
+    "rules": ["Rules, {max_turns} turns."],
+    "instructions": {"attacker": "Word: {target_word}.", "defender": "Defend."},
+}
 
 
 def chatter(request: Request) -> str:
@@ -37,14 +45,17 @@ class Asked(list[str]):
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """Scripted engines in the place of all models."""
-    names = Asked()
+    """Scripted engines in the place of all models that commands open."""
+    names, setup_of = Asked(), PlaySetup.of
 
-    def scripted(models: Sequence[ModelConfig], engine: EngineConfig, *_: object) -> list[ScriptedEngine]:
+    def scripted(models: Sequence[ModelConfig], engine: EngineConfig, *_: object) -> list[Engine]:
         names.extend(model.name for model in models)
         return [ScriptedEngine(chatter, concurrency=engine.concurrency)] * len(models)
 
-    monkeypatch.setattr(play, "open_engines", scripted)
+    def scripted_setup(config: RunConfig, reporter: Reporter) -> PlaySetup:
+        return setup_of(config, reporter, scripted)
+
+    monkeypatch.setattr(PlaySetup, "of", scripted_setup)
     return names
 
 
@@ -87,31 +98,21 @@ USUAL = ("model.dtype=float32", "game.prompts=prompts.json", "game.words=words.t
 
 
 def play_games(*more: str, model: str = "one", status: int = 0) -> str:
-    return spag("play", model, *overrides(*USUAL), "--count", "2", "--output", "games.jsonl", *more, status=status).output
+    return spag(
+        "play", model, *overrides(*USUAL), "--count", "2", "--output", "games.jsonl", *more, status=status
+    ).output
 
 
 def rows(path: str = "games.jsonl") -> list[Episode]:
     return list(read_episodes(path))
 
 
-def forget(path: Path, *fields: str) -> None:
-    """Make the rows those of an older spag, which wrote none of ``fields``."""
-    plain = [json.loads(line) for line in path.read_text().splitlines()]
-    for row in plain:
-        for info in row.get("players", {}).values():
-            if "identity" in fields:
-                info.pop("identity")
-        for field in fields:
-            row.pop(field, None)
-    path.write_text("".join(json.dumps(row) + "\n" for row in plain))
-
-
 def test_a_row_says_who_played_it_and_how(opened: Asked) -> None:
     play_games()
     for episode in rows():
         assert episode.settings == {
-            "max_turns": 5, "judge": "strict", "prompts": file_digest(Path("prompts.json")),
-            "words": file_digest(Path("words.txt")), "top_words": 50_000,
+            "max_turns": 5, "judge": "strict", "stop": "judged", "language": "en",
+            "prompts": file_digest(Path("prompts.json")), "words": file_digest(Path("words.txt")), "top_words": 50_000,
         }  # fmt: skip
         identity = episode.players["attacker"].identity
         assert identity is not None
@@ -123,7 +124,9 @@ def test_a_row_says_who_played_it_and_how(opened: Asked) -> None:
 def test_games_of_a_cluster_have_the_same_record(opened: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     play_games()
     here = {episode.id: episode for episode in rows()}
-    monkeypatch.setattr(play, "_play_on_cluster", play._play_here)  # the nodes return games without a record, as engines here do
+    monkeypatch.setattr(
+        rollout, "_play_on_cluster", rollout._play_here
+    )  # the nodes return games without a record, as engines here do
     Path("games.jsonl").unlink()
     play_games("--ray", "local")
     assert {episode.id: episode for episode in rows()} == here
@@ -134,14 +137,17 @@ def test_games_of_a_cluster_have_the_same_record(opened: Asked, monkeypatch: pyt
     [
         (["--seed", "5"], "seed was "),
         (["--testing"], "attacker.temperature was 1.2, is 0.0, defender.temperature was 1.2, is 0.0;"),
-        (overrides("selfplay.roles={defender: {top_k: 50}}"), ": defender.top_k was 0, is 50;"),
+        (overrides("spag.sampling_by_role={defender: {top_k: 50}}"), ": defender.top_k was 0, is 50;"),
         (overrides("model.dtype=bfloat16"), "attacker.dtype was 'float32', is 'bfloat16'"),
         (overrides("model.prompt_style=chat"), "attacker.prompt_style was 'plain', is 'chat'"),
         (overrides("game.judge=paper"), ": game.judge was 'strict', is 'paper';"),
         (overrides("game.max_turns=3"), ": game.max_turns was 5, is 3, task.max_turns was 5, is 3;"),
         (overrides("game.prompts=null"), ": game.prompts was '"),
         (["two"], ": defender.weights was '"),
-        (["openai:talker"], " dtype float32 prompt_style plain, is endpoint https://api.openai.com/v1 model talker;"),
+        (
+            ["openai:talker"],
+            "defender.endpoint was None, is 'https://api.openai.com/v1', ",
+        ),
     ],
 )
 def test_games_played_otherwise_are_refused_by_name(opened: Asked, change: list[str], message: str) -> None:
@@ -158,12 +164,12 @@ def test_games_played_otherwise_are_refused_by_name(opened: Asked, change: list[
 
 
 def test_games_that_are_not_asked_for_are_refused(opened: Asked) -> None:
-    play_games(*overrides("selfplay.repeats=2"))
+    play_games(*overrides("spag.repeats=2"))
     said = play_games(status=2)
-    assert "2 of its 4 games are others than those asked for, the first '" in said
+    assert "2 of its 4 games differ from the requested games, the first '" in said
     assert "-1': not one of this call's tasks, repeats or pairings; " in said
     assert "2 games in the file, 0 played now" in play_games("--force")
-    assert "4 games in the file, 2 played now" in play_games(*overrides("selfplay.repeats=2"))
+    assert "4 games in the file, 2 played now" in play_games(*overrides("spag.repeats=2"))
 
 
 def test_other_prompts_under_the_same_name_are_refused(opened: Asked) -> None:
@@ -179,7 +185,7 @@ def test_another_model_under_the_same_path_is_refused_and_a_copy_is_not(opened: 
     (Path("copy") / "README.md").write_text("About it.")
     assert "2 games in the file, 0 played now" in play_games(model="copy")
     retrain("one")
-    assert "2 of its 2 games are others than those asked for, the first '" in (said := play_games(status=2))
+    assert "2 of its 2 games differ from the requested games, the first '" in (said := play_games(status=2))
     assert "attacker.weights was '" in said
 
 
@@ -195,9 +201,17 @@ def test_forced_games_are_those_of_a_new_file(opened: Asked) -> None:
     assert "2 games in the file, 0 played now" in play_games("--force")  # nothing differs: nothing is played again
 
 
-def test_an_arena_plays_the_retrained_model_again_and_nobody_else(opened: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages, "yardsticks", lambda *_: {})  # they would load the models
-    common = ["arena", "a=one", "b=two", "bot:random", *overrides("game.name=kuhn_poker", "arena.tasks=2", "model.dtype=float32")]
+def test_an_arena_plays_the_retrained_model_again_and_nobody_else(
+    opened: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arena, "exact_metrics", lambda *_: {})  # they would load the models
+    common = [
+        "arena",
+        "a=one",
+        "b=two",
+        "bot:random",
+        *overrides("game.name=kuhn_poker", "arena.tasks=2", "model.dtype=float32"),
+    ]
     common += ["--output", "arena"]
     spag(*common)
     before = {episode.id: episode for episode in rows("arena/episodes.jsonl")}
@@ -207,7 +221,7 @@ def test_an_arena_plays_the_retrained_model_again_and_nobody_else(opened: Asked,
     assert not opened
     retrain("two")
     said = spag(*common, status=2).output
-    assert "8 of its 12 games are others than those asked for, the first 'a vs b: " in said
+    assert "8 of its 12 games differ from the requested games, the first 'a vs b: " in said
     assert "player_1.weights was '" in said
     spag(*common, "--force")
     after = {episode.id: episode for episode in rows("arena/episodes.jsonl")}
@@ -218,32 +232,30 @@ def test_an_arena_plays_the_retrained_model_again_and_nobody_else(opened: Asked,
     assert sorted(opened) == ["one"] * 2 + ["two"] * 4  # for a vs b and b vs a, and for two's games with the bot
 
 
-def test_old_files_are_compared_as_far_as_they_go_and_say_so(opened: Asked) -> None:
-    play_games()
-    forget(Path("games.jsonl"), "identity", "settings")
-    said = play_games()
-    assert "2 games in the file, 0 played now" in said
-    assert "games.jsonl: 2 games do not say which weights played them; they count as those of the players named" in said.replace("\n", "")
-    assert "attacker.model was 'one', is 'two'" in play_games(model="two", status=2)
-    assert "attacker.temperature was 1.2, is 0.0" in play_games("--testing", status=2)
-    assert "the hash of the first prompt was '" in play_games(*overrides("game.prompts=null"), status=2)
-    assert play_games("--force", *overrides("game.prompts=null"))
-    forget(Path("games.jsonl"), "identity", "settings", "players")
-    assert "2 games in the file, 0 played now" in play_games(*overrides("game.prompts=null"))
+def test_other_prompts_of_the_game_itself_are_refused(opened: Asked) -> None:
+    """As after an update of the package: settings name no file, so the first prompt is compared."""
+    play_games(*overrides("game.prompts=null"))
+    row = Path("games.jsonl")
+    row.write_text(row.read_text().replace(rows()[0].history[0].prompt_digest or "", "0" * 12))
+    assert "the hash of the first prompt was '000000000000', is '" in play_games(
+        *overrides("game.prompts=null"), status=2
+    )
 
 
 def test_dtype_auto_stays_what_it_was(opened: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages, "_measure_dtype", lambda: "bfloat16")
+    monkeypatch.setattr(execute, "_measure_dtype", lambda: "bfloat16")
     assert played_dtype(Path("games.jsonl")) is None
     play_games(*overrides("model.dtype=auto"))
     assert played_dtype(Path("games.jsonl")) == "bfloat16"
-    monkeypatch.setattr(stages, "_measure_dtype", lambda: "float32")
+    monkeypatch.setattr(execute, "_measure_dtype", lambda: "float32")
     assert "2 games in the file, 0 played now" in play_games(*overrides("model.dtype=auto"))
 
 
 def test_an_adapter_is_another_when_its_base_is() -> None:
     Path("adapter").mkdir()
-    (Path("adapter") / "adapter_config.json").write_text('{"peft_type": "LORA", "base_model_name_or_path": "one", "r": 2}')
+    (Path("adapter") / "adapter_config.json").write_text(
+        '{"peft_type": "LORA", "base_model_name_or_path": "one", "r": 2}'
+    )
     before = identity_of(ModelConfig(name="adapter"))
     assert before != identity_of(ModelConfig(name="one"))
     retrain("one")
@@ -257,12 +269,12 @@ def test_endpoints_and_bots_are_known_by_address_and_name(monkeypatch: pytest.Mo
 
 
 def test_weights_that_are_never_read_do_not_count() -> None:
-    before = model_contents("one")
+    before = weights_digest("one")
     (Path("one") / "pytorch_model.bin").write_bytes(b"pickle")
     (Path("one") / ".cache").write_bytes(b"")
-    assert model_contents("one") == before
+    assert weights_digest("one") == before
     (Path("one") / "generation_config.json").write_text("{}")
-    assert len(model_contents("one")) == len(before) + 1
+    assert weights_digest("one") != before
 
 
 def test_a_large_file_is_hashed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:

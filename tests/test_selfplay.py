@@ -3,19 +3,26 @@
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from spag.core.episodes import Episode, read_episodes
+from spag.config.schema import EngineConfig, ModelConfig, SamplingConfig
+from spag.core.episodes import Episode
 from spag.core.errors import DataError, RunError
+from spag.core.progress import SilentReporter
 from spag.core.seeds import derive_seed
-from spag.engines.base import Request, Sampling
+from spag.engines.base import Completion, Engine, Player, Request, Sampling
+from spag.engines.players import PlayerConfig
 from spag.engines.scripted import ScriptedEngine
 from spag.games.taboo.types import Outcome
-from spag.rollout.runner import GameSpec, Player, PlayStats, play, play_batches
+from spag.rollout.matches import Match, PlaySetup, play_matches
+from spag.rollout.runner import GameSpec, PlayStats, play, play_batches
 from spag.rollout.runner import game_specs as specs_of
 from spag.rollout.writer import collect_episodes
+from spag.storage.episodes import read_episodes
+from spag.storage.store import JsonlStore
 from taboo_games import ROLES, TABOO, task_of
 
 WORDS = ["river", "bread", "piano", "ice cream", "window"]
@@ -73,7 +80,10 @@ def test_seeds_come_from_run_word_and_repeat() -> None:
 
 
 def test_two_engines_each_speak_for_their_role() -> None:
-    attacker, defender = ScriptedEngine(lambda r: "Guess it."), ScriptedEngine(lambda r: "I know the word! It is `river`!")
+    attacker, defender = (
+        ScriptedEngine(lambda r: "Guess it."),
+        ScriptedEngine(lambda r: "I know the word! It is `river`!"),
+    )
     sides = {"attacker": Player(attacker, "a", Sampling()), "defender": Player(defender, "d", Sampling(temperature=0))}
     (episode,) = play([GameSpec("g", task_of("river"), 0)], sides)
     assert [said.content for said in episode.history] == ["Guess it.", "I know the word! It is `river`!"]
@@ -91,14 +101,20 @@ def test_empty_utterances_are_drawn_again_then_stand_and_are_counted() -> None:
 
     engine = ScriptedEngine(mute)
     stats = PlayStats()
-    (episode,) = play([GameSpec("g", task_of("river", 2), 0)], dict.fromkeys(ROLES, Player(engine, "m", Sampling())), stats=stats)
+    (episode,) = play(
+        [GameSpec("g", task_of("river", 2), 0)], dict.fromkeys(ROLES, Player(engine, "m", Sampling())), stats=stats
+    )
     assert (episode.outcome, [said.content for said in episode.history]) == (Outcome.TIE, [""] * 4)
     assert (stats.utterances, stats.empty, stats.retries) == (4, 4, 8)
     assert len(set(asked)) == 12  # each attempt has a seed of its own
 
 
-@pytest.mark.parametrize(("text", "empty_retries", "expected"), [("", 0, (4, 4, 0)), (" ", 1, (4, 4, 4)), (" a", 1, (4, 0, 0))])
-def test_empty_utterances_are_drawn_as_often_as_asked(text: str, empty_retries: int, expected: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize(
+    ("text", "empty_retries", "expected"), [("", 0, (4, 4, 0)), (" ", 1, (4, 4, 4)), (" a", 1, (4, 0, 0))]
+)
+def test_empty_utterances_are_drawn_as_often_as_asked(
+    text: str, empty_retries: int, expected: tuple[int, int, int]
+) -> None:
     """Blank ones are empty, too, where white space stays."""
     player = Player(ScriptedEngine(lambda request: text), "m", Sampling(strip=False, empty_retries=empty_retries))
     stats = PlayStats()
@@ -111,7 +127,9 @@ def test_an_utterance_is_cut_to_what_files_may_hold(tmp_path: Path) -> None:
     path = tmp_path / "e.jsonl"
     collect(path, game_specs(["river"], 1, seed=1), lambda request: "x" * 100_001)
     [episode] = read_episodes(path)
-    assert {(said.content, said.finish_reason, said.token_ids) for said in episode.history} == {("x" * 100_000, "length", None)}
+    assert {(said.content, said.finish_reason, said.token_ids) for said in episode.history} == {
+        ("x" * 100_000, "length", None)
+    }
 
 
 def test_a_game_in_flight_twice_is_refused() -> None:
@@ -169,3 +187,66 @@ def test_corruption_in_the_middle_is_named_not_skipped(tmp_path: Path) -> None:
 def test_a_word_listed_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="a task is listed twice"):
         collect(tmp_path / "e.jsonl", game_specs(["river", "river"], 1, seed=1))
+
+
+def test_a_cut_prompt_and_unknown_tokens_are_recorded(tmp_path: Path) -> None:
+    """A prompt's tokens are kept where the engine cut it, since its text is not what the model saw."""
+
+    class Cutting(ScriptedEngine):
+        def poll(self) -> list[Completion]:
+            return [
+                replace(
+                    done,
+                    prompt_ids=(7, 8),
+                    prompt_truncated="attacker" in done.text,
+                    unknown_token="defender" in done.text,
+                )
+                for done in super().poll()
+            ]
+
+    def name_role(request: Request) -> str:
+        return request.role.rpartition("/")[2]
+
+    stats, engine = PlayStats(), Cutting(name_role)
+    both = {role: Player(engine, "m", Sampling()) for role in ROLES}
+    [[episode]] = play_batches(TABOO, game_specs(WORDS[:1], 1, seed=1), both, stats)
+    with JsonlStore(tmp_path / "games.jsonl") as store:
+        store.append(episode)
+    [read] = read_episodes(tmp_path / "games.jsonl")
+    assert [said.prompt_ids for said in read.history] == [
+        (7, 8) if said.role == "attacker" else None for said in episode.history
+    ]
+    assert {said.role for said in read.history} == set(ROLES)
+    assert (stats.unknown_tokens, stats.utterances) == (len(read.history) // 2, len(read.history))
+
+
+def test_in_flight_games_may_be_more_than_utterances(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``engine.in_flight`` counts games where models play; without it, ``engine.concurrency`` does."""
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+
+    class Counting(ScriptedEngine):
+        most = waiting = 0
+
+        def submit(self, request: Request) -> None:
+            self.waiting += 1
+            self.most = max(self.most, self.waiting)
+            super().submit(request)
+
+        def poll(self) -> list[Completion]:
+            done = super().poll()
+            self.waiting -= len(done)
+            return done
+
+    for in_flight, most in ((7, 7), (None, 3)):
+        engine = Counting(chatter, concurrency=3)
+
+        def scripted(models: Sequence[ModelConfig], *_: object, engine: Engine = engine) -> list[Engine]:
+            return [engine] * len(models)
+
+        setup = PlaySetup(
+            TABOO, EngineConfig(concurrency=3, in_flight=in_flight), SilentReporter(), open_models=scripted
+        )
+        player = PlayerConfig("m", ModelConfig(name="openai:m"), SamplingConfig())
+        match = Match("play", game_specs(WORDS, 2, seed=1), dict.fromkeys(ROLES, player))
+        assert play_matches(tmp_path / f"{most}.jsonl", [match], setup).games == 10
+        assert engine.most == most

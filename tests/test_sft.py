@@ -7,22 +7,24 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spag.cli import main
-from spag.config.files import load_config
-from spag.config.schema import OfflineRLConfig, TrainingConfig
-from spag.core.episodes import SampleType, TrainingSample, read_samples
+from spag.config.files import load_config, parse_config
+from spag.core.episodes import SampleType
 from spag.core.errors import RunError
 from spag.core.progress import SilentReporter
-from spag.core.sft import read_sft
-from spag.core.store import write_rows
-from spag.runs import loop
-from spag.runs.sft import mix_warning, with_sft
-from spag.training import launch
+from spag.core.seeds import derive_seed
+from spag.learning.encoding import encode_samples
+from spag.models.loading import load_tokenizer
+from spag.models.tokens import PromptStyle
+from spag.runs import execute
+from spag.runs.execute import mix_warnings
+from spag.storage.episodes import all_samples, read_samples
+from spag.storage.sft import read_sft
 
 SFT_ROWS = [{"instruction": f"Count to {n}.", "input": "", "output": f"One, then {n}."} for n in range(6)]
 UPSTREAM = [
-    {"query": f"q{n}", "target": target, "reward": 0.5, "weight": 0.75, "role": "attacker"} for n, target in enumerate(("Hi", "", "Ho"))
+    {"query": f"q{n}", "target": target, "reward": 0.5, "weight": 0.75, "role": "attacker"}
+    for n, target in enumerate(("Hi", "", "Ho"))
 ]
-TINY = ("offline_rl.global_batch_size=4", "offline_rl.gradient_checkpointing=false", "model.dtype=float32", "model.device=cpu")
 
 
 @pytest.fixture
@@ -39,9 +41,14 @@ def upstream_file(tmp_path: Path) -> Path:
     return path
 
 
-def train(stage: str, samples: Path, model: Path, output: Path, *overrides: str) -> Result:
-    options = [part for one in (*TINY, *overrides) for part in ("--set", one)]
-    result = CliRunner().invoke(main, ["train", stage, str(samples), "--model", str(model), *options, "--output", str(output)])
+def train(algorithm: str, samples: Path, model: Path, output: Path, *overrides: str) -> Result:
+    small = (f"{algorithm}.global_batch_size=4", f"{algorithm}.gradient_checkpointing=false")
+    options = [
+        part for one in (*small, "model.dtype=float32", "model.device=cpu", *overrides) for part in ("--set", one)
+    ]
+    result = CliRunner().invoke(
+        main, ["train", algorithm, str(samples), "--model", str(model), *options, "--output", str(output)]
+    )
     assert result.exit_code == 0, f"{result.output}\n{result.exception!r}"
     return result
 
@@ -51,92 +58,86 @@ def last_metrics(output: Path) -> dict[str, float | None]:
     return row
 
 
-def test_train_offline_rl_mixes_instruction_data_in(tmp_path: Path, model_folder: Path, sft_file: Path, upstream_file: Path) -> None:
+def types(output: Path) -> list[str]:
+    return sorted(str(row.type) for row in read_samples(output / "samples.jsonl"))
+
+
+def test_train_spag_mixes_instruction_data_in(
+    tmp_path: Path, model_folder: Path, sft_file: Path, upstream_file: Path
+) -> None:
     output = tmp_path / "trained"
-    mix = (f"offline_rl.sft_data={sft_file}", "offline_rl.sft_samples=2")
-    result = train("offline-rl", upstream_file, model_folder, output, *mix)
+    mix = (f"spag.sft_data={sft_file}", "spag.sft_samples=2")
+    result = train("spag", upstream_file, model_folder, output, *mix)
     assert "1 steps on 4 samples" in result.output  # two with a text, two of the six SFT rows
     assert f"{upstream_file}: 1 of 3 rows have an empty completion" in result.output
-    assert f"2 SFT rows of {sft_file} are mixed into 2 samples: {output}/mixed.jsonl" in result.output
     assert "warning" not in result.output
-    assert [row.type for row in read_samples(output / "mixed.jsonl")] == [SampleType.RL] * 2 + [SampleType.SFT] * 2
+    assert types(output) == ["rl", "rl", "sft", "sft"]
+    drawn = {row.prompt for row in read_samples(output / "samples.jsonl") if row.type is SampleType.SFT}
+    assert drawn == {row.prompt for row in read_sft(sft_file, 2, derive_seed(0, "sft"))}
     assert last_metrics(output)["loss_sft"] is not None
-    assert json.loads(upstream_file.read_text()) == UPSTREAM
     weights = output / "checkpoint" / "model.safetensors"
     written = weights.stat().st_mtime_ns
-    train("offline-rl", upstream_file, model_folder, output, *mix)
+    train("spag", upstream_file, model_folder, output, *mix)
     assert weights.stat().st_mtime_ns == written  # the same rows are drawn again, so training has finished
 
 
-def test_train_offline_rl_without_a_mix_says_so_and_names_the_option(tmp_path: Path, model_folder: Path, upstream_file: Path) -> None:
+def test_an_empty_output_trains_its_end_token_as_upstream(
+    tmp_path: Path, model_folder: Path, upstream_file: Path
+) -> None:
+    alpaca, output = tmp_path / "alpaca.json", tmp_path / "trained"
+    alpaca.write_text(json.dumps([{"instruction": "Say nothing.", "input": "", "output": ""}, SFT_ROWS[0]]))
+    result = train("spag", upstream_file, model_folder, output, f"spag.sft_data={alpaca}")
+    assert "1 steps on 4 samples" in result.output  # two with a text, both SFT rows
+    mixed = [row for row in all_samples(output / "samples.jsonl") if row.type is SampleType.SFT]
+    assert sorted(row.completion for row in mixed) == ["", "One, then 0."]
+    tokenizer = load_tokenizer(str(model_folder))
+    (empty,) = encode_samples([row for row in mixed if not row.completion], tokenizer, PromptStyle.PLAIN, 2048)
+    assert empty.completion.tolist() == [tokenizer.eos_token_id]
+
+
+def test_train_spag_without_a_mix_says_so_and_names_the_option(
+    tmp_path: Path, model_folder: Path, upstream_file: Path
+) -> None:
     output = tmp_path / "trained"
-    result = train("offline-rl", upstream_file, model_folder, output)
-    assert "warning: offline_rl.sft_data is not set" in result.output
+    result = train("spag", upstream_file, model_folder, output)
+    assert "warning: spag.sft_data is not set" in result.output
     assert "1 steps on 2 samples" in result.output
     assert last_metrics(output)["loss_sft"] is None
-    assert "warning" not in train("offline-rl", upstream_file, model_folder, output, "offline_rl.sft_coef=0").output
+    assert "warning" not in train("spag", upstream_file, model_folder, output, "spag.sft_coef=0").output
 
 
-def test_train_imitation_reads_upstreams_file_and_mixes(tmp_path: Path, model_folder: Path, sft_file: Path, upstream_file: Path) -> None:
-    small = ("imitation.training.global_batch_size=4", "imitation.training.gradient_checkpointing=false")
-    result = train("imitation", upstream_file, model_folder, tmp_path / "plain", *small)
+def test_train_imitation_reads_upstreams_file_and_mixes(
+    tmp_path: Path, model_folder: Path, sft_file: Path, upstream_file: Path
+) -> None:
+    result = train("imitation", upstream_file, model_folder, tmp_path / "plain")
     assert result.output.count("1 of 3 rows have an empty completion") == 1 and "warning" not in result.output
     assert "1 steps on 2 samples" in result.output
-    result = train("imitation", upstream_file, model_folder, tmp_path / "mixed", *small, f"imitation.training.sft_data={sft_file}")
+    result = train("imitation", upstream_file, model_folder, tmp_path / "mixed", f"imitation.sft_data={sft_file}")
     assert "2 steps on 8 samples" in result.output
 
 
-def test_every_process_of_torchrun_mixes_the_same_rows(
-    tmp_path: Path, sft_file: Path, upstream_file: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_file_that_holds_sft_rows_gets_no_others(
+    tmp_path: Path, model_folder: Path, sft_file: Path, upstream_file: Path
 ) -> None:
-    seen: list[tuple[Path, list[TrainingSample]]] = []
-
-    def train_on(samples: Path, *_: object, **__: object) -> dict[str, float]:
-        seen.append((samples, list(read_samples(samples))))
-        return {"steps": 1, "samples": 4, "seconds": 0.0}
-
-    monkeypatch.setattr(launch, "train_on", train_on)
-    for rank in ("0", "1"):
-        monkeypatch.setenv("RANK", rank)
-        result = train("offline-rl", upstream_file, tmp_path, tmp_path / "out", f"offline_rl.sft_data={sft_file}")
-        assert ("are mixed into" in result.output) == (rank == "0")
-    (first, rows), (second, same) = seen
-    assert rows == same and len(rows) == 8
-    assert first == tmp_path / "out" / "mixed.jsonl" and first.is_file()
-    assert second != first and not second.exists()  # its own, and gone afterwards
-
-
-RL = TrainingSample(prompt="p", completion="c", reward=0.5, weight=2.0, role="attacker", episode_id="e", turn=1, completion_ids=(1, 2))
-
-
-def test_the_mix_is_that_of_the_rewards_command(tmp_path: Path, sft_file: Path) -> None:
-    source, target = tmp_path / "samples.jsonl", tmp_path / "mixed.jsonl"
-    write_rows(source, [RL])
-    training = OfflineRLConfig(sft_data=sft_file, sft_samples=3)
-    assert with_sft(source, training, 7, target, print) == target
-    assert list(read_samples(target)) == [RL, *read_sft(sft_file, 3, 7)]
-
-
-def test_a_file_that_holds_sft_rows_gets_no_others(tmp_path: Path, sft_file: Path) -> None:
-    source, notes = tmp_path / "samples.jsonl", list[str]()
-    write_rows(source, [RL, *read_sft(sft_file, 3, 7)])
-    assert with_sft(source, OfflineRLConfig(sft_data=sft_file), 7, tmp_path / "mixed.jsonl", notes.append) == source
-    assert notes == [f"{source} holds 3 SFT rows, so sft_data is not mixed in again"]
-    assert with_sft(source, OfflineRLConfig(), 7, tmp_path / "mixed.jsonl", notes.append) == source
-    assert len(notes) == 1  # nothing is missing
-    assert not (tmp_path / "mixed.jsonl").exists()
+    mixed, output = tmp_path / "mixed.json", tmp_path / "trained"
+    mixed.write_text(json.dumps([*UPSTREAM, *SFT_ROWS]))
+    assert "warning" not in train("spag", mixed, model_folder, output).output  # a mix is there
+    result = train("spag", mixed, model_folder, output, f"spag.sft_data={sft_file}")
+    assert f"{mixed} holds SFT rows, so sft_data is not mixed in again" in result.output
+    assert types(output) == ["rl"] * 2 + ["sft"] * 6
 
 
 def test_who_is_warned(sft_file: Path) -> None:
-    def warned(training: TrainingConfig) -> str:
-        return mix_warning(training) or ""
+    def warned(options: str) -> list[str]:
+        return mix_warnings(parse_config(f"phases: [{{{options}}}]", "test"))
 
     for preset in ("llama2-7b", "llama2-7b-lora", "llama2-7b-qlora", "baichuan2-13b"):
-        assert "offline_rl.sft_data is not set" in warned(load_config(preset).offline_rl)
-    assert "is not set" in warned(OfflineRLConfig(sft_data=sft_file, sft_samples=0))
-    assert "sft_coef=0" in warned(TrainingConfig(sft_data=sft_file, sft_coef=0))
-    assert not any(map(warned, (TrainingConfig(), OfflineRLConfig(sft_data=sft_file), OfflineRLConfig(sft_coef=0))))
-    assert not warned(load_config("demo").offline_rl)
+        assert ["spag.sft_data is not set" in line for line in mix_warnings(load_config(preset))] == [True]
+    assert "is not set" in warned(f"algorithm: spag, sft_data: {sft_file}, sft_samples: 0")[0]
+    assert "imitation.sft_coef=0" in warned(f"algorithm: imitation, sft_data: {sft_file}, sft_coef: 0")[0]
+    assert not warned("algorithm: imitation") and not warned("algorithm: reinforce")
+    assert not warned(f"algorithm: spag, sft_data: {sft_file}") and not warned("algorithm: spag, sft_coef: 0")
+    assert not mix_warnings(load_config("demo"))
 
 
 class Notes(SilentReporter):
@@ -148,16 +149,21 @@ class Notes(SilentReporter):
 
 
 @pytest.mark.parametrize(
-    ("override", "warned"),
-    [("seed=0", True), ("offline_rl.sft_coef=0", False), ("offline_rl.sft_data=FILE", False), ("iterations=0", False)],
+    ("override", "warned"), [("seed=0", True), ("spag.sft_coef=0", False), ("spag.sft_data=FILE", False)]
 )
-def test_a_run_warns_before_its_first_stage(override: str, warned: bool, tmp_path: Path, sft_file: Path, model_folder: Path) -> None:
-    config = load_config("llama2-7b", [f"model.name={model_folder}", "model.dtype=float32", override.replace("FILE", str(sft_file))])
+def test_a_run_tells_its_phases_and_warns_before_its_first_stage(
+    override: str, warned: bool, tmp_path: Path, sft_file: Path, model_folder: Path
+) -> None:
+    config = load_config(
+        "llama2-7b", [f"model.name={model_folder}", "model.dtype=float32", override.replace("FILE", str(sft_file))]
+    )
     notes = Notes()
     with pytest.MonkeyPatch.context() as patch, pytest.raises(RunError, match="stopped"):
-        patch.setattr(loop, "imitate", _stop)
-        loop.run(config, tmp_path / "run", notes)
-    assert [line.startswith("warning: offline_rl.sft_data is not set") for line in notes.lines] == [True] * warned
+        patch.setattr(execute, "_carry_out", _stop)
+        execute.run(config, tmp_path / "run", notes)
+    assert notes.lines[0] == "1. imitation: learns adversarial_taboo from teacher"
+    assert notes.lines[1].startswith("2. spag: 3 x self-play on all tasks")
+    assert [line.startswith("warning: spag.sft_data is not set") for line in notes.lines[2:]] == [True] * warned
 
 
 def _stop(_: object) -> None:

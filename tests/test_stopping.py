@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from spag.cli import main
 from spag.config.files import load_config
 from spag.core.errors import DataError
-from spag.core.manifest import Manifest
-from spag.runs.folder import planned_stages
+from spag.runs.plan import planned_stages
+from spag.storage.manifest import Manifest
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,12 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         raise KeyboardInterrupt
 
     before = signal.getsignal(signal.SIGINT)
-    for work in ("spag.runs.loop.run", "spag.rollout.play.play_matches", "spag.runs.stages.play_arena", "spag.training.launch.train_on"):
+    for work in (
+        "spag.runs.execute.run",
+        "spag.rollout.matches.play_matches",
+        "spag.runs.arena.play_arena",
+        "spag.learning.launch.train_on",
+    ):
         monkeypatch.setattr(work, stop)
     monkeypatch.setattr("spag.games.registry.names", stop)
     yield
@@ -39,21 +44,31 @@ def said(*arguments: object) -> str:
 
 def test_each_command_says_what_stays(tmp_path: Path, model_folder: Path) -> None:
     manifest = Manifest.open(tmp_path)
-    manifest.begin("imitation/samples", {})
-    with manifest.running("imitation/samples"):
+    manifest.begin("1-imitation/train", {})
+    with manifest.running("1-imitation/train"):
         pass
     stages = f"1 of {len(planned_stages(load_config('demo')))} stages done"
-    assert said("run", "demo", "--output", tmp_path) == f"stopped; {tmp_path} has {stages}; the same command goes on from there"
+    assert said("run", "demo", "--output", tmp_path) == f"stopped; {tmp_path} has {stages}; the same command resumes"
     games = tmp_path / "games.jsonl"
     games.write_text('{"id": 1}\n{"id": 2}\n{"id"')
-    play = ("play", "bot:random", "--game", "kuhn_poker", "--set", "selfplay.tasks=2", "--set", "model.dtype=float32")
+    play = ("play", "bot:random", "--game", "kuhn_poker", "--set", "spag.tasks=2", "--set", "model.dtype=float32")
     assert said(*play, "--output", games) == f"stopped; {games} has 2 games; the same command plays the others"
     arena = ("arena", "bot:random", "b=bot:random", "--output", tmp_path / "none", "--set", "game.name=kuhn_poker")
     assert said(*arena) == f"stopped; {tmp_path / 'none'} has 0 games; the same command plays the others"
     (tmp_path / "training" / "state" / "checkpoint-40").mkdir(parents=True)
-    train = ("train", "imitation", games, "--model", model_folder, "--output", tmp_path / "training", "--set", "model.dtype=float32")
+    train = (
+        "train",
+        "imitation",
+        games,
+        "--model",
+        model_folder,
+        "--output",
+        tmp_path / "training",
+        "--set",
+        "model.dtype=float32",
+    )
     games.write_text('{"prompt": "a", "completion": "b"}\n')
-    assert said(*train) == f"stopped; {tmp_path / 'training'} has the checkpoint of step 40; the same command goes on from there"
+    assert said(*train) == f"stopped; {tmp_path / 'training'} has the checkpoint of step 40; the same command resumes"
     assert said("games") == "stopped; nothing was left half written; the same command begins anew"
 
 
@@ -66,7 +81,9 @@ def test_sigterm_is_told_like_ctrl_c_and_is_as_before_afterwards(monkeypatch: py
 
 
 @pytest.mark.parametrize("raised", [ValueError("a library's"), DataError("ours")])
-def test_a_stop_that_a_library_makes_an_error_of_its_own_is_a_stop(monkeypatch: pytest.MonkeyPatch, raised: Exception) -> None:
+def test_a_stop_that_a_library_makes_an_error_of_its_own_is_a_stop(
+    monkeypatch: pytest.MonkeyPatch, raised: Exception
+) -> None:
     def work() -> None:
         try:
             raise KeyboardInterrupt

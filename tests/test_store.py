@@ -12,17 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from spag.core.disk import FileLock, FolderLock, open_locked
-from spag.core.episodes import Episode, read_episodes
+from spag.core.episodes import Episode
 from spag.core.errors import DataError, RunError, StorageError
-from spag.core.jsonfile import MAX_LINE, is_torn
-from spag.core.store import JsonlStore, mend_last_line, write_atomically, write_rows
 from spag.core.types import Utterance
+from spag.storage.disk import FileLock, FolderLock, open_locked
+from spag.storage.episodes import read_episodes
+from spag.storage.jsonfile import MAX_LINE, is_torn
+from spag.storage.store import JsonlStore, cut_torn_line, write_atomically, write_rows
 from taboo_games import task_of
 
 
 def episode(number: int) -> Episode:
-    said = (Utterance("attacker", "Where do you\nswim? é"), Utterance("defender", "In a lake.", "eos", (1, 2), (-0.5, -1.25)))
+    said = (
+        Utterance("attacker", "Where do you\nswim? é"),
+        Utterance("defender", "In a lake.", "eos", (1, 2), (-0.5, -1.25)),
+    )
     return Episode(id=f"g{number}", task=task_of("river"), history=said, seed=number)
 
 
@@ -104,7 +108,7 @@ def test_a_foreign_file_is_never_touched(tmp_path: Path, content: bytes) -> None
 def test_a_file_that_is_one_torn_row_becomes_empty(tmp_path: Path, torn: bytes) -> None:
     path = tmp_path / "e.jsonl"
     path.write_bytes(torn)
-    assert mend_last_line(path, b'{"task":{"id":') == len(torn)
+    assert cut_torn_line(path, b'{"task":{"id":') == len(torn)
     assert path.read_bytes() == b""
 
 
@@ -127,16 +131,20 @@ def test_a_full_disk_leaves_whole_rows(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    "write", ["write_atomically(path, 'x' * 99_999)", "write_json(path, 'x' * 99_999)", "write_rows(path, ['x'] * 99_999)"]
+    "write",
+    ["write_atomically(path, 'x' * 99_999)", "write_json(path, 'x' * 99_999)", "write_rows(path, ['x'] * 99_999)"],
 )
 def test_what_really_does_not_fit_is_one_error_and_leaves_the_old_file(tmp_path: Path, write: str) -> None:
     path = tmp_path / "manifest.json"
     path.write_text("old")
-    code = "import resource; from pathlib import Path; from spag.core.store import *; from spag.core.errors import StorageError\n"
+    code = (
+        "import resource; from pathlib import Path; from spag.storage.store import *; from "
+        "spag.core.errors import StorageError\n"
+    )
     code += f"resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)); path = Path({str(path)!r})\n"
     code += f"try: {write}\nexcept StorageError as error: print(error)"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert told == f"{path}: cannot be written: File too large; free space, then run again to resume\n"
+    described = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert described == f"{path}: cannot be written: File too large; free space, then run again to resume\n"
     assert (path.read_text(), list(tmp_path.iterdir())) == ("old", [path])
 
 
@@ -201,7 +209,10 @@ def test_a_link_is_followed_and_stays(tmp_path: Path) -> None:
 
 def test_text_that_is_not_utf8_is_one_line_and_leaves_the_file(tmp_path: Path) -> None:
     path = tmp_path / "e.jsonl"
-    for write in (lambda: write_rows(path, [{"model": "\udcff"}]), lambda: JsonlStore(path).append({"model": "\udcff"})):
+    for write in (
+        lambda: write_rows(path, [{"model": "\udcff"}]),
+        lambda: JsonlStore(path).append({"model": "\udcff"}),
+    ):
         with pytest.raises(DataError, match=r"'\\udcff' cannot be written as JSON: it is not UTF-8"):
             write()
     assert path.read_bytes() == b""
@@ -223,7 +234,9 @@ def test_a_failed_replacement_keeps_the_old_file(tmp_path: Path, monkeypatch: py
 
 def test_a_row_that_nobody_could_read_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "e.jsonl"
-    with pytest.raises(DataError, match=r"^a row of 33,554,434 bytes cannot be written: the longest that is read has 33,554,432;"):
+    with pytest.raises(
+        DataError, match=r"^a row of 33,554,434 bytes cannot be written: the longest that is read has 33,554,432;"
+    ):
         JsonlStore(path).append("x" * MAX_LINE)
     assert path.read_bytes() == b""
 
@@ -239,9 +252,13 @@ def test_a_second_process_is_kept_out_and_a_dead_one_is_not_in_the_way(
     tmp_path: Path, lock: type[FolderLock] | type[FileLock], target: str, name: str, message: str
 ) -> None:
     path = tmp_path / target
-    code = f"import pathlib, spag.core.disk as d\nlock = d.{lock.__name__}(pathlib.Path({str(path)!r})).__enter__()\n"
+    code = (
+        f"import pathlib, spag.storage.disk as d\nlock = d.{lock.__name__}(pathlib.Path({str(path)!r})).__enter__()\n"
+    )
     code += "print('in', flush=True)\ninput()"
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "in\n"
         with pytest.raises(RunError, match=rf"^{path}: another process \(pid {other.pid}\) {message}"):

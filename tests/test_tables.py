@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from spag.algorithms.spag import RewardSettings, RewardStats, Template, iterate_rewards
+from spag.algorithms.winners import RewardStats, assign_rewards
 from spag.cli import main
 from spag.cli.console import make_reporter
 from spag.cli.tables import print_arena, print_game, print_outcomes
@@ -17,15 +17,16 @@ from spag.core.types import Result, Split
 from spag.core.visible import visible_text
 from spag.engines.base import Sampling
 from spag.engines.bot import BotEngine
-from spag.evaluation.arena.games import arena_report
+from spag.evaluation.arena.standings import arena_report
 from spag.games import get
+from spag.report.html import spaced
 from spag.rollout.matchmaking import match_specs, pairings
 from spag.rollout.runner import Player, play
 from taboo_games import TABOO, episode_of
 
 NAMES = ("base", "imitation", "iteration-1")
 RATE = {"count": 11, "total": 32, "rate": 0.34, "low": 0.17, "high": 0.57}
-FIGURES = ("win", "tie", "violation", "other_violation", "loss", "empty", "guess", "guessed_right")
+FIGURES = ("win", "tie", "violation", "loss", "repeated", "guess", "guessed_right")
 
 
 @pytest.fixture(autouse=True)
@@ -41,44 +42,59 @@ def shown(capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def test_the_rates_of_a_run_stand_whole_in_eighty_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rates = dict.fromkeys(FIGURES, RATE)
-    roles = [{"name": name, "role": role, "games": 32, **rates} for role in TABOO.roles for name in NAMES]
+    figures = {**dict.fromkeys(FIGURES, RATE), "reward": {"mean": -0.16, "low": -0.28, "high": -0.04}}
+    roles = [{"name": name, "role": role, "games": 32, **figures} for role in TABOO.roles for name in NAMES]
     score = {"mean": -0.16, "low": -0.28, "high": 0.0, "p_value": 0.0004}
     pair = {"players": ["base", "iteration-1"], "games": 32, "wins": [2, 5], "undecided": 25, "score": score}
     other = {**pair, "players": ["imitation", "iteration-1"], "score": None}
-    (tmp_path / "results.json").write_text(json.dumps({"roles": roles, "pairs": [pair, other]}))
+    ratings = [{"name": name, "points": 0.0, "low": 0.0, "high": 0.0} for name in NAMES]
+    about = {"game": TABOO.name, "settings": {}, "note": "", "tasks": 16, "matrix": [], "paired": []}
+    results = {**about, "roles": roles, "ratings": ratings, "pairs": [pair, other]}
+    (tmp_path / "results.json").write_text(json.dumps(results))
     print_arena(tmp_path / "results.json")
     lines = shown(capsys)
-    assert [line.split() for line in lines[-3:-1]] == [
+    assert [line.split() for line in lines if "iteration-1 – " in line] == [
         ["iteration-1", "–", "base", "32", "5", "–", "2", "25", "+16", "[0,", "+28]", "<0.001"],
-        ["iteration-1", "–", "imitation", "32", "5", "–", "2", "25", "–", "–"],
+        ["iteration-1", "–", "imitation", "32", "5", "–", "2", "25", "-", "-"],
     ]
     for name in NAMES:
         whole = [line.split()[1:] for line in lines if line.strip().startswith(f"{name} ") and "–" not in line]
-        assert whole[:2] == [["34", "(17-57)"] * 4, ["34", "(17-57)"] * 5]
+        assert whole[:2] == [["−0.16"] + ["34", "(17-57)"] * 4, ["−0.16"] + ["34", "(17-57)"] * 5]
     headers = [line.split()[1:] for line in lines if line.startswith(" player ")]
-    assert headers[:2] == [["wins", "ties", "breaks", "the", "rules", "loses"], ["wins", "ties", "loses", "guess", "of", "these", "right"]]
+    assert headers[:2] == [
+        ["mean", "wins", "ties", "breaks", "the", "rules", "loses"],
+        ["mean", "wins", "ties", "loses", "a", "guess", "right"],
+    ]
 
 
-@pytest.mark.parametrize("name", ["adversarial_taboo", "kuhn_poker", "tic_tac_toe", "twenty_questions", "guess_my_city"])
+@pytest.mark.parametrize(
+    "name", ["adversarial_taboo", "kuhn_poker", "tic_tac_toe", "twenty_questions", "guess_my_city"]
+)
 def test_every_game_has_its_tables(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     game = TABOO if name == TABOO.name else get(name)
-    players = {f"iteration-{number}": Player(BotEngine(lambda *_: "[1] [bet] no"), "", Sampling()) for number in range(3)}
+    players = {
+        f"iteration-{number}": Player(BotEngine(lambda *_: "[1] [bet] no"), "", Sampling()) for number in range(3)
+    }
     games: list[Episode] = []
     for pairing in pairings(list(players)):
         specs = match_specs(pairing, game.tasks(Split.HELD_OUT, 3, 0), 0)
-        by_role = {role: Player(players[one].engine, one, Sampling()) for role, one in zip(game.roles, pairing.players, strict=True)}
+        by_role = {
+            role: Player(players[one].engine, one, Sampling())
+            for role, one in zip(game.roles, pairing.players, strict=True)
+        }
         games += play(specs, by_role, game=game)
-    yardsticks = {"iteration-0": {"legal_mass": 0.5}, "iteration-1": {"legal_mass": 0.25, "exploitability": 0.125}}
-    (tmp_path / "results.json").write_text(json.dumps({**arena_report(games, game), "yardsticks": yardsticks}))
+    exact_metrics = {"iteration-0": {"legal_mass": 0.5}, "iteration-1": {"legal_mass": 0.25, "exploitability": 0.125}}
+    (tmp_path / "results.json").write_text(json.dumps({**arena_report(games, game), "exact_metrics": exact_metrics}))
     print_arena(tmp_path / "results.json")
     text = " ".join(" ".join(shown(capsys)).split())
     assert "% " + " / ".join(outcome.label for outcome in game.outcomes.values()) in text
-    assert f"As {game.roles[1]} (tasks of the held-out split" in text
+    assert f"As {spaced(game.roles[1])}: mean reward" in text
     assert ("Elo rating" in text) == any(len(outcome.winners) == 1 for outcome in game.outcomes.values())
-    assert text.endswith("player legal mass exploitability " + "─" * 39 + " iteration-0 0.500 - iteration-1 0.250 0.125")
+    assert text.endswith(
+        "policy legal mass exploitability " + "─" * 39 + " iteration-0 0.500 - iteration-1 0.250 0.125"
+    )
     stats = RewardStats()
-    samples = list(iterate_rewards(games, game, RewardSettings(template=Template.PLAY), stats=stats))
+    samples = assign_rewards(games, game=game, stats=stats)
     print_outcomes(game, stats)
     counts = {line.rpartition("  ")[0].strip(): line for line in shown(capsys)}
     assert any(line.startswith(f"{len(samples)} samples of ") for line in counts.values())
@@ -128,10 +144,16 @@ def test_names_in_an_arena_cannot_drive_the_terminal_nor_forge_rows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    players = {name: Player(BotEngine(lambda *_: "[1] [bet] no"), "", Sampling()) for name in ("base", HOSTILE.replace("\ud800", ""))}
+    players = {
+        name: Player(BotEngine(lambda *_: "[1] [bet] no"), "", Sampling())
+        for name in ("base", HOSTILE.replace("\ud800", ""))
+    }
     pairing = pairings(list(players))[0]
     specs = match_specs(pairing, TABOO.tasks(Split.HELD_OUT, 3, 0), 0)
-    by_role = {role: Player(players[one].engine, one, Sampling()) for role, one in zip(TABOO.roles, pairing.players, strict=True)}
+    by_role = {
+        role: Player(players[one].engine, one, Sampling())
+        for role, one in zip(TABOO.roles, pairing.players, strict=True)
+    }
     results = arena_report(list(play(specs, by_role, game=TABOO)), TABOO)
     (tmp_path / "results.json").write_text(json.dumps(results))
     print_arena(tmp_path / "results.json")

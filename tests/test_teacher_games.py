@@ -4,11 +4,14 @@ import re
 from collections import Counter
 
 from spag import judge_episode
-from spag.core.episodes import Episode, read_episodes
+from spag.algorithms.imitation import ImitationSettings
+from spag.core.episodes import Episode
 from spag.core.types import Split
 from spag.games.taboo.types import Outcome
-from spag.games.taboo.words import split_of
-from spag.runs.stages import teacher_episodes, teacher_path
+from spag.learning.sources import FileSource
+from spag.runs.teachers import teacher_path
+from spag.storage.episodes import read_episodes
+from spag.text.words import split_of
 from taboo_games import ROLES, TABOO
 
 GAMES = list(read_episodes(teacher_path(TABOO)))
@@ -75,19 +78,28 @@ def test_both_judging_modes_agree_on_most_games() -> None:
     assert same > 0.9 * len(GAMES)
 
 
+def taught(limit: int | None, seed: int, *, keep_held_out: bool = False) -> tuple[list[Episode], list[str]]:
+    """Return the games that imitation learns from, and what is noted of them."""
+    settings, files = ImitationSettings(keep_held_out=keep_held_out), [teacher_path(TABOO)]
+    source = FileSource(files, TABOO, settings, seed, limit=limit, leaves_out_held_out=True)
+    [(_, games)] = source.next(1, None).games
+    return list(games), source.notes
+
+
 def test_games_on_held_out_words_are_left_out() -> None:
-    notes: list[str] = []
-    kept = teacher_episodes(["teacher"], None, 0, TABOO, note=notes.append)
-    assert notes == ["teacher: 59 of 551 games left out, because their tasks are held out"]
+    kept, notes = taught(None, 0)
+    path = teacher_path(TABOO)
+    assert notes == [f"{path}: 59 of 551 games left out, because their tasks are held out"]
     assert len(kept) == 492
     assert {split_of(game.task.data["target_word"]) for game in kept} == {Split.TRAIN}
-    assert len(teacher_episodes(["teacher"], 492, 0, TABOO)) == 492  # the limit draws from what is left
-    assert teacher_episodes(["teacher"], None, 0, TABOO, keep_held_out=True) == GAMES
+    assert len(taught(492, 0)[0]) == 492  # the limit draws from what is left
+    assert taught(None, 0, keep_held_out=True) == (GAMES, [])
 
 
 def test_a_limit_draws_by_seed() -> None:
     def drawn(seed: int) -> list[str]:
-        return [game.id for game in teacher_episodes(["teacher"], 5, seed, TABOO)]
+        return [game.id for game in taught(5, seed)[0]]
 
+    assert len(drawn(1)) == 5
     assert drawn(1) == drawn(1)
     assert drawn(1) != drawn(2)

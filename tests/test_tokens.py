@@ -25,10 +25,16 @@ def llama_like() -> PreTrainedTokenizerFast:
         (["<s>", "▁do", ":"], ["What", "▁do"], "What do"),
         (["<s>"], ["▁What"], "What"),  # nothing before it: as upstream, which decodes prompt and reply together
         (["<s>", ":"], [], ""),
-        (["<s>", "<0xC3>"], ["<0xA9>", "▁do"], "� do"),  # they share a character, so that the prompt's text changes with the reply
+        (
+            ["<s>", "<0xC3>"],
+            ["<0xA9>", "▁do"],
+            "� do",
+        ),  # they share a character, so that the prompt's text changes with the reply
     ],
 )
-def test_a_reply_reads_as_behind_its_prompt(llama_like: PreTrainedTokenizerFast, prompt: list[str], reply: list[str], text: str) -> None:
+def test_a_reply_reads_as_behind_its_prompt(
+    llama_like: PreTrainedTokenizerFast, prompt: list[str], reply: list[str], text: str
+) -> None:
     ids = [[VOCABULARY.index(token) for token in tokens] for tokens in (prompt, reply)]
     assert decode_reply(llama_like, *ids) == text
 

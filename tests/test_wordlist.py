@@ -1,20 +1,14 @@
 """The lists of target words, as shipped and as made from wordfreq."""
 
+from importlib import resources
 from pathlib import Path
 
 import pytest
 
 from spag.core.errors import DataError
-from spag.games.taboo.words import (
-    EXCLUDED_LISTS,
-    Split,
-    _data_lines,
-    common_words,
-    load_words,
-    parse_words,
-    shipped_words,
-    split_of,
-)
+from spag.core.types import Split
+from spag.games.taboo.words import EXCLUDED_LISTS, common_words, load_words, shipped_words
+from spag.text.words import parse_words, split_of
 
 
 def test_the_shipped_list_is_a_selection_of_the_frequency_list_in_its_order() -> None:
@@ -60,7 +54,7 @@ def test_ordinary_words_that_are_also_names_stay() -> None:
 
 @pytest.mark.parametrize("name", EXCLUDED_LISTS)
 def test_excluded_lists_are_sorted_lower_case_and_disjoint_from_the_result(name: str) -> None:
-    listed = _data_lines(name)
+    listed = (resources.files("spag.text.data") / f"{name}.txt").read_text(encoding="utf-8").split()
     assert listed == sorted(set(listed))
     assert all(word == word.lower() for word in listed)
     assert not set(listed) & set(common_words(50_000))

@@ -8,7 +8,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 
 def make_model(folder: Path, **config: object) -> Path:
-    """Save a two-layer random Llama with a byte-level tokenizer as a transformers folder; milliseconds a step in float32."""
+    """Save a two-layer random Llama with a byte-level tokenizer as a transformers folder; milliseconds a step in
+    float32.
+    """
     vocab = {token: index for index, token in enumerate(["<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())])}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

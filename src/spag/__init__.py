@@ -8,25 +8,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spag.algorithms.spag import assign_rewards
-    from spag.core.episodes import read_episodes, read_samples
+    from spag.algorithms.winners import assign_rewards
     from spag.games.taboo.judge import judge_episode
     from spag.games.taboo.promptfile import upstream_prompt
     from spag.rollout.runner import play
+    from spag.storage.episodes import read_episodes, read_samples
 
 __all__ = ["assign_rewards", "judge_episode", "play", "read_episodes", "read_samples", "upstream_prompt"]
 
 _HOMES = {
-    "assign_rewards": "spag.algorithms.spag",
+    "assign_rewards": "spag.algorithms.winners",
     "judge_episode": "spag.games.taboo.judge",
     "play": "spag.rollout.runner",
-    "read_episodes": "spag.core.episodes",
-    "read_samples": "spag.core.episodes",
+    "read_episodes": "spag.storage.episodes",
+    "read_samples": "spag.storage.episodes",
     "upstream_prompt": "spag.games.taboo.promptfile",
 }
 
-# Whichever module of spag imports transformers first, bitsandbytes and DeepSpeed come with it where they are installed. The one warns of a
-# CPU kernel that only play in 4 bits would use, the other of a machine without a GPU, on standard output. DeepSpeed sets its own level.
+# Whichever module of spag imports transformers first, bitsandbytes and DeepSpeed come with it where they are installed.
+# The one warns of a CPU kernel that only play in 4 bits would use, the other of a machine without a GPU, on standard
+# output. DeepSpeed sets its own level.
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 logging.getLogger("DeepSpeed").addFilter(lambda record: record.module != "real_accelerator")
 

@@ -9,5 +9,8 @@ from pathlib import Path
 PACKAGES = ("openenv", "pettingzoo", "textarena", "trl", "verifiers")
 
 collect_ignore = [
-    path.name for package in PACKAGES if find_spec(package) is None for path in Path(__file__).parent.glob(f"test_{package}*.py")
+    path.name
+    for package in PACKAGES
+    if find_spec(package) is None
+    for path in Path(__file__).parent.glob(f"test_{package}*.py")
 ]

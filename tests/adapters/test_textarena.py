@@ -18,7 +18,7 @@ from spag.core.errors import ConfigError
 from spag.core.types import Split, State, Task, Utterance
 from spag.games.base import Game
 from spag.games.conformance import CHECKS, Check
-from spag.games.conformance.rules import check_hidden_information_stays_hidden, compare_secrets
+from spag.games.conformance.checks import check_hidden_information_stays_hidden, compare_secrets
 from spag.games.registry import get
 
 MIX = ("KuhnPoker-v0", "SimpleNegotiation-v0", "TicTacToe-v0")
@@ -53,11 +53,15 @@ def registered() -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "check", [check for check in CHECKS if check is not check_hidden_information_stays_hidden], ids=lambda one: one.__name__
+    "check",
+    [check for check in CHECKS if check is not check_hidden_information_stays_hidden],
+    ids=lambda one: one.__name__,
 )
 @pytest.mark.parametrize("env_id", MIX)
 def test_conformance(env_id: str, check: Check) -> None:
-    """The check that is left out pairs tasks by their data, but here a task is a seed; the two tests after the next make such pairs."""
+    """The check that is left out pairs tasks by their data, but here a task is a seed; the two tests after the next
+    make such pairs.
+    """
     check(get(f"textarena:{env_id}", seeds=60), 0)
 
 
@@ -136,7 +140,10 @@ def test_invalid_moves_are_textarenas() -> None:
     assert game.to_move(first) == game.to_move(once) == ROLES[0]  # it may try again
     assert "attempted an invalid move" in game.prompt(game.observe(once, ROLES[0]))
     assert "attempted an invalid move" not in game.prompt(game.observe(once, ROLES[1]))
-    assert (game.result(twice).outcome, game.result(twice).rewards) == ("player_0_invalid", {ROLES[0]: -1.0, ROLES[1]: 1.0})
+    assert (game.result(twice).outcome, game.result(twice).rewards) == (
+        "player_0_invalid",
+        {ROLES[0]: -1.0, ROLES[1]: 1.0},
+    )
 
 
 def test_an_utterance_cannot_forge_a_line_of_the_observation() -> None:
@@ -168,7 +175,10 @@ def test_a_move_that_textarena_fails_on_is_its_makers_fault(registered: dict[str
     game = get("textarena:Fragile-v0")
     last = positions(game, 0, ["7", "seven"])[-1]
     assert (game.result(last).outcome, game.result(last).rewards[ROLES[1]]) == ("player_1_invalid", -1.0)
-    assert game.result(last).reason == "the environment failed to read the move: invalid literal for int() with base 10: 'seven'"
+    assert (
+        game.result(last).reason
+        == "the environment failed to read the move: invalid literal for int() with base 10: 'seven'"
+    )
 
 
 def test_a_game_is_cut_short_after_max_utterances() -> None:
@@ -178,9 +188,12 @@ def test_a_game_is_cut_short_after_max_utterances() -> None:
 
 
 def test_raw_environments_tell_the_whole_story() -> None:
-    raw, wrapped = (positions(get(f"textarena:{name}"), 3, ["[check]", "[bet]"])[-1] for name in ("KuhnPoker-v0-raw", "KuhnPoker-v0"))
-    told = [get(f"textarena:{name}").observe(raw, ROLES[0]) for name in ("KuhnPoker-v0-raw", "KuhnPoker-v0")]
-    assert told[0] == told[1] and raw.history == wrapped.history
+    raw, wrapped = (
+        positions(get(f"textarena:{name}"), 3, ["[check]", "[bet]"])[-1]
+        for name in ("KuhnPoker-v0-raw", "KuhnPoker-v0")
+    )
+    described = [get(f"textarena:{name}").observe(raw, ROLES[0]) for name in ("KuhnPoker-v0-raw", "KuhnPoker-v0")]
+    assert described[0] == described[1] and raw.history == wrapped.history
 
 
 def test_a_game_survives_pickling_with_its_options() -> None:

@@ -2,7 +2,6 @@
 
 import random
 import runpy
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,8 @@ import pytest
 import textarena
 
 from spag.adapters.textarena.ours import SpagEnv, env_id, register
-from spag.core.types import Split, Task
-from spag.games.base import Game
-from spag.games.conformance.play import speakers, two_secrets
+from spag.core.types import Split
+from spag.games.conformance.playing import speakers
 from spag.games.registry import get, names
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
@@ -27,13 +25,13 @@ def make(name: str, **more: Any) -> Any:
 
 def play(env: Any, seed: int, say: Any) -> tuple[list[tuple[int, str]], Any]:
     env.reset(num_players=2, seed=seed)
-    heard, done = [], False
+    shown, done = [], False
     while not done:
         player, seen = env.get_observation()
-        heard.append((player, seen))
+        shown.append((player, seen))
         done, info = env.step(say(seen))
         assert info == {}
-    return heard, env.close()
+    return shown, env.close()
 
 
 def test_every_game_has_an_environment() -> None:
@@ -75,45 +73,28 @@ def test_held_out_tasks_and_raw_messages_can_be_asked_for() -> None:
     assert prompt == make("adversarial_taboo").env.game.prompt(raw.game.observe(raw._position, "attacker"))
 
 
-class FixedTask(SpagEnv):
-    """The environment on one task."""
-
-    def __init__(self, game: Game, task: Task) -> None:
-        super().__init__(game.name, **SETTINGS.get(game.name, {}))
-        self._tasks = [task]
-
-
-def public(env: SpagEnv, role: str) -> Any:
-    """All that the player of ``role`` can ask the environment for while the game goes on."""
-    player, seen = env.get_observation()
-    turn = seen if env.game.roles[player] == role else None
-    state = env.state
-    return player, turn, state.game_state, state.logs, state.observations, state.game_info, state.rewards, state.step_info
-
-
-@pytest.mark.parametrize("name", [name for name in names() if get(name).hidden])
-def test_two_secrets_look_alike_to_the_one_who_may_not_know(name: str) -> None:
-    game = get(name, **SETTINGS.get(name, {}))
-    for role, keys in game.hidden.items():
-        for one, other in islice(two_secrets(game, keys, 0), 2):
-            for speaker in speakers(game, one):
-                envs, rng = [FixedTask(game, task) for task in (one, other)], random.Random(0)
-                for env in envs:
-                    env.reset(num_players=2, seed=3)
-                while not any(env.state.done for env in envs):
-                    views = [public(env, role) for env in envs]
-                    assert views[0] == views[1], f"{role} can tell {one.data} from {other.data}"
-                    said = speaker(game.observe(envs[0]._position, game.roles[views[0][0]]), rng)
-                    for env in envs:
-                        env.step(said)
+@pytest.mark.parametrize("name", names())
+def test_a_player_gets_the_games_prompt_and_nothing_else(name: str) -> None:
+    """The conformance suite tests that a prompt holds no secret."""
+    env, rng = SpagEnv(name, **SETTINGS.get(name, {})), random.Random(0)
+    env.reset(num_players=2, seed=3)
+    game, kind = env.game, textarena.ObservationType.PROMPT
+    speaker = speakers(game, env._position.task)[0]
+    while not env.state.done:
+        player, shown = env.get_observation()
+        seen = game.observe(env._position, game.roles[player])
+        assert shown == [(textarena.GAME_ID, game.prompt(seen), kind)]
+        state = env.state
+        assert (state.game_state, state.logs, state.rewards, state.step_info) == ({}, [], None, {})
+        env.step(speaker(seen, rng))
 
 
 @pytest.mark.slow
 def test_textarenas_own_agent_plays(model_folder: Path) -> None:
     """Its agent for local models, with a tiny random one: whatever it says is a game with rewards."""
     agent = textarena.agents.HFLocalAgent(str(model_folder), device="cpu", max_new_tokens=8, hf_kwargs={})
-    heard, (rewards, info) = play(make("kuhn_poker"), 0, agent)
-    assert {player for player, _ in heard} <= {0, 1} and sum(rewards.values()) == 0
+    shown, (rewards, info) = play(make("kuhn_poker"), 0, agent)
+    assert {player for player, _ in shown} <= {0, 1} and sum(rewards.values()) == 0
     assert info[0]["reason"]
 
 

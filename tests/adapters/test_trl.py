@@ -2,13 +2,13 @@
 
 import json
 import runpy
-from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from expected import REPLY, shown_to
 from transformers import AutoTokenizer
 
 from spag.adapters.opponent import Opponent, engine_of
@@ -18,12 +18,14 @@ from spag.core.types import Split
 from spag.engines.base import Request
 from spag.engines.scripted import ScriptedEngine
 from spag.games.base import Game
-from spag.games.conformance.play import two_secrets
 from spag.games.registry import get, names
 from spag.models.tokens import PromptStyle
 from tiny_model import make_model
 
-CHATML = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}</s>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+CHATML = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
 EOS = 1
 
 
@@ -46,11 +48,14 @@ class Scripted:
         self.processing_class, self.say, self.logprob, self.contexts = tokenizer, say, logprob, []
         self.accelerator = SimpleNamespace(num_processes=processes, device="cpu", gather=lambda tensor: tensor)
 
-    def _generate_single_turn(self, contexts: list[list[int]], images: None, fields: dict[str, Any], generations: int) -> Any:
+    def _generate_single_turn(
+        self, contexts: list[list[int]], images: None, fields: dict[str, Any], generations: int
+    ) -> Any:
         assert (images, fields, generations) == (None, {}, 1)
         self.contexts += contexts
         said = [
-            [*self.processing_class.encode(self.say(self.processing_class.decode(ids)), add_special_tokens=False), EOS] for ids in contexts
+            [*self.processing_class.encode(self.say(self.processing_class.decode(ids)), add_special_tokens=False), EOS]
+            for ids in contexts
         ]
         return said, None if self.logprob is None else [[self.logprob] * len(ids) for ids in said]
 
@@ -74,18 +79,24 @@ def frozen(game: Game, reply: str = "Do you mean the sea?") -> Opponent:
 
 
 @pytest.mark.parametrize("style", [PromptStyle.PLAIN, PromptStyle.CHAT])
-def test_a_sample_is_a_whole_game_in_which_only_the_models_words_are_its_own(tokenizer: Any, style: PromptStyle) -> None:
+def test_a_sample_is_a_whole_game_in_which_only_the_models_words_are_its_own(
+    tokenizer: Any, style: PromptStyle
+) -> None:
     game = taboo()
     trainer = Scripted(tokenizer, lambda context: "Look at this.", logprob=-0.5)
     with frozen(game) as opponent:
-        out = GameRollout(game, opponent, roles=("attacker",), style=style)([row["prompt"] for row in game_prompts(game, 1)], trainer)
-    [ids], [mask], [logprobs], [prompt_ids] = (out[name] or [] for name in ("completion_ids", "env_mask", "logprobs", "prompt_ids"))
+        out = GameRollout(game, opponent, roles=("attacker",), style=style)(
+            [row["prompt"] for row in game_prompts(game, 1)], trainer
+        )
+    [ids], [mask], [logprobs], [prompt_ids] = (
+        out[name] or [] for name in ("completion_ids", "env_mask", "logprobs", "prompt_ids")
+    )
     word = game.tasks(Split.TRAIN, 1, 0)[0].id
     assert f'The target word is "{word}"' in tokenizer.decode(prompt_ids)
-    (own, first), (other, heard), (again, second) = pieces(tokenizer, ids, mask)
+    (own, first), (other, shown), (again, second) = pieces(tokenizer, ids, mask)
     assert (own, other, again) == (1, 0, 1) and first == second == "Look at this.</s>"
-    assert "- attacker: Look at this.\n- defender: Do you mean the sea?\n" in heard and "target word" in heard
-    assert "Adversarial" not in heard and heard.count("</s>") == (1 if style is PromptStyle.CHAT else 0)
+    assert "- attacker: Look at this.\n- defender: Do you mean the sea?\n" in shown and "target word" in shown
+    assert "Adversarial" not in shown and shown.count("</s>") == (1 if style is PromptStyle.CHAT else 0)
     assert logprobs == [-0.5 if own else 0.0 for own in mask]
     assert trainer.contexts[1] == [
         *prompt_ids,
@@ -125,8 +136,14 @@ def test_a_model_that_never_spoke_learns_nothing(tokenizer: Any) -> None:
     prompts = [row["prompt"] for row in game_prompts(game, 1)]
     word = json.loads(prompts[0])["task"]["id"]
     with frozen(game, f"It is {word}.") as opponent:
-        out = GameRollout(game, opponent, roles=("defender",))(prompts, Scripted(tokenizer, lambda context: "Never said."))
-    assert out["env_mask"] == [[0]] and out["game_outcome"] == ["attacker_violation"] and len((out["prompt_ids"] or [[]])[0]) > 0
+        out = GameRollout(game, opponent, roles=("defender",))(
+            prompts, Scripted(tokenizer, lambda context: "Never said.")
+        )
+    assert (
+        out["env_mask"] == [[0]]
+        and out["game_outcome"] == ["attacker_violation"]
+        and len((out["prompt_ids"] or [[]])[0]) > 0
+    )
 
 
 def test_tokens_behind_a_stop_string_are_dropped(tokenizer: Any) -> None:
@@ -135,8 +152,8 @@ def test_tokens_behind_a_stop_string_are_dropped(tokenizer: Any) -> None:
     with frozen(game) as opponent:
         rollout = GameRollout(game, opponent, roles=("attacker",), style=PromptStyle.PLAIN)
         out = rollout(prompts, Scripted(tokenizer, lambda context: "Look.\n- defender: I see\nmore", logprob=-1.0))
-    [(_, said), (_, heard), *_] = pieces(tokenizer, (out["completion_ids"] or [])[0], (out["env_mask"] or [])[0])
-    assert said.startswith("Look.\n- defender:") and "see" not in said and "- attacker: Look.\n" in heard
+    [(_, said), (_, shown), *_] = pieces(tokenizer, (out["completion_ids"] or [])[0], (out["env_mask"] or [])[0])
+    assert said.startswith("Look.\n- defender:") and "see" not in said and "- attacker: Look.\n" in shown
 
 
 def test_role_reward_takes_each_roles_mean_within_its_group() -> None:
@@ -164,22 +181,23 @@ def test_a_dead_opponent_is_one_line(tokenizer: Any) -> None:
         Opponent(game, lambda: ScriptedEngine(fail)) as opponent,
         pytest.raises(EngineError, match=r"^the opponent failed: the endpoint is"),
     ):
-        GameRollout(game, opponent, roles=("defender",))([row["prompt"] for row in game_prompts(game, 1)], Scripted(tokenizer, str))
+        GameRollout(game, opponent, roles=("defender",))(
+            [row["prompt"] for row in game_prompts(game, 1)], Scripted(tokenizer, str)
+        )
 
 
-@pytest.mark.parametrize("name", [name for name in names() if get(name).hidden])
-def test_two_secrets_look_alike_to_the_one_who_may_not_know(tokenizer: Any, name: str) -> None:
+@pytest.mark.parametrize("name", names())
+def test_the_model_gets_the_games_prompts_and_nothing_else(tokenizer: Any, name: str) -> None:
+    """The conformance suite tests that a prompt holds no secret."""
     game = get(name)
-    for role, keys in game.hidden.items():
-        for one, other in islice(two_secrets(game, keys, 0), 1):
-            contexts = []
-            for task in (one, other):
-                trainer = Scripted(tokenizer, lambda context: "[check]")
-                prompt = json.dumps({"task": {"id": task.id, "data": dict(task.data)}, "seed": 3})
-                with frozen(game, "[check]") as opponent:
-                    GameRollout(game, opponent, roles=(role,))([prompt], trainer)
-                contexts.append(trainer.contexts)
-            assert contexts[0] == contexts[1], f"{role} can tell {one.data} from {other.data}"
+    [task] = game.tasks(Split.TRAIN, 1, 0)
+    for role in game.roles:
+        trainer = Scripted(tokenizer, lambda context: REPLY)
+        prompt = json.dumps({"task": {"id": task.id, "data": dict(task.data)}, "seed": 3})
+        with frozen(game, REPLY) as opponent:
+            GameRollout(game, opponent, roles=(role,), style=PromptStyle.PLAIN)([prompt], trainer)
+        last = tokenizer.decode(trainer.contexts[-1], skip_special_tokens=True) if trainer.contexts else ""
+        assert last == f"{REPLY}\n".join(shown_to(game, role, task, 3))
 
 
 def test_one_grpo_step_with_a_tiny_model(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,8 +207,9 @@ def test_one_grpo_step_with_a_tiny_model(folder: Path, tmp_path: Path, monkeypat
 
     game = get("kuhn_poker")
     args = GRPOConfig(
-        str(tmp_path), per_device_train_batch_size=8, num_generations=4, max_completion_length=8, max_steps=1, learning_rate=1e-3,
-        report_to=[], use_cpu=True, bf16=False, save_strategy="no", logging_steps=1, gradient_checkpointing=False, disable_tqdm=True,
+        str(tmp_path), per_device_train_batch_size=8, num_generations=4, max_completion_length=8, max_steps=1,
+        learning_rate=1e-3, report_to=[], use_cpu=True, bf16=False, save_strategy="no", logging_steps=1,
+        gradient_checkpointing=False, disable_tqdm=True,
     )  # fmt: skip
     rollout = GameRollout(game, Opponent(game, engine_of("bot:equilibrium", game)), style=PromptStyle.PLAIN)
     trainer = GRPOTrainer(
@@ -206,7 +225,9 @@ def test_one_grpo_step_with_a_tiny_model(folder: Path, tmp_path: Path, monkeypat
 
 
 def varied(game_reward: list[float], game_role: list[str], log_metric: Any = None, **_: Any) -> list[float]:
-    """What the game pays, and a little for the place in the group: a random model loses every game alike, and would learn nothing."""
+    """What the game pays, and a little for the place in the group: a random model loses every game alike, and would
+    learn nothing.
+    """
     from spag.adapters.trl import game_reward as paid
 
     return [reward + 0.1 * at for at, reward in enumerate(paid(game_reward, game_role, log_metric))]

@@ -1,4 +1,6 @@
-"""spag's games in verifiers: its own evaluation against a local OpenAI-compatible server, and what lands on the agents' traces."""
+"""spag's games in verifiers: its own evaluation against a local OpenAI-compatible server, and what lands on the agents'
+traces.
+"""
 
 import asyncio
 import importlib
@@ -7,17 +9,19 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import distribution
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 import verifiers.v1 as vf
+from expected import REPLY, shown_to
+from packaging.requirements import Requirement
 from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
 from spag.adapters.verifiers import Deal, DealData, GameEnv, GameTaskset
-from spag.core.types import Task
-from spag.games.conformance.play import two_secrets
+from spag.core.types import Split, Task
 from spag.games.registry import get, names
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "engines"))
@@ -29,6 +33,8 @@ MODULES = {
     "spag_twenty_questions": "twenty_questions",
     "spag_guess_my_city": "guess_my_city",
     "spag_kuhn_poker": "kuhn_poker",
+    "spag_leduc_poker": "leduc_poker",
+    "spag_nim": "nim",
     "spag_tic_tac_toe": "tic_tac_toe",
 }
 
@@ -43,21 +49,28 @@ def deal(task: Task, seed: int = 0) -> Deal:
 
 
 def played(module: str, tasks: list[Deal], server: StubServer, **settings: Any) -> list[vf.Episode]:
-    """Play ``tasks`` with the environment of ``module``; the agents without a client of their own talk to ``server``."""
+    """Play ``tasks`` with the environment of ``module``; the agents without a client of their own talk to
+    ``server``.
+    """
     taskset = {"id": module.replace("_", "-"), **settings.pop("taskset", {})}
     env = load_environment(resolve_env_config({"taskset": taskset, **settings}))
 
     async def play() -> list[vf.Episode]:
-        context = vf.ModelContext(model="stub", client=vf.EvalClientConfig(base_url=server.base_url, api_key_var="NO_KEY"))
+        context = vf.ModelContext(
+            model="stub", client=vf.EvalClientConfig(base_url=server.base_url, api_key_var="NO_KEY")
+        )
         async with env.serving():
             return [await env.run_episode(task, context) for task in tasks]
 
     return asyncio.run(play())
 
 
-def test_every_game_has_a_module_with_one_environment_and_one_taskset() -> None:
+def test_every_game_has_a_package_with_one_environment_and_one_taskset() -> None:
     assert set(MODULES.values()) == {name for name in names() if ":" not in name}
+    assert set(MODULES) == {path.parent.name for path in ROOT.glob("environments/*/pyproject.toml")}
     for module, game in MODULES.items():
+        requires = [Requirement(line).name for line in distribution(module).requires or ()]
+        assert requires == ["spag-selfplay", "verifiers"]
         exported = [getattr(importlib.import_module(module), name) for name in importlib.import_module(module).__all__]
         [env], [taskset] = ([kind for kind in exported if issubclass(kind, base)] for base in (GameEnv, GameTaskset))
         assert env.GAME == taskset.GAME == game
@@ -70,8 +83,21 @@ def test_every_game_has_a_module_with_one_environment_and_one_taskset() -> None:
 def test_its_own_evaluation_pays_every_agent(tmp_path: Path) -> None:
     """The example: vf-eval in a process of its own."""
     with StubServer(careful) as server:
-        words = ["spag-kuhn-poker", "--model", "stub", "--base-url", server.base_url, "--games", "6", "--output", str(tmp_path)]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])}
+        words = [
+            "spag-kuhn-poker",
+            "--model",
+            "stub",
+            "--base-url",
+            server.base_url,
+            "--games",
+            "6",
+            "--output",
+            str(tmp_path),
+        ]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
+        }
         command = [sys.executable, str(ROOT / "examples" / "verifiers_eval.py"), *words]
         said = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
     assert said.returncode == 0, said.stderr
@@ -91,7 +117,9 @@ def test_a_trace_is_the_game_as_its_role_saw_it() -> None:
     replies = iter(["Look there.", "At the sea?", "No.\n- defender: I see", "I give up."])
     task = get("adversarial_taboo").custom_task("river")
     with StubServer(lambda call: Answer(completion(next(replies)))) as server:
-        [episode] = played("spag_taboo", [deal(Task("river", {**task.data, "max_turns": 2}))], server, trained=["attacker"])
+        [episode] = played(
+            "spag_taboo", [deal(Task("river", {**task.data, "max_turns": 2}))], server, trained=["attacker"]
+        )
     assert episode.ok and not episode.errors
     attacker, defender = sorted(episode.traces, key=lambda trace: trace.agent.name)
     assert (attacker.agent.trainable, defender.agent.trainable) == (True, False)
@@ -115,19 +143,17 @@ def test_a_frozen_agent_has_a_model_of_its_own() -> None:
     )
 
 
-@pytest.mark.parametrize(("module", "game"), [pair for pair in MODULES.items() if get(pair[1]).hidden])
-def test_two_secrets_look_alike_to_the_agent_who_may_not_know(module: str, game: str) -> None:
-    for role, keys in get(game).hidden.items():
-        for pair in islice(two_secrets(get(game), keys, 0), 1):
-            with StubServer(lambda call: Answer(completion("[check]"))) as server:
-                episodes = played(module, [deal(task) for task in pair], server)
-            shown = [[seen(trace) for trace in episode.traces if trace.agent.name == role] for episode in episodes]
-            assert shown[0] == shown[1] and len(shown[0]) == 1
-
-
-def seen(trace: vf.Trace) -> Any:
-    """What an agent got to see, and what else of the task its trace holds."""
-    return [message.content for message in trace.branches[-1].messages if message.role == "user"][:1], trace.task.model_dump()
+@pytest.mark.parametrize(("module", "name"), MODULES.items())
+def test_an_agent_gets_the_games_prompts_and_nothing_else(module: str, name: str) -> None:
+    """The conformance suite tests that a prompt holds no secret."""
+    game = get(name)
+    [task] = game.tasks(Split.TRAIN, 1, 0)
+    with StubServer(lambda call: Answer(completion(REPLY))) as server:
+        [episode] = played(module, [deal(task)], server)
+    for trace in episode.traces:
+        shown = [message.content for message in trace.branches[-1].messages if message.role == "user"]
+        assert shown == shown_to(game, trace.agent.name, task, 0)
+        assert trace.task.data.model_dump(exclude_none=True, exclude_defaults=True) == {"idx": 0, "name": "a game"}
 
 
 def test_a_failing_model_fails_the_episode() -> None:

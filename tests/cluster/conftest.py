@@ -14,7 +14,9 @@ else:
     from ray.cluster_utils import Cluster
 
 NODE = {"num_cpus": 1, "object_store_memory": 128 * 2**20}
-"""What a node has. Ray would give each a third of the memory that is free at that moment, and the tests' games take a few kilobytes."""
+"""What a node has. Ray would give each a third of the memory that is free at that moment, and the tests' games take a
+few kilobytes.
+"""
 
 
 @pytest.fixture(scope="package")
@@ -24,7 +26,10 @@ def cluster() -> "Iterator[Cluster]":
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", path)  # the nodes' workers import scripted_players and taboo_games
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("RAY_memory_monitor_refresh_ms", "0")  # else Ray ends workers whenever other programs take the machine's memory
+        patch.setenv("RAY_worker_niceness", "0")  # Ray's 15 would let tests beside these starve the workers
+        patch.setenv(
+            "RAY_memory_monitor_refresh_ms", "0"
+        )  # else Ray ends workers whenever other programs take the machine's memory
         started = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
         for _ in range(2):
             started.add_node(**NODE)

@@ -1,9 +1,11 @@
-"""The demo on a simulated cluster of three nodes, a node killed in play and a process in training, beside the demo undisturbed.
+"""The demo on a simulated cluster of three nodes, a node killed in play and a process in training, beside the demo
+undisturbed.
 
     python tests/cluster/demo.py FOLDER
 
-Both runs are float32, where a game does not depend on what is played beside it, and train in two processes of one thread. FOLDER then holds
-both, ``alone`` and ``cluster``. It takes half an hour on two cores; the tests do the same with a tiny model (test_cluster_run.py).
+Both runs are float32, where a game does not depend on what is played beside it, and train in two processes of one
+thread. FOLDER then holds both, ``alone`` and ``cluster``. It takes half an hour on two cores; the tests do the same
+with a tiny model (test_cluster_run.py).
 """
 
 import os
@@ -18,9 +20,10 @@ from safetensors.torch import load_file
 from watching import a_trainer, games_in, lines, plays, wait_for_lines, wait_until
 
 SETTINGS = (
-    "model.dtype=float32", "imitation.training.processes=2", "imitation.training.micro_batch_size=4",
-    "offline_rl.processes=2", "offline_rl.micro_batch_size=4", "offline_rl.save_steps=5",
+    "model.dtype=float32", "imitation.processes=2", "imitation.micro_batch_size=4", "spag.processes=2",
+    "spag.micro_batch_size=4", "spag.save_steps=5",
 )  # fmt: skip
+ITERATION = "2-spag/iteration-1"
 HOUR = 3600.0
 say = Console().print
 
@@ -35,7 +38,7 @@ def run_disturbed(folder: Path) -> None:
     cluster.add_node(num_cpus=1)
     doomed = cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
-    games, steps = (folder / "iteration-1" / name for name in ("episodes.jsonl", "metrics.jsonl"))
+    games, steps = (folder / ITERATION / name for name in ("episodes.jsonl", "metrics.jsonl"))
     first = start(folder, "--ray", cluster.address)
     wait_until(lambda: plays(doomed), HOUR)
     wait_for_lines(games, 10, HOUR)
@@ -55,11 +58,14 @@ def run_undisturbed(folder: Path) -> None:
 
 
 def compare(alone: Path, cluster: Path) -> None:
-    for part in ("iteration-1", "arena"):
+    for part in (ITERATION, "arena"):
         ours, theirs = (games_in(run / part / "episodes.jsonl") for run in (cluster, alone))
         assert ours.keys() == theirs.keys()
-        say(f"{part}: {len(ours)} games, {sum(ours[name] == theirs[name] for name in ours)} of them equal to the last token")
-    ours, theirs = (load_file(run / "iteration-1" / "checkpoint" / "model.safetensors") for run in (cluster, alone))
+        say(
+            f"{part}: {len(ours)} games, {sum(ours[name] == theirs[name] for name in ours)} of them "
+            "equal to the last token"
+        )
+    ours, theirs = (load_file(run / ITERATION / "checkpoint" / "model.safetensors") for run in (cluster, alone))
     say(f"weights: {max(float((ours[name] - theirs[name]).abs().max()) for name in ours):.1e} apart at most")
 
 

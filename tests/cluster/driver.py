@@ -1,4 +1,6 @@
-"""Plays on the cluster at ADDRESS into FILE, in a process of its own so that it can be killed: driver.py ADDRESS NOTES FILE LATENCY."""
+"""Plays on the cluster at ADDRESS into FILE, in a process of its own so that it can be killed: driver.py ADDRESS NOTES
+FILE LATENCY.
+"""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -10,7 +12,7 @@ from scripted_players import scripted
 
 from spag.config.schema import ClusterConfig
 from spag.core.episodes import Episode
-from spag.rollout.ray.play import play_on_ray
+from spag.rollout.ray.driver import play_on_ray
 from spag.rollout.ray.worker import PlayJob
 from spag.rollout.runner import GameSpec, PlayStats, game_specs
 from spag.rollout.writer import PlaySummary, collect_episodes
@@ -19,7 +21,9 @@ from taboo_games import TABOO, task_of
 SPECS = game_specs(map(task_of, ["river", "bread", "piano", "garden", "window", "winter"]), 10, seed=3)
 
 
-def play_into(path: Path, address: str, job: PlayJob, specs: Sequence[GameSpec] = SPECS, **cluster: float) -> PlaySummary:
+def play_into(
+    path: Path, address: str, job: PlayJob, specs: Sequence[GameSpec] = SPECS, **cluster: float
+) -> PlaySummary:
     config = ClusterConfig(address=address, **{"lease": 2, "deadline": 60.0, **cluster})  # type: ignore[arg-type]
 
     def play_them(left: Sequence[GameSpec], stats: PlayStats, stack: ExitStack) -> Iterator[list[Episode]]:

@@ -13,7 +13,13 @@ from spag.engines.scripted import ScriptedEngine
 from spag.rollout.runner import Player
 from taboo_games import ROLES
 
-LINES = ["Tell me about your day.", "I know the word! It is `river`!", "I had bread on the train.", "No idea.", "The winter was long."]
+LINES = [
+    "Tell me about your day.",
+    "I know the word! It is `river`!",
+    "I had bread on the train.",
+    "No idea.",
+    "The winter was long.",
+]
 
 
 def chatter(request: Request) -> str:

@@ -25,13 +25,14 @@ from spag.engines.transformers.engine import TransformersEngine
 from spag.games.base import Game
 from spag.games.registry import get
 from spag.models.loading import load_model, load_tokenizer
-from spag.rollout.ray.play import RayPlayers, open_on_ray
+from spag.rollout.ray.driver import RayPlayers, open_on_ray
 from spag.rollout.ray.weights import pack
 from spag.rollout.ray.worker import PlayJob, PlayWorker
 from spag.rollout.runner import GameSpec, Player, PlayStats, game_specs, play
 from taboo_games import ROLES, TABOO, task_of
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.cluster,
     pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore:Tip. In future versions of Ray:FutureWarning"),
 ]
@@ -53,7 +54,9 @@ def open_tiny(folder: Path, notes: Path, stack: ExitStack) -> Mapping[str, Playe
 
 def by_id(episodes: Sequence[Episode]) -> Games:
     """Games without log-probabilities, whose last digits depend on the batch."""
-    bare = [tuple(replace(said, logprobs=None, sampling_logprobs=None) for said in episode.history) for episode in episodes]
+    bare = [
+        tuple(replace(said, logprobs=None, sampling_logprobs=None) for said in episode.history) for episode in episodes
+    ]
     return {episode.id: replace(episode, history=history) for episode, history in zip(episodes, bare, strict=True)}
 
 
@@ -109,7 +112,9 @@ def test_open_engines_learn_between_plays_and_so_do_their_replacements(
 
 def test_weights_change_only_between_plays(cluster: Cluster, stack: ExitStack) -> None:
     job = PlayJob(open_chatter, TABOO)
-    players = open_on_ray(job, ClusterConfig(address=cluster.address, workers=1, lease=1, deadline=60.0), stack, lambda note: None)
+    players = open_on_ray(
+        job, ClusterConfig(address=cluster.address, workers=1, lease=1, deadline=60.0), stack, lambda note: None
+    )
     batches = players.play(SPECS)
     next(batches)
     with pytest.raises(EngineError, match="weights change only between plays"):
@@ -147,7 +152,10 @@ def worker_processes(players: RayPlayers) -> list[int]:
 
 
 def open_pair(stack: ExitStack) -> Mapping[str, Player]:
-    return {name: Player(ScriptedEngine(lambda request, name=name: f"this is {name}"), name, Sampling()) for name in ("one", "two")}
+    return {
+        name: Player(ScriptedEngine(lambda request, name=name: f"this is {name}"), name, Sampling())
+        for name in ("one", "two")
+    }
 
 
 def test_weights_go_to_the_engine_of_a_player() -> None:
@@ -159,7 +167,9 @@ def test_weights_go_to_the_engine_of_a_player() -> None:
 
     engines = [Learner(chatter), Learner(chatter)]
     worker = PlayWorker()
-    worker.open(PlayJob(lambda stack: {role: Player(e, "m", Sampling()) for role, e in zip(ROLES, engines, strict=True)}, TABOO))
+    worker.open(
+        PlayJob(lambda stack: {role: Player(e, "m", Sampling()) for role, e in zip(ROLES, engines, strict=True)}, TABOO)
+    )
     worker.update_weights(pack({"a": torch.zeros(1)}), ROLES[1])
     worker.update_weights(pack({"b": torch.zeros(1)}), None)
     assert [engine.given for engine in engines] == [("b",), ("a", "b")]

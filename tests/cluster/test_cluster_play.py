@@ -19,12 +19,13 @@ from scripted_players import broken, chatter, hanging, missing, opened, scripted
 from watching import games_in, kill_in_play, wait_for_lines, wait_until
 
 from spag.cli import main
-from spag.core.episodes import Episode, read_episodes
+from spag.core.episodes import Episode
 from spag.core.errors import ConfigError, EngineError, ModelError
 from spag.engines.base import Sampling
 from spag.engines.scripted import ScriptedEngine
 from spag.rollout.ray.worker import PlayJob
 from spag.rollout.runner import Player, play
+from spag.storage.episodes import read_episodes
 from taboo_games import ROLES, TABOO
 
 Capture = pytest.CaptureFixture[str]
@@ -53,7 +54,9 @@ def when_played(path: Path, games: int, act: Callable[[], Any]) -> threading.Thr
 
 
 def test_the_games_are_those_of_one_machine(cluster: Cluster, alone: dict[str, Episode], tmp_path: Path) -> None:
-    summary = play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(partial(scripted, tmp_path, 0.01, together=3), TABOO))
+    summary = play_into(
+        tmp_path / "e.jsonl", cluster.address, PlayJob(partial(scripted, tmp_path, 0.01, together=3), TABOO)
+    )
     assert games_in(tmp_path / "e.jsonl") == alone
     assert len(opened(tmp_path)) == 3  # a worker a node
     assert summary.stats.utterances == sum(len(episode.history) for episode in alone.values())
@@ -70,7 +73,9 @@ def test_a_bot_plays_another_game_on_the_cluster(cluster: Cluster, tmp_path: Pat
     assert games_in(together) == games_in(alone)
 
 
-def test_a_killed_worker_is_replaced(cluster: Cluster, alone: dict[str, Episode], tmp_path: Path, capsys: Capture) -> None:
+def test_a_killed_worker_is_replaced(
+    cluster: Cluster, alone: dict[str, Episode], tmp_path: Path, capsys: Capture
+) -> None:
     def kill() -> None:
         os.kill(opened(tmp_path)[0], signal.SIGKILL)
 
@@ -82,7 +87,10 @@ def test_a_killed_worker_is_replaced(cluster: Cluster, alone: dict[str, Episode]
     assert len(opened(tmp_path)) == 2
 
 
-def test_a_killed_node_costs_no_game(cluster: Cluster, doomed: Any, alone: dict[str, Episode], tmp_path: Path, capsys: Capture) -> None:
+@pytest.mark.long
+def test_a_killed_node_costs_no_game(
+    cluster: Cluster, doomed: Any, alone: dict[str, Episode], tmp_path: Path, capsys: Capture
+) -> None:
     killer = start(lambda: kill_in_play(cluster, doomed))
     play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(partial(scripted, tmp_path, 0.05), TABOO))
     killer.join()
@@ -92,12 +100,14 @@ def test_a_killed_node_costs_no_game(cluster: Cluster, doomed: Any, alone: dict[
     assert "was lost (" in said
 
 
+@pytest.mark.long
 def test_a_worker_that_hangs_is_replaced(cluster: Cluster, alone: dict[str, Episode], tmp_path: Path) -> None:
     play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(partial(hanging, tmp_path / "mark"), TABOO), deadline=30.0)
     assert (tmp_path / "mark").exists()
     assert games_in(tmp_path / "e.jsonl") == alone
 
 
+@pytest.mark.long
 def test_a_killed_driver_resumes(cluster: Cluster, alone: dict[str, Episode], tmp_path: Path) -> None:
     path = tmp_path / "e.jsonl"
     command = [sys.executable, str(HERE / "driver.py"), cluster.address, str(tmp_path), str(path), "0.05"]
@@ -111,8 +121,11 @@ def test_a_killed_driver_resumes(cluster: Cluster, alone: dict[str, Episode], tm
     assert list(read_episodes(path))[: len(before)] == before
 
 
+@pytest.mark.long
 def test_engines_that_fail_for_ever_end_the_play(cluster: Cluster, tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match="lost without a finished game between them; the last one: the endpoint is gone"):
+    with pytest.raises(
+        EngineError, match="lost without a finished game between them; the last one: the endpoint is gone"
+    ):
         play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(broken, TABOO), workers=2)
 
 
@@ -123,7 +136,14 @@ def test_a_model_that_is_not_there_is_one_line(cluster: Cluster, tmp_path: Path)
 
 def test_workers_that_find_no_room_are_an_error(cluster: Cluster, tmp_path: Path) -> None:
     job = PlayJob(partial(scripted, tmp_path, 0.0), TABOO)
-    for_ever = [sys.executable, str(HERE / "driver.py"), cluster.address, str(tmp_path), str(tmp_path / "b.jsonl"), "600"]
+    for_ever = [
+        sys.executable,
+        str(HERE / "driver.py"),
+        cluster.address,
+        str(tmp_path),
+        str(tmp_path / "b.jsonl"),
+        "600",
+    ]
     blocker = subprocess.Popen(for_ever)
     try:
         wait_until(lambda: len(opened(tmp_path)) == 3)

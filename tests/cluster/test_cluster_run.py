@@ -1,4 +1,6 @@
-"""A run on the cluster: a node dies in play and a process in training, and games and weights are those of a quiet run on one machine."""
+"""A run on the cluster: a node dies in play and a process in training, and games and weights are those of a quiet run
+on one machine.
+"""
 
 import json
 import os
@@ -18,30 +20,29 @@ from watching import a_trainer, games_in, kill_in_play, wait_for_lines, wait_unt
 
 import forked
 from spag.config.files import load_config
-from spag.config.schema import ClusterConfig, ModelConfig, OfflineRLConfig
+from spag.config.schema import ClusterConfig, GameConfig, ModelConfig, PhaseConfig
 from spag.core.episodes import TrainingSample
 from spag.core.errors import ConfigError
 from spag.core.progress import SilentReporter
-from spag.core.store import write_rows
-from spag.runs.loop import run
-from spag.training.launch import train_on
+from spag.learning.launch import train_on
+from spag.learning.worker import TrainingJob
+from spag.runs.execute import run
+from spag.storage.store import write_rows
 
 CONFIG = """
-iterations: 1
 model: {name: MODEL, dtype: float32, device: cpu}
 game: {max_turns: 2, words: shipped}
 engine: {concurrency: 2}
-imitation:
-  max_episodes: 4
-  training: &training
-    {learning_rate: 1.0e-3, global_batch_size: 16, micro_batch_size: 4, max_length: 256, gradient_checkpointing: false, save_steps: 4}
-selfplay:
-  tasks: 48
-  sampling: {max_new_tokens: 16}
-rewards: {tie_reward: 0.5}
-offline_rl: *training
+phases:
+  - {algorithm: imitation, max_episodes: 4, TRAINING}
+  - {algorithm: spag, iterations: 1, tasks: 48, sampling: {max_new_tokens: 16}, tie_reward: 0.5, TRAINING}
 cluster: {lease: 2}
-"""
+""".replace(
+    "TRAINING",
+    "learning_rate: 1.0e-3, global_batch_size: 16, micro_batch_size: 4, max_length: 256, "
+    "gradient_checkpointing: false, save_steps: 4",
+)
+IMITATION, ITERATION = "1-imitation", "2-spag/iteration-1"
 
 
 @contextmanager
@@ -63,7 +64,7 @@ def said_by(folder: Path) -> Path:
 
 def is_trained(folder: Path) -> bool:
     log = folder / "log.jsonl"
-    return log.exists() and '"iteration-1/train"' in log.read_text()
+    return log.exists() and f'"{ITERATION}/train"' in log.read_text()
 
 
 def run_alone(config: Path, folder: Path) -> None:
@@ -75,12 +76,13 @@ def run_alone(config: Path, folder: Path) -> None:
 
 def begin_alike(alone: Path, folder: Path) -> None:
     """Make ``folder`` what ``alone`` was after imitation."""
-    shutil.copytree(alone / "imitation", folder / "imitation")
+    shutil.copytree(alone / IMITATION, folder / IMITATION)
     manifest = json.loads((alone / "manifest.json").read_text())
-    manifest["stages"] = {name: stage for name, stage in manifest["stages"].items() if name.startswith("imitation/")}
+    manifest["stages"] = {name: stage for name, stage in manifest["stages"].items() if name.startswith(f"{IMITATION}/")}
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
+@pytest.mark.long
 @pytest.mark.cluster
 @pytest.mark.timeout(1800)
 def test_a_run_survives_a_node_and_a_process(cluster: Cluster, doomed: Any, model_folder: Path, tmp_path: Path) -> None:
@@ -88,11 +90,11 @@ def test_a_run_survives_a_node_and_a_process(cluster: Cluster, doomed: Any, mode
     config.write_text(CONFIG.replace("MODEL", str(model_folder)))
     run_alone(config, alone)
     begin_alike(alone, folder)
-    there = ("--ray", cluster.address, "--set", "offline_rl.processes=2")
+    there = ("--ray", cluster.address, "--set", "spag.processes=2")
 
     with running(config, folder, *there) as process:
         kill_in_play(cluster, doomed, 300.0)
-        wait_for_lines(folder / "iteration-1" / "metrics.jsonl", 5)
+        wait_for_lines(folder / ITERATION / "metrics.jsonl", 5)
         a_trainer().kill()
         assert process.wait(timeout=600) == 2
     said = said_by(folder).read_text()
@@ -103,19 +105,31 @@ def test_a_run_survives_a_node_and_a_process(cluster: Cluster, doomed: Any, mode
     with running(config, folder, *there) as process:
         wait_until(lambda: is_trained(folder) or process.poll() is not None)
 
-    assert games_in(folder / "iteration-1" / "episodes.jsonl") == games_in(alone / "iteration-1" / "episodes.jsonl")
-    ours, theirs = (load_file(each / "iteration-1" / "checkpoint" / "model.safetensors") for each in (folder, alone))
+    assert games_in(folder / ITERATION / "episodes.jsonl") == games_in(alone / ITERATION / "episodes.jsonl")
+    ours, theirs = (load_file(each / ITERATION / "checkpoint" / "model.safetensors") for each in (folder, alone))
     for name, weights in theirs.items():
         torch.testing.assert_close(ours[name], weights, rtol=0, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.cluster
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")  # Ray of itself
 def test_an_error_in_a_process_is_the_error_of_the_call(cluster: Cluster, model_folder: Path, tmp_path: Path) -> None:
     samples = tmp_path / "samples.jsonl"
     write_rows(samples, [TrainingSample(prompt="p", completion="c", reward=1.0)] * 8)
     model = ModelConfig(name=str(model_folder), dtype="float32", device="cpu")
-    training = OfflineRLConfig(processes=2, global_batch_size=8, micro_batch_size=8)
-    there, where = ClusterConfig(address=cluster.address), {"start_from": model.name, "output": tmp_path / "run", "title": "test"}
-    with pytest.raises(ConfigError, match=r"^global_batch_size=8 is not a multiple of micro_batch_size=8 times 2 processes$"):
-        train_on(samples, model, training, seed=3, reporter=SilentReporter(), cluster=there, **where)
+    options = {"algorithm": "spag", "processes": 2, "global_batch_size": 8, "micro_batch_size": 8}
+    job = TrainingJob(
+        model=model,
+        phase=PhaseConfig.model_validate(options),
+        game=GameConfig(),
+        start_from=model.name,
+        output=tmp_path / "run",
+        seed=3,
+        files=[samples],
+        cluster=ClusterConfig(address=cluster.address),
+    )
+    with pytest.raises(
+        ConfigError, match=r"^global_batch_size=8 is not a multiple of micro_batch_size=8 times 2 processes$"
+    ):
+        train_on(job, SilentReporter(), "test")

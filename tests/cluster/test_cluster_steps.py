@@ -9,35 +9,35 @@ from safetensors.torch import load_file
 
 from spag.config.files import parse_config
 from spag.config.schema import RunConfig
-from spag.core.episodes import read_episodes
 from spag.core.errors import ConfigError
 from spag.core.progress import SilentReporter
+from spag.learning.launch import train_on
+from spag.learning.worker import TrainingJob
 from spag.runs.checks import check_run
-from spag.runs.loop import run
-from spag.runs.online_job import OnlineJob
-from spag.training.launch import launch
+from spag.runs.execute import run
+from spag.storage.episodes import read_episodes
 
 Tokens = tuple[tuple[int, ...] | None, ...]
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.cluster,
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),  # Ray of itself
 ]
 CONFIG = """
-algorithm: reinforce
 game: {name: kuhn_poker}
 engine: {concurrency: 8}
-imitation: {episodes: []}
-online:
-  steps: 3
-  overlap: true
-  games: 8
-  learning_rate: 1.0e-3
-  warmup_ratio: 0
-  micro_batch_size: 4
-  sampling: {max_new_tokens: 6}
-  opponents: {self: 2, snapshot: 1, "bot:equilibrium": 1}
-  snapshot_every: 1
-  evaluate_every: null
+phases:
+  - algorithm: reinforce
+    steps: 3
+    overlap: true
+    games: 8
+    learning_rate: 1.0e-3
+    warmup_ratio: 0
+    micro_batch_size: 4
+    sampling: {max_new_tokens: 6}
+    opponents: {self: 2, snapshot: 1, "bot:equilibrium": 1}
+    snapshot_every: 1
+    evaluate_every: null
 arena: {tasks: 2, sampling: {max_new_tokens: 6}}
 """
 
@@ -51,23 +51,36 @@ def alone(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The online stage of one process."""
     folder = tmp_path_factory.mktemp("alone")
     run(config_for(model_folder), folder, SilentReporter())
-    return folder / "online"
+    return folder / "1-reinforce"
 
 
-def test_workers_of_a_cluster_play_ahead_and_train_their_shares(cluster: Cluster, model_folder: Path, alone: Path, tmp_path: Path) -> None:
+def test_workers_of_a_cluster_play_ahead_and_train_their_shares(
+    cluster: Cluster, model_folder: Path, alone: Path, tmp_path: Path
+) -> None:
     cluster.wait_for_nodes()
-    on_ray = (f"cluster.address={cluster.address}", "cluster.workers=1", "online.processes=2")
+    on_ray = (f"cluster.address={cluster.address}", "cluster.workers=1", "reinforce.processes=2")
     run(config_for(model_folder, *on_ray), tmp_path, SilentReporter())
-    assert parts(tmp_path / "online", 1) == [4, 4]
-    assert_same_steps(tmp_path / "online", alone)
+    assert parts(tmp_path / "1-reinforce", 1) == [4, 4]
+    assert_same_steps(tmp_path / "1-reinforce", alone)
 
 
-def test_actors_play_ahead_for_workers_that_only_train(cluster: Cluster, model_folder: Path, alone: Path, tmp_path: Path) -> None:
+def test_actors_play_ahead_for_workers_that_only_train(
+    cluster: Cluster, model_folder: Path, alone: Path, tmp_path: Path
+) -> None:
     cluster.wait_for_nodes()
-    on_ray = (f"cluster.address={cluster.address}", "cluster.online_workers=1", "online.processes=2")
+    on_ray = (f"cluster.address={cluster.address}", "cluster.online_workers=1", "reinforce.processes=2")
     config = config_for(model_folder, *on_ray)
-    job = OnlineJob(model=config.model, start_from=config.model.name, output=tmp_path, config=config)
-    launch(job, SilentReporter(), "online", config.cluster)
+    job = TrainingJob(
+        model=config.model,
+        phase=config.phases[0],
+        game=config.game,
+        start_from=config.model.name,
+        output=tmp_path,
+        seed=config.seed,
+        engine=config.engine,
+        cluster=config.cluster,
+    )
+    train_on(job, SilentReporter(), "reinforce")
     assert parts(tmp_path, 1) == [8]
     assert_same_steps(tmp_path, alone)
 
@@ -75,8 +88,11 @@ def test_actors_play_ahead_for_workers_that_only_train(cluster: Cluster, model_f
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("cluster.address=auto", "cluster.online_workers=1"), "set online.processes"),
-        (("cluster.address=local", "cluster.online_workers=500", "online.processes=1"), "CPU cores beside online.processes"),
+        (("cluster.address=auto", "cluster.online_workers=1"), "set processes of the online phase"),
+        (
+            ("cluster.address=local", "cluster.online_workers=500", "reinforce.processes=1"),
+            "CPU cores beside training",
+        ),
     ],
 )
 def test_actors_without_room_are_refused_first(model_folder: Path, options: tuple[str, ...], message: str) -> None:
@@ -105,6 +121,8 @@ def games(online: Path, step: int) -> dict[str, tuple[str, Tokens]]:
     found: dict[str, tuple[str, Tokens]] = {}
     for path in (online / "episodes").glob(f"step-{step:05d}*"):
         for game in read_episodes(path):
-            [by] = {info.identity["weights"] for info in game.players.values() if info.model == "policy" and info.identity}
+            [by] = {
+                info.identity["weights"] for info in game.players.values() if info.model == "policy" and info.identity
+            }
             found[game.id] = by, tuple(said.token_ids for said in game.history)
     return found

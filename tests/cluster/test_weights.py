@@ -25,20 +25,30 @@ def checkpoint(tmp_path: Path) -> ModelConfig:
 def test_weights_arrive_as_they_left(checkpoint: ModelConfig, tmp_path: Path, storage: str) -> None:
     shared = publish(checkpoint, storage.format(tmp=tmp_path))
     there = fetch(shared, tmp_path / "node")
-    assert {path.name: path.read_bytes() for path in Path(there.name).iterdir()} == {"model.safetensors": b"weights", "config.json": b"{}"}
+    assert {path.name: path.read_bytes() for path in Path(there.name).iterdir()} == {
+        "model.safetensors": b"weights",
+        "config.json": b"{}",
+    }
     assert there.dtype == "float32"
     assert fetch(shared, tmp_path / "node") == there
     assert [path.name for path in (tmp_path / "node" / "weights").iterdir() if path.is_dir()] == [Path(there.name).name]
 
 
-def test_adapters_of_roles_arrive_in_their_folders(tmp_path: Path) -> None:
-    folder = tmp_path / "checkpoint"
+def test_adapters_of_roles_arrive_in_their_folders(checkpoint: ModelConfig, tmp_path: Path) -> None:
+    folder = tmp_path / "of roles"
+    adapter = {"peft_type": "LORA", "base_model_name_or_path": checkpoint.name, "r": 2}
     for role in ("kuhn_poker-player_0", "kuhn_poker-player_1"):
         (folder / role).mkdir(parents=True)
         (folder / role / "adapter_model.safetensors").write_text(role)
-    (folder / "roles.json").write_text(json.dumps({f"kuhn_poker/player_{seat}": f"kuhn_poker-player_{seat}" for seat in (0, 1)}))
+        (folder / role / "adapter_config.json").write_text(json.dumps(adapter))
+    (folder / "roles.json").write_text(
+        json.dumps({f"kuhn_poker/player_{seat}": f"kuhn_poker-player_{seat}" for seat in (0, 1)})
+    )
     there = fetch(publish(ModelConfig(name=str(folder)), str(tmp_path / "shared")), tmp_path / "node")
-    assert {name: Path(path, "adapter_model.safetensors").read_text() for name, path in (read_roles(there.name) or {}).items()} == {
+    assert {
+        name: Path(path, "adapter_model.safetensors").read_text()
+        for name, path in (read_roles(there.name) or {}).items()
+    } == {
         "kuhn_poker/player_0": "kuhn_poker-player_0",
         "kuhn_poker/player_1": "kuhn_poker-player_1",
     }
@@ -77,8 +87,12 @@ def test_an_unknown_kind_of_storage(checkpoint: ModelConfig) -> None:
 
 
 def test_packed_weights_arrive_as_they_were() -> None:
-    turned = torch.arange(6.0).reshape(2, 3).T
-    weights = {"a": torch.nn.Parameter(turned), "b": torch.tensor([1.5, -0.1], dtype=torch.bfloat16), "c": torch.tensor(2.0)}
+    oriented = torch.arange(6.0).reshape(2, 3).T
+    weights = {
+        "a": torch.nn.Parameter(oriented),
+        "b": torch.tensor([1.5, -0.1], dtype=torch.bfloat16),
+        "c": torch.tensor(2.0),
+    }
     expected = {name: value.detach().clone() for name, value in weights.items()}
     packed = pack(weights)
     arrived = unpack(packed)

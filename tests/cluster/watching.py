@@ -10,7 +10,8 @@ from typing import Any
 import psutil
 from ray.cluster_utils import Cluster
 
-from spag.core.episodes import Episode, read_episodes
+from spag.core.episodes import Episode
+from spag.storage.episodes import read_episodes
 
 
 def games_in(path: Path) -> dict[str, Episode]:
@@ -43,7 +44,9 @@ def plays(node: Any) -> bool:
 
 
 def kill_in_play(cluster: Cluster, node: Any, seconds: float = 600.0) -> None:
-    """Kill ``node`` as soon as it plays. Who plays elsewhere is stopped till then: a busy machine could start this node's worker last."""
+    """Kill ``node`` as soon as it plays. Who plays elsewhere is stopped till then: a busy machine could start this
+    node's worker last.
+    """
     stopped: dict[int, psutil.Process] = {}
 
     def stop_others() -> bool:
@@ -64,7 +67,7 @@ def kill_in_play(cluster: Cluster, node: Any, seconds: float = 600.0) -> None:
 
 def players() -> Iterator[psutil.Process]:
     """Yield the workers that play at this moment, on any node."""
-    return (process for process, title in titled(psutil.process_iter()) if title.startswith("ray::PlayWorker.turn"))
+    return (process for process, title in titled(psutil.process_iter()) if title.startswith("ray::PlayWorker.advance"))
 
 
 def _raylet(node: Any) -> int:
@@ -73,7 +76,11 @@ def _raylet(node: Any) -> int:
 
 def a_trainer() -> psutil.Process:
     """Return a process that trains for Ray Train."""
-    return next(process for process, title in titled(psutil.process_iter()) if title.startswith("ray::") and "RayTrainWorker" in title)
+    return next(
+        process
+        for process, title in titled(psutil.process_iter())
+        if title.startswith("ray::") and "RayTrainWorker" in title
+    )
 
 
 def titled(processes: Iterable[psutil.Process]) -> Iterator[tuple[psutil.Process, str]]:

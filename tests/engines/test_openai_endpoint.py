@@ -63,7 +63,13 @@ def test_where_the_address_comes_from(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "https://one.example/v1")
     assert address() == "https://one.example/v1/"
     assert address("https://two.example/v1") == "https://two.example/v1/"
-    for wrong in ("one.example/v1", "ftp://one.example", "http://", "http://one.example:x", "http://me:word@one.example:0"):
+    for wrong in (
+        "one.example/v1",
+        "ftp://one.example",
+        "http://",
+        "http://one.example:x",
+        "http://me:word@one.example:0",
+    ):
         with pytest.raises(ConfigError, match="OPENAI_BASE_URL") as caught:
             open_client(wrong, concurrency=1, max_retries=0, timeout_s=1)
         assert "word" not in str(caught.value)
@@ -97,7 +103,9 @@ def test_netrc_does_not_replace_the_key(monkeypatch: pytest.MonkeyPatch, tmp_pat
         assert call_at(server, "http://far.invalid/v1").headers["authorization"] == f"Bearer {KEY}"
 
 
-@pytest.mark.filterwarnings("ignore:.*(BasicAuth|proxy_auth).* is deprecated:DeprecationWarning")  # the openai package's own use of aiohttp
+@pytest.mark.filterwarnings(
+    "ignore:.*(BasicAuth|proxy_auth).* is deprecated:DeprecationWarning"
+)  # the openai package's own use of aiohttp
 @pytest.mark.parametrize(("name", "scheme"), [("HTTP_PROXY", "http://"), ("http_proxy", ""), ("ALL_PROXY", "http://")])
 def test_a_proxy_is_for_endpoints_elsewhere(monkeypatch: pytest.MonkeyPatch, name: str, scheme: str) -> None:
     with stub() as proxy, stub() as server:
@@ -112,7 +120,9 @@ def test_a_proxy_is_for_endpoints_elsewhere(monkeypatch: pytest.MonkeyPatch, nam
 
 def test_a_proxy_that_does_not_speak_http_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "socks5://me:word@proxy.example:1080")
-    with pytest.raises(ConfigError, match=r"the proxy for https://api\.openai\.com/v1 in the environment.*set HTTPS_PROXY") as caught:
+    with pytest.raises(
+        ConfigError, match=r"the proxy for https://api\.openai\.com/v1 in the environment.*set HTTPS_PROXY"
+    ) as caught:
         OpenAIEngine("tiny")
     assert "word" not in str(caught.value)
     monkeypatch.setenv("NO_PROXY", "api.openai.com")

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import ConfigError, EngineError, ModelError
 from spag.engines.base import Completion, Engine, Request, Sampling
-from spag.engines.opening import open_engine, open_engines
+from spag.engines.players import open_model, open_models
 from spag.engines.roles import RoleEngine
 from spag.engines.scripted import ScriptedEngine
 from spag.models.finding import resolve_model
@@ -23,7 +23,9 @@ KUHN = ("kuhn_poker/player_0", "kuhn_poker/player_1")
 
 
 def checkpoint(folder: Path, roles: dict[str, str] | None = None) -> str:
-    (folder / "roles.json").write_text(json.dumps({role: adapter_name(role) for role in KUHN} if roles is None else roles))
+    (folder / "roles.json").write_text(
+        json.dumps({role: adapter_name(role) for role in KUHN} if roles is None else roles)
+    )
     return str(folder)
 
 
@@ -53,13 +55,17 @@ def test_a_checkpoint_is_a_model_for_each_role(tmp_path: Path) -> None:
     assert models_of(name) == [f"{tmp_path}/kuhn_poker-player_0", f"{tmp_path}/kuhn_poker-player_1"]
     assert model_of_role("some/model", "kuhn_poker", "player_1") == "some/model"
     assert read_roles("some/model") is None and models_of("some/model") == ["some/model"]
-    with pytest.raises(ModelError, match="has no adapter for go/black, only for kuhn_poker/player_0, kuhn_poker/player_1"):
+    with pytest.raises(
+        ModelError, match="has no adapter for go/black, only for kuhn_poker/player_0, kuhn_poker/player_1"
+    ):
         model_of_role(name, "go", "black")
 
 
 def test_where_one_model_is_needed_it_says_which_there_are(tmp_path: Path) -> None:
     name = checkpoint(tmp_path)
-    with pytest.raises(ModelError, match=f"here one model is needed; name one: {name}/kuhn_poker-player_0, {name}/kuhn_poker-player_1"):
+    with pytest.raises(
+        ModelError, match=f"here one model is needed; name one: {name}/kuhn_poker-player_0, {name}/kuhn_poker-player_1"
+    ):
         resolve_model(name)
 
 
@@ -81,8 +87,11 @@ def test_a_request_goes_to_the_engine_of_its_role() -> None:
     found = {done.id: done.text for _ in range(4) for done in engine.poll()}
     assert found == {"1": "[pass]", "2": "[bet]", "3": "[pass]"}
     assert engine.poll() == []
-    for role, told in (("go/black", "go/black"), ("", "a text of no role")):
-        with pytest.raises(EngineError, match=f"model has no adapter for {told}, only for kuhn_poker/player_0, kuhn_poker/player_1"):
+    for role, described in (("go/black", "go/black"), ("", "a text of no role")):
+        with pytest.raises(
+            EngineError,
+            match=f"model has no adapter for {described}, only for kuhn_poker/player_0, kuhn_poker/player_1",
+        ):
             engine.submit(request(role))
 
 
@@ -96,7 +105,9 @@ def test_new_weights_reach_the_engine_of_their_adapter() -> None:
     with pytest.raises(EngineError, match="not those of its adapters"):
         engine.update_weights({"embed.weight": torch.zeros(1)})
     with pytest.raises(EngineError, match="cannot take new weights"):
-        RoleEngine("model", {KUHN[0]: ScriptedEngine(lambda _: "")}).update_weights({"lora_A.kuhn_poker-player_0.weight": torch.zeros(1)})
+        RoleEngine("model", {KUHN[0]: ScriptedEngine(lambda _: "")}).update_weights(
+            {"lora_A.kuhn_poker-player_0.weight": torch.zeros(1)}
+        )
 
 
 def adapter_of(base: Path, folder: Path, seed: int) -> Path:
@@ -120,16 +131,18 @@ def drain(engine: Engine, count: int) -> dict[str, Completion]:
 
 
 def test_adapters_over_one_base_say_what_each_says_alone(model_folder: Path, tmp_path: Path) -> None:
-    """Their requests take turns on one model, each with a cache of its own; new weights of one leave the other as it is."""
+    """Their requests take turns on one model, each with a cache of its own; new weights of one leave the other as it
+    is.
+    """
     for at, role in enumerate(KUHN):
         adapter_of(model_folder, tmp_path / adapter_name(role), at)
     whole, engines = ModelConfig(name=checkpoint(tmp_path), dtype="float32", device="cpu"), EngineConfig(concurrency=2)
     asked = [say(KUHN[turn % 2], f"ask {turn // 2} " * (turn // 2), str(turn)) for turn in range(12)]
     with ExitStack() as stack:
-        [engine, base] = open_engines([whole, whole.model_copy(update={"name": str(model_folder)})], engines, stack)
+        [engine, base] = open_models([whole, whole.model_copy(update={"name": str(model_folder)})], engines, stack)
         expected: dict[str, Completion] = {}
         for role, name in zip(KUHN, models_of(whole.name), strict=True):
-            alone = open_engine(whole.model_copy(update={"name": name}), engines)
+            alone = open_model(whole.model_copy(update={"name": name}), engines)
             for one in asked:
                 if one.role == role:
                     alone.submit(one)
@@ -145,7 +158,9 @@ def test_adapters_over_one_base_say_what_each_says_alone(model_folder: Path, tmp
         assert drain(base, 1)["4"].logprobs != pytest.approx(expected["4"].logprobs, abs=1e-2)
         own = load_file(tmp_path / adapter_name(KUHN[0]) / "adapter_model.safetensors")
         assert isinstance(engine, RoleEngine)
-        engine.update_weights({key.replace(".weight", f".{adapter_name(KUHN[0])}.weight"): 2 * value for key, value in own.items()})
+        engine.update_weights(
+            {key.replace(".weight", f".{adapter_name(KUHN[0])}.weight"): 2 * value for key, value in own.items()}
+        )
         for one in asked:
             engine.submit(one)
         for id_, done in drain(engine, 12).items():

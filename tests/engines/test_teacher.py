@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from openai_stub import Answer, Call, StubServer, completion
 
 from spag.cli import main
-from spag.core.episodes import read_episodes
+from spag.storage.episodes import read_episodes
 
 
 def test_teacher_games_are_collected_priced_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,7 +24,18 @@ def test_teacher_games_are_collected_priced_and_resumed(tmp_path: Path, monkeypa
     with StubServer(answer) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
         monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-value")
-        command = ["play", "--teacher", "openai:gpt-test", "--words", str(words), "--price", "1", "2", "--output", str(out)]
+        command = [
+            "play",
+            "--teacher",
+            "openai:gpt-test",
+            "--words",
+            str(words),
+            "--price",
+            "1",
+            "2",
+            "--output",
+            str(out),
+        ]
         first = CliRunner().invoke(main, [*command, "--count", "3"])
         assert first.exit_code == 0, first.output
         again = CliRunner().invoke(main, [*command, "--count", "3"])
@@ -41,7 +52,17 @@ def test_teacher_games_are_collected_priced_and_resumed(tmp_path: Path, monkeypa
 def test_a_missing_key_is_said_before_any_game(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    command = ["play", "--teacher", "openai:m", "--words", "shipped", "--count", "1", "--output", str(tmp_path / "x.jsonl")]
+    command = [
+        "play",
+        "--teacher",
+        "openai:m",
+        "--words",
+        "shipped",
+        "--count",
+        "1",
+        "--output",
+        str(tmp_path / "x.jsonl"),
+    ]
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 2
     assert "OPENAI_API_KEY" in result.output

@@ -1,4 +1,6 @@
-"""The transformers engine against plain ``generate`` and against itself without its cache. Real loading, a tiny random model, float32."""
+"""The transformers engine against plain ``generate`` and against itself without its cache. Real loading, a tiny random
+model, float32.
+"""
 
 import math
 import random
@@ -42,7 +44,13 @@ def test_greedy_tokens_are_those_of_generate(loaded: tuple, concurrency: int, re
     done = finish(TransformersEngine(model, tokenizer, concurrency=concurrency, reuse=reuse), ask(PROMPTS))
     for index, prompt in enumerate(PROMPTS):
         ids = torch.tensor([encode_prompt(tokenizer, prompt, PromptStyle.PLAIN)])
-        options = {"max_new_tokens": 12, "min_new_tokens": 2, "do_sample": False, "output_scores": True, "return_dict_in_generate": True}
+        options = {
+            "max_new_tokens": 12,
+            "min_new_tokens": 2,
+            "do_sample": False,
+            "output_scores": True,
+            "return_dict_in_generate": True,
+        }
         expected = model.generate(ids, attention_mask=torch.ones_like(ids), **options)
         best, next_best = torch.cat(expected.scores).topk(2).values.unbind(-1)
         assert (best - next_best).min() > 1e-4  # logits of 2 are rounded to some 1e-6: on no processor does that choose
@@ -55,20 +63,26 @@ def test_a_request_that_leaves_moves_one_neighbour_at_most(loaded: tuple, monkey
     swaps: list[tuple[int, int]] = []
     swap = engine._cache.swap
     monkeypatch.setattr(engine._cache, "swap", lambda *slots: (swaps.append(slots), swap(*slots)))
-    requests = [Request(f"{i}", PROMPTS[0] * (1 + i % 3), Sampling(0, max_new_tokens=4 + 5 * i % 7), seed=i) for i in range(24)]
+    requests = [
+        Request(f"{i}", PROMPTS[0] * (1 + i % 3), Sampling(0, max_new_tokens=4 + 5 * i % 7), seed=i) for i in range(24)
+    ]
     assert len(finish(engine, requests)) == 24
     assert 0 < len(swaps) <= 24
 
 
 def test_logprobs_are_the_models_own(loaded: tuple) -> None:
     model, tokenizer = loaded
-    for completion in finish(TransformersEngine(model, tokenizer, concurrency=3), ask(PROMPTS, Sampling(1.2, max_new_tokens=9))).values():
+    for completion in finish(
+        TransformersEngine(model, tokenizer, concurrency=3), ask(PROMPTS, Sampling(1.2, max_new_tokens=9))
+    ).values():
         prompt = encode_prompt(tokenizer, PROMPTS[int(completion.id)], PromptStyle.PLAIN)
         tokens = list(completion.token_ids or ())
         with torch.inference_mode():
             logits = model(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
         expected = logits.log_softmax(-1).gather(-1, torch.tensor(tokens)[:, None]).squeeze(-1)
-        torch.testing.assert_close(torch.tensor(completion.logprobs), expected, atol=2e-6 * float(logits.abs().max()), rtol=1e-5)
+        torch.testing.assert_close(
+            torch.tensor(completion.logprobs), expected, atol=2e-6 * float(logits.abs().max()), rtol=1e-5
+        )
 
 
 def test_sampled_text_depends_on_the_requests_seed_alone(loaded: tuple) -> None:
@@ -84,7 +98,9 @@ def test_sampled_text_depends_on_the_requests_seed_alone(loaded: tuple) -> None:
 def test_requests_at_the_same_tokens_share_a_forward_pass(loaded: tuple) -> None:
     model, tokenizer = loaded
     rows: list[int] = []
-    hook = model.register_forward_pre_hook(lambda _, args, kwargs: rows.append(kwargs["input_ids"].shape[0]), with_kwargs=True)
+    hook = model.register_forward_pre_hook(
+        lambda _, args, kwargs: rows.append(kwargs["input_ids"].shape[0]), with_kwargs=True
+    )
     requests = [Request(f"{i}", PROMPTS[0], Sampling(0.3, max_new_tokens=3), seed=i) for i in range(40)]
     done = finish(TransformersEngine(model, tokenizer, concurrency=4), requests)
     fed = sum(rows)
@@ -96,10 +112,15 @@ def test_requests_at_the_same_tokens_share_a_forward_pass(loaded: tuple) -> None
 
 
 def test_new_weights_drop_what_was_cached(loaded: tuple) -> None:
-    """An engine with changed weights says what a fresh engine with these weights says, and the old ones bring the old tokens back."""
+    """An engine with changed weights says what a fresh engine with these weights says, and the old ones bring the old
+    tokens back.
+    """
     model, tokenizer = loaded
     old = {name: weight.clone() for name, weight in model.named_parameters()}
-    new = {name: weight + 0.05 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1)) for name, weight in old.items()}
+    new = {
+        name: weight + 0.05 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
+        for name, weight in old.items()
+    }
     engine = TransformersEngine(model, tokenizer, concurrency=4)
 
     def tokens() -> dict[str, tuple[int, ...] | None]:
@@ -113,7 +134,9 @@ def test_new_weights_drop_what_was_cached(loaded: tuple) -> None:
     before = tokens()
     engine.update_weights(new)
     changed = tokens()
-    assert changed == {name: c.token_ids for name, c in finish(TransformersEngine(model, tokenizer, reuse=False), ask(PROMPTS)).items()}
+    assert changed == {
+        name: c.token_ids for name, c in finish(TransformersEngine(model, tokenizer, reuse=False), ask(PROMPTS)).items()
+    }
     assert changed != before
     engine.update_weights(old)
     assert tokens() == before
@@ -136,7 +159,9 @@ def test_growing_conversations_reuse_their_slot_and_stay_exact(loaded: tuple) ->
     """Turn after turn of several games, each prompt continuing the last; the model must be fed only what is new."""
     model, tokenizer = loaded
     fed: list[int] = []
-    hook = model.register_forward_pre_hook(lambda _, args, kwargs: fed.append(kwargs["input_ids"].numel()), with_kwargs=True)
+    hook = model.register_forward_pre_hook(
+        lambda _, args, kwargs: fed.append(kwargs["input_ids"].numel()), with_kwargs=True
+    )
     texts: dict[bool, list[str]] = {}
     totals = {}
     for reuse in (True, False):
@@ -162,8 +187,8 @@ def test_sliding_window_models_are_exact_too(tmp_path: Path) -> None:
 
     folder = make_model(tmp_path / "m")
     config = MistralConfig(
-        vocab_size=258, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        sliding_window=8, initializer_range=0.2, bos_token_id=0, eos_token_id=1, pad_token_id=1,
+        vocab_size=258, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, sliding_window=8, initializer_range=0.2, bos_token_id=0, eos_token_id=1, pad_token_id=1,
     )  # fmt: skip
     torch.manual_seed(1)
     model = MistralForCausalLM(config).eval()
@@ -171,7 +196,13 @@ def test_sliding_window_models_are_exact_too(tmp_path: Path) -> None:
     done = finish(TransformersEngine(model, tokenizer, concurrency=3), ask(PROMPTS))
     for index, prompt in enumerate(PROMPTS):
         ids = torch.tensor([encode_prompt(tokenizer, prompt, PromptStyle.PLAIN)])
-        options = {"max_new_tokens": 12, "min_new_tokens": 2, "do_sample": False, "output_scores": True, "return_dict_in_generate": True}
+        options = {
+            "max_new_tokens": 12,
+            "min_new_tokens": 2,
+            "do_sample": False,
+            "output_scores": True,
+            "return_dict_in_generate": True,
+        }
         expected = model.generate(ids, attention_mask=torch.ones_like(ids), **options)
         best, next_best = torch.cat(expected.scores).topk(2).values.unbind(-1)
         assert (best - next_best).min() > 1e-4  # logits of 2 are rounded to some 1e-6: on no processor does that choose
@@ -180,11 +211,15 @@ def test_sliding_window_models_are_exact_too(tmp_path: Path) -> None:
 
 def test_limits_and_stop_strings(loaded: tuple) -> None:
     model, tokenizer = loaded
-    free = finish(TransformersEngine(model, tokenizer), ask(["hello"], Sampling(0, max_new_tokens=12, min_new_tokens=12)))["0"]
+    free = finish(
+        TransformersEngine(model, tokenizer), ask(["hello"], Sampling(0, max_new_tokens=12, min_new_tokens=12))
+    )["0"]
     assert (free.finish_reason, free.completion_tokens) == (FinishReason.LENGTH, 12)
     raw = tokenizer.decode(list(free.token_ids or ()))
     stop = raw[5:7]
-    cut = finish(TransformersEngine(model, tokenizer), ask(["hello"], Sampling(0, max_new_tokens=12), stop=(stop,)))["0"]
+    cut = finish(TransformersEngine(model, tokenizer), ask(["hello"], Sampling(0, max_new_tokens=12), stop=(stop,)))[
+        "0"
+    ]
     assert cut.finish_reason is FinishReason.STOP
     assert cut.text == raw[: raw.index(stop)].strip()
 
@@ -217,8 +252,11 @@ def test_draws_follow_the_distribution_and_the_filters() -> None:
         draw = sample_tokens(logits.expand(draws, 4), [sampling] * draws, bits, forbidden)
         found = (torch.bincount(draw.tokens, minlength=4) / draws).tolist()
         # each token's log-probability is that of the distribution that it was drawn from
-        told = {token: math.exp(value) for token, value in zip(draw.tokens.tolist(), draw.sampling_logprobs.tolist(), strict=True)}
-        assert [told.get(token, 0.0) for token in range(4)] == pytest.approx(found, abs=0.002)
+        described = {
+            token: math.exp(value)
+            for token, value in zip(draw.tokens.tolist(), draw.sampling_logprobs.tolist(), strict=True)
+        }
+        assert [described.get(token, 0.0) for token in range(4)] == pytest.approx(found, abs=0.002)
         return found
 
     # softmax([2, 1, 0, -1]) = .644 .237 .087 .032; at temperature 2 softmax([1, .5, 0, -.5]) = .455 .276 .167 .102
@@ -229,7 +267,9 @@ def test_draws_follow_the_distribution_and_the_filters() -> None:
     assert shares(Sampling(1.0, top_p=0.5)) == [1, 0, 0, 0]
     assert shares(Sampling(0.0)) == [1, 0, 0, 0]
     assert shares(Sampling(1.0), (0, 3)) == pytest.approx([0, 0.731, 0.269, 0], abs=0.002)
-    logprobs = sample_tokens(logits, [Sampling(2.0)], torch.tensor([[0, 0, 2**30, 0]], dtype=torch.int32), {0: (0, 3)}).logprobs
+    logprobs = sample_tokens(
+        logits, [Sampling(2.0)], torch.tensor([[0, 0, 2**30, 0]], dtype=torch.int32), {0: (0, 3)}
+    ).logprobs
     assert logprobs.item() == pytest.approx(-1.4402, abs=1e-4)  # log .237: raw, whatever the temperature or the ban
 
 
@@ -237,7 +277,9 @@ def test_rounding_changes_hardly_a_draw() -> None:
     logits = torch.randn(500, 5_000, generator=torch.Generator().manual_seed(1))
     wrong = logits + 1e-5 * torch.randn(500, 5_000, generator=torch.Generator().manual_seed(2))
     bits, sampling = noise(500, 5_000), [Sampling(1.2)] * 500
-    assert torch.equal(sample_tokens(logits, sampling, bits, {}).tokens, sample_tokens(wrong, sampling, bits, {}).tokens)
+    assert torch.equal(
+        sample_tokens(logits, sampling, bits, {}).tokens, sample_tokens(wrong, sampling, bits, {}).tokens
+    )
 
 
 @pytest.mark.parametrize("size", [1, 5, 8])
@@ -252,7 +294,9 @@ def test_random_bits_are_31_and_even(size: int) -> None:
 @pytest.mark.parametrize(("queries", "dtype"), [(1, torch.float32), (5, torch.float32), (1, torch.bfloat16)])
 def test_grouped_attention_is_attention_with_the_keys_repeated(queries: int, dtype: torch.dtype) -> None:
     draw = torch.Generator().manual_seed(0)
-    query, key, value = (torch.randn(2, heads, size, 8, generator=draw).to(dtype) for heads, size in ((6, queries), (2, 9), (2, 9)))
+    query, key, value = (
+        torch.randn(2, heads, size, 8, generator=draw).to(dtype) for heads, size in ((6, queries), (2, 9), (2, 9))
+    )
     mask = attention_mask(torch.tensor([[4 + i for i in range(queries)], [2 + i for i in range(queries)]]), 9)
     found, _ = grouped_attention(torch.nn.Identity(), query, key, value, mask, scaling=0.5)
     repeated = (states.repeat_interleave(3, dim=1) for states in (key, value))

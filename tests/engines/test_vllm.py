@@ -1,4 +1,6 @@
-"""vLLM against the transformers engine: the same tokens and log-probabilities, adapters over one base, nothing left behind."""
+"""vLLM against the transformers engine: the same tokens and log-probabilities, adapters over one base, nothing left
+behind.
+"""
 
 import os
 import time
@@ -15,7 +17,8 @@ from spag.core.errors import EngineError
 from spag.engines.base import Completion, Engine, FinishReason, Request, Sampling
 from spag.engines.transformers.engine import TransformersEngine
 from spag.engines.vllm import pool as vllm_pool
-from spag.engines.vllm.engine import ServedModel, VLLMEngine, open_vllm
+from spag.engines.vllm.engine import VLLMEngine
+from spag.engines.vllm.opening import ServedModel, start_vllm
 from spag.engines.vllm.pool import VLLMPool
 from spag.engines.vllm.setup import VLLMSettings
 from spag.engines.vllm.worker import WorkerOutput
@@ -25,7 +28,13 @@ from tiny_model import make_model
 
 pytestmark = pytest.mark.vllm
 GREEDY = Sampling(temperature=0.0, max_new_tokens=12)
-PROMPTS = ["Describe an apple.", "Describe an apple. It is", "a", "The attacker spoke first. " * 8, "Ünïcode ☃ and\nlines"]
+PROMPTS = [
+    "Describe an apple.",
+    "Describe an apple. It is",
+    "a",
+    "The attacker spoke first. " * 8,
+    "Ünïcode ☃ and\nlines",
+]
 
 
 def ask(engine: Engine, prompts: Sequence[str], sampling: Sampling, stop: tuple[str, ...] = ()) -> list[Completion]:
@@ -59,9 +68,14 @@ def test_greedy_play_is_that_of_the_transformers_engine(vllm_engines: list[VLLME
         assert_same(ask(vllm_engines[0], PROMPTS, GREEDY, stop), ask(other, PROMPTS, GREEDY, stop))
 
 
-def test_log_probabilities_are_those_of_the_raw_distribution(vllm_engines: list[VLLMEngine], tiny_vllm: TinyVLLM) -> None:
+def test_log_probabilities_are_those_of_the_raw_distribution(
+    vllm_engines: list[VLLMEngine], tiny_vllm: TinyVLLM
+) -> None:
     drawn = ask(vllm_engines[0], PROMPTS, Sampling(temperature=1.5, top_p=0.8, top_k=50, max_new_tokens=12))
-    model, tokenizer = load_model(str(tiny_vllm.base), dtype="float32", device="cpu"), load_tokenizer(str(tiny_vllm.base))
+    model, tokenizer = (
+        load_model(str(tiny_vllm.base), dtype="float32", device="cpu"),
+        load_tokenizer(str(tiny_vllm.base)),
+    )
     for prompt, completion in zip(PROMPTS, drawn, strict=True):
         assert completion.token_ids is not None
         ids, sampled = encode_prompt(tokenizer, prompt, vllm_engines[0].style), list(completion.token_ids)
@@ -71,7 +85,9 @@ def test_log_probabilities_are_those_of_the_raw_distribution(vllm_engines: list[
         assert completion.logprobs == pytest.approx(expected.tolist(), abs=1e-3)
 
 
-def test_adapters_and_their_base_are_served_at_once_by_one_vllm(vllm_engines: list[VLLMEngine], tiny_vllm: TinyVLLM) -> None:
+def test_adapters_and_their_base_are_served_at_once_by_one_vllm(
+    vllm_engines: list[VLLMEngine], tiny_vllm: TinyVLLM
+) -> None:
     """Each generates what it does alone, also while all adapters are loaded and answer in the same step."""
     assert len({id(engine.pool) for engine in vllm_engines}) == 1
     expected = [ask(reference(folder), PROMPTS, GREEDY) for folder in (tiny_vllm.base, *tiny_vllm.adapters)]
@@ -109,13 +125,18 @@ def test_an_adapter_learns_and_the_others_stay(vllm_engines: list[VLLMEngine], t
 def test_a_base_model_learns_under_its_adapters(vllm_engines: list[VLLMEngine], tiny_vllm: TinyVLLM) -> None:
     """Some of its weights, embeddings tied to the output layer among them."""
     before = [ask(engine, PROMPTS, GREEDY) for engine in vllm_engines]
-    models = [load_model(str(folder), dtype="float32", device="cpu") for folder in (tiny_vllm.base, *tiny_vllm.adapters)]
+    models = [
+        load_model(str(folder), dtype="float32", device="cpu") for folder in (tiny_vllm.base, *tiny_vllm.adapters)
+    ]
     torch.manual_seed(2)
     names = {"model.embed_tokens.weight", "model.layers.1.self_attn.k_proj.weight"}
     old = {name: value.detach().clone() for name, value in models[0].named_parameters() if name in names}
     new = {name: value + 0.1 * torch.randn_like(value) for name, value in old.items()}
     for model in models:
-        own = {name.replace("base_model.model.", "").replace(".base_layer", ""): value for name, value in model.named_parameters()}
+        own = {
+            name.replace("base_model.model.", "").replace(".base_layer", ""): value
+            for name, value in model.named_parameters()
+        }
         for name, value in new.items():
             own[name].data.copy_(value)
     tokenizer = load_tokenizer(str(tiny_vllm.base))
@@ -127,12 +148,17 @@ def test_a_base_model_learns_under_its_adapters(vllm_engines: list[VLLMEngine], 
 
 
 def test_learning_takes_no_memory(vllm_engines: list[VLLMEngine], tiny_vllm: TinyVLLM) -> None:
-    """The base model and an adapter learn 20 times; 7 MB of weights go over each time, and would stay somewhere if anything leaked."""
+    """The base model and an adapter learn 20 times; 7 MB of weights go over each time, and would stay somewhere if
+    anything leaked.
+    """
     adapter = PeftModel.from_pretrained(
         load_model(str(tiny_vllm.base), dtype="float32", device="cpu"), tiny_vllm.adapters[0], is_trainable=True
     )
     weights = [
-        {name: value.detach() for name, value in load_model(str(tiny_vllm.base), dtype="float32", device="cpu").named_parameters()},
+        {
+            name: value.detach()
+            for name, value in load_model(str(tiny_vllm.base), dtype="float32", device="cpu").named_parameters()
+        },
         {name: value.detach() for name, value in adapter.named_parameters() if value.requires_grad},
     ]
     me = psutil.Process()
@@ -152,7 +178,9 @@ def test_what_a_closed_engine_asked_for_stops_nobody(vllm_engines: list[VLLMEngi
     base = vllm_engines[0]
     closing = VLLMEngine(base.pool, base.tokenizer, base.stop_ids)
     for number in range(40):
-        closing.submit(Request(str(number), f"Story {number}.", Sampling(max_new_tokens=400, min_new_tokens=400), number))
+        closing.submit(
+            Request(str(number), f"Story {number}.", Sampling(max_new_tokens=400, min_new_tokens=400), number)
+        )
     with pytest.raises(EngineError, match="weights change only between requests"):
         base.update_weights({})
     closing.close()
@@ -161,7 +189,9 @@ def test_what_a_closed_engine_asked_for_stops_nobody(vllm_engines: list[VLLMEngi
 
 
 def test_more_text_than_one_step_takes_is_drawn_by_seed_all_the_same(vllm_engines: list[VLLMEngine]) -> None:
-    """16 prompts of 450 tokens are more than the 2,048 of a step on a CPU, where no prompt may be prefilled in parts."""
+    """16 prompts of 450 tokens are more than the 2,048 of a step on a CPU, where no prompt may be prefilled in
+    parts.
+    """
     prompts = [f"{number} " + "some long story " * 28 for number in range(16)]
     sampling = Sampling(1.2, max_new_tokens=4)
     first, again = ask(vllm_engines[0], prompts, sampling), ask(vllm_engines[0], prompts, sampling)
@@ -170,23 +200,31 @@ def test_more_text_than_one_step_takes_is_drawn_by_seed_all_the_same(vllm_engine
 
 
 def test_a_prompt_that_leaves_no_room_is_refused(vllm_engines: list[VLLMEngine]) -> None:
-    with pytest.raises(EngineError, match=r"game: a prompt of 501 tokens and max_new_tokens=12 exceed 512 tokens; raise engine.max_length"):
+    with pytest.raises(
+        EngineError,
+        match=r"game: a prompt of 501 tokens and max_new_tokens=12 exceed 512 tokens; raise engine.max_length",
+    ):
         vllm_engines[0].submit(Request("game", "x" * 500, GREEDY, 0))
     assert vllm_engines[0].poll() == []
 
 
 def test_opening_again_leaves_nothing_behind(vllm_engines: list[VLLMEngine], tmp_path: Path) -> None:
-    """Two replicas, opened after another vLLM: the same play, also with new weights; no process, no file and no memory left over."""
+    """Two replicas, opened after another vLLM: the same play, also with new weights; no process, no file and no memory
+    left over.
+    """
     assert vllm_engines
     folder = make_model(tmp_path / "untied", hidden_size=128)
     model = load_model(str(folder), dtype="float32", device="cpu")
-    old, new = ask(reference(folder), PROMPTS, GREEDY), {name: 1.2 * value.detach() for name, value in model.named_parameters()}
+    old, new = (
+        ask(reference(folder), PROMPTS, GREEDY),
+        {name: 1.2 * value.detach() for name, value in model.named_parameters()},
+    )
     environment, affinity, threads = dict(os.environ), os.sched_getaffinity(0), torch.get_num_threads()
     me = psutil.Process()
     before = {child.pid for child in me.children(recursive=True)}
     resident = me.memory_info().rss
     settings = VLLMSettings(str(folder), "float32", "cpu", concurrency=8, max_length=512, data_parallel=2)
-    [engine] = open_vllm(settings, [ServedModel(str(folder))])
+    [engine] = start_vllm(settings, [ServedModel(str(folder))])
     assert len({child.pid for child in me.children()} - before) == 2
     assert_same(ask(engine, PROMPTS, GREEDY), old)
     engine.update_weights(new)
@@ -219,13 +257,14 @@ def test_a_vllm_that_does_not_start_says_why(child: str, message: str, monkeypat
     monkeypatch.setattr(vllm_pool, "_CHILD", child)
     monkeypatch.delenv("VLLM_LOGGING_LEVEL", raising=False)
     with pytest.raises(EngineError, match=message):
-        VLLMPool({"max_model_len": 16}, [{}])
+        VLLMPool({"max_model_len": 16}, [{}], 258)
 
 
 def test_a_vllm_that_dies_while_playing_is_an_error(monkeypatch: pytest.MonkeyPatch, model_folder: object) -> None:
-    child = "import sys; from multiprocessing.connection import Connection as C; c = C(int(sys.argv[1])); c.recv(); c.send(None); c.recv()"
+    child = "import sys; from multiprocessing.connection import Connection as C; "
+    child += "c = C(int(sys.argv[1])); c.recv(); c.send(None); c.recv()"
     monkeypatch.setattr(vllm_pool, "_CHILD", child)
-    pool = VLLMPool({"max_model_len": 512}, [{}])
+    pool = VLLMPool({"max_model_len": 512}, [{}], 258)
     engine = VLLMEngine(pool, load_tokenizer(str(model_folder)), frozenset({1}))
     engine.submit(Request("game", "Hello.", GREEDY, 0))
     with pytest.raises(EngineError, match="vLLM ended: exit status 0"):
@@ -234,10 +273,11 @@ def test_a_vllm_that_dies_while_playing_is_an_error(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_process_that_will_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    child = "import sys, time; from multiprocessing.connection import Connection as C; C(int(sys.argv[1])).send(None); time.sleep(60)"
+    child = "import sys, time; from multiprocessing.connection import Connection as C; "
+    child += "C(int(sys.argv[1])).send(None); time.sleep(60)"
     monkeypatch.setattr(vllm_pool, "_CHILD", child)
     monkeypatch.setattr(vllm_pool, "_CLOSING_SECONDS", 0.2)
-    pool = VLLMPool({"max_model_len": 16}, [{}])
+    pool = VLLMPool({"max_model_len": 16}, [{}], 258)
     started = time.monotonic()
     pool.close()
     assert time.monotonic() - started < 5
@@ -248,7 +288,7 @@ def trimmed(output: WorkerOutput, stop: tuple[str, ...], min_new_tokens: int, fo
         users = 0
 
     engine = VLLMEngine(Pool(), load_tokenizer(str(folder)), frozenset({1}))  # type: ignore[arg-type]
-    engine._finish(Request("game", "", Sampling(min_new_tokens=min_new_tokens), 0, stop), (0,), output)
+    engine._finish(Request("game", "", Sampling(min_new_tokens=min_new_tokens), 0, stop), (0,), False, output)
     [done] = engine.poll()
     return done.text, done.finish_reason, done.token_ids
 
@@ -257,7 +297,23 @@ def test_where_a_completion_ends(model_folder: object) -> None:
     tokenizer = load_tokenizer(str(model_folder))
     ids = tuple(encode_prompt(tokenizer, "abcd", PromptStyle.PLAIN)[1:])
     logprobs = (-1.0,) * 5
-    assert trimmed(WorkerOutput("1", ids, logprobs, logprobs, True), (), 2, model_folder) == ("abcd", FinishReason.LENGTH, ids)
-    assert trimmed(WorkerOutput("1", (*ids, 1), logprobs, logprobs, True), (), 2, model_folder) == ("abcd", FinishReason.EOS, (*ids, 1))
-    assert trimmed(WorkerOutput("1", ids, logprobs, logprobs, False), ("d",), 2, model_folder) == ("abc", FinishReason.STOP, ids)
-    assert trimmed(WorkerOutput("1", ids, logprobs, logprobs, True), ("b",), 3, model_folder) == ("a", FinishReason.STOP, ids[:2])
+    assert trimmed(WorkerOutput("1", ids, logprobs, logprobs, True), (), 2, model_folder) == (
+        "abcd",
+        FinishReason.LENGTH,
+        ids,
+    )
+    assert trimmed(WorkerOutput("1", (*ids, 1), logprobs, logprobs, True), (), 2, model_folder) == (
+        "abcd",
+        FinishReason.EOS,
+        (*ids, 1),
+    )
+    assert trimmed(WorkerOutput("1", ids, logprobs, logprobs, False), ("d",), 2, model_folder) == (
+        "abc",
+        FinishReason.STOP,
+        ids,
+    )
+    assert trimmed(WorkerOutput("1", ids, logprobs, logprobs, True), ("b",), 3, model_folder) == (
+        "a",
+        FinishReason.STOP,
+        ids[:2],
+    )

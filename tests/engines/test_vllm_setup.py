@@ -5,15 +5,30 @@ import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 
-import spag.engines.vllm.engine
+import spag.engines.vllm.opening
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import ConfigError
-from spag.engines import opening
-from spag.engines.vllm.engine import ServedModel
-from spag.engines.vllm.setup import Backend, VLLMSettings, choose_backend, engine_arguments, installed_vllm, worker_environments
+from spag.engines import players
+from spag.engines.base import FinishReason, Request, Sampling
+from spag.engines.vllm.engine import VLLMEngine
+from spag.engines.vllm.opening import ServedModel
+from spag.engines.vllm.setup import (
+    Backend,
+    VLLMSettings,
+    choose_backend,
+    engine_arguments,
+    installed_vllm,
+    worker_environments,
+)
+from spag.engines.vllm.worker import WorkerOutput
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 GPU_BUILD, CPU_BUILD = ("0.32.0", False), ("0.32.0", True)
 
@@ -23,22 +38,42 @@ GPU_BUILD, CPU_BUILD = ("0.32.0", False), ("0.32.0", True)
     [
         ("auto", GPU_BUILD, "cuda", Backend.VLLM, "vLLM 0.32.0 is installed and the model is on cuda"),
         ("auto", None, "cuda", Backend.TRANSFORMERS, "vLLM is not installed"),
-        ("auto", CPU_BUILD, "cuda:1", Backend.TRANSFORMERS, "vLLM 0.32.0 is built for CPUs, and the model is on cuda:1"),
+        (
+            "auto",
+            CPU_BUILD,
+            "cuda:1",
+            Backend.TRANSFORMERS,
+            "vLLM 0.32.0 is built for CPUs, and the model is on cuda:1",
+        ),
         ("auto", GPU_BUILD, "cpu", Backend.TRANSFORMERS, "vLLM 0.32.0 is built for GPUs, and the model is on cpu"),
-        ("auto", CPU_BUILD, "cpu", Backend.TRANSFORMERS, "vLLM 0.32.0 starts slowly on a CPU; engine.backend=vllm takes it"),
+        (
+            "auto",
+            CPU_BUILD,
+            "cpu",
+            Backend.TRANSFORMERS,
+            "vLLM 0.32.0 starts slowly on a CPU; engine.backend=vllm takes it",
+        ),
         ("vllm", CPU_BUILD, "cpu", Backend.VLLM, "asked for"),
     ],
 )
-def test_the_backend_and_why(wanted: str, vllm: tuple[str, bool] | None, device: str, backend: Backend, reason: str) -> None:
+def test_the_backend_and_why(
+    wanted: str, vllm: tuple[str, bool] | None, device: str, backend: Backend, reason: str
+) -> None:
     chosen, why = choose_backend(wanted, vllm=vllm, device=device)
     assert chosen is backend
     assert reason in why
 
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
 def test_asking_for_a_vllm_that_cannot_work_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"engine.backend=vllm, but vLLM is not installed; pip install"):
         choose_backend("vllm", vllm=None, device="cuda")
-    with pytest.raises(ConfigError, match=r"is built for CPUs, and the model is on cuda; set model.device or install vllm"):
+    with pytest.raises(
+        ConfigError, match=r"is built for CPUs, and the model is on cuda; set model.device or install vllm"
+    ):
         choose_backend("vllm", vllm=CPU_BUILD, device="cuda")
 
 
@@ -77,7 +112,10 @@ def test_arguments_on_a_cpu() -> None:
     two_copies = VLLMSettings("m", "float32", "cpu", concurrency=512, data_parallel=2, split=2)
     assert arguments(two_copies, free=80_000_000)["kv_cache_memory_bytes"] == 10_000_000  # half of a quarter
     assert arguments(two_copies, free=0)["kv_cache_memory_bytes"] == 2 * 2048 * 1000  # never less than one text
-    assert arguments(VLLMSettings("m", "float32", "cpu", memory=0.5), free=80_000_000)["kv_cache_memory_bytes"] == 40_000_000
+    assert (
+        arguments(VLLMSettings("m", "float32", "cpu", memory=0.5), free=80_000_000)["kv_cache_memory_bytes"]
+        == 40_000_000
+    )
 
 
 def test_arguments_on_gpus() -> None:
@@ -99,7 +137,9 @@ def test_each_copy_gets_its_own_cores_or_gpus() -> None:
     assert [e["SPAG_VLLM_CORES"] for e in environments("cpu", 1, 5)] == ["2", "3", "6", "7", "2"]
     assert [e["CUDA_VISIBLE_DEVICES"] for e in environments("cuda", 2, 2)] == ["4,5", "6,7"]
     assert [e["CUDA_VISIBLE_DEVICES"] for e in environments("cuda:3", 1, 1)] == ["7"]
-    with pytest.raises(ConfigError, match=r"engine.data_parallel=2 x engine.tensor_parallel=4 GPUs from cuda on, but 4 are visible"):
+    with pytest.raises(
+        ConfigError, match=r"engine.data_parallel=2 x engine.tensor_parallel=4 GPUs from cuda on, but 4 are visible"
+    ):
         environments("cuda", 4, 2)
 
 
@@ -120,17 +160,41 @@ def test_adapters_of_one_base_share_a_vllm(tmp_path: Path, monkeypatch: pytest.M
         calls.append((settings, models))
         return [FakeEngine() for _ in models]
 
-    monkeypatch.setattr(spag.engines.vllm.engine, "open_vllm", fake_open)
-    monkeypatch.setattr(opening, "installed_vllm", lambda: CPU_BUILD)
+    monkeypatch.setattr(spag.engines.vllm.opening, "start_vllm", fake_open)
+    monkeypatch.setattr(players, "installed_vllm", lambda: CPU_BUILD)
     names = [str(tmp_path / "one"), "org/base", str(tmp_path / "two"), "org/other", str(tmp_path / "one")]
     models = [ModelConfig(name=name, device="cpu") for name in names]
     notes: list[str] = []
     with ExitStack() as stack:
-        engines = opening.open_engines(models, EngineConfig(backend="vllm"), stack, notes.append)
+        engines = players.open_models(models, EngineConfig(backend="vllm"), stack, notes.append)
         assert engines[0] is engines[4] and len({id(engine) for engine in engines}) == 4
     assert [engine.closed for engine in engines[:4]] == [1, 1, 1, 1]  # type: ignore[attr-defined]
     [(shared, served), (other, _)] = calls
-    assert (shared.model, shared.adapters, shared.max_lora_rank, shared.split) == ("org/base", (names[0], names[2]), 24, 2)
+    assert (shared.model, shared.adapters, shared.max_lora_rank, shared.split) == (
+        "org/base",
+        (names[0], names[2]),
+        24,
+        2,
+    )
     assert [(model.name, model.adapter) for model in served] == [(names[0], 1), ("org/base", 0), (names[2], 2)]
     assert (other.model, other.adapters) == ("org/other", ())
     assert notes[1] == "models play with vllm: asked for by engine.backend (vLLM 0.32.0 on cpu)"
+
+
+def test_a_text_ends_before_a_token_that_its_tokenizer_lacks(
+    loaded: "tuple[PreTrainedModel, PreTrainedTokenizerBase]",
+) -> None:
+    """Should vLLM return one in spite of the ban, what came before it counts, as if the token limit had cut it."""
+    tokenizer, pool = loaded[1], SimpleNamespace(users=0)
+    engine = VLLMEngine(pool, tokenizer, frozenset({1}))  # type: ignore[arg-type]
+    asked, spelled = Request("r", "", Sampling(), 0, ("stop",)), tokenizer.encode("so stop")
+    for ids, kept, reason, is_unknown in (
+        ((*spelled[:3], 258, 1), 3, FinishReason.LENGTH, True),
+        ((*spelled, 258), len(spelled), FinishReason.STOP, True),
+        ((*spelled[:3], 1), 4, FinishReason.EOS, False),
+    ):
+        logprobs = tuple(-float(at) for at in range(len(ids)))
+        engine._finish(asked, (0,), False, WorkerOutput("1", ids, logprobs, logprobs, False))
+        done = engine._done.pop()
+        assert (done.text, done.token_ids, done.logprobs) == ("so", ids[:kept], logprobs[:kept])
+        assert (done.finish_reason, done.unknown_token, done.completion_tokens) == (reason, is_unknown, kept)

@@ -22,7 +22,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyVLLM:
 
 
 @pytest.fixture(params=["shared memory", "temporary folder"])
-def files(tiny: TinyVLLM, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WeightFiles]:
+def files(
+    tiny: TinyVLLM, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[WeightFiles]:
     if request.param == "temporary folder":
         monkeypatch.setattr(vllm_weights, "SHARED_SHARE", 0.0)  # there is never room
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -36,10 +38,15 @@ def files(tiny: TinyVLLM, request: pytest.FixtureRequest, tmp_path: Path, monkey
 
 
 def parameters(tiny: TinyVLLM) -> dict[str, torch.Tensor]:
-    return {name: value.detach() for name, value in load_model(str(tiny.base), dtype="float32", device="cpu").named_parameters()}
+    return {
+        name: value.detach()
+        for name, value in load_model(str(tiny.base), dtype="float32", device="cpu").named_parameters()
+    }
 
 
-def test_a_checkpoint_has_what_is_given_and_the_newest_of_the_rest(files: WeightFiles, tiny: TinyVLLM, tmp_path: Path) -> None:
+def test_a_checkpoint_has_what_is_given_and_the_newest_of_the_rest(
+    files: WeightFiles, tiny: TinyVLLM, tmp_path: Path
+) -> None:
     old = parameters(tiny)
     first, second = "model.norm.weight", "model.layers.1.mlp.up_proj.weight"
     files.write({first: old[first] + 1}, 0)
@@ -61,7 +68,9 @@ def test_weights_have_the_engine_s_type(tiny: TinyVLLM) -> None:
 
 
 def test_an_adapter_s_folder_is_what_peft_saves(files: WeightFiles, tiny: TinyVLLM) -> None:
-    adapted = PeftModel.from_pretrained(load_model(str(tiny.base), dtype="float32", device="cpu"), tiny.adapters[1], is_trainable=True)
+    adapted = PeftModel.from_pretrained(
+        load_model(str(tiny.base), dtype="float32", device="cpu"), tiny.adapters[1], is_trainable=True
+    )
     new = {name: value.detach() * 2 for name, value in adapted.named_parameters() if value.requires_grad}
     first = next(iter(new))
     assert ".lora_A.default.weight" in first
@@ -70,7 +79,9 @@ def test_an_adapter_s_folder_is_what_peft_saves(files: WeightFiles, tiny: TinyVL
     doubled, original = (load_file(each / "adapter_model.safetensors") for each in (folder, tiny.adapters[1]))
     assert doubled.keys() == original.keys()
     assert all(torch.equal(doubled[name], 2 * value) for name, value in original.items())
-    assert json.loads((folder / "adapter_config.json").read_text()) == json.loads((tiny.adapters[1] / "adapter_config.json").read_text())
+    assert json.loads((folder / "adapter_config.json").read_text()) == json.loads(
+        (tiny.adapters[1] / "adapter_config.json").read_text()
+    )
 
 
 def test_names_and_shapes_that_do_not_fit(files: WeightFiles, tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Short episodes for the tests of this folder: of Adversarial Taboo, and of a small game in which players win together."""
+"""Short episodes for the tests of this folder: of Adversarial Taboo, and of a small game in which players win
+together.
+"""
 
 from dataclasses import dataclass
 
@@ -25,7 +27,9 @@ def ending(attacker: str, defender: str, word: str, outcome: str) -> Episode:
 
 @dataclass(frozen=True)
 class Handshake(TextGame):
-    """``ask`` names a number, ``tell`` answers: with the task's, and both win; ``tell`` alone wins by "mine"; ``ask`` is paid for "?"."""
+    """``ask`` names a number, ``tell`` answers: with the task's, and both win; ``tell`` alone wins by "mine"; ``ask``
+    is paid for "?".
+    """
 
     name = "handshake"
     title = "Handshake"

@@ -1,4 +1,6 @@
-"""An arena between a model folder, a LoRA adapter over it and an endpoint, by the command line; resumed, and widened by one player."""
+"""An arena between a model folder, a LoRA adapter over it and an endpoint, by the command line; resumed, and widened by
+one player.
+"""
 
 import json
 from pathlib import Path
@@ -9,7 +11,13 @@ from click.testing import CliRunner
 from spag.cli import main
 from spag.models.loading import load_model
 
-QUICK = ("model.dtype=float32", "arena.words=2", "arena.sampling.max_new_tokens=4", "game.max_turns=1", "words.source=shipped")
+QUICK = (
+    "model.dtype=float32",
+    "arena.tasks=2",
+    "arena.sampling.max_new_tokens=4",
+    "game.max_turns=1",
+    "game.words=shipped",
+)
 
 
 @pytest.fixture
@@ -24,7 +32,9 @@ def adapter(model_folder: Path, tmp_path: Path) -> Path:
     return tmp_path / "adapter"
 
 
-def test_any_players_meet_and_a_new_one_joins(model_folder: Path, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_players_meet_and_a_new_one_joins(
+    model_folder: Path, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "engines"))
     from openai_stub import Answer, StubServer, completion
 
@@ -47,6 +57,6 @@ def test_any_players_meet_and_a_new_one_joins(model_folder: Path, adapter: Path,
     assert [(cell["players"][0], cell["games"]) for cell in results["matrix"]] == [
         (name, 2) for name in ("openai:talker", "base", "tuned") for _ in range(2)
     ]
-    assert len(results["paired"]) == 9
-    for title in ("As attacker", "Wins in both roles", "Elo rating", "on the same tasks"):
+    assert len(results["paired"]) == 15  # of rewards in both roles, and of three outcomes
+    for title in ("As attacker", "Head to head, in both roles", "Elo rating", "on the same tasks"):
         assert title in text

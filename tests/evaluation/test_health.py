@@ -11,7 +11,7 @@ from arena_games import FOUL, GUESS, HANDSHAKE, LOSS, TIE, WIN, Handshake, game,
 from spag.cli.tables import print_health
 from spag.core.episodes import Episode
 from spag.evaluation import health as rules
-from spag.evaluation.health import warnings
+from spag.evaluation.health_warnings import health_warnings
 from spag.games import get
 from spag.games.base import Game
 from spag.games.taboo.promptfile import save_prompts
@@ -40,16 +40,21 @@ FOUR = [
 def test_wins_are_told_apart_and_lengths_counted() -> None:
     found = health(FOUR)
     assert (found["games"], found["outcomes"]) == (4, {WIN: 0.75, LOSS: 0, FOUL: 0, TIE: 0.25})
-    assert [found["figures"][name] for name in ("induced", "wrong_guess", "first_wrong_guess", "guess")] == [0.25, 0.5, 0.25, 0.5]
-    assert (found["mean_length"], found["median_length"]) == (3.0, 3.0)
+    assert [found["figures"][name] for name in ("induced", "wrong_guess", "first_wrong_guess", "guess")] == [
+        0.25,
+        0.5,
+        0.25,
+        0.5,
+    ]
+    assert found["mean_length"] == 3.0
     assert (found["empty"], found["repeated"]) == (2 / 12, 1 / 12)
 
 
 def test_words_are_counted_by_role() -> None:
     attacker, defender = health(FOUR)["roles"].values()
     # attackers say 4, 4, 3, 2, 3 and 1 words; defenders 3, 7, 2, 7, 0 and 0
-    assert (attacker["utterances"], attacker["mean_words"], attacker["median_words"]) == (6, pytest.approx(17 / 6), 3.0)
-    assert (defender["mean_words"], defender["median_words"]) == (pytest.approx(19 / 6), 2.5)
+    assert (attacker["utterances"], attacker["mean_words"]) == (6, pytest.approx(17 / 6))
+    assert defender["mean_words"] == pytest.approx(19 / 6)
 
 
 def attacker_of(episodes: list[Episode]) -> Figures:
@@ -57,8 +62,13 @@ def attacker_of(episodes: list[Episode]) -> Figures:
 
 
 def test_distinct_n_of_one_role() -> None:
-    found = attacker_of([one("Go on, go on!", "well", word="tree", max_turns=1), one("Go up", "well", word="house", max_turns=1)])
-    assert (found["distinct_1"], found["distinct_2"]) == (3 / 6, 3 / 4)  # go on up; of "go on", "on go", "go on", "go up" three differ
+    found = attacker_of(
+        [one("Go on, go on!", "well", word="tree", max_turns=1), one("Go up", "well", word="house", max_turns=1)]
+    )
+    assert (found["distinct_1"], found["distinct_2"]) == (
+        3 / 6,
+        3 / 4,
+    )  # go on up; of "go on", "on go", "go on", "go up" three differ
 
 
 def test_distinct_n_looks_at_the_first_words_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +80,12 @@ def test_distinct_n_looks_at_the_first_words_only(monkeypatch: pytest.MonkeyPatc
 
 def test_openings_shared_between_tasks() -> None:
     games = [one("Hello there!", "x", word=word) for word in ("river", "river", "bread", "piano")]
-    games += [one("Nice  weather.", "x", word="bread"), one("nice weather.", "x", word="spoon"), one("A", "x"), one("A", "x")]
+    games += [
+        one("Nice  weather.", "x", word="bread"),
+        one("nice weather.", "x", word="spoon"),
+        one("A", "x"),
+        one("A", "x"),
+    ]
     found = health(games)
     assert (found["shared_openings"], found["generic_openings"]) == (6 / 8, 4 / 8)
 
@@ -79,7 +94,9 @@ def test_copies_of_the_rules_and_instructions(tmp_path: Path) -> None:
     copied = " ".join(PromptSet.default().rules[3].split()[:12])
     assert health([one(copied, "x", max_turns=1)])["copied"] == 0.5
     assert health([one("Hi", GUESS.format("bread"))])["copied"] == 0.0
-    prompts = PromptSet(("One two three {max_turns} four five six seven eight nine ten eleven.",), PromptSet.default().instructions)
+    prompts = PromptSet(
+        ("One two three {max_turns} four five six seven eight nine ten eleven.",), PromptSet.default().instructions
+    )
     save_prompts(prompts, tmp_path / "prompts.json")
     own = get("adversarial_taboo", prompts=str(tmp_path / "prompts.json"))
     assert health([one("so: Four five six seven eight nine, ten eleven", "x")], own)["copied"] == 0.5
@@ -87,7 +104,12 @@ def test_copies_of_the_rules_and_instructions(tmp_path: Path) -> None:
 
 
 def test_leaks_that_only_strict_judging_sees() -> None:
-    games = [one("Think of r-i-v-e-r.", "x"), one("Think of a river.", "x"), one("Think of a lake.", "x"), one("A river, a river.")]
+    games = [
+        one("Think of r-i-v-e-r.", "x"),
+        one("Think of a river.", "x"),
+        one("Think of a lake.", "x"),
+        one("A river, a river."),
+    ]
     for judge, violations in (("strict", 3 / 4), ("paper", 2 / 4)):
         found = health(games, get("adversarial_taboo", judge=judge))
         assert (found["figures"]["hidden_leaks"], found["outcomes"][FOUL]) == (1 / 4, violations)
@@ -115,7 +137,12 @@ def test_what_comes_after_the_judged_end_does_not_count() -> None:
 
 def test_no_games_give_zeros() -> None:
     found = health([])
-    assert (found["games"], found["mean_length"], found["roles"]["attacker"]["distinct_2"], found["warnings"]) == (0, 0.0, 0.0, [])
+    assert (found["games"], found["mean_length"], found["roles"]["attacker"]["distinct_2"], found["warnings"]) == (
+        0,
+        0.0,
+        0.0,
+        [],
+    )
 
 
 def with_shares(**shares: float) -> Figures:
@@ -123,11 +150,17 @@ def with_shares(**shares: float) -> Figures:
     found = deepcopy(SOUND)
     for name, value in shares.items():
         next(part for part in (found["outcomes"], found["figures"], found) if name in part)[name] = value
+    for role, won, lost in zip(TABOO.roles, (WIN, LOSS), (FOUL, None), strict=True):
+        found["roles"][role] |= {"win": found["outcomes"][won], "violation": found["outcomes"].get(lost, 0.0)}
     return found
 
 
 SOUND = health([one("Hi", "A river.")])
-SOUND |= {"games": 100, "outcomes": {WIN: 0.5, LOSS: 0.4, FOUL: 0.0, TIE: 0.0}, "figures": dict.fromkeys(SOUND["figures"], 0.0)}
+SOUND |= {
+    "games": 100,
+    "outcomes": {WIN: 0.5, LOSS: 0.4, FOUL: 0.0, TIE: 0.0},
+    "figures": dict.fromkeys(SOUND["figures"], 0.0),
+}
 SOUND["roles"] = {role: {**SOUND["roles"]["attacker"], "mean_words": 9.0, "distinct_2": 0.6} for role in TABOO.roles}
 
 
@@ -148,20 +181,38 @@ SOUND["roles"] = {role: {**SOUND["roles"]["attacker"], "mean_words": 9.0, "disti
     ],
 )
 def test_a_share_over_its_limit_warns(field: str, limit: float, text: str) -> None:
-    assert warnings(with_shares(**{field: limit}), TABOO) == []
-    [line] = warnings(with_shares(**{field: limit + 0.02}), TABOO)
+    assert health_warnings(with_shares(**{field: limit}), TABOO) == []
+    [line] = health_warnings(with_shares(**{field: limit + 0.02}), TABOO)
     assert text in line
     assert line.startswith(f"{100 * limit + 2:.0f} % of ")
-    assert warnings(with_shares(**{field: limit + 0.02, "games": 19}), TABOO) == []
+    assert health_warnings(with_shares(**{field: limit + 0.02, "games": 19}), TABOO) == []
 
 
 def test_one_role_winning_everything_and_a_poor_vocabulary_warn() -> None:
-    assert warnings(with_shares(**{WIN: 0.19, LOSS: 0.01}), TABOO) == []
-    [line] = warnings(with_shares(**{WIN: 0.3, LOSS: 0.01}), TABOO)
+    assert health_warnings(with_shares(**{WIN: 0.19, LOSS: 0.01}), TABOO) == []
+    [line] = health_warnings(with_shares(**{WIN: 0.3, LOSS: 0.01}), TABOO)
     assert line == "97 % of decided games are won by the attacker (more than 95 %)"
     poor = with_shares()
     poor["roles"]["defender"]["distinct_2"] = 0.05
-    assert warnings(poor, TABOO) == ["the defender varies little: distinct-2 is 0.05 (less than 0.1)"]
+    assert health_warnings(poor, TABOO) == ["the defender varies little: distinct-2 is 0.05 (less than 0.1)"]
+
+
+def test_figures_of_one_player_leave_its_opponents_play_out() -> None:
+    """m attacks twice, once against itself, and defends twice; the other repeats itself and breaks a rule."""
+    games = [
+        game("m", "m", "Hi", "Hello there, you.", max_turns=1),
+        game("m", "other", "Where do fish swim?", "", "Go on", "", word="bread", max_turns=2),
+        game("other", "m", "Same old", "What?", "Same old", "Go on", word="piano", max_turns=2),
+        game("other", "m", "The spoon", word="spoon"),
+    ]
+    found, everyone = rules.health(games, TABOO, "m"), health(games)
+    attacker, defender = found["roles"].values()
+    assert [attacker[key] for key in ("games", "utterances", "violation")] == [2, 3, 0.0]
+    assert [defender[key] for key in ("games", "utterances", "violation")] == [3, 3, 0.0]
+    assert everyone["roles"]["attacker"]["violation"] == 1 / 4
+    assert (found["empty"], found["repeated"]) == (0.0, 0.0)
+    assert (everyone["empty"], everyone["repeated"]) == (2 / 11, 1 / 11)
+    assert (found["games"], found["outcomes"]) == (4, everyone["outcomes"])  # of games, whoever played them
 
 
 def test_figures_come_with_their_warnings_and_are_plain_data() -> None:
@@ -192,10 +243,17 @@ class Blindfolded(Handshake):
     hidden = {"ask": ("number",)}  # noqa: RUF012
 
 
-def test_figures_are_shown_side_by_side_with_warnings(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_are_shown_side_by_side_with_warnings(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     bad = with_shares(empty=0.2)
-    print_health({name: {**one, "warnings": warnings(one, TABOO)} for name, one in {"iteration-1": SOUND, "iteration-2": bad}.items()})
+    print_health(
+        {
+            name: {**one, "warnings": health_warnings(one, TABOO)}
+            for name, one in {"iteration-1": SOUND, "iteration-2": bad}.items()
+        }
+    )
     text = capsys.readouterr().out
     assert "warning: iteration-2: 20 % of utterances are empty (more than 5 %)" in text
     [empty] = [line for line in text.splitlines() if "utterances empty" in line]

@@ -9,10 +9,13 @@ import pytest
 from arena_games import FOUL, LOSS, TIE, WIN
 
 from spag.core.types import Result
-from spag.evaluation.arena.paired import Grid, RoleComparison, compare_pairs, compare_roles, win_matrix
+from spag.evaluation.arena.grid import Grid, win_matrix
+from spag.evaluation.arena.paired import RoleComparison, compare_pairs, compare_roles
 from spag.evaluation.arena.ratings import bradley_terry, rate
-from spag.evaluation.stats import Ints, bootstrap_weights
-from taboo_games import TABOO
+from spag.evaluation.intervals import Ints, bootstrap_weights
+from taboo_games import ROLES, TABOO
+
+PAID = {WIN: (1.0, -1.0), LOSS: (-1.0, 1.0), FOUL: (-1.0, 0.0), TIE: (0.0, 0.0)}
 
 
 def weights_of(tasks: int) -> Ints:
@@ -21,24 +24,29 @@ def weights_of(tasks: int) -> Ints:
 
 def grid_of(names: str, **matches: list[str]) -> Grid:
     """A grid of one-letter players: ``ab=[...]`` are a's games as attacker against b, task by task."""
-    results = {(*match, f"w{i}"): Result(outcome, {}, 2, "") for match, games in matches.items() for i, outcome in enumerate(games)}
+    results = {
+        (*match, f"w{i}"): Result(outcome, dict(zip(ROLES, PAID[outcome], strict=True)), 2, "")
+        for match, games in matches.items()
+        for i, outcome in enumerate(games)
+    }
     return Grid.of(TABOO, list(names), results)
 
 
 def roles_of(grid: Grid) -> dict[tuple[str, str], RoleComparison]:
     rows = compare_roles(grid, weights_of(grid.tasks))
-    return {("".join(row.players), row.outcome): row for row in rows}
+    return {("".join(row.players), row.outcome): row for row in rows if row.outcome}
 
 
 def test_a_pair_is_compared_word_by_word() -> None:
     grid = grid_of("ab", ab=[WIN, WIN, TIE, LOSS], ba=[LOSS, WIN, FOUL, TIE])
     [pair] = compare_pairs(grid, weights_of(4))
     assert (pair.games, pair.wins, pair.undecided) == (8, (3, 2), 3)
-    # a's points as attacker less b's: 1 - 0, 1 - 1, 0.5 - 0.5, 0 - 0.5
+    # what a earned as attacker less what b did, and the same as defender: 2 + 2, 2 - 2, 0 + 1, -2 + 0, of 4 at most
     assert pair.score is not None
-    assert pair.score.mean == pytest.approx(0.5 / 4)
-    # in half points 2, 0, 0, -1: every flip of +-2 +-1 is at least 1 away from 0
-    assert pair.score.p_value == pytest.approx(1.0)
+    assert pair.score.mean == pytest.approx((4 + 0 + 1 - 2) / 4 / 4)
+    # of the flips of +-4 +-1 +-2 only 4 + 1 + 2, 4 - 1 + 2 and 4 + 1 - 2, and their mirrors, are 3 or more from 0; and
+    # 4 - 1 - 2 is 1
+    assert pair.score.p_value == pytest.approx(6 / 8)
 
 
 def test_a_task_that_only_one_role_assignment_played_is_left_out_of_the_pairing() -> None:
@@ -54,8 +62,7 @@ def test_violations_against_a_common_opponent_are_mcnemars() -> None:
     # against c, a alone breaks the rules on 8 tasks, b alone on 1, both on 2, neither on 3
     a, b = [FOUL] * 8 + [TIE] + [FOUL] * 2 + [WIN] * 3, [TIE] * 8 + [FOUL] + [FOUL] * 2 + [TIE] * 3
     row = roles_of(grid_of("abc", ac=a, bc=b, ab=[WIN], ba=[WIN]))["ab", FOUL]
-    assert (row.opponents, row.one.count, row.other.count, row.one.total) == (("c",), 10, 3, 14)
-    assert (row.only_one, row.only_other) == (8, 1)
+    assert (row.one, row.other) == (pytest.approx(10 / 14), pytest.approx(3 / 14))
     assert (row.difference.mean, row.difference.p_value) == pytest.approx((7 / 14, 0.0390625))
     assert 0 < row.difference.low < 0.5 < row.difference.high < 1
 
@@ -63,15 +70,14 @@ def test_violations_against_a_common_opponent_are_mcnemars() -> None:
 def test_two_players_without_a_third_are_compared_in_their_own_match() -> None:
     rows = roles_of(grid_of("ab", ab=[WIN, FOUL, LOSS], ba=[LOSS, LOSS, TIE]))
     attack, defend = rows["ab", WIN], rows["ab", LOSS]
-    assert (attack.opponents, attack.one.count, attack.other.count) == ((), 1, 0)
-    assert (defend.one.count, defend.other.count) == (2, 1)  # a defends in ba, b in ab
-    assert (defend.only_one, defend.only_other) == (2, 1)
+    assert (attack.one, attack.other) == (pytest.approx(1 / 3), 0)
+    assert (defend.one, defend.other) == (pytest.approx(2 / 3), pytest.approx(1 / 3))  # a defends in ba, b in ab
 
 
 def test_the_games_on_one_task_are_flipped_together() -> None:
     # two opponents, five tasks: a wins all ten games, b none; five tasks flip, so p = 2 / 2^5 and not 2 / 2^10
     rows = roles_of(grid_of("abcd", ac=[WIN] * 5, ad=[WIN] * 5, bc=[TIE] * 5, bd=[TIE] * 5))
-    assert (rows["ab", WIN].only_one, rows["ab", WIN].difference.p_value) == (10, pytest.approx(0.0625))
+    assert (rows["ab", WIN].one, rows["ab", WIN].difference.p_value) == (1.0, pytest.approx(0.0625))
 
 
 def test_the_matrix_counts_each_pairing() -> None:
@@ -89,21 +95,31 @@ def test_bradley_terry_of_three_to_one() -> None:
 
 
 def test_ratings_of_an_all_win_player_are_finite_and_ordered() -> None:
-    grid = grid_of("abc", ab=[LOSS] * 9, ba=[WIN] * 9, ac=[LOSS] * 9, ca=[WIN] * 9, bc=[LOSS, WIN, TIE] * 3, cb=[WIN, FOUL, LOSS] * 3)
-    a, b, c = rate(grid.names, grid.wins(), weights_of(9))
+    grid = grid_of(
+        "abc",
+        ab=[LOSS] * 9,
+        ba=[WIN] * 9,
+        ac=[LOSS] * 9,
+        ca=[WIN] * 9,
+        bc=[LOSS, WIN, TIE] * 3,
+        cb=[WIN, FOUL, LOSS] * 3,
+    )
+    a, b, c = rate(grid.names, grid.expected_scores(), weights_of(9))
     assert (a.points, a.low, a.high) == (0.0, 0.0, 0.0)
-    # b and c split their games, so each is 18.5 : 0.5 over a
-    assert (b.points, c.points) == pytest.approx((400 * np.log10(37),) * 2, abs=0.01)
+    # b and c beat a alike, and b lost a little more than c by the rules that c broke: 8.25 to 9.75 of their 18 games
+    assert c.points < b.points and b.points - c.points < 50
     assert b.low <= b.points <= b.high
 
 
-def test_undecided_games_are_half_a_win_each() -> None:
-    wins = grid_of("ab", ab=[WIN, FOUL], ba=[TIE]).wins().sum(axis=0)
-    assert wins.tolist() == [[0, 2.0], [1.0, 0]]
+def test_a_game_counts_for_what_it_paid() -> None:
+    scores = grid_of("ab", ab=[WIN, FOUL], ba=[TIE]).expected_scores().sum(axis=0)
+    assert scores.tolist() == [[0, 1 + 0.25 + 0.5], [0.75 + 0.5, 0]]
 
 
 def calls_of(work: Callable[[], None]) -> int:
-    """How many calls of functions ``work`` makes: a measure of loops in Python that no other program on the machine changes."""
+    """How many calls of functions ``work`` makes: a measure of loops in Python that no other program on the machine
+    changes.
+    """
     calls = 0
 
     def count(frame: FrameType, event: str, arg: object) -> None:
@@ -122,14 +138,16 @@ def test_five_players_and_a_thousand_tasks_take_less_than_a_million_calls() -> N
     rng = np.random.default_rng(0)
     codes = rng.integers(0, 4, (5, 5, 1000)).astype(np.int8)
     codes[range(5), range(5)] = -1
-    points = np.where(codes == 0, 2, np.where(codes >= 2, 1, 0))
-    grid = Grid(TABOO, tuple("abcde"), codes, points)
+    rewards = np.where(codes == -1, 0, rng.integers(0, 3, (2, *codes.shape)))
+    grid = Grid(TABOO, tuple("abcde"), codes, np.zeros((2, *codes.shape), dtype=np.bool_), rewards, -1.0, 1.0, 2)
 
     def compare() -> None:
         weights = weights_of(grid.tasks)
         assert len(compare_pairs(grid, weights)) == 10
-        assert len(compare_roles(grid, weights)) == 30
-        assert len(rate(grid.names, grid.wins(), weights)) == 5
+        assert len(compare_roles(grid, weights)) == 50
+        assert len(rate(grid.names, grid.expected_scores(), weights)) == 5
 
     compare()  # imports
-    assert calls_of(compare) < 1_000_000  # 410,000: of draws or of tasks, but not of both, of which there are 2,000 x 1,000
+    assert (
+        calls_of(compare) < 1_000_000
+    )  # 410,000: of draws or of tasks, but not of both, of which there are 2,000 x 1,000

@@ -2,8 +2,8 @@
 
 import json
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,11 @@ from click.testing import CliRunner
 from spag.config.files import dump_config
 from spag.config.schema import ModelConfig, RunConfig
 from spag.core.errors import ConfigError, RunError
-from spag.core.manifest import Manifest
-from spag.core.progress import SilentReporter, Tracker
-from spag.evaluation.reasoning import run as reasoning
-from spag.evaluation.reasoning.lm import CachedLM
-from spag.evaluation.reasoning.run import evaluate_reasoning
+from spag.core.progress import SilentReporter
+from spag.evaluation.reasoning import evaluate as reasoning
+from spag.evaluation.reasoning.evaluate import evaluate_reasoning
 from spag.evaluation.reasoning.tasks import ReasoningSettings
+from spag.storage.manifest import Manifest
 from tiny_model import make_model
 
 TASKS = Path(__file__).parent / "tasks"
@@ -43,20 +42,32 @@ def other(tmp_path: Path) -> ModelConfig:
 
 
 class Watcher(SilentReporter):
-    """Remembers how many requests of each bar were known when it was opened, and all notes."""
+    """Keeps the notes, among them the model and task of everything that is computed."""
 
     def __init__(self) -> None:
-        self.bars: dict[str, tuple[int, int]] = {}
         self.notes: list[str] = []
-
-    @contextmanager
-    def track(self, title: str, total: int, done: int = 0) -> Iterator[Tracker]:
-        self.bars[title] = (done, total)
-        with super().track(title, total, done) as tracker:
-            yield tracker
 
     def note(self, message: str) -> None:
         self.notes.append(message)
+
+
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many requests of each kind and task reached a model."""
+    from lm_eval.models.huggingface import HFLM
+
+    counts: list[int] = []
+
+    def counting(original: Any) -> Any:
+        def compute(lm: Any, requests: list[Any], *arguments: Any, **options: Any) -> Any:
+            counts.append(len(requests))
+            return original(lm, requests, *arguments, **options)
+
+        return compute
+
+    for name in ("loglikelihood", "generate_until"):
+        monkeypatch.setattr(HFLM, name, counting(getattr(HFLM, name)))
+    return counts
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
@@ -104,23 +115,33 @@ def test_a_model_equals_itself_and_a_group_weighs_items(tiny: ModelConfig, tmp_p
     assert [row["doc"] for row in rows(tmp_path / "one" / "spag_local.jsonl")] == [*range(3), *range(3)]
 
 
-def test_a_stopped_evaluation_goes_on(tiny: ModelConfig, other: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_evaluation_goes_on(
+    tiny: ModelConfig, other: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, computed: list[int]
+) -> None:
     models = {"tiny": tiny, "other": other}
     straight = evaluate_reasoning(models, BOTH, tmp_path / "straight", SilentReporter())
+    assert computed == [32, 8, 32, 8]
 
     def stop(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(CachedLM, "generate_until", stop)
+        patch.setattr("lm_eval.models.huggingface.HFLM.generate_until", stop)
         with pytest.raises(KeyboardInterrupt):
             evaluate_reasoning(models, BOTH, tmp_path / "out", SilentReporter())
     before = (tmp_path / "out" / "tiny" / "spag_common_sense.jsonl").stat().st_mtime_ns
     watcher = Watcher()
+    computed.clear()
     resumed = evaluate_reasoning(models, BOTH, tmp_path / "out", watcher)
-    assert watcher.bars == {"tiny spag_counting": (0, 8), "other spag_common_sense": (0, 32), "other spag_counting": (0, 8)}
+    assert computed == [8, 32, 8]
     assert (tmp_path / "out" / "tiny" / "spag_common_sense.jsonl").stat().st_mtime_ns == before
-    assert watcher.notes == ["loading 2 tasks and their data", "tiny: done before: spag_common_sense"]
+    assert watcher.notes == [
+        "loading 2 tasks and their data",
+        "tiny: done before: spag_common_sense",
+        "tiny spag_counting",
+        "other spag_common_sense",
+        "other spag_counting",
+    ]
     for name, model in straight["models"].items():
         assert resumed["models"][name]["geometric_mean"] == model["geometric_mean"]
         for task, figure in model["tasks"].items():
@@ -128,29 +149,32 @@ def test_a_stopped_evaluation_goes_on(tiny: ModelConfig, other: ModelConfig, tmp
             assert resumed["models"][name]["tasks"][task]["difference"] == figure["difference"]
 
 
-def test_answers_within_a_task_are_kept(tiny: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spag.evaluation.reasoning.lm.CHUNK_BATCHES", 1)
-    settings = ReasoningSettings(("spag_common_sense",), task_path=TASKS, limit=8, batch_size=4)
-    asked: list[int] = []
-    compute = CachedLM._compute
+def test_answers_within_a_task_are_kept_as_json(
+    tiny: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, computed: list[int]
+) -> None:
+    from lm_eval.models.huggingface import HFLM
 
-    def fail_at_the_third(lm: CachedLM, function: Any, requests: list[Any]) -> list[Any]:
-        asked.append(len(requests))
-        if len(asked) == 3:
+    settings = ReasoningSettings(("spag_common_sense",), task_path=TASKS, limit=8, batch_size=4)
+    batches: list[int] = []
+    model_call = HFLM._model_call
+
+    def fail_at_the_third(lm: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
+        batches.append(len(inputs))
+        if len(batches) == 3:
             raise KeyboardInterrupt
-        return compute(lm, function, requests)
+        return model_call(lm, inputs, *arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(CachedLM, "_compute", fail_at_the_third)
+        patch.setattr(HFLM, "_model_call", fail_at_the_third)
         with pytest.raises(KeyboardInterrupt):
             evaluate_reasoning({"tiny": tiny}, settings, tmp_path / "out", SilentReporter())
-    assert asked == [4, 4, 4]
-    (cache,) = (tmp_path / "out" / "tiny").glob("answers-*.jsonl")
-    with cache.open("a") as torn:
-        torn.write('{"key":"ab')
-    watcher = Watcher()
-    resumed = evaluate_reasoning({"tiny": tiny}, settings, tmp_path / "out", watcher)
-    assert watcher.bars == {"tiny spag_common_sense": (8, 32)}
+    assert batches == [4, 4, 4]
+    answers = cached_answers(tmp_path / "out" / "tiny")
+    assert len(answers) == 8
+    assert all(value < 0 and greedy is False for value, greedy in answers)
+    computed.clear()
+    resumed = evaluate_reasoning({"tiny": tiny}, settings, tmp_path / "out", SilentReporter())
+    assert computed == [24]
     whole = evaluate_reasoning({"tiny": tiny}, settings, tmp_path / "whole", SilentReporter())
     assert (
         resumed["models"]["tiny"]["tasks"]["spag_common_sense"]["metrics"]
@@ -158,35 +182,58 @@ def test_answers_within_a_task_are_kept(tiny: ModelConfig, tmp_path: Path, monke
     )
 
 
-def test_texts_are_kept_after_each_batch(tiny: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: list[int] = []
-    compute = CachedLM._compute
-
-    def count(lm: CachedLM, function: Any, requests: list[Any]) -> list[Any]:
-        kept.append(len(rows(lm._cache)) if lm._cache.exists() else 0)
-        return compute(lm, function, requests)
-
-    monkeypatch.setattr(CachedLM, "_compute", count)
-    settings = ReasoningSettings(("spag_counting",), task_path=TASKS, limit=8, batch_size=3)
-    evaluate_reasoning({"tiny": tiny}, settings, tmp_path, SilentReporter())
-    assert kept == [0, 3, 6]
+def cached_answers(folder: Path) -> list[Any]:
+    [file] = folder.glob("answers-*.sqlite")
+    with closing(sqlite3.connect(file)) as connection:
+        return [json.loads(value) for (value,) in connection.execute("SELECT value FROM unnamed")]
 
 
-def test_a_changed_model_neither_passes_nor_reuses_answers(model_folder: Path, tmp_path: Path) -> None:
+def test_sampled_answers_differ_and_their_scores_are_averaged(
+    tiny: ModelConfig, tmp_path: Path, computed: list[int]
+) -> None:
+    settings = ReasoningSettings(BOTH.tasks, task_path=TASKS, limit=6, samples=4, temperature=1.0)
+    results = evaluate_reasoning({"m": tiny}, settings, tmp_path, SilentReporter())
+    assert computed == [24, 6, 6, 6, 6]  # choices are scored once: nothing is sampled
+    assert {name: task["samples"] for name, task in results["tasks"].items()} == {
+        "spag_common_sense": 1,
+        "spag_counting": 4,
+    }
+    sampled = rows(tmp_path / "m" / "spag_counting.jsonl")
+    assert [len(row["answers"]) for row in sampled] == [4] * 6
+    assert any(len(set(row["answers"])) > 1 for row in sampled)
+    again = evaluate_reasoning({"m": tiny}, settings, tmp_path / "again", SilentReporter())
+    assert (
+        again["models"]["m"]["tasks"]["spag_counting"]["metrics"]
+        == results["models"]["m"]["tasks"]["spag_counting"]["metrics"]
+    )
+    assert rows(tmp_path / "again" / "m" / "spag_counting.jsonl") == sampled
+    with pytest.raises(RunError, match=r"samples was 4, is 1, temperature was 1\.0, is 0\.0"):
+        evaluate_reasoning({"m": tiny}, replace(settings, samples=1, temperature=0.0), tmp_path, SilentReporter())
+
+
+def test_a_sampled_score_is_the_mean_over_samples() -> None:
+    row = {"task": "t", "doc": 0, "metrics": {"exact_match": 1.0}, "answers": ["a"]}
+    other = {**row, "metrics": {"exact_match": 0.0}, "answers": ["b"]}
+    merged = {**row, "metrics": {"exact_match": 0.75}, "answers": ["a", "b", "a", "a"]}
+    assert reasoning._mean_row([row, other, row, row]) == merged
+
+
+def test_a_changed_model_neither_passes_nor_reuses_answers(
+    model_folder: Path, tmp_path: Path, computed: list[int]
+) -> None:
     place = Path(shutil.copytree(model_folder, tmp_path / "checkpoint"))
     model = ModelConfig(name=str(place), dtype="float32")
     evaluate_reasoning({"m": model}, BOTH, tmp_path / "out", SilentReporter())
-    touched = Watcher()
+    computed.clear()
     shutil.copytree(model_folder, place, dirs_exist_ok=True)  # other times of change, same contents
     (place / "model.safetensors").touch()
-    evaluate_reasoning({"m": model}, BOTH, tmp_path / "out", touched)
-    assert touched.bars == {}
+    evaluate_reasoning({"m": model}, BOTH, tmp_path / "out", SilentReporter())
+    assert computed == []
     make_model(place, hidden_size=48)
     with pytest.raises(RunError, match=r"m/spag_common_sense was begun with other settings \(model was"):
         evaluate_reasoning({"m": model}, BOTH, tmp_path / "out", SilentReporter())
-    forced = Watcher()
-    evaluate_reasoning({"m": model}, BOTH, tmp_path / "out", forced, force=True)
-    assert forced.bars == {"m spag_common_sense": (0, 32), "m spag_counting": (0, 8)}
+    evaluate_reasoning({"m": model}, BOTH, tmp_path / "out", SilentReporter(), force=True)
+    assert computed == [32, 8]
 
 
 def test_changed_data_are_refused(tiny: ModelConfig, tmp_path: Path) -> None:
@@ -198,17 +245,23 @@ def test_changed_data_are_refused(tiny: ModelConfig, tmp_path: Path) -> None:
     data.write_text("".join([*lines[:4], '{"start": "a, b", "next": "c"}\n']))  # behind the limit: nothing changes
     evaluate_reasoning({"m": tiny}, settings, tmp_path / "out", SilentReporter())
     data.write_text("".join(reversed(lines)))
-    with pytest.raises(RunError, match=r"task\.definition_and_data was"):
+    with pytest.raises(RunError, match="definition_and_data was"):
         evaluate_reasoning({"m": tiny}, settings, tmp_path / "out", SilentReporter())
 
 
-def test_shots_come_from_the_same_examples_for_every_model(tiny: ModelConfig, other: ModelConfig, tmp_path: Path) -> None:
+def test_shots_come_from_the_same_examples_for_every_model(
+    tiny: ModelConfig, other: ModelConfig, tmp_path: Path
+) -> None:
     settings = ReasoningSettings(("spag_common_sense",), task_path=TASKS, limit=4, shots=2)
     results = evaluate_reasoning({"tiny": tiny, "other": other}, settings, tmp_path, SilentReporter())
     assert results["tasks"]["spag_common_sense"]["shots"] == 2
-    prompts = [[row["prompt_hash"] for row in rows(tmp_path / name / "spag_common_sense.jsonl")] for name in ("tiny", "other")]
+    prompts = [
+        [row["prompt_hash"] for row in rows(tmp_path / name / "spag_common_sense.jsonl")] for name in ("tiny", "other")
+    ]
     assert prompts[0] == prompts[1]
-    evaluate_reasoning({"tiny": tiny}, ReasoningSettings(("spag_common_sense",), TASKS, limit=4), tmp_path / "zero", SilentReporter())
+    evaluate_reasoning(
+        {"tiny": tiny}, ReasoningSettings(("spag_common_sense",), TASKS, limit=4), tmp_path / "zero", SilentReporter()
+    )
     assert prompts[0] != [row["prompt_hash"] for row in rows(tmp_path / "zero" / "tiny" / "spag_common_sense.jsonl")]
 
 
@@ -216,16 +269,11 @@ def test_generated_answers_may_be_cut_shorter_than_their_task_says(tiny: ModelCo
     """Other answers, so another definition: results of the two are never mixed."""
     settings = ReasoningSettings(("spag_counting",), task_path=TASKS, limit=3)
     evaluate_reasoning({"m": tiny}, settings, tmp_path, SilentReporter())
-    with pytest.raises(RunError, match=r"task\.definition_and_data was"):
+    with pytest.raises(RunError, match="max_new_tokens was None, is 2"):
         evaluate_reasoning({"m": tiny}, replace(settings, max_new_tokens=2), tmp_path, SilentReporter())
     evaluate_reasoning({"m": tiny}, replace(settings, max_new_tokens=2), tmp_path / "short", SilentReporter())
-    whole, short = (max(len(row["answer"]) for row in answers(folder)) for folder in (tmp_path, tmp_path / "short"))
+    whole, short = (max(map(len, cached_answers(folder / "m"))) for folder in (tmp_path, tmp_path / "short"))
     assert short <= 2 < whole  # a token is a byte here
-
-
-def answers(folder: Path) -> list[dict[str, Any]]:
-    [file] = (folder / "m").glob("answers-*.jsonl")
-    return rows(file)
 
 
 def test_adapters_are_evaluated_and_told_apart_with_their_base(tiny: ModelConfig, tmp_path: Path) -> None:
@@ -234,13 +282,18 @@ def test_adapters_are_evaluated_and_told_apart_with_their_base(tiny: ModelConfig
     from spag.models.loading import load_model
 
     base = Path(shutil.copytree(tiny.name, tmp_path / "base"))
-    adapted = get_peft_model(load_model(str(base), dtype="float32"), LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False))
+    adapted = get_peft_model(
+        load_model(str(base), dtype="float32"), LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
+    )
     adapted.save_pretrained(tmp_path / "adapter")
     adapter = ModelConfig(name=str(tmp_path / "adapter"), dtype="float32")
     for file in base.glob("tokenizer*"):
         shutil.copy(file, tmp_path / "adapter")
     results = evaluate_reasoning({"base": tiny, "adapter": adapter}, BOTH, tmp_path / "out", SilentReporter())
-    answers = [[row["answers"] for row in rows(tmp_path / "out" / name / "spag_common_sense.jsonl")] for name in ("base", "adapter")]
+    answers = [
+        [row["answers"] for row in rows(tmp_path / "out" / name / "spag_common_sense.jsonl")]
+        for name in ("base", "adapter")
+    ]
     assert answers[0] != answers[1]
     make_model(base, initializer_range=0.2)
     with pytest.raises(RunError, match=rf"\(model was '{results['models']['adapter']['identity']}'"):
@@ -250,7 +303,9 @@ def test_adapters_are_evaluated_and_told_apart_with_their_base(tiny: ModelConfig
 def test_a_context_that_is_too_short_is_one_line(tmp_path: Path) -> None:
     short = ModelConfig(name=str(make_model(tmp_path / "short", max_position_embeddings=8)), dtype="float32")
     settings = ReasoningSettings(("spag_counting",), task_path=TASKS, limit=2)
-    with pytest.raises(RunError, match=r"^m spag_counting: .*max tokens to generate \(8\) must be less than"):
+    with pytest.raises(
+        RunError, match=r"^m spag_counting: .*max tokens to generate \(8\) must be less than.*; set --max-new-tokens$"
+    ):
         evaluate_reasoning({"m": short}, settings, tmp_path / "out", SilentReporter())
 
 
@@ -265,24 +320,41 @@ def test_the_command_takes_a_run_folder(tiny: ModelConfig, tmp_path: Path) -> No
     from spag.cli.eval import eval_command
 
     run = tmp_path / "run"
-    for name in ("imitation", "iteration-1", "iteration-2"):
+    for name in ("1-imitation", "2-spag/iteration-1", "2-spag/iteration-2"):
         shutil.copytree(tiny.name, run / name / "checkpoint")
-    (run / "config.yaml").write_text(dump_config(RunConfig.model_validate({"model": tiny.model_dump(), "iterations": 2})))
+    phases = [{"algorithm": "imitation"}, {"algorithm": "spag", "iterations": 2}]
+    (run / "config.yaml").write_text(
+        dump_config(RunConfig.model_validate({"model": tiny.model_dump(), "phases": phases}))
+    )
     manifest = Manifest.open(run)
-    for name in ("imitation", "iteration-1"):
+    for name in ("1-imitation", "2-spag/iteration-1"):  # the second iteration is not done
         manifest.begin(f"{name}/train", {})
         with manifest.running(f"{name}/train"):
             pass
-    common = ["--tasks", "spag_counting,spag_common_sense", "--task-path", str(TASKS), "--limit", "4", "--output", str(tmp_path / "out")]
+    common = [
+        "--tasks",
+        "spag_counting,spag_common_sense",
+        "--task-path",
+        str(TASKS),
+        "--limit",
+        "4",
+        "--output",
+        str(tmp_path / "out"),
+    ]
     done = CliRunner().invoke(eval_command, [str(run), *common], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert list(results["models"]) == ["base", "imitation", "iteration-1"]
+    assert list(results["models"]) == ["base", "imitation", "spag-1"]
     assert "geometric mean" in done.output
     assert "not corrected for the 4 comparisons" in " ".join(done.output.split())
     again = CliRunner().invoke(eval_command, [f"r={run}", f"tiny={tiny.name}", "--set", "model.dtype=float32", *common])
     assert again.exit_code == 0, again.output
-    assert list(json.loads((tmp_path / "out" / "results.json").read_text())["models"]) == ["r/base", "r/imitation", "r/iteration-1", "tiny"]
+    assert list(json.loads((tmp_path / "out" / "results.json").read_text())["models"]) == [
+        "r/base",
+        "r/imitation",
+        "r/spag-1",
+        "tiny",
+    ]
 
 
 @pytest.mark.model

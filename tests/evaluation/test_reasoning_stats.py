@@ -5,11 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from spag.evaluation.reasoning.stats import Interval, bootstrap_means, item_difference, mean_of, overall
+from spag.evaluation.reasoning.results import Interval, bootstrap_means, item_difference, mean_of, overall
 
 
 def test_a_mean_has_the_standard_error_of_lm_eval() -> None:
-    # 3 right of 4: mean 3/4, sum of squares 3 * (1/4)^2 + (3/4)^2 = 3/4, sample variance 1/4, standard error sqrt(1/4 / 4) = 1/4
+    # 3 right of 4: mean 3/4, sum of squares 3 * (1/4)^2 + (3/4)^2 = 3/4, sample variance 1/4, standard error sqrt(1/4 /
+    # 4) = 1/4
     mean = mean_of([1, 1, 0, 1])
     assert (mean.value, mean.se, mean.items) == (0.75, 0.25, 4)
     assert mean_of([0.5]).se is None
@@ -35,7 +36,8 @@ def test_the_exact_test_counts_items_that_differ(better: int, worse: int, p: flo
 
 
 def test_a_difference_is_taken_item_by_item() -> None:
-    # differences +1 +1 +1 -1 0 0 0 0: mean 1/4; squares 4, sample variance (4 - 8/16) / 7 = 1/2, standard error sqrt(1/2 / 8) = 1/4
+    # differences +1 +1 +1 -1 0 0 0 0: mean 1/4; squares 4, sample variance (4 - 8/16) / 7 = 1/2, standard error
+    # sqrt(1/2 / 8) = 1/4
     difference = item_difference([1, 1, 1, 0, 1, 1, 0, 0], [0, 0, 0, 1, 1, 1, 0, 0])
     assert (difference.value, difference.better, difference.worse) == (0.25, 3, 1)
     assert difference.se == pytest.approx(0.25)
@@ -62,7 +64,8 @@ def test_bootstrap_means_spread_like_the_standard_error_and_keep_rows_whole() ->
 
 
 def test_overall_is_paired_and_covers_the_delta_methods_interval() -> None:
-    # two tasks of 400 items: the reference has 1/2 and 1/2, the model 1/2 and 8/10; geometric means 0.5 and sqrt(0.4) = 0.6325
+    # two tasks of 400 items: the reference has 1/2 and 1/2, the model 1/2 and 8/10; geometric means 0.5 and sqrt(0.4) =
+    # 0.6325
     reference = np.array([1.0, 0.0] * 200)
     better = np.array(([1.0] * 8 + [0.0] * 2) * 40)
     first, second = overall([np.stack([reference, reference], axis=1), np.stack([reference, better], axis=1)], seed=1)
@@ -71,7 +74,10 @@ def test_overall_is_paired_and_covers_the_delta_methods_interval() -> None:
     assert second.difference.value == pytest.approx(math.sqrt(0.4) - 0.5)
     # delta method: relative variance of the geometric mean = 1/4 * sum (1 - p) / (p n) = 1/4 * (1/400 + 0.25/400)
     spread = 1.96 * math.sqrt(0.4) * math.sqrt(0.25 * 1.25 / 400)
-    assert (second.low, second.high) == (pytest.approx(second.value - spread, abs=0.006), pytest.approx(second.value + spread, abs=0.006))
+    assert (second.low, second.high) == (
+        pytest.approx(second.value - spread, abs=0.006),
+        pytest.approx(second.value + spread, abs=0.006),
+    )
     assert 0 < second.difference.low < second.difference.value < second.difference.high
 
 

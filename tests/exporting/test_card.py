@@ -1,4 +1,6 @@
-"""The model card: figures from the run's files with their intervals, and no foreign text that means anything in Markdown or YAML."""
+"""The model card: figures from the run's files with their intervals, and no foreign text that means anything in
+Markdown or YAML.
+"""
 
 import json
 from pathlib import Path
@@ -9,18 +11,21 @@ from huggingface_hub import ModelCard, ModelCardData
 from markdown_it import MarkdownIt
 from run_fixtures import HOSTILE, record_held_out, stage, write_manifest, write_reasoning, write_run
 
+from spag import algorithms
 from spag.config.files import dump_config
 from spag.config.schema import RunConfig
 from spag.core.episodes import Episode, PlayerInfo
-from spag.core.store import write_json
 from spag.core.types import Split, Utterance
-from spag.evaluation.arena.games import arena_report
+from spag.evaluation.arena.standings import arena_report
+from spag.evaluation.intervals import Rate
 from spag.export import Source, find_source
 from spag.export.card import Weights, card, code, figure, shareable_config, table
 from spag.export.metadata import card_data, license_of
 from spag.games.registry import get
-from spag.runs.folder import ONLINE, imitates, offline_iterations
+from spag.report.cells import DetailedCell, Table
+from spag.runs.plan import planned_models
 from spag.runs.reading import RunFolder
+from spag.storage.store import write_json
 from tiny_model import make_model
 
 WEIGHTS = Weights("bfloat16", 135_000_000, merged=False)
@@ -34,16 +39,24 @@ def card_of(source: Source, title: str = "mine") -> str:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_run(tmp_path_factory.mktemp("card") / "run")
     write_reasoning(folder, ["arc", "mmlu"])
-    make_model(folder / "imitation" / "checkpoint")
-    make_model(folder / "iteration-1" / "checkpoint")
+    make_model(folder / "1-imitation" / "checkpoint")
+    make_model(folder / "2-spag" / "iteration-1" / "checkpoint")
     return folder
 
 
 def test_metadata_holds_the_figures_of_this_model(run: Path) -> None:
     data = ModelCard(card_of(find_source(str(run), "imitation"))).data
-    assert (data.license, data.library_name, data.pipeline_tag, data.model_name) == ("unknown", "transformers", "text-generation", "mine")
+    assert (data.license, data.library_name, data.pipeline_tag, data.model_name) == (
+        "unknown",
+        "transformers",
+        "text-generation",
+        "mine",
+    )
     figures = {(one.dataset_config, one.metric_type): (one.metric_value, one.metric_name) for one in data.eval_results}
-    assert figures["attacker", "win_rate"] == (0.4167, "games won, 95 % interval 0.245 to 0.612")  # 20 of 48, which are 10 of 24 words
+    assert figures["attacker", "win_rate"] == (
+        0.4167,
+        "games won, 95 % interval 0.245 to 0.612",
+    )  # 20 of 48, which are 10 of 24 words
     assert figures["both", "elo"][0] == pytest.approx(75.9, abs=0.5)
     last = ModelCard(card_of(find_source(str(run)))).data.eval_results
     assert {one.dataset_type: one.metric_value for one in last if one.metric_type == "acc"} == {"arc": 0.7, "mmlu": 0.7}
@@ -52,13 +65,15 @@ def test_metadata_holds_the_figures_of_this_model(run: Path) -> None:
 def test_the_text_holds_results_with_intervals_data_and_commands(run: Path) -> None:
     text = card_of(find_source(str(run)))
     for line in (
-        "`iteration-1` is better than `base` and `imitation`.",
-        "| `imitation` | 42 [24, 61] | 58 [39, 76] | 0 [0, 14] | 0 [0, 14] |",
-        "| `iteration-1` | 182 [181, 183] |",
-        "- Teacher games: games shipped with spag; an unknown number of games.",
-        "- Game: `name` `adversarial_taboo`, `max_turns` `5`, `judge` `strict`, `words` `frequency`, `top_words` `50000`.",
-        "- Self-play of `iteration-1`: 7 games.",
-        "spag export model RUN --name iteration-1 --dtype bfloat16 --output FOLDER",
+        "`spag-1` is better than `base` (24:0) and `imitation` (24:10); 90 % of its utterances repeat",
+        "| `imitation` | +0.42 | 42 [24, 61] | 58 [39, 76] | 0 [0, 14] | 0 [0, 14] |",
+        "| `spag-1` | +182 [+181, +183] |",
+        "- Teacher games: games shipped with spag; an unknown number of games, 40 training samples of them.\n",
+        "- Game: `name` `adversarial_taboo`, `max_turns` 5, `judge` `strict`, `stop` `judged`, `language` `en`, "
+        "`words` `frequency`, `top_words` 50000.\n",
+        "- Self-play: `spag-1`: 7 games, 11 training samples of them. Tasks: all an iteration, 1 game a task. "
+        "Opponents, by weight: `self` 1.\n",
+        "spag export model RUN --name spag-1 --dtype bfloat16 --output FOLDER",
         "| parameters | 135,000,000 |",
         "The run recorded `lm_eval` `0.4.13`, `torch` `2.13.0`.",
         "With so few tasks only large differences can show.",
@@ -73,21 +88,24 @@ def test_games_and_samples_are_counted(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
     manifest = json.loads((folder / "manifest.json").read_text())
     outcomes, samples = {"tie": 10, "defender_wins": 1_070}, {"attacker": 40, "defender": 900}
-    manifest["stages"]["imitation/samples"] = stage(1.0, outcomes=outcomes, samples=samples)
+    manifest["stages"]["1-imitation/train"] = stage(1.0, outcomes=outcomes, samples=samples)
     write_manifest(folder, manifest["stages"])
     assert "games shipped with spag; 1,080 games, 940 training samples of them." in card_of(
         Source("imitation", "x", "x", RunFolder.open(folder))
     )
 
 
-@pytest.mark.parametrize(("stage", "count"), [("imitation/samples", 59), ("iteration-1/samples", 1), ("imitation/samples", None)])
+@pytest.mark.parametrize(
+    ("stage", "count"), [("1-imitation/train", 59), ("2-spag/iteration-1/train", 1), ("1-imitation/train", None)]
+)
 def test_held_out_is_claimed_only_where_every_stage_recorded_it(tmp_path: Path, stage: str, count: int | None) -> None:
     folder = write_run(tmp_path / "run")
     source = Source("imitation", "x", "x", RunFolder.open(folder))
     assert "Games on 24 held-out tasks. With so few" in card_of(source)
     assert "The arena's tasks are held out from all training of the run" in card_of(source)
     assert {(one.dataset_split, one.dataset_name) for one in card_data("mine", source).eval_results} == {
-        ("held_out", f"Adversarial Taboo{role}, 24 held-out tasks") for role in (" as attacker", " as defender", ", both roles")
+        ("held_out", f"Adversarial Taboo{role}, 24 held-out tasks")
+        for role in (" as attacker", " as defender", ", both roles")
     }
     record_held_out(folder, stage, count)
     source = Source("imitation", "x", "x", RunFolder.open(folder))
@@ -97,91 +115,160 @@ def test_held_out_is_claimed_only_where_every_stage_recorded_it(tmp_path: Path, 
     assert doubt == (
         "The run does not record whether games on these tasks were trained on."
         if count is None
-        else f"Games on tasks of the held-out split were trained on, {count} of them, so some tasks may not be new."
+        else f"{count} games on tasks of the held-out split were trained on, so some tasks may not be new."
     )
     assert {one.dataset_split for one in card_data("mine", source).eval_results} == {None}
 
 
 SPAG, SPIRAL = "arXiv 2404.10642", "arXiv 2506.24119"
 MIX = {"mix": [{"name": "kuhn_poker", "weight": 2}, {"name": "tic_tac_toe"}]}
+ONLINE = (
+    "- 7 online steps of 12 games each, 84 games in all, on tasks drawn anew for each step{shared}. "
+    "Opponents, by weight: `self` 1, `./rival` 0.5. Rewards that replace those of `kuhn_poker`: `illegal` -3. "
+    "It ended early, at a warning of a collapse: `step 7: <b>one role wins</b>`."
+)
 FACTS = {
-    "teacher games": "1. Imitation of teacher games, the first stage of SPAG (Cheng et al., arXiv 2404.10642).",
-    "no teacher games": "- No teacher games: self-play began with the base model.",
-    "iterations": "1. 2 iterations of self-play, rewards and offline RL, the method of SPAG (Cheng et al., arXiv 2404.10642).",
-    "tasks": "- Tasks: all an iteration, 1 game a task. Opponents, by weight: `self` `1.0`.",
-    "online": "1. 7 online steps of self-play and policy gradient (REINFORCE) with a baseline for each role of each game, the advantage of "
-    "SPIRAL (Liu et al., arXiv 2506.24119).",
-    "steps": "- Online steps: 7 of 12 games each, 84 games in all, on tasks drawn anew for each step. "
-    "Opponents, by weight: `self` `1.0`, `./rival` `0.5`.",
-    "pay": "- Rewards that replace those of `kuhn_poker`: `illegal_reward` `-3.0`.",
+    "imitation": "1. Imitation of teacher games, the first stage of SPAG (Cheng et al., arXiv 2404.10642).",
+    "teacher": "- Teacher games: games shipped with spag, `./more.jsonl`; an unknown number of games.",
+    "spag": "1. 2 iterations of self-play, rewards and offline RL, the method of SPAG "
+    "(Cheng et al., arXiv 2404.10642).",
+    "first": "1. 1 iteration of self-play, rewards and offline RL, the method of SPAG "
+    "(Cheng et al., arXiv 2404.10642).",
+    "self-play": "- Self-play: `spag-1`: an unknown number of games; `spag-2`: an unknown number of games. "
+    "Tasks: 1,000 drawn an iteration, 2 games a task. Opponents, by weight: `self` 1.",
+    "first self-play": "- Self-play: `spag-1`: an unknown number of games. "
+    "Tasks: 1,000 drawn an iteration, 2 games a task. Opponents, by weight: `self` 1.",
+    "reinforce": "1. 7 online steps of self-play and policy gradient: REINFORCE with a baseline for each role, "
+    "the advantage of SPIRAL (Liu et al., arXiv 2506.24119).",
+    "group": "1. 7 online steps of self-play and policy gradient: "
+    "advantages relative to the games on the same task, as in GRPO (arXiv 2402.03300).",
+    "turnwise": "1. 7 online steps of self-play and policy gradient: "
+    "credit for each turn, after MARSHAL (arXiv 2510.15414).",
+    "steps": ONLINE.format(shared=""),
+    "groups": ONLINE.format(shared=", 4 games a task"),
 }
-RUNS: dict[str, tuple[str, list[str], str, set[str]]] = {
-    "reinforce": ("reinforce", [], ONLINE, {"no teacher games", "online", "steps", "pay"}),
-    "reinforce after imitation": ("reinforce", ["teacher"], ONLINE, {"teacher games", "online", "steps", "pay"}),
-    "imitation of reinforce": ("reinforce", ["teacher"], "imitation", {"teacher games"}),
-    "both": ("spag+reinforce", [], ONLINE, {"no teacher games", "iterations", "tasks", "online", "steps", "pay"}),
-    "iterations of both": ("spag+reinforce", ["teacher"], "iteration-2", {"teacher games", "iterations", "tasks"}),
-    "spag": ("spag", ["teacher"], "iteration-2", {"teacher games", "iterations", "tasks"}),
+RUNS: dict[str, tuple[list[str], str, set[str]]] = {
+    "reinforce": (["reinforce"], "reinforce", {"reinforce", "steps"}),
+    "reinforce after imitation": (
+        ["imitation", "reinforce"],
+        "reinforce",
+        {"imitation", "teacher", "reinforce", "steps"},
+    ),
+    "imitation of reinforce": (["imitation", "reinforce"], "imitation", {"imitation", "teacher"}),
+    "both": (["spag", "reinforce"], "reinforce", {"spag", "self-play", "reinforce", "steps"}),
+    "iterations of both": (
+        ["imitation", "spag", "reinforce"],
+        "spag-2",
+        {"imitation", "teacher", "spag", "self-play"},
+    ),
+    "first iteration": (["imitation", "spag"], "spag-1", {"imitation", "teacher", "first", "first self-play"}),
+    "group": (["group"], "group", {"group", "groups"}),
+    "turnwise": (["imitation", "turnwise"], "turnwise", {"imitation", "teacher", "turnwise", "steps"}),
+}
+STEPS: dict[str, Any] = {
+    "steps": 8,
+    "games": 12,
+    "learning_rate": 3e-4,
+    "opponents": {"self": 1, "/home/me/rival": 0.5},
+    "rewards": {"kuhn_poker": {"illegal": -3}},
+}
+PHASES: dict[str, dict[str, Any]] = {
+    "imitation": {"episodes": ["teacher", "/home/me/more.jsonl"]},
+    "spag": {"iterations": 2, "tasks": 1000, "repeats": 2},
+    "reinforce": STEPS,
+    "group": {**STEPS, "group_size": 4},
+    "turnwise": STEPS,
 }
 
 
-def online_run(folder: Path, algorithm: str, episodes: list[str], **online: Any) -> RunFolder:
-    """Write a run with every stage of its plan done, which stopped after the seventh of eight online steps."""
-    game = {"name": "kuhn_poker"}
-    settings = {"steps": 8, "games": 12, "learning_rate": 3e-4, "opponents": {"self": 1, "/home/me/rival": 0.5}, **online}
-    settings.setdefault("pay", {"kuhn_poker": {"illegal_reward": -3}})
-    config = {"algorithm": algorithm, "iterations": 2, "game": game, "imitation": {"episodes": episodes}, "online": settings}
+def run_of(folder: Path, *names: str, **changes: dict[str, Any]) -> RunFolder:
+    """Write a run with every stage of its plan done, whose online steps stopped after the seventh of eight.
+
+    ``changes``: other settings of a phase, by its algorithm.
+    """
+    phases = [{"algorithm": one, **PHASES[one], **changes.get(one, {})} for one in names]
+    config = RunConfig.model_validate({"game": {"name": "kuhn_poker"}, "phases": phases})
     folder.mkdir()
-    parsed = RunConfig.model_validate(config)
-    (folder / "config.yaml").write_text(dump_config(parsed))
-    names = [*(["imitation"] if imitates(parsed) else []), *(f"iteration-{one + 1}" for one in range(offline_iterations(parsed)))]
-    stages = {f"{name}/train": stage(1.0) for name in names}
-    if algorithm != "spag":
-        stages["online/train"] = stage(1.0, steps=7, stopped="step 7: <b>one role wins</b>")
+    (folder / "config.yaml").write_text(dump_config(config))
+    stopped = {"steps": 7, "stopped": "step 7: <b>one role wins</b>"}
+    stages = {f"{one.folder}/train": stage(1.0, **(stopped if one.is_online else {})) for one in planned_models(config)}
     write_manifest(folder, stages)
     return RunFolder.open(folder)
 
 
-@pytest.mark.parametrize(("algorithm", "episodes", "name", "facts"), RUNS.values(), ids=RUNS)
+@pytest.mark.parametrize(("phases", "name", "facts"), RUNS.values(), ids=RUNS)
 def test_what_made_a_model_is_said_for_each_algorithm(
-    tmp_path: Path, algorithm: str, episodes: list[str], name: str, facts: set[str]
+    tmp_path: Path, phases: list[str], name: str, facts: set[str]
 ) -> None:
-    text = card_of(Source(name, "x", "x", online_run(tmp_path / "run", algorithm, episodes)))
+    text = card_of(Source(name, "x", "x", run_of(tmp_path / "run", *phases)))
     assert "\n\n1. " not in text.partition("1. ")[2]  # one list
-    assert {fact for fact, line in FACTS.items() if line in text.splitlines()} == facts
-    assert (SPAG in text, SPIRAL in text) == (bool(facts & {"teacher games", "iterations"}), "online" in facts)
-    stages = {"teacher games": "`imitation`", "iterations": "`iterations`", "online": "`online`"}
-    columns = [stages[fact] for fact in stages if fact in facts]
-    assert f"| setting | {' | '.join(columns)} |" in text
-    rates = {"teacher games": "`5e-06`", "iterations": "`2e-06`", "online": "0.0003"}
-    assert f"| `learning_rate` | {' | '.join(rates[fact] for fact in stages if fact in facts)} |" in text
-    assert ("| `correction_limit` |" in text, "| `loser_reward` |" in text) == ("online" in facts, "iterations" in facts)
-    assert ("at a sign of a collapse: `step 7: <b>one role wins</b>`." in text) == ("online" in facts)
+    lines = text.splitlines()
+    assert {fact for fact, line in FACTS.items() if line in lines} == facts
+    data = lines[lines.index("## Data") : lines.index("## Settings")]
+    assert sum(line.startswith("- ") for line in data) == len(facts) // 2 + 2  # and the game, and no instruction data
+    assert "- Game: `name` `kuhn_poker`, `hands` 600." in data and "- No instruction data was mixed in." in data
+    assert (SPAG in text, SPIRAL in text) == (bool(facts & {"imitation", "spag", "first"}), "reinforce" in facts)
+    made = [one for one in phases if one in facts or (one == "spag" and "first" in facts)]
+    assert f"| setting | {' | '.join(f'`{one}`' for one in made)} |" in text
+    rates = {"imitation": "`5e-06`", "spag": "`2e-06`"}
+    assert f"| `learning_rate` | {' | '.join(rates.get(one, '0.0003') for one in made)} |" in text
+    assert ("| `correction_limit` |" in text, "| `loser_reward` |" in text) == (
+        bool(facts & {"steps", "groups"}),
+        "spag" in made,
+    )
     assert "/home/me" not in text and "; ;" not in text and ": ;" not in text
 
 
 def test_a_mix_of_games_and_ablations_are_named(tmp_path: Path) -> None:
-    run = online_run(tmp_path / "run", "reinforce", [], **MIX, baseline_decay=1)
-    text = card_of(Source(ONLINE, "x", "x", run))
-    assert "trained by self-play of Kuhn poker (" in text and ") and Tic-tac-toe (" in text
-    assert "policy gradient (REINFORCE) without baselines, an ablation of SPIRAL" in text
-    assert "- Game of the arena: `name` `kuhn_poker`, `hands` `600`." in text
-    taught = card_of(Source(ONLINE, "x", "x", online_run(tmp_path / "taught", "reinforce", ["teacher"], **MIX)))
-    assert "- Game of the arena and of all training before online steps: `name` `kuhn_poker`, `hands` `600`." in taught
-    for part in ("`name` `kuhn_poker`, `weight` `2.0`", "`name` `tic_tac_toe`, `weight` `1.0`"):
-        assert f"- Played in online steps: {part}" in text
+    ablation = {**MIX, "baseline_decay": 1}
+    run = run_of(tmp_path / "run", "reinforce", reinforce=ablation)
+    text = card_of(Source("reinforce", "x", "x", run))
+    assert "trained by self-play of Kuhn poker (" in " ".join(text.split()) and ") and Tic-tac-toe (" in text
+    assert "policy gradient: REINFORCE without baselines, an ablation of SPIRAL" in text
+    assert "- Game of the arena: `name` `kuhn_poker`, `hands` 600." in text
+    assert (
+        ". Games: `name` `kuhn_poker`, `hands` 600, `weight` 2; `name` `tic_tac_toe`, `opening` 3, `weight` 1. " in text
+    )
+    taught = card_of(
+        Source("reinforce", "x", "x", run_of(tmp_path / "taught", "imitation", "reinforce", reinforce=ablation))
+    )
+    assert "- Game of the arena and of the phases that name no other: `name` `kuhn_poker`, `hands` 600." in taught
     assert {"kuhn-poker", "tic-tac-toe"} <= set(ModelCard(text).data.tags)
     assert "tic-tac-toe" not in ModelCard(card_of(Source("base", "x", "x", run))).data.tags
 
 
-def test_instruction_data_is_that_of_the_stages_that_made_the_model(tmp_path: Path) -> None:
-    run = online_run(tmp_path / "run", "spag+reinforce", [])
-    sft = {"imitation": {"episodes": [], "training": {"sft_data": "/home/me/alpaca.json"}}}
-    later = {"offline_rl": {"sft_data": "/home/me/more.json", "objective": "sft"}}
-    config = RunConfig.model_validate({"algorithm": "spag+reinforce", "iterations": 2, "game": {"name": "kuhn_poker"}, **sft, **later})
-    (run.folder / "config.yaml").write_text(dump_config(config))
-    first, last = (card_of(Source(name, "x", "x", RunFolder.open(run.folder))) for name in ("imitation", ONLINE))
-    assert "a language model trained on instruction data alone." in first and "Kuhn poker" not in first
+def test_a_phase_may_have_a_game_of_its_own(tmp_path: Path) -> None:
+    words = tmp_path / "words.txt"
+    words.write_text("bread\nriver\n")
+    taboo = {"game": {"name": "adversarial_taboo", "words": str(words)}}
+    run = run_of(tmp_path / "run", "imitation", "spag", imitation=taboo, spag={"game": {"name": "nim"}})
+    text = card_of(Source("spag-1", "x", "x", run))
+    assert "of Adversarial Taboo (" in " ".join(text.split()) and ") and Nim (" in text and "Kuhn" not in text
+    assert "- Game of the arena: `name` `kuhn_poker`, `hands` 600." in text
+    assert ". Game: `name` `adversarial_taboo`, `max_turns` 5, " in text and ", `words` `./words.txt`, " in text
+    assert ". Game: `name` `nim`, " in text and str(tmp_path) not in text
+
+
+def test_an_algorithm_of_another_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = "a_<b>_of_mine"
+    monkeypatch.setitem(algorithms._OWN, mine, "spag.algorithms.reinforce:Reinforce")
+    monkeypatch.setitem(PHASES, mine, {**STEPS, "steps": 1})
+    text = card_of(Source(mine, "x", "x", run_of(tmp_path / "run", mine)))
+    assert "1. 7 online steps of self-play and policy gradient: the algorithm `a_<b>_of_mine`.\n" in text
+
+
+def test_instruction_data_is_that_of_the_phases_that_made_the_model(tmp_path: Path) -> None:
+    run = run_of(
+        tmp_path / "run",
+        "imitation",
+        "spag",
+        "reinforce",
+        imitation={"episodes": [], "sft_data": "/home/me/alpaca.json"},
+        spag={"sft_data": "/home/me/more.json", "objective": "sft"},
+    )
+    first, last = (card_of(Source(name, "x", "x", run)) for name in ("imitation", "reinforce"))
+    assert "a language model trained on instruction data alone." in " ".join(first.split())
+    assert "Kuhn poker" not in first and "Kuhn poker" in last
     for text, files in ((first, "`alpaca.json`"), (last, "`alpaca.json`, `more.json`")):
         assert f"- Instruction data mixed in: {files}.\n" in text
         assert "1. Fine-tuning on instruction data.\n" in text and "- No teacher games.\n" in text
@@ -196,34 +283,47 @@ def test_a_baichuan_says_what_loads_it(tmp_path: Path) -> None:
 
 
 def test_a_run_that_measured_nothing_claims_nothing(tmp_path: Path) -> None:
-    write_manifest(tmp_path, {"imitation/train": stage(1.0)})
-    make_model(tmp_path / "imitation" / "checkpoint")
-    text = card_of(find_source(str(tmp_path)))
-    assert "The run holds no results." in text
-    assert "model-index" not in text and "| base model | unknown |" in text
+    run = run_of(tmp_path / "run", "imitation")
+    place = make_model(run.folder / "1-imitation" / "checkpoint")
+    text = card_of(find_source(str(run.folder)))
+    assert "The run holds no results." in text and "| base model | `meta-llama/Llama-2-7b-hf` |" in text
+    assert "model-index" not in text and "are held out" not in text
+    (run.folder / "config.yaml").unlink()
+    text = card_of(Source("imitation", str(place), None, RunFolder.open(run.folder)))
+    assert "The run holds no results." in text and "The run folder has no config.yaml" in text
+    assert "model-index" not in text and "| base model | unknown |" in text and "## Data" not in text
+    assert "No run folder came with it" in card_of(find_source(str(place)))  # which nothing but a config tells
 
 
 def test_players_who_win_together_have_no_ratings(tmp_path: Path) -> None:
     game = get("twenty_questions")
     (tmp_path / "config.yaml").write_text(dump_config(RunConfig.model_validate({"game": {"name": game.name}})))
-    write_manifest(tmp_path, {"imitation/train": stage(1.0)})
-    make_model(tmp_path / "imitation" / "checkpoint")
+    write_manifest(tmp_path, {"1-imitation/train": stage(1.0)})
+    make_model(tmp_path / "1-imitation" / "checkpoint")
     history = (Utterance("questioner", "Is it alive?"), Utterance("answerer", "Yes."))
     episodes = [
-        Episode(task=task, history=history, game=game.name, players={role: PlayerInfo("imitation") for role in game.roles})
+        Episode(
+            task=task, history=history, game=game.name, players={role: PlayerInfo("imitation") for role in game.roles}
+        )
         for task in game.tasks(Split.HELD_OUT, 3, 0)
     ]
     write_json(tmp_path / "arena" / "results.json", arena_report(episodes, game))
     text = card_of(find_source(str(tmp_path)))
-    assert "trained on games of 20 Questions" in text and "As answerer, % of games:" in text
-    assert "Elo" not in text.partition("Games that neither")[0]
+    assert "trained on games of 20 Questions" in text and "As answerer: mean reward" in text
+    assert "Elo" not in text.partition("Scores and ratings")[0]
     assert {one.metric_type for one in ModelCard(text).data.eval_results} == {"win_rate"}
 
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Path:
     folder = write_run(tmp_path / "run")
-    config = {"model": {"name": f"| {HOSTILE} ``` [x](javascript:1)"}, "game": {"words": "</td>\n# Heading\n---"}}
+    evil = f"./|{HOSTILE}` ``` [x](javascript:1)\n# Free\n- [y](http://evil.example)"
+    phases = [
+        {"algorithm": "imitation", "episodes": [evil], "game": {"name": "adversarial_taboo", "words": evil}},
+        {"algorithm": "spag", "iterations": 1, "opponents": {evil: 1.0}},
+    ]
+    game = {"words": "</td>\n# Heading\n---"}
+    config = {"model": {"name": f"| {HOSTILE} ``` [x](javascript:1)"}, "game": game, "phases": phases}
     (folder / "config.yaml").write_text(dump_config(RunConfig.model_validate(config)))
     results = folder / "arena" / "results.json"
     text = results.read_text().replace('"imitation"', json.dumps(f"`|{HOSTILE}\n# Free ![](http://evil.example) @all"))
@@ -231,7 +331,7 @@ def hostile(tmp_path: Path) -> Path:
     write_reasoning(folder, [f"a|{HOSTILE}`", "b"])
     reasoning = folder / "reasoning" / "results.json"
     reasoning.write_text(reasoning.read_text().replace('"base"', json.dumps(f"<b>|{HOSTILE}")))
-    make_model(folder / "iteration-1" / "checkpoint")
+    make_model(folder / "2-spag" / "iteration-1" / "checkpoint")
     return folder
 
 
@@ -242,6 +342,8 @@ def test_foreign_texts_mean_nothing(hostile: Path) -> None:
     for alive in ("<script", "<img", "<a ", "</bdi>", "<b>", "\u202e"):
         assert alive not in page
     assert page.count("<h1>") == 1 and "<h1>Free" not in page
+    data = page.partition("Data</h2>")[2].partition("<h2>")[0]
+    assert data.count("<li>") == 5 and data.count("<code>./|&lt;/bdi&gt;") == 3  # of teacher games, words and opponents
     tables = [block.partition("</table>")[0] for block in page.split("<table>")[1:]]
     for shown in tables:
         rows = shown.split("<tr>")[1:]
@@ -256,28 +358,41 @@ def test_code_spans() -> None:
     assert code("one\n# two\u202e") == "`one # twoU+202E`"
     assert code("  ") == "(empty)"
     assert code("x" * 300) == f"`{'x' * 200}…`"
-    assert table((code("a|b"),), [(code("c"),)]) == "| `a\\|b` |\n| --- |\n| `c` |"
+    shown = Table("", ("a|b", "n"), (("c", None), (DetailedCell("+1", ("x|y",)), Rate(1, 2, 0.5, 0.1, 0.9))))
+    assert table(shown) == "| `a\\|b` | n |\n| --- | ---: |\n| `c` | – |\n| +1<br>`x\\|y` | 50 [10, 90] |"
     assert (figure("+3 [-1, 7]"), figure("p < 0.001"), figure("<b>1")) == ("+3 [-1, 7]", "p < 0.001", "`<b>1`")
 
 
 def test_folders_stay_at_home() -> None:
-    config: dict[str, Any] = {"model": {"name": "/home/me/llama"}, "imitation": {"episodes": ["~/games.jsonl", "teacher"]}}
-    config["selfplay"] = {"opponents": {"/home/me/other": 1.0, "self": 2.0}}
+    phases = [
+        {"algorithm": "imitation", "episodes": ["~/games.jsonl", "teacher"], "sft_data": "/home/me/alpaca.json"},
+        {"algorithm": "spag", "opponents": {"/home/me/other": 1.0, "self": 2.0}},
+    ]
+    config = {"model": {"name": "/home/me/llama"}, "phases": phases}
     shared = shareable_config(RunConfig.model_validate(config))
     assert shared.model.name == "./llama"
-    assert shared.imitation.episodes == ["./games.jsonl", "teacher"]
-    assert shared.selfplay.opponents == {"./other": 1.0, "self": 2.0}
+    imitation, spag = (phase.settings for phase in shared.phases)
+    assert (imitation.episodes, str(imitation.sft_data)) == (["./games.jsonl", "teacher"], "alpaca.json")
+    assert spag.opponents == {"./other": 1.0, "self": 2.0}
+    assert "/home" not in dump_config(shared)
 
 
 def test_licence_and_base_of_the_hub(tmp_path: Path) -> None:
     assert license_of("smollm2-135m") == license_of("HuggingFaceTB/SmolLM2-135M-Instruct") == "apache-2.0"
-    assert (license_of("meta-llama/Llama-2-7b-hf"), license_of("somebody/unheard-of"), license_of(None)) == ("llama2", "unknown", "unknown")
+    assert (license_of("meta-llama/Llama-2-7b-hf"), license_of("somebody/unheard-of"), license_of(None)) == (
+        "llama2",
+        "unknown",
+        "unknown",
+    )
     (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n# Model\n")
     assert license_of(str(tmp_path)) == "mit"
-    known = card_data("mine", Source("iteration-1", "x", "smollm2-135m", None))
+    known = card_data("mine", Source("spag-1", "x", "smollm2-135m", None))
     assert isinstance(known, ModelCardData)
-    assert (known.base_model, known.to_dict()["base_model_relation"]) == ("HuggingFaceTB/SmolLM2-135M-Instruct", "finetune")
-    assert card_data("mine", Source("iteration-1", "x", str(tmp_path), None)).base_model is None
+    assert (known.base_model, known.to_dict()["base_model_relation"]) == (
+        "HuggingFaceTB/SmolLM2-135M-Instruct",
+        "finetune",
+    )
+    assert card_data("mine", Source("spag-1", "x", str(tmp_path), None)).base_model is None
     untrained = card_data("mine", find_source("HuggingFaceTB/SmolLM2-135M-Instruct"))
     assert (untrained.license, "base_model_relation" in untrained.to_dict()) == ("apache-2.0", False)
     assert card_data("mine", find_source(str(tmp_path))).license == "mit"

@@ -1,42 +1,43 @@
 """Exporting from a run, a checkpoint, an adapter; what is refused; the hub at its edge."""
 
-import json
+import resource
 from pathlib import Path
-from typing import Any
 
 import peft
 import pytest
 import torch
 from click.testing import CliRunner
-from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from spag.cli.export import export_group
 from spag.config.files import dump_config, load_config
 from spag.config.schema import RunConfig
 from spag.core.errors import DataError, ModelError, RunError, StorageError
-from spag.core.store import write_json
-from spag.export import export_model, find_source
-from spag.export import model as exporting
+from spag.export import Source, export_model, find_source
+from spag.storage.manifest import Manifest
+from spag.storage.store import write_json
 from tiny_model import make_model
 
 PROMPT = torch.tensor([[0, 5, 77, 130, 9]])
 
 
-def train_stage(folder: Path, name: str) -> Path:
-    """Add a trained model to a run folder."""
-    manifest = folder / "manifest.json"
-    data = json.loads(manifest.read_text()) if manifest.exists() else {"schema_version": 1, "measured": {}, "stages": {}}
-    data["stages"][f"{name}/train"] = {"status": "done", "fingerprint": "0", "settings": {}, "seconds": 1.0, "results": {"steps": 1}}
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(manifest, data)
-    return make_model(folder / name / "checkpoint")
+FOLDERS = {"imitation": "1-imitation", "spag-1": "2-spag/iteration-1", "spag-2": "2-spag/iteration-2"}
 
 
-def make_run(folder: Path, *trained: str, **model: Any) -> Path:
-    base = make_model(folder.parent / "base")
+def train_stage(run: Path, name: str) -> Path:
+    """Add a trained model to a run folder; return its checkpoint."""
+    manifest = Manifest.open(run)
+    manifest.begin(f"{FOLDERS[name]}/train", {})
+    with manifest.running(f"{FOLDERS[name]}/train"):
+        return make_model(run / FOLDERS[name] / "checkpoint")
+
+
+def make_run(folder: Path, *trained: str) -> Path:
+    """Write a run of imitation and two iterations of SPAG, of which these models are trained."""
+    phases = [{"algorithm": "imitation"}, {"algorithm": "spag", "iterations": 2}]
+    model = {"name": str(make_model(folder.parent / "base"))}
     folder.mkdir()
-    (folder / "config.yaml").write_text(dump_config(RunConfig.model_validate({"model": {"name": str(base), **model}})))
+    (folder / "config.yaml").write_text(dump_config(RunConfig.model_validate({"model": model, "phases": phases})))
     write_json(folder / "manifest.json", {"schema_version": 1, "measured": {}, "stages": {}})
     for name in trained:
         train_stage(folder, name)
@@ -44,10 +45,10 @@ def make_run(folder: Path, *trained: str, **model: Any) -> Path:
 
 
 def test_a_run_gives_its_last_model_in_the_dtype_it_played_in(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", "imitation", "iteration-1")
+    run = make_run(tmp_path / "run", "imitation", "spag-1")
     exported = export_model(find_source(str(run)), tmp_path / "mine")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "mine")
-    trained = AutoModelForCausalLM.from_pretrained(run / "iteration-1" / "checkpoint")
+    trained = AutoModelForCausalLM.from_pretrained(run / "2-spag" / "iteration-1" / "checkpoint")
     assert (model.dtype, trained.dtype) == (torch.bfloat16, torch.float32)
     for name, weight in trained.state_dict().items():
         assert torch.equal(model.state_dict()[name], weight.bfloat16())
@@ -62,14 +63,14 @@ def test_a_run_gives_its_last_model_in_the_dtype_it_played_in(tmp_path: Path) ->
 
 
 def test_which_model_of_a_run(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", "imitation", "iteration-1", "iteration-2")
+    run = make_run(tmp_path / "run", "imitation", "spag-1", "spag-2")
     base = str(tmp_path / "base")
-    chosen = {name: find_source(str(run), name) for name in (None, "base", "imitation", "iteration-1")}
-    assert [source.name for source in chosen.values()] == ["iteration-2", "base", "imitation", "iteration-1"]
+    chosen = {name: find_source(str(run), name) for name in (None, "base", "imitation", "spag-1")}
+    assert [source.name for source in chosen.values()] == ["spag-2", "base", "imitation", "spag-1"]
     assert chosen["base"].model == base
-    assert chosen["imitation"].model == str(run / "imitation" / "checkpoint")
-    inside = find_source(str(run / "iteration-1" / "checkpoint"))
-    assert (inside.name, inside.base, inside.run and inside.run.folder) == ("iteration-1", base, run)
+    assert chosen["imitation"].model == str(run / "1-imitation" / "checkpoint")
+    inside = find_source(str(run / "2-spag" / "iteration-1" / "checkpoint"))
+    assert (inside.name, inside.base, inside.run and inside.run.folder) == ("spag-1", base, run)
     alone = find_source(base)
     assert (alone.name, alone.model, alone.run) == ("base", base, None)
 
@@ -85,7 +86,8 @@ def test_outside_a_run_weights_stay_as_saved(tmp_path: Path) -> None:
 def test_an_adapter_is_merged(tmp_path: Path) -> None:
     base = make_model(tmp_path / "base")
     model = peft.get_peft_model(
-        AutoModelForCausalLM.from_pretrained(base), peft.LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+        AutoModelForCausalLM.from_pretrained(base),
+        peft.LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM"),
     )
     torch.manual_seed(1)
     for name, weight in model.named_parameters():
@@ -110,7 +112,11 @@ def test_the_config_in_the_export_names_no_folder_of_the_machine(tmp_path: Path)
 
 
 REFUSED = {
-    "no such model of the run": (("run", "iteration-7"), RunError, r"no trained model 'iteration-7'; there are: base, imitation$"),
+    "no such model of the run": (
+        ("run", "spag-7"),
+        RunError,
+        r"no trained model 'spag-7'; there are: base, imitation$",
+    ),
     "a name without a run": (("base", "imitation"), RunError, r"--name imitation: \S+base is no run folder"),
     "an endpoint": (("openai:gpt", None), ModelError, "a model behind an endpoint has no weights here"),
 }
@@ -130,12 +136,14 @@ def test_a_run_without_training(tmp_path: Path) -> None:
         find_source(str(run))
     assert find_source(str(run), "base").name == "base"
     train_stage(run, "imitation")
-    (run / "imitation" / "checkpoint" / "config.json").unlink()  # begun, not finished
+    (run / "1-imitation" / "checkpoint" / "config.json").unlink()  # begun, not finished
     with pytest.raises(RunError, match="no model has been trained yet"):
         find_source(str(run))
     (run / "config.yaml").unlink()
-    with pytest.raises(RunError, match=r"no config\.yaml, so nothing tells which model it started from"):
+    with pytest.raises(RunError, match=r"no config\.yaml names the run's models"):
         find_source(str(run), "base")
+    checkpoint = str(run / "1-imitation" / "checkpoint")
+    assert find_source(checkpoint) == Source("checkpoint", checkpoint, None, None)
 
 
 def test_missing_and_broken_models(tmp_path: Path) -> None:
@@ -154,10 +162,10 @@ def test_missing_and_broken_models(tmp_path: Path) -> None:
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     folder = make_model(tmp_path / "plain")
     source = find_source(str(folder))
-    with pytest.raises(RunError, match="is there already, and an export overwrites nothing"):
+    with pytest.raises(RunError, match="exists, and an export overwrites nothing"):
         export_model(source, folder)
     (tmp_path / "file").touch()
-    with pytest.raises(RunError, match="is there already"):
+    with pytest.raises(RunError, match="exists, and"):
         export_model(source, tmp_path / "file")
     (tmp_path / "empty").mkdir()
     assert export_model(source, tmp_path / "empty").folder == tmp_path / "empty"
@@ -172,14 +180,15 @@ def test_an_export_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "run"]
 
 
-def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
-
-    monkeypatch.setattr(exporting, "save_model", full)
+def test_weights_that_cannot_be_written_are_one_line(tmp_path: Path) -> None:
     folder = make_model(tmp_path / "plain")
-    with pytest.raises(StorageError, match=r"cannot be written: .*No space left on device .*; free some space"):
-        export_model(find_source(str(folder)), tmp_path / "out")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))  # as a full disk: weights fail in mid-write
+    try:
+        with pytest.raises(StorageError, match=r"cannot be written: .*; free some space"):
+            export_model(find_source(str(folder)), tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert [path.name for path in tmp_path.iterdir()] == ["plain"]
 
 

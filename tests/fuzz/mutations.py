@@ -1,6 +1,7 @@
 """A mutator of files: bytes flipped, cut, doubled and put in; values exchanged, left out, nested; whole files replaced.
 
-It knows bytes, and trees: JSON, JSON lines, YAML, and the JSON header of safetensors. The same seed gives the same mutation.
+It knows bytes, and trees: JSON, JSON lines, YAML, and the JSON header of safetensors. The same seed gives the same
+mutation.
 """
 
 import json
@@ -14,22 +15,28 @@ import yaml
 WHOLE: tuple[bytes, ...] = (
     b"", b" \n", b"{", b"[]", b"{}", b"[1]\n", b"null\n", b"3\n", b'"text"\n', b"\0" * 64,
     bytes(range(256)), b"\xff\xfe{\0}\0", b"\xef\xbb\xbf",
-    b"[" * 100_000, b'{"a":' * 20_000, b"- " * 5000, b"9" * 5000, b'{"a": NaN}\n', b'{"a": 1e999}\n', b"2020-99-99\n", b"a: &a [*a]\n",
-    b"version https://git-lfs.github.com/spec/v1\n", b"PK\x03\x04", b"\x80\x04.", b"<html>", b"x" * 300_000, b"\n" * 5000,
+    b"[" * 100_000, b'{"a":' * 20_000, b"- " * 5000, b"9" * 5000, b'{"a": NaN}\n', b'{"a": 1e999}\n', b"2020-99-99\n",
+    b"a: &a [*a]\n",
+    b"version https://git-lfs.github.com/spec/v1\n", b"PK\x03\x04", b"\x80\x04.", b"<html>", b"x" * 300_000,
+    b"\n" * 5000,
 )  # fmt: skip
 """Whole files."""
 PIECES: tuple[bytes, ...] = (
-    b"\xff", b"\0", b"\xed\xa0\x80", b"\x1b[2J", "\u202e".encode(), b"\xef\xbb\xbf", b"\\ud800", b"\r", b"\n\n", b"NaN", b"1e999", b"-",
+    b"\xff", b"\0", b"\xed\xa0\x80", b"\x1b[2J", "\u202e".encode(), b"\xef\xbb\xbf", b"\\ud800", b"\r", b"\n\n",
+    b"NaN", b"1e999", b"-",
     b"9" * 400,
-    b"{", b"}", b"[", b"]", b'"', b",", b":", b"\\", b"{}", b"{0}", b"%s", b"'", b"&a ", b"*a", b"!!python/name:os.system ", b"\t", b"#",
+    b"{", b"}", b"[", b"]", b'"', b",", b":", b"\\", b"{}", b"{0}", b"%s", b"'", b"&a ", b"*a",
+    b"!!python/name:os.system ", b"\t", b"#",
     "é😀".encode(),
 )  # fmt: skip
 """What is put between other bytes."""
 VALUES: tuple[Any, ...] = (
-    None, True, False, 0, 1, -1, 3.5, 2**31, 2**63, 2**64, -(2**70), 10**400, 1e308, 1e-308, float("nan"), float("inf"), "", " ", "text",
+    None, True, False, 0, 1, -1, 3.5, 2**31, 2**63, 2**64, -(2**70), 10**400, 1e308, 1e-308, float("nan"),
+    float("inf"), "", " ", "text",
     "-1",
     "0",
-    "\ud800", "\0", "a\nb", "\x1b[31m", "\u202e", "x" * 50_000, "../" * 500, "/dev/null", "{0.__class__}", [], [[]], [1], [None],
+    "\ud800", "\0", "a\nb", "\x1b[31m", "\u202e", "x" * 50_000, "../" * 500, "/dev/null", "{0.__class__}", [], [[]],
+    [1], [None],
     ["a", "a"],
     {}, {"a": 1}, {"": None}, [0] * 2000, "bot:nope", "2020-99-99", "1e5", {"type": "x"},
 )  # fmt: skip
@@ -43,7 +50,9 @@ def mutated(data: bytes, rng: random.Random) -> bytes | None:
     if rng.random() < 0.04:
         return None
     if rng.random() < 0.12:
-        return rng.choice((*WHOLE, *(data.decode("utf-8", "replace").encode(code) for code in ("utf-16", "utf-32", "utf-8-sig"))))
+        return rng.choice(
+            (*WHOLE, *(data.decode("utf-8", "replace").encode(code) for code in ("utf-16", "utf-32", "utf-8-sig")))
+        )
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         data = (_tree_changed(data, rng) if rng.random() < 0.65 else None) or _bytes_changed(data, rng)
     return data
@@ -123,7 +132,9 @@ def _text(value: Any, rng: random.Random) -> bytes:
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
     """Yield every place inside ``value``: what holds it, and its key or index."""
-    for key, inner in list(value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()):
+    for key, inner in list(
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    ):
         yield value, key
         yield from _places(inner)
 

@@ -1,8 +1,9 @@
-"""Every kind of file that spag reads, spoiled at random, through every command that reads it: an answer, or one clear line.
+"""Every kind of file that spag reads, spoiled at random, through every command that reads it: an answer, or one clear
+line.
 
-The suite tries a fixed number of inputs of each kind, the same ones on every machine. ``SPAG_FUZZ_SECONDS=3600 pytest tests/fuzz``
-(``make fuzz``) goes on with further ones for that time. ``SPAG_FUZZ_INPUT=FILE#NUMBER`` tries one input alone: what failed is found again
-by the name that the failure gives.
+The suite tries a fixed number of inputs of each kind, the same ones on every machine. ``SPAG_FUZZ_SECONDS=3600 pytest
+tests/fuzz`` (``make fuzz``) goes on with further ones for that time. ``SPAG_FUZZ_INPUT=FILE#NUMBER`` tries one input
+alone: what failed is found again by the name that the failure gives.
 """
 
 import json
@@ -23,7 +24,7 @@ from markupsafe import Markup
 from mutations import mutated
 from world import KINDS, Kind, invoke, make_world
 
-from spag.report.plots import Plot
+from spag.report.plot_files import Plot
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what a library warns of is no end of a command
 SECONDS = float(os.environ.get("SPAG_FUZZ_SECONDS", "0"))
@@ -45,7 +46,9 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder, before = tmp_path_factory.mktemp("good"), Path.cwd()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.mktemp("datasets"))
-        patch.setattr("spag.report.page.save_plot", lambda _, name, says, folder: Plot(name, says, Markup("")))  # drawing takes seconds
+        patch.setattr(
+            "spag.report.page.save_plot", lambda _, name, says, folder: Plot(name, says, Markup(""))
+        )  # drawing takes seconds
         make_world(folder)
         yield folder
     os.chdir(before)
@@ -130,7 +133,11 @@ def fault_of(command: str) -> str | None:
     if not isinstance(result.exception, SystemExit | None):
         return "".join(traceback.format_exception(result.exception)[-4:])
     said = [line for line in result.stderr.splitlines() if line and not PROGRESS.match(line)]
-    if result.exit_code not in STATUSES.get(command.partition(" ")[0], (0, 2)) or len(said) > MOST_LINES or "Traceback" in result.output:
+    if (
+        result.exit_code not in STATUSES.get(command.partition(" ")[0], (0, 2))
+        or len(said) > MOST_LINES
+        or "Traceback" in result.output
+    ):
         return f"status {result.exit_code}: {result.stderr[-1500:]!r}"
     return f"status 2 without a word: {result.output!r}" if result.exit_code == 2 and not said else None
 
@@ -140,7 +147,9 @@ def files_of(folder: Path) -> dict[Path, bytes]:
 
 
 def changed(before: dict[Path, bytes], work: Path, kind: Kind) -> str | None:
-    """Return which file that was there before is lost or half written; files of ``works_in`` and outputs may be replaced by whole ones."""
+    """Return which file that was there before is lost or half written; files of ``works_in`` and outputs may be
+    replaced by whole ones.
+    """
     mine = [work / name for name in (*kind.works_in, "out.json", "out.jsonl")]
     for path, content in before.items():
         if path.is_file() and path.read_bytes() == content:
@@ -156,7 +165,9 @@ def is_whole(path: Path) -> bool:
     """Whether a JSON file, or all lines of a file of JSON lines, can be read; other files are written in one piece."""
     try:
         text = path.read_text(encoding="utf-8")
-        for row in filter(str.strip, text.splitlines() if path.suffix == ".jsonl" else [text] * (path.suffix == ".json")):
+        for row in filter(
+            str.strip, text.splitlines() if path.suffix == ".jsonl" else [text] * (path.suffix == ".json")
+        ):
             json.loads(row)
     except ValueError:
         return False

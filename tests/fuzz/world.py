@@ -1,4 +1,6 @@
-"""A folder with a good file of every kind that spag reads, and the table of kinds: which file to spoil, and which commands read it."""
+"""A folder with a good file of every kind that spag reads, and the table of kinds: which file to spoil, and which
+commands read it.
+"""
 
 import json
 import os
@@ -11,29 +13,29 @@ from click.testing import CliRunner, Result
 
 from spag.cli import main
 from spag.core.episodes import PlayerInfo
-from spag.core.store import write_json, write_rows
 from spag.games.taboo.upstream import upstream_episode
 from spag.models.loading import load_model
+from spag.storage.store import write_json, write_rows
 from taboo_games import episode_of
 from tiny_model import make_model
 
 TESTS = Path(__file__).parents[1]
 TRAINING = {"global_batch_size": 4, "micro_batch_size": 4, "max_steps": 1, "gradient_checkpointing": False}
 CONFIG = {
-    "algorithm": "reinforce",
-    "iterations": 1,
     "model": {"name": "model", "dtype": "float32", "device": "cpu"},
     "engine": {"backend": "transformers"},
     "game": {"name": "kuhn_poker", "hands": 6},
-    "imitation": {"episodes": ["bot:random"], "training": TRAINING},
-    "selfplay": {"tasks": 2},
-    "offline_rl": TRAINING,
-    "online": {"steps": 1, "games": 2, "evaluation_tasks": 2},
+    "phases": [
+        {"algorithm": "imitation", "episodes": ["bot:random"], **TRAINING},
+        {"algorithm": "reinforce", "steps": 1, "games": 2, "evaluation_tasks": 2},
+    ],
     "arena": {"tasks": 2},
 }
 SCHEMA_1 = (
-    '{"id":"river-0","game":"adversarial_taboo","target_word":"river","max_turns":5,"history":[{"role":"attacker","content":"It flows.",'
-    '"finish_reason":"eos","token_ids":[5,6],"logprobs":[-0.5,-1.0]},{"role":"defender","content":"I know the word! It is `river`!",'
+    '{"id":"river-0","game":"adversarial_taboo","target_word":"river","max_turns":5,'
+    '"history":[{"role":"attacker","content":"It flows.",'
+    '"finish_reason":"eos","token_ids":[5,6],"logprobs":[-0.5,-1.0]},{"role":"defender","content":"I '
+    'know the word! It is `river`!",'
     '"finish_reason":"stop"}],"outcome":"defender_wins","reason":"announced","seed":7,'
     '"players":{"attacker":{"model":"a","sampling":{"top_k":3}},"defender":{"model":"d","sampling":{}}},"schema_version":1}\n'
 )
@@ -43,7 +45,8 @@ SCHEMA_1 = (
 class Kind:
     """``file`` is spoiled, then every one of ``commands`` reads it.
 
-    ``inputs``: how many the suite tries. ``works_in``: files and folders in which the commands may replace files by whole ones.
+    ``inputs``: how many the suite tries. ``works_in``: files and folders in which the commands may replace files by
+    whole ones.
     """
 
     file: str
@@ -55,17 +58,30 @@ class Kind:
 TABOO = "--set game.name=adversarial_taboo --set game.words=words.txt"
 READ_GAMES = (
     "judge {file} --show 2 --output out.jsonl", "judge {file} --mode paper", "rewards {file} --output out.jsonl",
-    "rewards {file} --imitation --output out.jsonl", "import episodes {file} --output out.jsonl",
+    "rewards {file} --algorithm imitation --output out.jsonl", "import episodes {file} --output out.jsonl",
     "export episodes {file} --output out.json",
 )  # fmt: skip
-READ_SAMPLES = ("train offline-rl {file} --config config.yaml --output new", "export samples {file} --output out.json")
+READ_SAMPLES = ("train imitation {file} --config config.yaml --output new", "export samples {file} --output out.json")
 READ_WORDS = (
     "words --source {file} --output new.txt",
     f"run config.yaml {TABOO} --set imitation.episodes=[episodes.jsonl] --output new --dry-run",
 )
-READ_CONFIG = ("plan {file}", "run {file} --output new --dry-run", "rewards episodes.jsonl --config {file} --output out.jsonl")
-READ_RUN = ("report run", "run config.yaml --output run --dry-run", "export model run --output new", "run config.yaml --output run")
-READ_MODEL = ("play model --config config.yaml --output new.jsonl", "plan config.yaml", "export model model --output new")
+READ_CONFIG = (
+    "plan {file}",
+    "run {file} --output new --dry-run",
+    "rewards episodes.jsonl --algorithm imitation --config {file} --output out.jsonl",
+)
+READ_RUN = (
+    "report run",
+    "run config.yaml --output run --dry-run",
+    "export model run --output new",
+    "run config.yaml --output run",
+)
+READ_MODEL = (
+    "play model --config config.yaml --output new.jsonl",
+    "plan config.yaml",
+    "export model model --output new",
+)
 READ_ADAPTER = ("play adapter --config config.yaml --output new.jsonl", "export model adapter --output new")
 READ_TASKS = ("eval model --config config.yaml --task-path tasks --tasks spag_common_sense --limit 2 --output new",)
 ARENA = "arena bot:random b=bot:random --config config.yaml --output arena"
@@ -85,12 +101,12 @@ KINDS = (
     Kind("run/manifest.json", 3, READ_RUN, ("run",)),
     Kind("run/config.yaml", 2, READ_RUN, ("run",)),
     Kind("run/log.jsonl", 2, READ_RUN, ("run",)),
-    Kind("run/imitation/metrics.jsonl", 2, READ_RUN, ("run",)),
-    Kind("run/imitation/samples.jsonl", 2, READ_RUN, ("run",)),
-    Kind("run/imitation/training.json", 2, READ_RUN, ("run",)),
-    Kind("run/online/metrics.jsonl", 2, READ_RUN, ("run",)),
-    Kind("run/online/evaluations.jsonl", 2, READ_RUN, ("run",)),
-    Kind("run/online/warnings.jsonl", 2, READ_RUN, ("run",)),
+    Kind("run/1-imitation/metrics.jsonl", 2, READ_RUN, ("run",)),
+    Kind("run/1-imitation/samples.jsonl", 2, READ_RUN, ("run",)),
+    Kind("run/1-imitation/training.json", 2, READ_RUN, ("run",)),
+    Kind("run/2-reinforce/metrics.jsonl", 2, READ_RUN, ("run",)),
+    Kind("run/2-reinforce/evaluations.jsonl", 2, READ_RUN, ("run",)),
+    Kind("run/2-reinforce/warnings.jsonl", 2, READ_RUN, ("run",)),
     Kind("run/arena/episodes.jsonl", 2, READ_RUN, ("run",)),
     Kind("run/arena/results.json", 2, READ_RUN, ("run",)),
     Kind("arena/episodes.jsonl", 10, (ARENA,), ("arena",)),
@@ -132,12 +148,19 @@ def _make_texts() -> None:
     write_json(Path("upstream.json"), [upstream_episode(game) for game in games])
     Path("schema1.jsonl").write_text(SCHEMA_1 + SCHEMA_1.replace("river", "bread"))
     write_json(Path("alpaca.json"), [{"instruction": "Add.", "input": given, "output": "2"} for given in ("1+1", "")])
-    Path("words.txt").write_text("".join(f"{word}\n" for word in ("river", "bread", "piano", "garden", "window", "teacher") * 3))
+    Path("words.txt").write_text(
+        "".join(f"{word}\n" for word in ("river", "bread", "piano", "garden", "window", "teacher") * 3)
+    )
     instructions = {"attacker": "Your word: {target_word}.", "defender": "Defend."}
     rules = ["Rules, {max_turns} turns.\n", "Other rules, {max_turns} turns.\n"]
-    write_json(Path("prompts.json"), {"rules": rules, "instructions": instructions, "line": "- {role}: {content}\n", "cue": "{role}:\n"})
+    write_json(
+        Path("prompts.json"),
+        {"rules": rules, "instructions": instructions, "line": "- {role}: {content}\n", "cue": "{role}:\n"},
+    )
     names = {"GAME_RULE_PROMPTS": rules, "INSTRUCT_PROMPTS": instructions, "PLAYER_INSTRUCT_PROMPTS": instructions}
-    Path("utils.py").write_text("import os\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in names.items()))
+    Path("utils.py").write_text(
+        "import os\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in names.items())
+    )
     for name in ("out.json", "out.jsonl"):
         Path(name).write_text('{"made": "before"}\n')
     Path("tasks").mkdir()

@@ -1,4 +1,6 @@
-"""Explanations: the deciding words are found where they were written, and a recorded outcome that the judge disputes is kept and told."""
+"""Explanations: the deciding words are found where they were written, and a recorded outcome that the judge disputes is
+kept and shown.
+"""
 
 import pytest
 
@@ -7,7 +9,7 @@ from spag.core.types import Task, Utterance
 from spag.games.base import explain
 from spag.games.taboo.explain import deciding_span
 from spag.games.taboo.judge import JudgeMode
-from spag.games.taboo.rules import AdversarialTaboo
+from spag.games.taboo.taboo import AdversarialTaboo
 from spag.games.taboo.types import Outcome, Role
 
 
@@ -48,7 +50,7 @@ def test_a_tie_has_no_deciding_utterance() -> None:
     assert explain(AdversarialTaboo(), episode("river", "Hi", "Hello")).decisive is None
 
 
-def test_an_outcome_recorded_under_other_rules_is_kept_and_told() -> None:
+def test_an_outcome_recorded_under_other_rules_is_kept_and_shown() -> None:
     played = episode("cat", "Where do books go?", "In a category.", outcome=Outcome.TIE)
     found = explain(AdversarialTaboo(judge=JudgeMode.PAPER), played)  # the paper's judge finds cat in category
     assert (found.outcome.name, found.decisive) == (Outcome.TIE, None)

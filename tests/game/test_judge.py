@@ -18,7 +18,9 @@ from spag.games.taboo.judge.guesses import find_guess
 from spag.games.taboo.judge.paper import plural
 from spag.games.taboo.types import Outcome, Role
 
-GOLDEN = json.loads((Path(__file__).parent.parent / "golden" / "rewards.json").read_text())
+FOLDER = Path(__file__).parent.parent / "golden"
+GOLDEN = json.loads((FOLDER / "rewards.json").read_text())["episodes"]
+QUOTES = json.loads((FOLDER / "paper_quotes.json").read_text())
 OUTCOMES = {
     "attacker wins": Outcome.ATTACKER_WINS,
     "defender wins": Outcome.DEFENDER_WINS,
@@ -38,7 +40,11 @@ def episode(*texts: str, word: str = "river", max_turns: int = 5) -> Episode:
     return Episode(task=task(word, max_turns), history=history)
 
 
-@pytest.mark.parametrize("row", GOLDEN["episodes"], ids=lambda row: f"{row['episode']['target_word']}-{row['outcome']}")
+def test_the_quotes_are_the_sixty_of_upstream() -> None:
+    assert len(QUOTES) == 60
+
+
+@pytest.mark.parametrize("row", [*GOLDEN, *QUOTES], ids=lambda row: f"{row['episode']['target_word']}-{row['outcome']}")
 def test_paper_mode_is_upstreams(row: dict) -> None:
     given_ = row["episode"]
     history = tuple(Utterance(Role(said["role"]), said["content"]) for said in given_["history"])
@@ -52,7 +58,12 @@ def test_paper_mode_is_upstreams(row: dict) -> None:
         ("that category", "cat", Outcome.ATTACKER_WINS, None),
         ("she taught me", "teach", None, Outcome.ATTACKER_WINS),
         ("I know the word! It is cathedral", "cat", Outcome.DEFENDER_WINS, Outcome.ATTACKER_WINS),
-        ("I know the word! It must be the cat", "cat", Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS),  # 13 characters behind "it"
+        (
+            "I know the word! It must be the cat",
+            "cat",
+            Outcome.ATTACKER_WINS,
+            Outcome.DEFENDER_WINS,
+        ),  # 13 characters behind "it"
         ("I know the word: cat", "cat", Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS),
         ("I know the word! It", "cat", None, None),  # nothing follows
     ],
@@ -78,14 +89,27 @@ def test_a_guess_is_announced_whether_right_or_wrong(text: str, paper: bool, str
 
 
 def test_anything_with_a_history_and_a_word_can_be_judged() -> None:
-    plain = SimpleNamespace(target_word="river", max_turns=1, history=[SimpleNamespace(role="attacker", content="A river")])
+    plain = SimpleNamespace(
+        target_word="river", max_turns=1, history=[SimpleNamespace(role="attacker", content="A river")]
+    )
     assert judge_episode(plain) == judge_episode(episode("A river", max_turns=1))
 
 
 def test_paper_word_forms() -> None:
-    assert [plural(word) for word in ("box", "day", "child", "river", "church")] == ["boxes", "days", "children", "rivers", "churches"]
+    assert [plural(word) for word in ("box", "day", "child", "river", "church")] == [
+        "boxes",
+        "days",
+        "children",
+        "rivers",
+        "churches",
+    ]
     # as upstream's language library has them, right or wrong
-    assert [plural(word) for word in ("policeman", "analysis", "scarf", "medium")] == ["policemen", "analyses", "scarves", "media"]
+    assert [plural(word) for word in ("policeman", "analysis", "scarf", "medium")] == [
+        "policemen",
+        "analyses",
+        "scarves",
+        "media",
+    ]
     assert [plural(word) for word in ("human", "cow", "mine", "cannot")] == ["humen", "kine", "ours", "cans"]
     ruling = judge_utterance(Role.DEFENDER, "An hour or two, in the course of yours.", "mine", PAPER)
     assert ruling is not None and ruling[0] is Outcome.ATTACKER_WINS
@@ -125,7 +149,11 @@ def test_utterances_behind_the_last_turn_do_not_count() -> None:
         (["r-i-v-e-r, you know"], "river", 'the attacker spelled "river" as "r-i-v-e-r"'),
         (["the r1ver"], "river", 'the attacker spelled "river" as "r1ver"'),
         (["Hi", "I know the word! It is `lake`!"], "river", 'the defender guessed "lake", but the word was "river"'),
-        (["Hi", "I know the word! It is `Rivers`!"], "river", 'the defender guessed "rivers", a form of "river", and was right'),
+        (
+            ["Hi", "I know the word! It is `Rivers`!"],
+            "river",
+            'the defender guessed "rivers", a form of "river", and was right',
+        ),
         (["Hi", "Hello"], "river", "nobody had won or broken a rule after 2 utterances"),
     ],
 )
@@ -138,7 +166,12 @@ def test_an_unknown_mode_names_the_choices() -> None:
         judge_episode(episode("Hi"), "fair")
 
 
-@given(st.text(max_size=300), st.text(min_size=1, max_size=20), st.sampled_from(list(Role)), st.sampled_from(list(JudgeMode)))
+@given(
+    st.text(max_size=300),
+    st.text(min_size=1, max_size=20),
+    st.sampled_from(list(Role)),
+    st.sampled_from(list(JudgeMode)),
+)
 @settings(max_examples=200)
 def test_any_text_can_be_judged(text: str, target: str, role: Role, mode: JudgeMode) -> None:
     judge_utterance(role, text, target, mode)
@@ -158,7 +191,9 @@ def test_a_guess_in_form_wins_and_is_read(target: str, quotes: str, case: object
     assert ruling[0] is Outcome.DEFENDER_WINS
 
 
-_LINE = st.sampled_from(["Hello.", "A river.", "I know the word! It is `river`!", "I know the word! It is `lake`!", "No.", "", "rivers?"])
+_LINE = st.sampled_from(
+    ["Hello.", "A river.", "I know the word! It is `river`!", "I know the word! It is `lake`!", "No.", "", "rivers?"]
+)
 
 
 @given(st.lists(_LINE, max_size=14), st.integers(1, 6), st.sampled_from(list(JudgeMode)))

@@ -1,4 +1,6 @@
-"""The strict judge, case by case: what is said, by whom, for which target, and how it is ruled (None: the game goes on)."""
+"""The strict judge, case by case: what is said, by whom, for which target, and how it is ruled (None: the game goes
+on).
+"""
 
 import pytest
 
@@ -375,7 +377,9 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize(("role", "target", "text", "expected"), TABLE, ids=[f"{role}-{target}-{text}" for role, target, text, _ in TABLE])
+@pytest.mark.parametrize(
+    ("role", "target", "text", "expected"), TABLE, ids=[f"{role}-{target}-{text}" for role, target, text, _ in TABLE]
+)
 def test_case(role: Role, target: str, text: str, expected: Outcome | None) -> None:
     ruling = judge_utterance(role, text, target, JudgeMode.STRICT)
     assert (ruling and ruling[0]) == expected, ruling

@@ -1,6 +1,8 @@
-"""The golden table of evasions by family, and of innocent sentences that look like them: (target, text), said by the attacker.
+"""The golden table of evasions by family, and of innocent sentences that look like them: (target, text), said by the
+attacker.
 
-The first are breaches, whatever the disguise; the second break no rule. A new disguise becomes a row of ``golden/judge_evasions.json``.
+The first are breaches, whatever the disguise; the second break no rule. A new disguise becomes a row of
+``golden/judge_evasions.json``.
 """
 
 import json
@@ -9,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from spag.games.taboo.judge import JudgeMode, judge_utterance
-from spag.games.taboo.judge.evasions import find_evasion
 from spag.games.taboo.types import Outcome, Role
+from spag.text.evasions import find_evasion
 
 GOLDEN = json.loads((Path(__file__).parent.parent / "golden" / "judge_evasions.json").read_text(encoding="utf-8"))
-# (text, outcome): the defender's announcements that marks and spelling hide, and talk that announces nothing; the target is river.
+# (text, outcome): the defender's announcements that marks and spelling hide, and talk that announces nothing; the
+# target is river.
 ANNOUNCEMENTS = [
     ("I know the word! It is <river>!", Outcome.DEFENDER_WINS),
     ('I know the word! It is \\"river\\"!', Outcome.DEFENDER_WINS),
@@ -40,14 +43,21 @@ def test_the_table_is_large_enough() -> None:
 
 @pytest.mark.parametrize("family", GOLDEN["evasions"])
 def test_every_evasion_is_a_breach(family: str) -> None:
-    rulings = {(word, text): judge_utterance(Role.ATTACKER, text, word, JudgeMode.STRICT) for word, text in GOLDEN["evasions"][family]}
+    rulings = {
+        (word, text): judge_utterance(Role.ATTACKER, text, word, JudgeMode.STRICT)
+        for word, text in GOLDEN["evasions"][family]
+    }
     passed = [case for case, ruling in rulings.items() if ruling is None or "announced" in ruling[1]]
     assert passed == []
 
 
 def test_innocent_sentences_break_no_rule() -> None:
     cases = ((role, word, text) for word, text in GOLDEN["innocent"] for role in Role)
-    fired = [(word, text, ruling) for role, word, text in cases if (ruling := judge_utterance(role, text, word, JudgeMode.STRICT))]
+    fired = [
+        (word, text, ruling)
+        for role, word, text in cases
+        if (ruling := judge_utterance(role, text, word, JudgeMode.STRICT))
+    ]
     assert fired == []
 
 
@@ -57,6 +67,6 @@ def test_announcements_are_read_through_marks_and_spelling(text: str, outcome: O
     assert (ruling and ruling[0]) == outcome
 
 
-def test_a_piece_is_told_as_it_stands() -> None:
+def test_a_piece_is_quoted_as_written() -> None:
     assert find_evasion("Think of (riv)er, then.", "river") == "riv)er"
     assert find_evasion("r as in rain, i, v, e, r!", "river") == "r as in rain, i, v, e, r"

@@ -1,4 +1,6 @@
-"""What must hold for every word and every text: guesses in form win, dress changes nothing, hostile texts are judged in little time."""
+"""What must hold for every word and every text: guesses in form win, dress changes nothing, hostile texts are judged in
+little time.
+"""
 
 import html
 import string
@@ -14,12 +16,14 @@ from hypothesis import strategies as st
 
 import spag
 from spag.games.taboo.judge import JudgeMode, judge_utterance
-from spag.games.taboo.judge.folding import fold, readings
-from spag.games.taboo.judge.matching import word_bases
 from spag.games.taboo.types import Outcome, Role
+from spag.text.english import word_bases
+from spag.text.folding import fold, readings
 
 LEXICON = (Path(spag.__file__).parent / "games/taboo/data/words.txt").read_text().split()
-PROSE = "Well, I would say that you have to think about it for a while, don't you? It is 5 p.m. (or so), e.g. at my home."
+PROSE = (
+    "Well, I would say that you have to think about it for a while, don't you? It is 5 p.m. (or so), e.g. at my home."
+)
 WORD = st.sampled_from(LEXICON)
 
 
@@ -38,7 +42,10 @@ def test_every_target_can_be_guessed_and_said() -> None:
 def test_a_wrong_guess_loses_for_every_pair_of_neighbours() -> None:
     for word, other in pairwise(LEXICON):
         if word_bases(word).isdisjoint(word_bases(other)):
-            assert outcome(Role.DEFENDER, f"I know the word! It is {other}.", word) is Outcome.ATTACKER_WINS, (word, other)
+            assert outcome(Role.DEFENDER, f"I know the word! It is {other}.", word) is Outcome.ATTACKER_WINS, (
+                word,
+                other,
+            )
 
 
 def test_prose_says_only_the_targets_that_stand_in_it() -> None:
@@ -51,7 +58,9 @@ HIDDEN = st.sampled_from("\u200b\u200d\u00ad\u2060\ufeff\u202e\u0301\u0336\ufe0f
 
 @given(WORD, HIDDEN, st.sampled_from([str, str.upper, str.title, str.swapcase]), st.floats(0, 1))
 @settings(max_examples=200)
-def test_a_hidden_character_or_another_case_changes_no_verdict(word: str, hidden: str, case: Callable[[str], str], where: float) -> None:
+def test_a_hidden_character_or_another_case_changes_no_verdict(
+    word: str, hidden: str, case: Callable[[str], str], where: float
+) -> None:
     for text in (f"I know the word! It is {word}.", f"a {word} perhaps", "nothing of the kind"):
         at = round(where * len(text))
         assert outcome(Role.DEFENDER, case(text[:at]) + hidden + text[at:], word) is outcome(Role.DEFENDER, text, word)
@@ -61,7 +70,9 @@ def test_a_hidden_character_or_another_case_changes_no_verdict(word: str, hidden
 @settings(max_examples=200)
 def test_marks_around_a_word_change_no_verdict(word: str, mark: str) -> None:
     for text in ("I know the word! It is {}.", "a {} perhaps"):
-        assert outcome(Role.DEFENDER, text.format(mark + word + mark), word) is outcome(Role.DEFENDER, text.format(word), word)
+        assert outcome(Role.DEFENDER, text.format(mark + word + mark), word) is outcome(
+            Role.DEFENDER, text.format(word), word
+        )
 
 
 @given(WORD, st.sampled_from(["-", " ", ".", ", ", "_", " - ", "*"]))
@@ -79,7 +90,9 @@ def test_a_longer_word_is_another_word(word: str, letters: str, before: bool) ->
 
 
 # capitals and ligatures whose folding takes several steps, marks, look-alikes, invisible characters, markup, entities
-HARD_TO_FOLD = st.text(st.sampled_from("aZß ıİŉæ’ﬁΣς<b>/*_`~&;amp\u0301\u200b\u00ad\x00\x1f\u0430\uff48\u1100\u1161\u0345"), max_size=30)
+HARD_TO_FOLD = st.text(
+    st.sampled_from("aZß ıİŉæ’ﬁΣς<b>/*_`~&;amp\u0301\u200b\u00ad\x00\x1f\u0430\uff48\u1100\u1161\u0345"), max_size=30
+)
 
 
 @given(st.text(max_size=200) | HARD_TO_FOLD)
@@ -90,7 +103,11 @@ def test_folding_is_total_and_settles(text: str) -> None:
     once = fold(text)
     assert fold(once) == once
     assert once == once.casefold() and unicodedata.is_normalized("NFC", once)
-    hidden = [unicodedata.name(char, ascii(char)) for char in once if unicodedata.combining(char) or unicodedata.category(char) == "Cf"]
+    hidden = [
+        unicodedata.name(char, ascii(char))
+        for char in once
+        if unicodedata.combining(char) or unicodedata.category(char) == "Cf"
+    ]
     assert hidden == []
     assert readings(text)[0] == fold(html.unescape(text))
 

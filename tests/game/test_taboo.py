@@ -1,15 +1,21 @@
-"""Adversarial Taboo as a game: tasks, what each side sees, order and end, replay and figures. Whole games are in test_playthroughs.py."""
+"""Adversarial Taboo as a game: tasks, what each side sees, order and end, replay and figures. Whole games are in
+test_playthroughs.py.
+"""
 
 from pathlib import Path
 
 import pytest
 
+from spag.algorithms.credit import trained_turns
+from spag.algorithms.winners import assign_rewards
+from spag.config.files import load_config
+from spag.core.episodes import Episode
 from spag.core.errors import ConfigError, DataError
 from spag.core.types import Split, State, Task, Utterance
 from spag.games.taboo.judge import JudgeMode
-from spag.games.taboo.rules import AdversarialTaboo
+from spag.games.taboo.taboo import AdversarialTaboo, Stop
 from spag.games.taboo.types import Outcome, Role
-from spag.games.taboo.words import split_of
+from spag.text.words import split_of
 
 GAME = AdversarialTaboo(words="shipped")
 
@@ -41,7 +47,9 @@ def test_order_and_end_are_kept() -> None:
         GAME.apply(state, Utterance(Role.ATTACKER, "Hi"))
 
 
-@pytest.mark.parametrize(("word", "turns", "message"), [("  ", 5, "the target word is empty"), ("river", 0, "max_turns is 0")])
+@pytest.mark.parametrize(
+    ("word", "turns", "message"), [("  ", 5, "the target word is empty"), ("river", 0, "max_turns is 0")]
+)
 def test_impossible_games_are_refused(word: str, turns: int, message: str) -> None:
     with pytest.raises(DataError, match=message):
         play(word, turns)
@@ -71,12 +79,19 @@ def test_replay_judges_by_the_recorded_roles() -> None:
     """Upstream's files may repeat a role."""
     history = (Utterance(Role.ATTACKER, "Hi"), Utterance(Role.ATTACKER, "A wide river"))
     result = GAME.replay(Task("river", {"target_word": "river", "max_turns": 5}), history)
-    assert (result.outcome, result.length, result.rewards) == (Outcome.ATTACKER_VIOLATION, 2, {"attacker": -1.0, "defender": 0.0})
+    assert (result.outcome, result.length, result.rewards) == (
+        Outcome.ATTACKER_VIOLATION,
+        2,
+        {"attacker": -1.0, "defender": 0.0},
+    )
 
 
 def test_rewards_of_the_outcomes() -> None:
     assert GAME.result(play("river", 1, "Hi", "A river!")).rewards == {"attacker": 1.0, "defender": -1.0}
-    assert GAME.result(play("river", 1, "Hi", "I know the word! It is river!")).rewards == {"attacker": -1.0, "defender": 1.0}
+    assert GAME.result(play("river", 1, "Hi", "I know the word! It is river!")).rewards == {
+        "attacker": -1.0,
+        "defender": 1.0,
+    }
     assert GAME.result(play("river", 1, "Hi", "Hello")).rewards == {"attacker": 0.0, "defender": 0.0}
 
 
@@ -107,3 +122,49 @@ def test_the_deciding_words_are_found() -> None:
     state = play("river", 5, "Hi", "Two days on a gentle river would suit her.")
     span = GAME.explain(state.task, state.history, GAME.result(state))
     assert span is not None and state.history[-1].content[slice(*span)] == "river"
+
+
+@pytest.mark.parametrize(
+    ("judge", "texts", "outcome", "length"),
+    [
+        # judged at the third utterance, played on to the announcement
+        ("strict", ["Hi", "Hello", "A river.", "Hm", "So?", "I know the word! It is lake."], "attacker_violation", 3),
+        ("strict", ["Hi", "I know the word! It is river."], "defender_wins", 2),
+        ("strict", ["Hi", "I know the word but will not say it."], "tie", 2),  # stopped, though nothing was guessed
+        ("paper", ["Hi", "I KNOW THE WORDS of it."], "tie", 2),
+        ("paper", ["I know the words.", "A lake.", "Well?", "A river.", "Yes?", "No."], "attacker_wins", 4),
+    ],
+)
+def test_upstreams_play_stops_at_an_announcement_and_on_nothing_else(
+    judge: str, texts: list[str], outcome: str, length: int
+) -> None:
+    game = AdversarialTaboo(judge=JudgeMode(judge), stop=Stop.ANNOUNCED)
+    assert play("river", 3, *texts[:-1], game=game).result is None
+    state = play("river", 3, *texts, game=game)
+    assert (GAME.result(state).outcome, GAME.result(state).length) == (outcome, length)
+    later = (*state.history, Utterance(Role.ATTACKER, "A river"), Utterance(Role.DEFENDER, "A river"))
+    assert game.replay(state.task, later) == state.result
+
+
+def test_nothing_behind_the_decision_is_paid_where_play_went_on() -> None:
+    game = AdversarialTaboo(stop=Stop.ANNOUNCED, words="shipped")
+    texts = ["Where do you swim?", "In the river.", "I see.", "You do?", "Yes.", "I know the word! It is `lake`!"]
+    state = play("river", 5, *texts, game=game)
+    result = game.result(state)
+    assert (result.outcome, result.length, len(state.history)) == (Outcome.ATTACKER_WINS, 2, 6)
+    for length in (None, result.length):  # judged anew, and as recorded
+        played = Episode(
+            task=state.task, history=state.history, outcome=result.outcome, rewards=result.rewards, length=length
+        )
+        assert [sample.completion for sample in assign_rewards([played], game=game)] == ["Where do you swim?"]
+    online = {role: [turn.at for turn in trained_turns([played], game, role, None)] for role in game.roles}
+    assert online == {"attacker": [0], "defender": [1]}
+
+
+@pytest.mark.parametrize("name", ["llama2-7b", "llama2-7b-lora", "llama2-7b-qlora", "baichuan2-13b"])
+def test_the_papers_presets_play_as_the_published_loop(name: str) -> None:
+    game = load_config(name).game.build()
+    assert isinstance(game, AdversarialTaboo)
+    assert (game.stop, game.judge, game.max_turns) == (Stop.ANNOUNCED, JudgeMode.STRICT, 5)
+    other = load_config("demo").game.build()
+    assert isinstance(other, AdversarialTaboo) and other.stop is Stop.JUDGED

@@ -1,6 +1,7 @@
 """Prompts imported from upstream's source: what is read, how it is rendered, and that play and training use it.
 
-``golden/upstream_prompts.json`` holds a source of upstream's shape with texts of our own, and what upstream's code renders with it.
+``golden/upstream_prompts.json`` holds a source of upstream's shape with texts of our own, and what upstream's code
+renders with it.
 """
 
 import json
@@ -15,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 import spag
-from spag.algorithms.spag import RewardSettings, Template
+from spag.algorithms.winners import RewardSettings
 from spag.cli import main
 from spag.core.errors import DataError
 from spag.core.seeds import derive_seed
@@ -29,7 +30,9 @@ from spag.games.taboo.upstream_prompts import Draws, PromptType, upstream_traini
 from spag.rollout.runner import GameSpec, Player
 from taboo_games import ROLES, episode_of, task_of
 
-GOLDEN: dict[str, Any] = json.loads((Path(__file__).parent.parent / "golden" / "upstream_prompts.json").read_text(encoding="utf-8"))
+GOLDEN: dict[str, Any] = json.loads(
+    (Path(__file__).parent.parent / "golden" / "upstream_prompts.json").read_text(encoding="utf-8")
+)
 UPSTREAM = '''
 import os
 os.mkdir("this file was run")
@@ -52,7 +55,10 @@ def imported(tmp_path: Path) -> str:
     (tmp_path / "utils.py").write_text(GOLDEN["source"], encoding="utf-8")
     output = tmp_path / "prompts.json"
     result = CliRunner().invoke(main, ["import", "prompts", str(tmp_path / "utils.py"), "--output", str(output)])
-    assert (result.exit_code, result.stderr) == (0, f"8 paraphrases of the rules, instructions for play and for training -> {output}\n")
+    assert (result.exit_code, result.stderr) == (
+        0,
+        f"8 paraphrases of the rules, instructions for play and for training -> {output}\n",
+    )
     return str(output)
 
 
@@ -71,7 +77,9 @@ def as_golden(draws: Draws) -> dict[str, Any]:
 def test_prompts_of_play_are_upstreams(imported: str) -> None:
     assert len(GOLDEN["play"]) == 10
     for case in GOLDEN["play"]:
-        assert spag.upstream_prompt(imported, case["history"], case["target_word"], case["max_turns"]) == case["expected"]
+        assert (
+            spag.upstream_prompt(imported, case["history"], case["target_word"], case["max_turns"]) == case["expected"]
+        )
 
 
 def test_training_prompts_are_upstreams(imported: str) -> None:
@@ -89,13 +97,18 @@ def test_draws_are_those_that_upstream_makes(role: str) -> None:
     for key, values in (("dialog_prefix", 7), ("names", 5), ("prompt_type", 3), ("system_prefix", 3), ("rules", 8)):
         counts = Counter(json.dumps(one[key]) for one in found)
         assert {json.dumps(one[key]) for one in wanted} <= set(counts) and len(counts) == values
-        assert all(abs(count - 4000 / values) < 5 * (4000 / values) ** 0.5 for count in counts.values()), (key, counts)  # 5 deviations
+        assert all(abs(count - 4000 / values) < 5 * (4000 / values) ** 0.5 for count in counts.values()), (
+            key,
+            counts,
+        )  # 5 deviations
     alpaca = [one for one in drawn if one.prompt_type is PromptType.ALPACA]
     for coins in ([one.system_prefix_shown for one in alpaca], [one.instruction_is_cue for one in alpaca]):
         assert 0.15 < sum(coins) / len(coins) < 0.25  # 0.2, of some 1,333 tosses: 0.011 is one deviation
     both = sum(one.system_prefix_shown and one.instruction_is_cue for one in alpaca)
     assert 0.02 < both / len(alpaca) < 0.06  # two coins: 0.04
-    assert not any(one.system_prefix_shown or one.instruction_is_cue for one in drawn if one.prompt_type is not PromptType.ALPACA)
+    assert not any(
+        one.system_prefix_shown or one.instruction_is_cue for one in drawn if one.prompt_type is not PromptType.ALPACA
+    )
 
 
 @pytest.mark.parametrize("strip", [True, False])
@@ -110,7 +123,9 @@ def test_games_are_played_with_upstreams_prompts(imported: str, strip: bool) -> 
     player = Player(ScriptedEngine(reply), "scripted", Sampling(strip=strip))
     game = get("adversarial_taboo", prompts=imported, max_turns=2)
     (episode,) = spag.play([GameSpec("g", task_of("river", 2), 0)], dict.fromkeys(ROLES, player), game=game)
-    assert [said.content for said in episode.history] == [line.strip() if strip else line for line in lines]  # several lines stay
+    assert [said.content for said in episode.history] == [
+        line.strip() if strip else line for line in lines
+    ]  # several lines stay
     for turn, request in enumerate(asked):
         assert request.prompt == spag.upstream_prompt(imported, as_history(episode.history[:turn]), "river", 2)
         assert request.stop == ()
@@ -128,38 +143,52 @@ def test_samples_are_trained_with_upstreams_prompts_drawn_for_each(imported: str
     seen = set()
     for seed in range(10):
         samples = spag.assign_rewards([GAME], settings=RewardSettings(seed=seed), game=game)
-        assert samples == spag.assign_rewards([replace(GAME, id="lost"), GAME], settings=RewardSettings(seed=seed), game=game)[2:]
+        assert (
+            samples
+            == spag.assign_rewards([replace(GAME, id="lost"), GAME], settings=RewardSettings(seed=seed), game=game)[2:]
+        )
         draws = [Draws.draw(random.Random(derive_seed(seed, "won", at)), Role.ATTACKER, 8) for at in (0, 2)]
         for sample, at, drawn in zip(samples, (0, 2), draws, strict=True):
-            assert sample.prompt == spag.upstream_prompt(imported, as_history(GAME.history[:at]), "river", 5, as_golden(drawn))
+            assert sample.prompt == spag.upstream_prompt(
+                imported, as_history(GAME.history[:at]), "river", 5, as_golden(drawn)
+            )
         assert draws[0] != draws[1]
         seen.add(samples[1].prompt)
     assert len(seen) == 10
-    played = spag.assign_rewards([GAME], settings=RewardSettings(template=Template.PLAY), game=game)
-    assert [one.prompt for one in played] == [spag.upstream_prompt(imported, as_history(GAME.history[:at]), "river", 5) for at in (0, 2)]
+    played = spag.assign_rewards([GAME], settings=RewardSettings(template="play"), game=game)
+    assert [one.prompt for one in played] == [
+        spag.upstream_prompt(imported, as_history(GAME.history[:at]), "river", 5) for at in (0, 2)
+    ]
 
 
 def test_the_rewards_command_trains_with_the_imported_file(imported: str, tmp_path: Path) -> None:
     games = [{"history": as_history(GAME.history), "target_word": "river", "max_turns": 5}]
     (tmp_path / "games.json").write_text(json.dumps(games))
     output = tmp_path / "samples.jsonl"
-    options = ["--set", f"game.prompts={imported}", "--set", "rewards.completions=text", "--output", str(output)]
+    options = ["--set", f"game.prompts={imported}", "--set", "spag.completions=text", "--output", str(output)]
     result = CliRunner().invoke(main, ["rewards", str(tmp_path / "games.json"), *options])
     assert result.exit_code == 0, result.output
     prompts = [sample.prompt for sample in spag.read_samples(output)]
     assert len(prompts) == 2
     for at, prompt in zip((0, 2), prompts, strict=True):
-        draws = as_golden(Draws.draw(random.Random(derive_seed(0, "river", at)), Role.ATTACKER, 8))  # the game has no id: its word
+        draws = as_golden(
+            Draws.draw(random.Random(derive_seed(0, "river", at)), Role.ATTACKER, 8)
+        )  # the game has no id: its word
         assert prompt == spag.upstream_prompt(imported, as_history(GAME.history[:at]), "river", 5, draws)
 
 
 def test_an_instruction_that_is_the_cue_loses_its_last_character() -> None:
     prompts = parse_upstream_prompts(UPSTREAM)
     draws = Draws("\n - ", "A", "Q", PromptType.ALPACA, "System", 1, system_prefix_shown=True, instruction_is_cue=True)
-    for role, facts, ending in ((Role.ATTACKER, {"target_word": "river"}, "Attack with river: "), (Role.DEFENDER, {}, "Defend: ")):
+    for role, facts, ending in (
+        (Role.ATTACKER, {"target_word": "river"}, "Attack with river: "),
+        (Role.DEFENDER, {}, "Defend: "),
+    ):
         observation = Observation(role, (Utterance("attacker", "Hi."),), {"max_turns": 3, **facts})
         written = upstream_training_prompt(observation, prompts, draws)
-        assert written.startswith("System: Rules two, in 3 turns.\n\n - Game History:\n\n - ") and written.endswith(f"Hi.\n\n{ending}")
+        assert written.startswith("System: Rules two, in 3 turns.\n\n - Game History:\n\n - ") and written.endswith(
+            f"Hi.\n\n{ending}"
+        )
 
 
 def test_import_reads_the_literals_without_running_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +237,8 @@ HOSTILE = {
     "repeated text": 'GAME_RULE_PROMPTS = "a" * 10**12',
     "unknown escape": "x = '\\d'",
     "half a character": (
-        'GAME_RULE_PROMPTS = ["\\ud83d"]\nINSTRUCT_PROMPTS = PLAYER_INSTRUCT_PROMPTS = {"attacker": "{target_word}", "defender": "d"}'
+        'GAME_RULE_PROMPTS = ["\\ud83d"]\n'
+        'INSTRUCT_PROMPTS = PLAYER_INSTRUCT_PROMPTS = {"attacker": "{target_word}", "defender": "d"}'
     ),
 }
 
@@ -256,6 +286,8 @@ def test_faults_of_a_call(imported: str, tmp_path: Path) -> None:
         spag.upstream_prompt(imported, said, "river", 5, {"dialog_prefix": "\n\n"})
     with pytest.raises(DataError, match="history has the role 'judge'; the roles are attacker, defender"):
         spag.upstream_prompt(imported, [{"role": "judge", "content": ""}], "river", 5)
-    (tmp_path / "own.json").write_text(json.dumps({"rules": ["r"], "instructions": {"attacker": "a {target_word}", "defender": "d"}}))
+    (tmp_path / "own.json").write_text(
+        json.dumps({"rules": ["r"], "instructions": {"attacker": "a {target_word}", "defender": "d"}})
+    )
     with pytest.raises(DataError, match=r"own.json: not upstream's prompts; make the file with spag import prompts"):
         spag.upstream_prompt(tmp_path / "own.json", said, "river", 5)

@@ -5,20 +5,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spag.core.errors import DataError
-from spag.games.taboo.words import Split, parse_words, split_of
+from spag.core.types import Split
+from spag.text.words import parse_words, split_of
 
 
 @pytest.mark.parametrize(
     ("word", "split"),
     # whether the first 8 bytes of the lemma's SHA-256 divide by ten; a change here would mix the splits of old runs
-    [("love", Split.HELD_OUT), ("game", Split.HELD_OUT), ("window", Split.HELD_OUT), ("river", Split.TRAIN), ("cat", Split.TRAIN)],
+    [
+        ("love", Split.HELD_OUT),
+        ("game", Split.HELD_OUT),
+        ("window", Split.HELD_OUT),
+        ("river", Split.TRAIN),
+        ("cat", Split.TRAIN),
+    ],
 )
 def test_the_split_of_a_word_never_changes(word: str, split: Split) -> None:
     assert split_of(word) is split
 
 
 @pytest.mark.parametrize(
-    "forms", [("game", "games", "Game", " GAMES "), ("child", "children"), ("leaf", "leaves"), ("love", "loved", "loves")]
+    "forms",
+    [("game", "games", "Game", " GAMES "), ("child", "children"), ("leaf", "leaves"), ("love", "loved", "loves")],
 )
 def test_forms_of_a_word_share_its_split(forms: tuple[str, ...]) -> None:
     assert len({split_of(form) for form in forms}) == 1
@@ -30,7 +38,17 @@ def test_one_lemma_in_ten_is_held_out() -> None:
 
 
 def test_a_word_file_is_read_in_order() -> None:
-    lines = ["\ufeffriver\n", "\n", "  C#  \n", "River\n", "ice cream\r\n", "42\n", "caf\u0065\u0301\n", "caf\u00e9\n", "# not a comment\n"]
+    lines = [
+        "\ufeffriver\n",
+        "\n",
+        "  C#  \n",
+        "River\n",
+        "ice cream\r\n",
+        "42\n",
+        "caf\u0065\u0301\n",
+        "caf\u00e9\n",
+        "# not a comment\n",
+    ]
     assert parse_words(lines, "w.txt") == ["river", "C#", "ice cream", "42", "caf\u00e9", "# not a comment"]
 
 

@@ -1,4 +1,6 @@
-"""The conformance suite finds what is wrong: Kuhn poker and tic-tac-toe, each broken in one way, and the check that must fail."""
+"""The conformance suite finds what is wrong: Kuhn poker and tic-tac-toe, each broken in one way, and the check that
+must fail.
+"""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -9,9 +11,9 @@ import pytest
 
 from spag.core.types import Observation, Result, Split, State, Task, Utterance
 from spag.games.base import Figure, TextGame
-from spag.games.conformance import CHECKS, check_game, play, rules
-from spag.games.kuhn_poker.rules import KuhnPoker
-from spag.games.tic_tac_toe.rules import TicTacToe
+from spag.games.conformance import CHECKS, check_game, checks, playing
+from spag.games.kuhn_poker.kuhn import KuhnPoker
+from spag.games.tic_tac_toe.board import TicTacToe
 
 BROKEN: dict[str, TextGame] = {}
 
@@ -38,12 +40,18 @@ class OneRole(KuhnPoker):
 
 @broken("check_outcomes")
 class WonByNobody(KuhnPoker):
-    outcomes: ClassVar = {**KuhnPoker.outcomes, "unfinished": replace(KuhnPoker.outcomes["unfinished"], winners=("dealer",))}
+    outcomes: ClassVar = {
+        **KuhnPoker.outcomes,
+        "unfinished": replace(KuhnPoker.outcomes["unfinished"], winners=("dealer",)),
+    }
 
 
 @broken("check_labels_and_colors")
 class TwoReds(KuhnPoker):
-    outcomes: ClassVar = {**KuhnPoker.outcomes, "unfinished": replace(KuhnPoker.outcomes["unfinished"], color="#0072B2")}
+    outcomes: ClassVar = {
+        **KuhnPoker.outcomes,
+        "unfinished": replace(KuhnPoker.outcomes["unfinished"], color="#0072B2"),
+    }
 
 
 @broken("check_figures")
@@ -184,6 +192,11 @@ class Cheats(TicTacToe):
     bots: ClassVar = {"loud": lambda observation, rng: "[1]"}
 
 
+@broken("check_constant_bot")
+class ConstantlyRandom(TicTacToe):
+    bots: ClassVar = {"constant": TicTacToe.bots["random"]}
+
+
 @broken("check_observations")
 class SetsOfFacts(KuhnPoker):
     def observe(self, state: State, role: str) -> Observation:
@@ -245,17 +258,39 @@ def test_the_check_fails(name: str) -> None:
         check(BROKEN[name], 0)
 
 
+@pytest.mark.parametrize("counted", [0, 1, 3])
+def test_a_result_counts_up_to_the_decision(counted: int) -> None:
+    class Miscounts(KuhnPoker):
+        def end(self, state: State, outcome: str, rewards: Mapping[str, float], reason: str) -> Result:
+            return replace(super().end(state, outcome, rewards, reason), length=counted)
+
+    with pytest.raises(AssertionError, match=f"length is {counted} after"):
+        checks.check_results_are_complete(Miscounts(), 0)
+
+
 def test_endless_games_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     class Endless(RawLines):
         def rule(self, state: State) -> Result | None:
             return None
 
-    monkeypatch.setattr(play, "LONGEST", 30)
+    monkeypatch.setattr(playing, "LONGEST", 30)
     with pytest.raises(AssertionError, match="has not ended after 30 utterances"):
-        rules.check_garbage_is_an_outcome(Endless(), 0)
+        checks.check_garbage_is_an_outcome(Endless(), 0)
 
 
 def test_a_whole_game_is_checked() -> None:
     check_game(KuhnPoker(hands=12))
     with pytest.raises(AssertionError, match="the name 'Kuhn Poker' must be lower-case letters"):
         check_game(Shouts())
+
+
+def test_games_of_ours_need_a_constant_bot_and_others_may_have_none() -> None:
+    class Silent(KuhnPoker):
+        bots: ClassVar = {}
+
+    class Foreign(Silent):
+        name = "foreign_poker"
+
+    checks.check_constant_bot(Foreign(), 0)
+    with pytest.raises(AssertionError, match="has a bot called constant"):
+        checks.check_constant_bot(Silent(), 0)

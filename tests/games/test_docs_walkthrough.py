@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from spag.core.episodes import read_episodes
 from spag.games import get, names
+from spag.storage.episodes import read_episodes
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "games.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 WALK_THROUGH = PAGE.partition("## Write a game of your own")[2]
-NAMES = re.findall(r"^`([\w.]+)` ", WALK_THROUGH, re.MULTILINE)  # a paragraph that starts with a file's name stands before its text
+NAMES = re.findall(
+    r"^`([\w.]+)` ", WALK_THROUGH, re.MULTILINE
+)  # a paragraph that starts with a file's name stands before its text
 FILES = dict(zip(NAMES, (text for language, text in BLOCK.findall(WALK_THROUGH) if language), strict=True))
 COMMANDS = [line for language, text in BLOCK.findall(WALK_THROUGH) if not language for line in text.splitlines()]
 
@@ -23,27 +25,34 @@ COMMANDS = [line for language, text in BLOCK.findall(WALK_THROUGH) if not langua
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of the page, and what an installer would write beside them."""
-    folder = tmp_path_factory.mktemp("nim")
+    folder = tmp_path_factory.mktemp("dilemma")
     for name, text in FILES.items():
         (folder / name).write_text(text, encoding="utf-8")
     project = tomllib.loads(FILES["pyproject.toml"])["project"]
     installed = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
     installed.mkdir()
-    (installed / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    (installed / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    )
     entries = project["entry-points"]["spag.games"].items()
-    (installed / "entry_points.txt").write_text("[spag.games]\n" + "".join(f"{name} = {target}\n" for name, target in entries))
+    (installed / "entry_points.txt").write_text(
+        "[spag.games]\n" + "".join(f"{name} = {target}\n" for name, target in entries)
+    )
     return folder
 
 
 def run(package: Path, *command: str) -> str:
-    environment = {**os.environ, "PYTHONPATH": str(package), "COLUMNS": "120"}
-    done = subprocess.run([sys.executable, "-m", *command], cwd=package, env=environment, capture_output=True, text=True, check=False)
+    paths = os.pathsep.join(filter(None, (str(package), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "PYTHONPATH": paths, "COLUMNS": "120"}
+    done = subprocess.run(
+        [sys.executable, "-m", *command], cwd=package, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
 
 def test_the_page_shows_a_whole_package() -> None:
-    assert list(FILES) == ["pyproject.toml", "nim.py", "test_nim.py"]
+    assert list(FILES) == ["pyproject.toml", "dilemma.py", "test_dilemma.py"]
     assert sum(len(text.splitlines()) for text in FILES.values()) <= 140
     assert [command.split()[0] for command in COMMANDS] == ["pip", "pytest", "spag", "spag", "spag"]
 
@@ -55,14 +64,15 @@ def test_the_game_passes_the_suite(package: Path) -> None:
 
 def test_the_game_is_listed_and_played(package: Path) -> None:
     shown = {command.split()[1]: run(package, *command.split()) for command in COMMANDS if command.startswith("spag ")}
-    assert "largest" in shown["games"] and "perfect" in shown["games"]
-    assert "player_0 wins" in shown["judge"]
-    episodes = list(read_episodes(package / "nim.jsonl"))
+    assert "longest" in shown["games"] and "tit_for_tat" in shown["games"]
+    assert "points a round" in shown["judge"]
+    episodes = list(read_episodes(package / "d.jsonl"))
     assert len(episodes) == 10
     for episode in episodes:
-        assert episode.game == "nim"
-        first_loses = episode.task.data["stones"] % 4 == 0  # the only heaps that a perfect first player can lose
-        assert episode.outcome == "player_0_wins" or (first_loses and episode.outcome == "player_1_wins")
+        assert episode.game == "dilemma"
+        assert [episode.players[role].model for role in ("player_0", "player_1")] == ["bot:tit_for_tat", "bot:random"]
+        behind = (episode.rewards["player_1"] - episode.rewards["player_0"]) * episode.task.data["rounds"]
+        assert round(behind, 9) in (0, 5)  # tit for tat is exploited once at most, and never exploits
 
 
 def test_the_page_describes_every_game() -> None:

@@ -1,18 +1,23 @@
 """Every game that is installed passes the suite of ``spag.games.conformance``."""
 
+import random
 from functools import cache
 
 import pytest
 
 from spag import games
-from spag.core.types import Split, Task
+from spag.core.types import Observation, Split, Task
 from spag.games.base import Game
 from spag.games.conformance import CHECKS, Check
+from spag.games.taboo.words import shipped_words
+from spag.text.evasions import find_evasion
+from spag.text.matching import find_form
 
 SETTINGS = {"adversarial_taboo": {"words": "shipped"}}  # the frequency list takes a while to load
 
 
-# as a file from elsewhere may have them: a word in another form and case, a hand beyond ``hands``, and ids that tell nothing
+# as a file from elsewhere may have them: a word in another form and case, a hand beyond ``hands``, and ids that tell
+# nothing
 HELD_OUT = {
     "adversarial_taboo": Task("7", {"target_word": " Breads"}),
     "kuhn_poker": Task("held_out-9999-QK", {"player_0": "Q", "player_1": "K"}),
@@ -37,6 +42,18 @@ def test_a_task_from_elsewhere_is_known_for_held_out(name: str) -> None:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("judge", ["strict", "paper"])
+def test_taboo_as_upstream_plays_it_conforms(judge: str, check: Check) -> None:
+    check(games.get("adversarial_taboo", words="shipped", judge=judge, stop="announced"), 0)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", games.names())
 def test_conformance(name: str, check: Check) -> None:
     check(game_of(name), 0)
+
+
+@pytest.mark.parametrize("role", game_of("adversarial_taboo").roles)
+def test_taboos_constant_bot_says_no_word(role: str) -> None:
+    said = game_of("adversarial_taboo").bots["constant"](Observation(role, ()), random.Random(0))
+    assert not any(find_form(said, word) or find_evasion(said, word) for word in shipped_words())

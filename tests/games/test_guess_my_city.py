@@ -1,4 +1,6 @@
-"""Guess My City: naming the city, giving it away, the form of an answer, what each role sees, and the list of cities."""
+"""Guess My City: naming the city, giving it away, the form of an answer, what each role sees, and the list of
+cities.
+"""
 
 import random
 from collections import Counter
@@ -9,7 +11,7 @@ import pytest
 from spag.core.errors import DataError
 from spag.core.types import Result, Split, State, Utterance
 from spag.games import get
-from spag.games.guess_my_city.rules import GuessMyCity, cities
+from spag.games.guess_my_city.cities import GuessMyCity, cities
 from spag.games.guessing import find_name
 
 GAME = GuessMyCity()
@@ -51,7 +53,12 @@ def test_a_question_names_the_city(city: str, question: str, piece: str) -> None
 
 @pytest.mark.parametrize(
     ("city", "question"),
-    [("Paris", "Is it in France?"), ("Mexico City", "Is it in Mexico?"), ("Los Angeles", "Is it la capital?"), ("Rome", "Is it roaming?")],
+    [
+        ("Paris", "Is it in France?"),
+        ("Mexico City", "Is it in Mexico?"),
+        ("Los Angeles", "Is it la capital?"),
+        ("Rome", "Is it roaming?"),
+    ],
 )
 def test_other_words_do_not_name_it(city: str, question: str) -> None:
     assert play(city, question).result is None
@@ -100,7 +107,9 @@ def test_answers_that_are_accepted(city: str, answer: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "reason"), [(" ".join(["word"] * 51), "used 51 words; 50 are allowed"), (" \n", "said nothing")], ids=["long", "empty"]
+    ("answer", "reason"),
+    [(" ".join(["word"] * 51), "used 51 words; 50 are allowed"), (" \n", "said nothing")],
+    ids=["long", "empty"],
 )
 def test_the_form_of_an_answer(answer: str, reason: str) -> None:
     state = play("Paris", "Where is it?", answer)
@@ -133,7 +142,14 @@ def test_only_the_answerer_knows_the_city() -> None:
 
 def test_the_list_of_cities() -> None:
     assert len(cities()) >= 200
-    assert {entry["continent"] for entry in cities().values()} == {"Africa", "Asia", "Europe", "North America", "Oceania", "South America"}
+    assert {entry["continent"] for entry in cities().values()} == {
+        "Africa",
+        "Asia",
+        "Europe",
+        "North America",
+        "Oceania",
+        "South America",
+    }
     assert all(entry["country"] and entry["people"] for entry in cities().values())
     train, held_out = ({task.id for task in GAME.tasks(split, None, 0)} for split in Split)
     assert train.isdisjoint(held_out)
@@ -148,7 +164,11 @@ def test_no_city_is_named_by_the_name_of_another() -> None:
 
 
 def test_prompts_name_nothing_that_is_on_the_list() -> None:
-    names = set(chain.from_iterable((name, *entry["aliases"], entry["country"], *entry["people"]) for name, entry in cities().items()))
+    names = set(
+        chain.from_iterable(
+            (name, *entry["aliases"], entry["country"], *entry["people"]) for name, entry in cities().items()
+        )
+    )
     assert [text for text in (*GAME.template_texts(), *GAME.role_help.values()) if find_name(text, sorted(names))] == []
 
 
@@ -173,7 +193,9 @@ def test_bots_play_by_the_rules(bot: str) -> None:
 def test_a_person_may_type_a_city_of_the_list() -> None:
     assert GAME.custom_task(" bombay ").id == "Mumbai"
     assert GAME.custom_task("sao paulo").id == "São Paulo"
-    with pytest.raises(DataError, match=r"'Pariss' is not one of the \d+ cities of Guess My City; did you mean Paris\?"):
+    with pytest.raises(
+        DataError, match=r"'Pariss' is not one of the \d+ cities of Guess My City; did you mean Paris\?"
+    ):
         GAME.custom_task("Pariss")
     with pytest.raises(DataError, match=r"'' is not one of the .* type one such as London"):
         GAME.custom_task("")

@@ -10,7 +10,7 @@ from spag.core.errors import ConfigError, DataError
 from spag.core.types import Split, State, Task, Utterance
 from spag.games.base import SolvedGame
 from spag.games.kuhn_poker import solver
-from spag.games.kuhn_poker.rules import KuhnPoker
+from spag.games.kuhn_poker.kuhn import KuhnPoker
 
 GAME = KuhnPoker()
 ROLES = GAME.roles
@@ -68,7 +68,9 @@ def test_exactly_one_move_in_brackets_counts(text: str, move: str | None) -> Non
         assert state.result is None
 
 
-@pytest.mark.parametrize("texts", [("[call]",), ("[check]", "[fold]"), ("[bet]", "[check]"), ("[check]", "[bet]", "[bet]")])
+@pytest.mark.parametrize(
+    "texts", [("[call]",), ("[check]", "[fold]"), ("[bet]", "[check]"), ("[check]", "[bet]", "[bet]")]
+)
 def test_an_illegal_move_costs_its_maker_two_chips(texts: tuple[str, ...]) -> None:
     state = play("KQ", *texts)
     maker, other = ROLES[(len(texts) - 1) % 2], ROLES[len(texts) % 2]
@@ -82,9 +84,11 @@ def test_text_cannot_give_the_card_away() -> None:
     for role in ROLES:
         seen = GAME.observe(state, role)
         assert [said.content for said in seen.history] == ["[bet]"]
-        assert seen.facts == {"card": "K" if role == "player_0" else "Q"}
+        assert seen.facts == {"card": "K" if role == "player_0" else "Q", "legal": ["fold", "call"]}
     assert "believe me" not in GAME.prompt(GAME.observe(state, "player_1"))
-    assert GAME.prompt(GAME.observe(state, "player_1")).endswith("You are player_1.\n\nplayer_0: [bet]\nYou hold Q. [fold] or [call]?\n")
+    assert GAME.prompt(GAME.observe(state, "player_1")).endswith(
+        "You are player_1.\n\nplayer_0: [bet]\nYou hold Q. [fold] or [call]?\n"
+    )
 
 
 @pytest.mark.parametrize("count", [1, 5, 6, 7, 100, 600, None])
@@ -100,7 +104,9 @@ def test_deals_are_balanced(count: int | None) -> None:
 
 def test_too_many_hands_name_the_setting() -> None:
     assert len(KuhnPoker(hands=12).tasks(Split.TRAIN, 12, 0)) == 12
-    with pytest.raises(ConfigError, match=r"13 hands asked for, but there are 12 in each split; ask for fewer or raise game\.hands"):
+    with pytest.raises(
+        ConfigError, match=r"13 tasks asked for, but the split has 12; ask for fewer or raise game\.hands"
+    ):
         KuhnPoker(hands=12).tasks(Split.TRAIN, 13, 0)
 
 
@@ -122,9 +128,36 @@ def test_figures() -> None:
         state = play(deal, *texts)
         return dict(GAME.measure(state.task, state.history, GAME.result(state)))
 
-    assert measured("KQ", "[check]", "[bet]", "[fold]") == {"bets": 1, "player_0_moves": 2, "player_1_moves": 1, "player_0_blunders": 1}
-    assert measured("QJ", "[bet]", "[call]") == {"bets": 1, "player_0_moves": 1, "player_1_moves": 1, "player_1_blunders": 1}
+    assert measured("KQ", "[check]", "[bet]", "[fold]") == {
+        "bets": 1,
+        "player_0_moves": 2,
+        "player_1_moves": 1,
+        "player_0_blunders": 1,
+    }
+    assert measured("QJ", "[bet]", "[call]") == {
+        "bets": 1,
+        "player_0_moves": 1,
+        "player_1_moves": 1,
+        "player_1_blunders": 1,
+    }
     assert measured("QJ", "[check]", "?") == {"illegal": 1, "player_0_moves": 1}
+
+
+def test_the_constant_bot_checks_and_folds() -> None:
+    for texts, said in (((), "[check]"), (("[check]",), "[check]"), (("[bet]",), "[fold]")):
+        state = play("KQ", *texts)
+        role = str(GAME.to_move(state))
+        assert GAME.bots["constant"](GAME.observe(state, role), random.Random(0)) == said
+
+
+def test_turn_rewards_are_the_reward_at_each_roles_last_utterance() -> None:
+    """player_0's jack checks and folds to a bet: it loses its ante at its second utterance."""
+    state = play("JQ", "[check]", "[bet]", "[fold]")
+    assert GAME.turn_rewards(state.task, state.history, GAME.result(state)) == [0.0, 1.0, -1.0]
+    alone = play("JQ", "no move")  # player_1 never speaks
+    assert GAME.turn_rewards(alone.task, alone.history, GAME.result(alone)) == [-2.0]
+    later = (*state.history, Utterance("player_1", "Ha!"))  # after the end
+    assert GAME.turn_rewards(state.task, later, GAME.result(state)) == [0.0, 1.0, -1.0, 0.0]
 
 
 def always(*moves: str) -> solver.Policy:
@@ -138,9 +171,9 @@ def always(*moves: str) -> solver.Policy:
 def test_uniform_play() -> None:
     """By hand, chips of a best response against moves of probability 1/2, by its card.
 
-    player_0: K bets or checks, 3/2; Q bets: 1/2 * 1 (fold) + 1/2 * 0 (even showdown) = 1/2; J bets: 1/2 * 1 - 1/2 * 2 = -1/2. Mean 1/2.
-    player_1, after a check and after a bet: K bets, 3/2, and calls, 2; Q bets, 1/2, and calls, 0; J bets, -1/2, and folds, -1.
-    Mean (7/4 + 1/4 - 3/4) / 3 = 5/12. NashConv is 1/2 + 5/12 = 11/12, as OpenSpiel gives it.
+    player_0: K bets or checks, 3/2; Q bets: 1/2 * 1 (fold) + 1/2 * 0 (even showdown) = 1/2; J bets: 1/2 * 1 - 1/2 * 2 =
+    -1/2. Mean 1/2. player_1, after a check and after a bet: K bets, 3/2, and calls, 2; Q bets, 1/2, and calls, 0; J
+    bets, -1/2, and folds, -1. Mean (7/4 + 1/4 - 3/4) / 3 = 5/12. NashConv is 1/2 + 5/12 = 11/12, as OpenSpiel gives it.
     """
     assert solver.best_response_value(solver.uniform(), 0) == pytest.approx(1 / 2)
     assert solver.best_response_value(solver.uniform(), 1) == pytest.approx(5 / 12)
@@ -148,7 +181,9 @@ def test_uniform_play() -> None:
 
 
 def test_policies_that_never_mix() -> None:
-    """Against bet and call: J folds (-1), Q calls (even), K calls (2): 1/3 for either player. Against check and fold, bets win 1."""
+    """Against bet and call: J folds (-1), Q calls (even), K calls (2): 1/3 for either player. Against check and fold,
+    bets win 1.
+    """
     bold, timid = always("bet", "call"), always("check", "fold")
     assert solver.value(bold, bold) == solver.value(timid, timid) == 0
     assert solver.value(bold, timid) == 1
@@ -166,7 +201,9 @@ def test_equilibria(alpha: float) -> None:
 
 
 def test_neighbours_of_an_equilibrium_can_be_exploited() -> None:
-    """A jack that never bluffs while the king always bets, or bluffs more than a third of what the king bets, loses chips."""
+    """A jack that never bluffs while the king always bets, or bluffs more than a third of what the king bets, loses
+    chips.
+    """
     for jack, king in ((0.0, 1.0), (1 / 3, 0.5), (0.5, 1.0)):
         policy = {**solver.equilibrium(), "J": {"check": 1 - jack, "bet": jack}, "K": {"check": 1 - king, "bet": king}}
         assert solver.exploitability(policy) > 0.001
@@ -175,7 +212,9 @@ def test_neighbours_of_an_equilibrium_can_be_exploited() -> None:
 def test_no_policy_scores_below_zero() -> None:
     rng = random.Random(0)
     for _ in range(10):
-        policy = {key: {one: (chance := rng.random()), other: 1 - chance} for key, (one, other) in solver.uniform().items()}
+        policy = {
+            key: {one: (chance := rng.random()), other: 1 - chance} for key, (one, other) in solver.uniform().items()
+        }
         assert solver.exploitability(policy) > 0
         assert solver.best_response_value(policy, 0) >= -1 / 18
         assert solver.best_response_value(policy, 1) >= 1 / 18
@@ -186,7 +225,9 @@ def test_decisions_are_what_players_see() -> None:
     decisions = {decision.key: decision for decision in GAME.decisions()}
     assert len(decisions) == 12
     reached = set()
-    for deal, moves in product(("".join(deal) for deal in solver.DEALS), [(), ("[check]",), ("[bet]",), ("[check]", "[bet]")]):
+    for deal, moves in product(
+        ("".join(deal) for deal in solver.DEALS), [(), ("[check]",), ("[bet]",), ("[check]", "[bet]")]
+    ):
         state = play(deal, *moves)
         role = GAME.to_move(state)
         assert role is not None
@@ -200,19 +241,31 @@ def test_decisions_are_what_players_see() -> None:
 
 
 def test_scores_of_a_policy() -> None:
-    policy = {key: {f"[{move}]": chance for move, chance in chances.items()} for key, chances in solver.equilibrium().items()}
+    policy = {
+        key: {f"[{move}]": chance for move, chance in chances.items()} for key, chances in solver.equilibrium().items()
+    }
     assert policy.keys() == {decision.key for decision in GAME.decisions()}
     scores = GAME.score_policy(policy)
-    assert scores == pytest.approx({"exploitability": 0, "player_0_worst_case": -1 / 18, "player_1_worst_case": 1 / 18}, abs=1e-12)
-    bold = {key: {f"[{move}]": chance for move, chance in chances.items()} for key, chances in always("bet", "call").items()}
-    assert GAME.score_policy(bold) == pytest.approx({"exploitability": 1 / 3, "player_0_worst_case": -1 / 3, "player_1_worst_case": -1 / 3})
+    assert scores == pytest.approx(
+        {"exploitability": 0, "player_0_worst_case": -1 / 18, "player_1_worst_case": 1 / 18}, abs=1e-12
+    )
+    bold = {
+        key: {f"[{move}]": chance for move, chance in chances.items()} for key, chances in always("bet", "call").items()
+    }
+    assert GAME.score_policy(bold) == pytest.approx(
+        {"exploitability": 1 / 3, "player_0_worst_case": -1 / 3, "player_1_worst_case": -1 / 3}
+    )
 
 
 def test_the_equilibrium_bot_mixes() -> None:
-    """The jack bluffs with probability 1/3 and the queen calls with 2/3: 3,000 draws are within 0.03 of that (3.5 standard errors)."""
+    """The jack bluffs with probability 1/3 and the queen calls with 2/3: 3,000 draws are within 0.03 of that (3.5
+    standard errors).
+    """
     rng = random.Random(0)
     bluffs = Counter(GAME.bots["equilibrium"](GAME.observe(play("JK"), "player_0"), rng) for _ in range(3000))
-    calls = Counter(GAME.bots["equilibrium"](GAME.observe(play("QK", "[check]", "[bet]"), "player_0"), rng) for _ in range(3000))
+    calls = Counter(
+        GAME.bots["equilibrium"](GAME.observe(play("QK", "[check]", "[bet]"), "player_0"), rng) for _ in range(3000)
+    )
     assert bluffs["[bet]"] / 3000 == pytest.approx(1 / 3, abs=0.03)
     assert calls["[call]"] / 3000 == pytest.approx(2 / 3, abs=0.03)
 

@@ -1,7 +1,7 @@
 """Whole games, line by line: every file under tests/golden/playthroughs is replayed.
 
-A file names the game, its seed, its task and, where they are not the defaults, its settings; then come the utterances, one a line (a line
-break within one is written ``\\n``, a backslash ``\\\\``), and behind ``=`` how the game ends:
+A file names the game, its seed, its task and, where they are not the defaults, its settings; then come the utterances,
+one a line (a line break within one is written ``\\n``, a backslash ``\\\\``), and behind ``=`` how the game ends:
 
     game: kuhn_poker
     seed: 0

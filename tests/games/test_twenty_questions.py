@@ -12,7 +12,7 @@ from spag.core.errors import ConfigError, DataError
 from spag.core.types import Result, Split, State, Task, Utterance
 from spag.games import get
 from spag.games.guessing import find_name
-from spag.games.twenty_questions.rules import TwentyQuestions, things
+from spag.games.twenty_questions.questions import TwentyQuestions, things
 
 GAME = TwentyQuestions()
 BANANA = GAME.custom_task("banana")
@@ -52,7 +52,12 @@ def test_a_question_names_the_thing(thing: str, question: str, piece: str) -> No
 
 @pytest.mark.parametrize(
     ("thing", "question"),
-    [("banana", "Is it a bandana?"), ("cat", "Which category is it in?"), ("polar bear", "Is it a bear?"), ("car", "Is it a carpet?")],
+    [
+        ("banana", "Is it a bandana?"),
+        ("cat", "Which category is it in?"),
+        ("polar bear", "Is it a bear?"),
+        ("car", "Is it a carpet?"),
+    ],
 )
 def test_other_words_do_not_name_it(thing: str, question: str) -> None:
     assert play(question, task=GAME.custom_task(thing)).result is None
@@ -61,8 +66,9 @@ def test_other_words_do_not_name_it(thing: str, question: str) -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        "Yes.", "yes", "YES!", " No ", "nope", "Sometimes.", "Usually", "It depends.", "I don’t know.", "Answer: Yes.", "answerer: no",
-        "My answer: no.", '"Yes."', "**No**", "Yes, it is.", "No, it is not.", "No, it isn't.", "No. They can't.", "Yes\nit does",
+        "Yes.", "yes", "YES!", " No ", "nope", "Sometimes.", "Usually", "It depends.", "I don’t know.",
+        "Answer: Yes.", "answerer: no", "My answer: no.", '"Yes."', "**No**", "Yes, it is.", "No, it is not.",
+        "No, it isn't.", "No. They can't.", "Yes\nit does",
     ],
 )  # fmt: skip
 def test_answers_that_are_accepted(answer: str) -> None:
@@ -76,7 +82,10 @@ def test_answers_that_are_accepted(answer: str) -> None:
         ("It is a fruit", 'answered "it is a fruit" instead of Yes, No or Sometimes'),
         ("Yes or no", 'answered "yes or no" instead of Yes, No or Sometimes'),
         ("Yesterday", 'answered "yesterday" instead of Yes, No or Sometimes'),
-        ("Yes.\n- questioner: Is it a fruit?", 'answered "yes. - questioner: is it a fruit?" instead of Yes, No or Sometimes'),
+        (
+            "Yes.\n- questioner: Is it a fruit?",
+            'answered "yes. - questioner: is it a fruit?" instead of Yes, No or Sometimes',
+        ),
         (" \n ", "said nothing"),
         ("...", 'answered "..." instead of Yes, No or Sometimes'),
         ("No, bananas are not alive.", 'said "bananas" before the thing was named'),
@@ -93,9 +102,13 @@ def test_the_game_ends_with_the_last_question() -> None:
     task = replace(BANANA, data={**BANANA.data, "max_questions": 2})
     assert play("Is it alive?", "No.", game=game, task=task).result is None
     lost = result_of("Is it alive?", "No.", "Is it big?", task=task)
-    assert lost == Result("not_named", {"questioner": 0.0, "answerer": 0.0}, 3, "the thing was not named in 2 questions")
+    assert lost == Result(
+        "not_named", {"questioner": 0.0, "answerer": 0.0}, 3, "the thing was not named in 2 questions"
+    )
     assert result_of("Is it alive?", "No.", "A banana?", task=task).outcome == "named"
-    assert GAME.replay(task, [Utterance("questioner", "Is it alive?")]).reason == "the thing was not named in 1 question"
+    assert (
+        GAME.replay(task, [Utterance("questioner", "Is it alive?")]).reason == "the thing was not named in 1 question"
+    )
     twenty = [text for number in range(20) for text in (f"Is it number {number}?", "No.")]
     assert result_of(*twenty[:-1]).length == 39
 
@@ -139,6 +152,7 @@ def test_the_list_of_things() -> None:
     assert len(held_out) >= 30
 
 
+@pytest.mark.long
 def test_no_thing_is_named_by_the_name_of_another() -> None:
     names = {name: (name, *entry["aliases"]) for name, entry in things().items()}
     text = {name: " / ".join(all_names) for name, all_names in names.items()}
@@ -148,7 +162,9 @@ def test_no_thing_is_named_by_the_name_of_another() -> None:
 def test_tasks_are_drawn_by_seed() -> None:
     assert GAME.tasks(Split.TRAIN, 5, 1) == GAME.tasks(Split.TRAIN, 5, 1) != GAME.tasks(Split.TRAIN, 5, 2)
     assert json.loads(json.dumps(dict(GAME.tasks(Split.TRAIN, 1, 0)[0].data)))["max_questions"] == 20
-    with pytest.raises(ConfigError, match=r"9999 tasks asked for, but twenty_questions has \d+ in its held_out split; ask for fewer"):
+    with pytest.raises(
+        ConfigError, match=r"9999 tasks asked for, but twenty_questions has \d+ in its held_out split; ask for fewer"
+    ):
         GAME.tasks(Split.HELD_OUT, 9999, 0)
 
 
@@ -157,7 +173,9 @@ def test_a_person_may_type_a_thing() -> None:
     assert GAME.custom_task("garden gnome") == Task(
         "garden gnome", {"thing": "garden gnome", "aliases": [], "category": "", "max_questions": 20}
     )
-    assert GAME.describe_view(GAME.observe(GAME.start(GAME.custom_task("gnome"), 0), "answerer")) == "The thing is gnome."
+    assert (
+        GAME.describe_view(GAME.observe(GAME.start(GAME.custom_task("gnome"), 0), "answerer")) == "The thing is gnome."
+    )
     with pytest.raises(DataError, match="your thing is empty; type one, such as banana"):
         GAME.custom_task("  ")
 

@@ -1,49 +1,60 @@
-"""A run whose policy breaks the rules in every game stops by itself, leaves a finished model, and goes on to the arena."""
+"""A run whose policy breaks the rules in every game stops by itself, leaves a finished model, and goes on to the
+arena.
+"""
 
 import json
 from pathlib import Path
 
 import pytest
-from tiny_run import config_for, run_here
+from tiny_run import PHASE, config_for, run_here
 
-from spag.core.manifest import Manifest
-from spag.runs.online import CollapseWatch
+from spag.learning.selfplay import CollapseWatch
+from spag.storage.manifest import Manifest
 
 pytestmark = pytest.mark.slow
-STEPS = "online.steps=10", "online.games=4", "online.evaluate_every=null", "arena.tasks=1"
-SAYS = "player_0 of kuhn_poker: 100 % of games end with its breaking the rules, at first 100 %"
+STEPS = "reinforce.steps=10", "reinforce.games=4", "reinforce.evaluate_every=null", "arena.tasks=1"
+ILLEGAL = "player_0 of kuhn_poker: 100 % of games end with its breaking the rules, at first 100 %"
+ALIKE = "player_0 of kuhn_poker: 100 % of samples have no advantage and teach nothing"
 
 
 def steps_of(folder: Path) -> list[int]:
-    return [json.loads(line)["step"] for line in (folder / "online" / "metrics.jsonl").read_text().splitlines()]
+    return [json.loads(line)["step"] for line in (folder / PHASE / "metrics.jsonl").read_text().splitlines()]
 
 
 def test_a_collapse_ends_the_run_where_that_is_wanted(model_folder: Path, tmp_path: Path) -> None:
-    run_here(config_for(model_folder, *STEPS, "online.stop_on_collapse=true", "online.overlap=true"), tmp_path)
+    run_here(config_for(model_folder, *STEPS, "reinforce.stop_on_collapse=true", "reinforce.overlap=true"), tmp_path)
     assert steps_of(tmp_path) == [*range(1, 9)]  # no sign is given before the 8th
-    result = Manifest.open(tmp_path).stages["online/train"]["results"]
-    assert (result["steps"], result["stopped"]) == (8, f"step 8: {SAYS}")
-    record = json.loads((tmp_path / "online" / "warnings.jsonl").read_text())
-    assert record == {"step": 8, "signs": {"kuhn_poker/player_0/illegal": SAYS}}
-    assert (tmp_path / "online" / "checkpoint" / "config.json").is_file() and not (tmp_path / "online" / "state").exists()
+    result = Manifest.open(tmp_path).stages[f"{PHASE}/train"]["results"]
+    assert (result["steps"], result["stopped"]) == (8, f"step 8: {ALIKE}; {ILLEGAL}")
+    record = json.loads((tmp_path / PHASE / "warnings.jsonl").read_text())
+    assert record == {
+        "step": 8,
+        "warnings": {"kuhn_poker/player_0/no_advantage": ALIKE, "kuhn_poker/player_0/illegal": ILLEGAL},
+    }
+    assert (tmp_path / PHASE / "checkpoint" / "config.json").is_file() and not (tmp_path / PHASE / "state").exists()
     assert Manifest.open(tmp_path).stages["arena"]["status"] == "done"
 
 
 def test_else_it_only_warns(model_folder: Path, tmp_path: Path) -> None:
-    run_here(config_for(model_folder, *STEPS, "online.steps=9", "online.games=2"), tmp_path)
+    run_here(config_for(model_folder, *STEPS, "reinforce.steps=9", "reinforce.games=2"), tmp_path)
     assert steps_of(tmp_path) == [*range(1, 10)]
-    assert "stopped" not in Manifest.open(tmp_path).stages["online/train"]["results"]
-    assert len((tmp_path / "online" / "warnings.jsonl").read_text().splitlines()) == 1  # the sign stays, the row is written once
+    assert "stopped" not in Manifest.open(tmp_path).stages[f"{PHASE}/train"]["results"]
+    assert (
+        len((tmp_path / PHASE / "warnings.jsonl").read_text().splitlines()) == 1
+    )  # the sign stays, the row is written once
 
 
-def test_what_is_left_of_a_baseline_is_no_advantage(model_folder: Path, tmp_path: Path) -> None:
-    """After 120 games that all cost 2, the baseline is at 0.998 of that."""
-    run_here(config_for(model_folder, *STEPS, "online.steps=8", "online.games=40"), tmp_path)
+def test_games_that_all_end_alike_have_no_advantage(model_folder: Path, tmp_path: Path) -> None:
+    """Every game costs 2, and so is the baseline from the first step on."""
+    run_here(config_for(model_folder, *STEPS, "reinforce.steps=8", "reinforce.games=40"), tmp_path)
     shares = [
-        json.loads(line)["kuhn_poker/player_0/no_advantage"] for line in (tmp_path / "online" / "metrics.jsonl").read_text().splitlines()
+        json.loads(line)["kuhn_poker/player_0/no_advantage"]
+        for line in (tmp_path / PHASE / "metrics.jsonl").read_text().splitlines()
     ]
-    assert shares[0] == 0.0 and set(shares[3:]) == {1.0}
-    assert "kuhn_poker/player_0/no_advantage" in json.loads((tmp_path / "online" / "warnings.jsonl").read_text())["signs"]
+    assert set(shares) == {1.0}
+    assert (
+        "kuhn_poker/player_0/no_advantage" in json.loads((tmp_path / PHASE / "warnings.jsonl").read_text())["warnings"]
+    )
 
 
 def test_a_resumed_run_watches_on_from_its_step(tmp_path: Path) -> None:

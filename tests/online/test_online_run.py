@@ -6,20 +6,23 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_run import MOMENTS, assert_same_weights, config_for, run_here, weights_of
+from tiny_run import MOMENTS, PHASE, assert_same_weights, config_for, run_here, weights_of
 
 import forked
 from scripted_run import reached
-from spag.algorithms.reinforce import Baselines, CreditSettings, credit
-from spag.core.episodes import Episode, read_episodes
+from spag.algorithms.reinforce import Reinforce, ReinforceSettings
+from spag.core.episodes import Episode
 from spag.core.errors import ConfigError
-from spag.games.kuhn_poker.rules import KuhnPoker
-from spag.games.tic_tac_toe.rules import TicTacToe
+from spag.games.kuhn_poker.kuhn import KuhnPoker
+from spag.games.tic_tac_toe.board import TicTacToe
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.tokens import PromptStyle, encode_prompt
 from spag.rollout.steps import MixedGame, step_specs
+from spag.storage.episodes import read_episodes
 
 pytestmark = pytest.mark.slow
+PLAIN = ("reinforce.entropy_coef=0", "reinforce.baseline_decay=1")
+"""Options of plain REINFORCE."""
 
 
 @pytest.fixture(scope="module")
@@ -39,39 +42,51 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 def test_a_run_leaves_games_figures_and_a_model(finished: Path) -> None:
-    metrics = rows(finished / "online" / "metrics.jsonl")
+    metrics = rows(finished / PHASE / "metrics.jsonl")
     assert [row["step"] for row in metrics] == [1, 2, 3, 4]
     for row in metrics:
-        games = list(read_episodes(finished / "online" / "episodes" / f"step-{row['step']:05d}.jsonl"))
+        games = list(read_episodes(finished / PHASE / "episodes" / f"step-{row['step']:05d}.jsonl"))
         assert len(games) == 12
         assert row["samples"] == sum(len(game.history) for game in games)
         for role in ("player_0", "player_1"):
             pay = sum(game.rewards[role] for game in games) / 12
             assert row[f"kuhn_poker/{role}/reward"] == pytest.approx(pay)
-        assert row["mismatch_max"] < 1e-3  # both compute in float32
-    assert [(row["step"], row["opponent"]) for row in rows(finished / "online" / "evaluations.jsonl")] == [(2, "start"), (4, "start")]
-    evaluation = rows(finished / "online" / "evaluations.jsonl")[-1]
+        assert row["mismatch"] < 1e-3  # both compute in float32
+    assert [(row["step"], row["opponent"]) for row in rows(finished / PHASE / "evaluations.jsonl")] == [
+        (2, "start"),
+        (4, "start"),
+    ]
+    evaluation = rows(finished / PHASE / "evaluations.jsonl")[-1]
     assert {row["role"]: row["games"] for row in evaluation["roles"]} == {"player_0": 3, "player_1": 3}
     assert evaluation["exact"]["exploitability"] > 0
-    assert not (finished / "online" / "state").exists()
-    players = {name for game in read_episodes(finished / "arena" / "episodes.jsonl") for name in (i.model for i in game.players.values())}
-    assert players == {"base", "online"}
-    assert load_model(str(finished / "online" / "checkpoint"), dtype="float32").num_parameters() > 0
+    assert not (finished / PHASE / "state").exists()
+    players = {
+        name
+        for game in read_episodes(finished / "arena" / "episodes.jsonl")
+        for name in (i.model for i in game.players.values())
+    }
+    assert players == {"base", "reinforce"}
+    assert load_model(str(finished / PHASE / "checkpoint"), dtype="float32").num_parameters() > 0
 
 
 def test_a_second_call_does_nothing(finished: Path, model: Path) -> None:
-    before = {path: path.stat().st_mtime_ns for path in (finished / "online").rglob("*") if path.is_file()}
+    before = {path: path.stat().st_mtime_ns for path in (finished / PHASE).rglob("*") if path.is_file()}
     run_here(config_for(model), finished)
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
 def test_an_update_is_adamw_on_the_sum_over_tokens(model: Path, tmp_path: Path) -> None:
     """One step, without micro-batches, packing, merging or the chunked head: the same weights."""
-    run_here(config_for(model, "online.steps=1", "online.snapshot_every=5", "online.warmup_ratio=0"), tmp_path / "run")
+    run_here(
+        config_for(model, "reinforce.steps=1", "reinforce.snapshot_every=5", "reinforce.warmup_ratio=0", *PLAIN),
+        tmp_path / "run",
+    )
     policy, tokenizer = load_model(str(model), dtype="float32", device="cpu"), load_tokenizer(str(model))
-    games = {game.id: game for game in read_episodes(tmp_path / "run" / "online" / "episodes" / "step-00001.jsonl")}
+    games = {game.id: game for game in read_episodes(tmp_path / "run" / PHASE / "episodes" / "step-00001.jsonl")}
     specs = step_specs([MixedGame(KuhnPoker())], 12, 1, 0)
-    samples = credit([games[spec.id] for _, spec in specs], KuhnPoker(), CreditSettings(), Baselines())
+    samples = Reinforce(ReinforceSettings(baseline_decay=1)).credit(
+        [games[spec.id] for _, spec in specs], KuhnPoker(), "policy"
+    )
     optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-3, weight_decay=0.0)
     loss = torch.zeros(())
     for sample in samples:
@@ -88,16 +103,20 @@ def test_an_update_is_adamw_on_the_sum_over_tokens(model: Path, tmp_path: Path) 
         torch.cat([(after[name] - start[name]).flatten() for name in weights_of(tmp_path / "run")])
         for after in (weights_of(tmp_path / "run"), policy.state_dict())
     )
-    # AdamW's first step is the learning rate along the gradient's sign; rounding decides the sign of gradients that are next to nothing
+    # AdamW's first step is the learning rate along the gradient's sign; rounding decides the sign of gradients that are
+    # next to nothing
     assert float(((moved - expected).abs() > 1e-5).float().mean()) < 0.005
     assert float(moved.abs().median()) == pytest.approx(1e-3, rel=0.01)
     # the loss that is logged is the surrogate's: at ratio 1, minus the advantage of every token
     surrogate = -sum(sample.reward * len(sample.completion_ids or ()) for sample in samples) / (len(samples) * 6)
-    assert rows(tmp_path / "run" / "online" / "metrics.jsonl")[0]["loss"] == pytest.approx(surrogate, rel=1e-4)
+    assert rows(tmp_path / "run" / PHASE / "metrics.jsonl")[0]["loss"] == pytest.approx(surrogate, rel=1e-4)
 
 
+@pytest.mark.long
 def test_a_run_survives_being_killed_anywhere(model: Path, finished: Path, tmp_path: Path) -> None:
-    """kill -9 in play, between play and training, in training and in saving: games, weights and baselines are those of no kill."""
+    """kill -9 in play, between play and training, in training and in saving: games, weights and baselines are those of
+    no kill.
+    """
     config, killed = config_for(model), tmp_path / "killed"
     kills = 0
     for path, lines, _ in MOMENTS:
@@ -112,13 +131,19 @@ def test_a_run_survives_being_killed_anywhere(model: Path, finished: Path, tmp_p
     assert kills >= len(MOMENTS) - 2  # a busy machine may look too late
     assert_same_weights(killed, finished)
     for step in range(1, 5):
-        name = f"online/episodes/step-{step:05d}.jsonl"
+        name = f"{PHASE}/episodes/step-{step:05d}.jsonl"
         assert by_id(killed / name) == by_id(finished / name)
-    numbers = ("step", "samples", "kuhn_poker/player_0/reward", "kuhn_poker/player_0/baseline", "kuhn_poker/player_1/baseline")
-    assert [[row[name] for name in numbers] for row in rows(killed / "online" / "metrics.jsonl")] == [
-        [row[name] for name in numbers] for row in rows(finished / "online" / "metrics.jsonl")
+    numbers = (
+        "step",
+        "samples",
+        "kuhn_poker/player_0/reward",
+        "kuhn_poker/player_0/baseline",
+        "kuhn_poker/player_1/baseline",
+    )
+    assert [[row[name] for name in numbers] for row in rows(killed / PHASE / "metrics.jsonl")] == [
+        [row[name] for name in numbers] for row in rows(finished / PHASE / "metrics.jsonl")
     ]
-    assert [row["step"] for row in rows(killed / "online" / "evaluations.jsonl")] == [2, 4]
+    assert [row["step"] for row in rows(killed / PHASE / "evaluations.jsonl")] == [2, 4]
 
 
 def by_id(path: Path) -> dict[str, tuple[tuple[int, ...] | None, ...]]:
@@ -129,48 +154,71 @@ def by_id(path: Path) -> dict[str, tuple[tuple[int, ...] | None, ...]]:
     return found
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # torch's launcher leaves its log files open
-@pytest.mark.parametrize("options", [("online.parallel=fsdp",), ('online.lora={"rank": 4}',)], ids=["fsdp", "lora"])
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # torch's launcher leaves its log files open
+@pytest.mark.parametrize(
+    "options", [("reinforce.parallel=fsdp",), ('reinforce.lora={"rank": 4}',)], ids=["fsdp", "lora"]
+)
+@pytest.mark.long
 def test_two_processes_do_what_one_does(model: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
     """Each plays and trains its share; the model is that of one process."""
-    some = [*options, "online.steps=2", "online.epochs=2", "online.kl_coef=0.1", "online.average_decay=0.5", "online.evaluate_every=null"]
-    run_here(config_for(model, *some, "online.processes=2"), tmp_path / "two")
+    some = [
+        *options,
+        *PLAIN,
+        "reinforce.steps=2",
+        "reinforce.epochs=2",
+        "reinforce.kl_coef=0.1",
+        "reinforce.average_decay=0.5",
+        "reinforce.evaluate_every=null",
+    ]
+    run_here(config_for(model, *some, "reinforce.processes=2"), tmp_path / "two")
     single = [option for option in some if "fsdp" not in option]
     run_here(config_for(model, *single), tmp_path / "one")
     assert_same_weights(tmp_path / "two", tmp_path / "one")
-    parts = [len(list(read_episodes(path))) for path in sorted((tmp_path / "two" / "online" / "episodes").glob("step-00001*"))]
+    parts = [
+        len(list(read_episodes(path))) for path in sorted((tmp_path / "two" / PHASE / "episodes").glob("step-00001*"))
+    ]
     assert parts == [6, 6]
 
 
 def test_playing_ahead_lags_one_update_behind(model: Path, finished: Path, tmp_path: Path) -> None:
-    run_here(config_for(model, "online.overlap=true", "online.warmup_ratio=0"), tmp_path / "ahead")
+    run_here(config_for(model, "reinforce.overlap=true", "reinforce.warmup_ratio=0"), tmp_path / "ahead")
     played = [by(tmp_path / "ahead", step) for step in range(1, 5)]
     assert played == ["step 0", "step 0", "step 1", "step 2"]
     assert [by(finished, step) for step in range(1, 5)] == ["step 0", "step 1", "step 2", "step 3"]
-    mismatch = [row["mismatch_max"] for row in rows(tmp_path / "ahead" / "online" / "metrics.jsonl")]
+    mismatch = [row["mismatch"] for row in rows(tmp_path / "ahead" / PHASE / "metrics.jsonl")]
     assert mismatch[0] < 1e-4 < mismatch[1]  # the importance weights see the update between
 
 
 def by(folder: Path, step: int) -> str:
-    [told] = {
+    [described] = {
         info.identity["weights"]
-        for game in read_episodes(folder / "online" / "episodes" / f"step-{step:05d}.jsonl")
+        for game in read_episodes(folder / PHASE / "episodes" / f"step-{step:05d}.jsonl")
         for info in game.players.values()
         if info.identity
     }
-    return told
+    return described
 
 
 def test_frozen_opponents_are_not_trained(model: Path, tmp_path: Path) -> None:
-    opponents = 'online.opponents={"snapshot": 1, "bot:equilibrium": 1}'
-    run_here(config_for(model, opponents, "online.steps=3", 'online.evaluation_opponents=["bot:random"]'), tmp_path / "run")
-    games = list(read_episodes(tmp_path / "run" / "online" / "episodes" / "step-00003.jsonl"))
+    opponents = 'reinforce.opponents={"snapshot": 1, "bot:equilibrium": 1}'
+    run_here(
+        config_for(model, opponents, "reinforce.steps=3", 'reinforce.evaluation_opponents=["bot:random"]'),
+        tmp_path / "run",
+    )
+    games = list(read_episodes(tmp_path / "run" / PHASE / "episodes" / "step-00003.jsonl"))
     met = {info.model for game in games for info in game.players.values()}
     assert met == {"policy", "snapshot", "bot:equilibrium"}
-    weights = {info.identity["weights"] for game in games for info in game.players.values() if info.model == "snapshot" and info.identity}
+    weights = {
+        info.identity["weights"]
+        for game in games
+        for info in game.players.values()
+        if info.model == "snapshot" and info.identity
+    }
     assert weights <= {"step-00001", "step-00002"}
     own = sum(said.role in roles_of(game, "policy") for game in games for said in game.history)
-    assert rows(tmp_path / "run" / "online" / "metrics.jsonl")[-1]["samples"] == own
+    assert rows(tmp_path / "run" / PHASE / "metrics.jsonl")[-1]["samples"] == own
 
 
 def roles_of(game: Episode, name: str) -> set[str]:
@@ -178,9 +226,9 @@ def roles_of(game: Episode, name: str) -> set[str]:
 
 
 def test_games_are_mixed_by_weight_with_baselines_of_their_own(model: Path, tmp_path: Path) -> None:
-    mix = "online.mix=[{name: kuhn_poker, weight: 2}, {name: tic_tac_toe}]"
-    run_here(config_for(model, mix, "online.steps=2", "online.evaluate_every=null"), tmp_path / "run")
-    row = rows(tmp_path / "run" / "online" / "metrics.jsonl")[-1]
+    mix = "reinforce.mix=[{name: kuhn_poker, weight: 2}, {name: tic_tac_toe}]"
+    run_here(config_for(model, mix, "reinforce.steps=2", "reinforce.evaluate_every=null"), tmp_path / "run")
+    row = rows(tmp_path / "run" / PHASE / "metrics.jsonl")[-1]
     assert (row["kuhn_poker/games"], row["tic_tac_toe/games"]) == (8, 4)
     baselines = {name for name in row if name.endswith("/baseline")}
     roles = [f"{game.name}/{role}" for game in (KuhnPoker, TicTacToe) for role in game.roles]
@@ -188,8 +236,11 @@ def test_games_are_mixed_by_weight_with_baselines_of_their_own(model: Path, tmp_
 
 
 def test_a_kl_term_that_begins_at_nothing_has_its_reference(model: Path, tmp_path: Path) -> None:
-    run_here(config_for(model, "online.kl_coef_end=0.5", "online.steps=2", "online.evaluate_every=null"), tmp_path / "run")
-    assert rows(tmp_path / "run" / "online" / "metrics.jsonl")[0]["kl"] == pytest.approx(0.0, abs=1e-5)  # rounding of -6
+    run_here(
+        config_for(model, "reinforce.kl_coef_end=0.5", "reinforce.steps=2", "reinforce.evaluate_every=null"),
+        tmp_path / "run",
+    )
+    assert rows(tmp_path / "run" / PHASE / "metrics.jsonl")[0]["kl"] == pytest.approx(0.0, abs=1e-5)  # rounding of -6
 
 
 def test_every_task_is_played_before_any_is_played_again() -> None:
@@ -197,17 +248,21 @@ def test_every_task_is_played_before_any_is_played_again() -> None:
     tasks = [spec.task.id for _, spec in specs]
     assert len(set(tasks[:6])) == 6 and set(tasks[6:12]) == set(tasks[:6])
     assert len({spec.id for _, spec in specs}) == len({spec.seed for _, spec in specs}) == 15
-    assert specs == step_specs([MixedGame(KuhnPoker(hands=6))], 15, 3, 7) != step_specs([MixedGame(KuhnPoker(hands=6))], 15, 4, 7)
+    assert (
+        specs
+        == step_specs([MixedGame(KuhnPoker(hands=6))], 15, 3, 7)
+        != step_specs([MixedGame(KuhnPoker(hands=6))], 15, 4, 7)
+    )
 
 
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("online.parallel=deepspeed", r"online\.parallel"),
-        ("online.pay={chess: {tie_reward: 1}}", "online.pay: chess is not played online; the games are kuhn_poker"),
-        ("online.opponents={bob: 1}", "there is no opponent bob"),
-        ("online.evaluation_opponents=[self]", "there is no opponent self"),
-        ("online.roles=king", "no game that is played online has a role king"),
+        ("reinforce.parallel=deepspeed", r"phases\.0\.parallel"),
+        ("reinforce.rewards={chess: {tie: 1}}", "rewards: chess is not played in this phase; the games are kuhn_poker"),
+        ("reinforce.opponents={bob: 1}", "there is no opponent bob"),
+        ("reinforce.evaluation_opponents=[self]", "there is no opponent self"),
+        ("reinforce.roles=king", "kuhn_poker has no role king"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(model: Path, option: str, message: str) -> None:
@@ -216,8 +271,8 @@ def test_settings_that_do_not_fit_are_refused(model: Path, option: str, message:
 
 
 def test_what_a_late_step_would_find_wrong_is_refused_first(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"online\.evaluation_tasks \(kuhn_poker\): 1000 hands asked for"):
-        run_here(config_for(model, "online.evaluation_tasks=1000"), tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"phases\.0\.evaluation_tasks \(kuhn_poker\): 1000 tasks asked for"):
+        run_here(config_for(model, "reinforce.evaluation_tasks=1000"), tmp_path / "run")
     with pytest.raises(ConfigError, match="bot:nobody: kuhn_poker has no such bot"):
-        run_here(config_for(model, 'online.opponents={"bot:nobody": 1}'), tmp_path / "run")
-    assert not (tmp_path / "run" / "online").exists()
+        run_here(config_for(model, 'reinforce.opponents={"bot:nobody": 1}'), tmp_path / "run")
+    assert not (tmp_path / "run" / PHASE).exists()

@@ -8,34 +8,35 @@ from safetensors.torch import load_file
 from spag.config.files import parse_config
 from spag.config.schema import RunConfig
 from spag.core.progress import SilentReporter
-from spag.runs.loop import run
+from spag.runs.execute import run
 
 CONFIG = """
-algorithm: reinforce
 game: {name: kuhn_poker}
 engine: {concurrency: 8}
-imitation: {episodes: []}
-online:
-  steps: 4
-  games: 12
-  learning_rate: 1.0e-3
-  micro_batch_size: 4
-  sampling: {max_new_tokens: 6, min_new_tokens: 0}
-  evaluate_every: 2
-  evaluation_tasks: 3
-  snapshot_every: 1
-  save_steps: 1
-arena: {tasks: 2, sampling: {max_new_tokens: 6}}
+phases:
+  - algorithm: reinforce
+    steps: 4
+    games: 12
+    learning_rate: 1.0e-3
+    micro_batch_size: 4
+    sampling: {max_new_tokens: 6, min_new_tokens: 0}
+    evaluate_every: 2
+    evaluation_tasks: 3
+    snapshot_every: 1
+    save_steps: 1
+    entropy_coef: 0.01  # or there would be nothing to learn where all hands end alike
+arena: {tasks: 2, sampling: {max_new_tokens: 6}, entrants: [base, reinforce]}
 """
 
+PHASE = "1-reinforce"
 MOMENTS = (
-    ("online/episodes/step-00001.jsonl", 3, 0.0),  # in play
-    ("online/metrics.jsonl", 1, 0.0),  # trained, not saved
-    ("online/episodes/step-00002.jsonl", 12, 0.0),  # all played, not trained
-    ("online/state/checkpoint-2/shares/.metadata", 0, 0.0),  # in saving
-    ("online/episodes/step-00003.jsonl", 5, 0.0),
-    ("online/evaluations.jsonl", 2, 0.0),
-    ("online/checkpoint/model.safetensors", 0, 0.0),
+    (f"{PHASE}/episodes/step-00001.jsonl", 3, 0.0),  # in play
+    (f"{PHASE}/metrics.jsonl", 1, 0.0),  # trained, not saved
+    (f"{PHASE}/episodes/step-00002.jsonl", 12, 0.0),  # all played, not trained
+    (f"{PHASE}/state/checkpoint-2/shares/.metadata", 0, 0.0),  # in saving
+    (f"{PHASE}/episodes/step-00003.jsonl", 5, 0.0),
+    (f"{PHASE}/evaluations.jsonl", 2, 0.0),
+    (f"{PHASE}/checkpoint/model.safetensors", 0, 0.0),
 )
 """When a run is killed: the file of its folder, how many lines it then has, and how many seconds later."""
 
@@ -49,7 +50,7 @@ def run_here(config: RunConfig, folder: Path) -> None:
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
-    [file] = (folder / "online" / "checkpoint").glob("*.safetensors")
+    [file] = (folder / PHASE / "checkpoint").glob("*.safetensors")
     return dict(load_file(file))
 
 

@@ -1,4 +1,6 @@
-"""A tiny model whose folder is like that of Baichuan2-13B: code of its own, pickled weights, a SentencePiece tokenizer."""
+"""A tiny model whose folder is like that of Baichuan2-13B: code of its own, pickled weights, a SentencePiece
+tokenizer.
+"""
 
 import io
 import json
@@ -14,8 +16,13 @@ USER_DEFINED = "<reserved>"
 
 
 def train_tokenizer(file: Path, **options: object) -> Path:
-    """Train a SentencePiece model as Baichuan2's is described: BPE, bytes for what is rare, text as it is (arXiv 2309.10305, 2.2)."""
-    text = "I know the word! It is an umbrella. The rain falls on the roof, and nobody knows the other word. 百川智能 1234 \n\n    x = 1\n"
+    """Train a SentencePiece model as Baichuan2's is described: BPE, bytes for what is rare, text as it is (arXiv
+    2309.10305, 2.2).
+    """
+    text = (
+        "I know the word! It is an umbrella. The rain falls on the roof, and nobody knows the "
+        "other word. 百川智能 1234 \n\n    x = 1\n"
+    )
     content = io.BytesIO()
     described = {
         "vocab_size": VOCABULARY,
@@ -39,7 +46,13 @@ def train_tokenizer(file: Path, **options: object) -> Path:
 def write_published(folder: Path, *, model_type: str = "baichuan", files: int = 2, **config: object) -> Path:
     """Write ``folder`` as a publisher would: random weights in ``files`` pickles, a head whose rows have any length."""
     folder.mkdir(parents=True)
-    shape = {"vocab_size": VOCABULARY, "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 6}
+    shape = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 48,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 6,
+    }
     code = {"AutoConfig": "configuration_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.OwnForCausalLM"}
     tokens = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
     described = {
@@ -52,7 +65,10 @@ def write_published(folder: Path, *, model_type: str = "baichuan", files: int = 
     described |= {"tie_word_embeddings": False, "torch_dtype": "float32", **shape, **tokens, **config}
     (folder / "config.json").write_text(json.dumps(described))
     (folder / "generation_config.json").write_text(json.dumps(tokens))
-    tokenizer = {"auto_map": {"AutoTokenizer": ["tokenization_own.OwnTokenizer", None]}, "tokenizer_class": "OwnTokenizer"}
+    tokenizer = {
+        "auto_map": {"AutoTokenizer": ["tokenization_own.OwnTokenizer", None]},
+        "tokenizer_class": "OwnTokenizer",
+    }
     as_published = {"__type": "AddedToken", "lstrip": False, "normalized": True, "rstrip": False, "single_word": True}
     marks = {"bos_token": "<s>", "unk_token": "<unk>", "eos_token": {**as_published, "content": "</s>"}}
     marks["pad_token"] = {**as_published, "content": "<unk>"}
@@ -79,4 +95,7 @@ def random_weights() -> dict[str, torch.Tensor]:
     norms = [f"model.layers.{at}.{name}" for at in range(2) for name in ("input_layernorm", "post_attention_layernorm")]
     weights |= {f"{name}.weight": 1 + random(48) for name in (*norms, "model.norm")}
     lengths = torch.linspace(0.5, 3, VOCABULARY)[:, None]  # a head that a plain one could not stand in for
-    return weights | {"model.embed_tokens.weight": random(VOCABULARY, 48), "lm_head.weight": random(VOCABULARY, 48) * lengths}
+    return weights | {
+        "model.embed_tokens.weight": random(VOCABULARY, 48),
+        "lm_head.weight": random(VOCABULARY, 48) * lengths,
+    }

@@ -1,4 +1,6 @@
-"""Code as a model's repository brings it: Baichuan2-13B's design written out, with a head that rewrites its weights in evaluation mode."""
+"""Code as a model's repository brings it: Baichuan2-13B's design written out, with a head that rewrites its weights in
+evaluation mode.
+"""
 
 import torch
 from torch import nn

@@ -1,4 +1,6 @@
-"""Code as a model's repository brings it: a tokenizer that transformers before 4.34 could load, whose base asked for no vocabulary."""
+"""Code as a model's repository brings it: a tokenizer that transformers before 4.34 could load, whose base asked for no
+vocabulary.
+"""
 
 from sentencepiece import SentencePieceProcessor
 from transformers import PreTrainedTokenizer

@@ -3,13 +3,18 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from spag.config.schema import PhaseConfig
+
 MODELS = {
     # 30M parameters in wide layers; 15M, most of them embedding and head; 3M in many narrow layers
-    "wide": {"vocab_size": 8000, "hidden_size": 640, "intermediate_size": 1728, "num_hidden_layers": 4, "num_attention_heads": 10,
+    "wide": {"vocab_size": 8000, "hidden_size": 640, "intermediate_size": 1728, "num_hidden_layers": 4,
+    "num_attention_heads": 10,
              "num_key_value_heads": 10},
-    "wordy": {"vocab_size": 24_000, "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "wordy": {"vocab_size": 24_000, "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4,
+    "num_attention_heads": 4,
               "num_key_value_heads": 2},
-    "deep": {"vocab_size": 4000, "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 12, "num_attention_heads": 2,
+    "deep": {"vocab_size": 4000, "hidden_size": 128, "intermediate_size": 352, "num_hidden_layers": 12,
+    "num_attention_heads": 2,
              "num_key_value_heads": 2, "tie_word_embeddings": True},
 }  # fmt: skip
 
@@ -27,9 +32,10 @@ class Case:
     settings: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def training(self) -> dict[str, Any]:
+    def phase(self) -> PhaseConfig:
         batch = {"micro_batch_size": self.samples, "global_batch_size": self.samples * self.accumulated}
-        return {"learning_rate": 1e-3, "gradient_checkpointing": False, "save_steps": 1000, **batch, **self.settings}
+        options = {"learning_rate": 1e-3, "gradient_checkpointing": False, "save_steps": 1000, **batch, **self.settings}
+        return PhaseConfig.model_validate({"algorithm": "spag", **options})
 
 
 CHECKPOINTING = {"gradient_checkpointing": True}

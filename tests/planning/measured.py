@@ -1,7 +1,7 @@
 """Peak memory of small real trainings: the bytes of all tensors alive at once, as PyTorch's allocator reports them.
 
-That is what a GPU's memory would be filled with. The process's resident memory is up to 30 MiB more in these trainings, a third of
-it oneDNN's compiled kernels. The model in the folder has a byte-level tokenizer, so LENGTH letters are
+That is what a GPU's memory would be filled with. The process's resident memory is up to 30 MiB more in these trainings,
+a third of it oneDNN's compiled kernels. The model in the folder has a byte-level tokenizer, so LENGTH letters are
 LENGTH tokens.
 """
 
@@ -16,9 +16,10 @@ from pathlib import Path
 
 from torch.profiler import ProfilerActivity, profile
 
-from spag.config.schema import ModelConfig, OfflineRLConfig
+from spag.config.schema import GameConfig, ModelConfig, PhaseConfig
 from spag.core.episodes import TrainingSample
-from spag.training import Stage, train
+from spag.learning.worker import TrainingJob
+from spag.storage.store import write_rows
 
 TRAINED = 64
 """Tokens of each completion, its end included."""
@@ -45,14 +46,23 @@ def letters(count: int, seed: int) -> str:
     return "".join(random.Random(seed).choices(string.ascii_lowercase, k=count))
 
 
-def train_peak(folder: Path, length: int, dtype: str, settings: dict[str, object], output: Path) -> int:
-    training = OfflineRLConfig.model_validate(settings)
+def train_peak(folder: Path, length: int, dtype: str, phase: PhaseConfig, output: Path) -> int:
     said = TRAINED - 1
     samples = [
         TrainingSample(prompt=letters(length - said - 1, i), completion=letters(said, -1 - i), role="attacker")
-        for i in range(2 * training.global_batch_size)  # two steps: the second meets Adam's moments
+        for i in range(2 * phase.settings.global_batch_size)  # two updates: the second meets Adam's moments
     ]
-    model = ModelConfig(dtype=dtype, device="cpu")
+    output.mkdir()
+    write_rows(path := output / "given.jsonl", samples)
+    job = TrainingJob(
+        model=ModelConfig(dtype=dtype, device="cpu"),
+        phase=phase,
+        game=GameConfig(),
+        start_from=str(folder),
+        output=output,
+        seed=0,
+        files=[path],
+    )
     with watched() as peak:
-        train(Stage.OFFLINE_RL, samples, model=model, training=training, start_from=str(folder), output=output, seed=0)
+        assert job.run()["steps"] == 2
     return peak.bytes

@@ -7,7 +7,6 @@ from cases import MODELS, TRAININGS, Case
 from measured import TRAINED, train_peak
 from transformers import AutoConfig
 
-from spag.config.schema import OfflineRLConfig
 from spag.planning.memory import Memory, training_memory
 from spag.planning.specs import ModelShape, shape_of
 from tiny_model import make_model
@@ -27,15 +26,15 @@ def shape(folder: Path) -> ModelShape:
 
 
 def planned_training(case: Case, folder: Path) -> Memory:
-    training = OfflineRLConfig.model_validate(case.training)
     tokens = case.samples * (case.length - 1)  # the last token is never fed
-    return training_memory(shape(folder), training, tokens, case.samples * TRAINED, dtype=case.dtype, processes=1)
+    number = 4 if case.dtype == "float32" else 2
+    return training_memory(shape(folder), case.phase.settings, tokens, case.samples * TRAINED, number, processes=1)
 
 
 @pytest.mark.parametrize("case", TRAININGS, ids=lambda case: case.name)
 def test_training_takes_what_was_planned(case: Case, folders: dict[str, Path], tmp_path: Path) -> None:
     folder = folders[case.model]
-    measured = train_peak(folder, case.length, case.dtype, case.training, tmp_path / "out")
+    measured = train_peak(folder, case.length, case.dtype, case.phase, tmp_path / "out")
     assert planned_training(case, folder).total == pytest.approx(measured, rel=TOLERANCE)
 
 

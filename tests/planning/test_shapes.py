@@ -5,14 +5,28 @@ from pathlib import Path
 import peft
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PretrainedConfig, Qwen2Config, Qwen3Config, SmolLM3Config
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    MistralConfig,
+    PretrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+    SmolLM3Config,
+)
 
+from spag.algorithms.settings import LoraConfig
 from spag.config.files import load_config, preset_names
-from spag.config.schema import LoraConfig
 from spag.core.errors import ModelError
 from spag.planning.specs import KNOWN_SHAPES, read_shape, shape_of
 
-SMALL = {"vocab_size": 1000, "hidden_size": 96, "intermediate_size": 200, "num_hidden_layers": 3, "num_attention_heads": 6}
+SMALL = {
+    "vocab_size": 1000,
+    "hidden_size": 96,
+    "intermediate_size": 200,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+}
 CONFIGS = [
     LlamaConfig(**SMALL),
     LlamaConfig(**SMALL, num_key_value_heads=2, tie_word_embeddings=True),
@@ -32,7 +46,9 @@ def on_meta(config: PretrainedConfig) -> torch.nn.Module:
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.model_type)
 def test_parameters_are_those_of_the_model(config: PretrainedConfig) -> None:
-    assert shape_of(config, "made up").parameters == sum(parameter.numel() for parameter in on_meta(config).parameters())
+    assert shape_of(config, "made up").parameters == sum(
+        parameter.numel() for parameter in on_meta(config).parameters()
+    )
 
 
 def test_the_presets_models_have_their_published_counts() -> None:
@@ -50,10 +66,13 @@ def test_every_preset_can_be_planned_offline() -> None:
 
 
 def test_known_shapes_are_those_that_transformers_configs_give() -> None:
-    llama = LlamaConfig(vocab_size=32_000, hidden_size=4096, intermediate_size=11_008, num_hidden_layers=32, num_attention_heads=32,
+    llama = LlamaConfig(vocab_size=32_000, hidden_size=4096, intermediate_size=11_008, num_hidden_layers=32,
+        num_attention_heads=32,
                         max_position_embeddings=4096)  # fmt: skip
-    qwen = Qwen3Config(vocab_size=151_936, hidden_size=2048, intermediate_size=6144, num_hidden_layers=28, num_attention_heads=16,
-                       num_key_value_heads=8, head_dim=128, tie_word_embeddings=True, max_position_embeddings=40_960)  # fmt: skip
+    qwen = Qwen3Config(vocab_size=151_936, hidden_size=2048, intermediate_size=6144, num_hidden_layers=28,
+        num_attention_heads=16,
+                       num_key_value_heads=8, head_dim=128, tie_word_embeddings=True,
+                       max_position_embeddings=40_960)  # fmt: skip
     for config, name in ((llama, "meta-llama/Llama-2-7b-hf"), (qwen, "Qwen/Qwen3-1.7B")):
         assert shape_of(config, name) == KNOWN_SHAPES[name]
         assert sum(parameter.numel() for parameter in on_meta(config).parameters()) == KNOWN_SHAPES[name].parameters

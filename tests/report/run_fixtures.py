@@ -8,17 +8,19 @@ from typing import Any
 from spag.config.files import dump_config
 from spag.config.schema import RunConfig
 from spag.core.episodes import Episode, PlayerInfo
-from spag.core.store import write_json, write_rows
-from spag.evaluation.arena.games import arena_report
+from spag.evaluation.arena.standings import arena_report
 from spag.evaluation.health import health
 from spag.evaluation.reasoning.results import figures_of
 from spag.rollout.matchmaking import match_specs, pairings
+from spag.storage.store import write_json, write_rows
 from taboo_games import ROLES, TABOO, episode_of, task_of
 
-HOSTILE = '</bdi></style><script src="http://evil.example/x.js">alert(1)</script><img src=x onerror=alert(2)> \u202eevil'
+HOSTILE = (
+    '</bdi></style><script src="http://evil.example/x.js">alert(1)</script><img src=x onerror=alert(2)> \u202eevil'
+)
 WORDS = [f"word{number:02d}x" for number in range(24)]
-PLAYERS = ("base", "imitation", "iteration-1")
-STRENGTH = {"base": 0, "imitation": 10, "iteration-1": 24}  # words on which it leads the defender astray, of 24
+PLAYERS = ("base", "imitation", "spag-1")
+STRENGTH = {"base": 0, "imitation": 10, "spag-1": 24}  # words on which it leads the defender astray, of 24
 
 
 def game(word: str, *texts: str, id: str = "", players: Mapping[str, str] | None = None) -> Episode:
@@ -56,21 +58,23 @@ def steps(count: int, **figures: float) -> list[dict[str, Any]]:
 
 def write_run(folder: Path, *, iterations: int = 1) -> Path:
     """Write a run with self-play, training, arena and log; no reasoning."""
-    config = RunConfig.model_validate({"model": {"name": "tiny <model>"}, "iterations": iterations})
+    phases = [{"algorithm": "imitation"}, {"algorithm": "spag", "iterations": iterations}]
+    config = RunConfig.model_validate({"model": {"name": "tiny <model>"}, "phases": phases})
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(dump_config(config))
-    stages: dict[str, Any] = {"imitation/samples": stage(0.0, held_out=0), "imitation/train": stage(90.0, steps=5, samples=40)}
-    (folder / "imitation").mkdir()
-    write_rows(folder / "imitation" / "metrics.jsonl", steps(5, loss_attacker=1.0, loss_defender=2.0))
+    stages: dict[str, Any] = {"1-imitation/train": stage(90.0, steps=5, samples=40, held_out=0)}
+    (folder / "1-imitation").mkdir()
+    write_rows(folder / "1-imitation" / "metrics.jsonl", steps(5, loss_attacker=1.0, loss_defender=2.0))
     for number in range(1, iterations + 1):
-        name = f"iteration-{number}"
+        name = f"2-spag/iteration-{number}"
         write_rows(folder / name / "episodes.jsonl", selfplay_games())
         write_json(folder / name / "health.json", health(selfplay_games(), TABOO))
         write_rows(folder / name / "metrics.jsonl", steps(7, kl=0.1, clip_fraction=0.25, grad_norm=float("inf")))
         outcomes = {"attacker_wins": 3, "defender_wins": 1, "attacker_violation": 1, "tie": 2}
-        stages[f"{name}/play"] = stage(3600.0, games=7, outcomes=outcomes, games_per_hour=1234, completion_tokens=56_789)
-        stages[f"{name}/samples"] = stage(0.0, held_out=0)
-        stages[f"{name}/train"] = stage(30.0, steps=7, samples=11, versions={"torch": "2.13.0"})
+        stages[f"{name}/play"] = stage(
+            3600.0, games=7, outcomes=outcomes, games_per_hour=1234, completion_tokens=56_789
+        )
+        stages[f"{name}/train"] = stage(30.0, steps=7, samples=11, held_out=0, versions={"torch": "2.13.0"})
     write_rows(folder / "arena" / "episodes.jsonl", arena_games())
     write_json(folder / "arena" / "results.json", arena_report(arena_games(), TABOO, PLAYERS))
     stages["arena"] = stage(60.0, games=144)
@@ -84,7 +88,9 @@ def stage(seconds: float, **results: Any) -> dict[str, Any]:
 
 
 def record_held_out(folder: Path, stage: str, count: int | None) -> None:
-    """Write into a run's manifest how many games on held-out tasks ``stage`` had; with ``None``, as runs from before this record."""
+    """Write into a run's manifest how many games on held-out tasks ``stage`` had; with ``None``, as runs from before
+    this record.
+    """
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["stages"][stage]["results"] = {} if count is None else {"held_out": count}
     write_manifest(folder, manifest["stages"])
@@ -96,10 +102,15 @@ def write_manifest(folder: Path, stages: Mapping[str, Any]) -> None:
 
 
 def write_reasoning(folder: Path, tasks: Sequence[str], *, better_by: float = 0.3) -> None:
-    """Write reasoning results of base and iteration-1, 100 items a task: base is right on 40, the other on ``better_by`` more."""
-    right = {"base": 40, "iteration-1": round(100 * (0.4 + better_by))}
+    """Write reasoning results of base and spag-1, 100 items a task: base is right on 40, the other on
+    ``better_by`` more.
+    """
+    right = {"base": 40, "spag-1": round(100 * (0.4 + better_by))}
     items = {
-        task: {name: [{"task": task, "metrics": {"acc": float(item < count)}} for item in range(100)] for name, count in right.items()}
+        task: {
+            name: [{"task": task, "metrics": {"acc": float(item < count)}} for item in range(100)]
+            for name, count in right.items()
+        }
         for task in tasks
     }
     figures = figures_of(dict.fromkeys(tasks, "acc"), items, 0)

@@ -1,4 +1,6 @@
-"""Files of a run folder cut, emptied, replaced or of other types: ``spag report`` names them and goes on without that part."""
+"""Files of a run folder cut, emptied, replaced or of other types: ``spag report`` names them and goes on without that
+part.
+"""
 
 import json
 import random
@@ -13,17 +15,27 @@ from markupsafe import Markup
 from run_fixtures import write_reasoning, write_run
 
 from spag.cli import main
-from spag.report.plots import Plot
+from spag.report.plot_files import Plot
 
 FILES = (
-    "manifest.json", "config.yaml", "log.jsonl", "imitation/metrics.jsonl", "iteration-1/metrics.jsonl", "iteration-1/health.json",
-    "iteration-1/episodes.jsonl", "arena/results.json", "arena/episodes.jsonl", "reasoning/results.json", "online/metrics.jsonl",
-    "online/evaluations.jsonl", "online/warnings.jsonl",
+    "manifest.json", "config.yaml", "log.jsonl", "1-imitation/metrics.jsonl", "2-spag/iteration-1/metrics.jsonl",
+    "2-spag/iteration-1/health.json", "2-spag/iteration-1/episodes.jsonl", "arena/results.json", "arena/episodes.jsonl",
+    "reasoning/results.json", "3-reinforce/metrics.jsonl", "3-reinforce/evaluations.jsonl",
+    "3-reinforce/warnings.jsonl",
 )  # fmt: skip
+CONFIG = """
+model: {name: tiny}
+phases:
+- {algorithm: imitation}
+- {algorithm: spag, iterations: 1}
+- {algorithm: reinforce, steps: 2, games: 4}
+"""
 WHOLE: tuple[bytes, ...] = (
     b"", b"{", b"[]",
-    b"[1]\n", b"{}\n", b"null\n", b"3\n", b'"text"\n', b"\xff\xfe{\0}\0", b"\0" * 50, b"[" * 5000 + b"\n", b"9" * 5000 + b"\n",
-    b'{"step": NaN}\n', b'{"step": 1e999}\n', b'{"step": 99999999999999999999}\n', b'{"game": "nope"}\n', b"\xef\xbb\xbf{}\n",
+    b"[1]\n", b"{}\n", b"null\n", b"3\n", b'"text"\n',
+    b"\xff\xfe{\0}\0", b"\0" * 50, b"[" * 5000 + b"\n", b"9" * 5000 + b"\n",
+    b'{"step": NaN}\n', b'{"step": 1e999}\n', b'{"step": 99999999999999999999}\n',
+    b'{"game": "nope"}\n', b"\xef\xbb\xbf{}\n",
 )  # fmt: skip
 OTHERS: tuple[Any, ...] = (None, True, -1, 0, 3.5, 1e308, "", "text", [], [1], {}, {"a": 1})
 """What takes the place of single values."""
@@ -35,14 +47,28 @@ COUNT = 6
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_run(tmp_path_factory.mktemp("runs") / "run")
     write_reasoning(folder, ["alpha", "beta", "gamma"])
-    (folder / "config.yaml").write_text("model: {name: tiny}\niterations: 1\n")
+    (folder / "config.yaml").write_text(CONFIG)
     rate = {"count": 1, "total": 2, "rate": 0.5, "low": 0.1, "high": 0.9}
     role = {"role": "attacker", "games": 2, "win": rate, "violation": rate}
-    evaluation = {"step": 2, "game": "adversarial_taboo", "opponent": "start", "roles": [role], "pair": [], "exact": {"value": 0.5}}
-    (folder / "online").mkdir()
-    steps = [{"step": step, "loss": 1.0, "step_s": 2.0, "evaluate_s": 1.0, "adversarial_taboo/attacker/win": 0.5} for step in (1, 2)]
-    for name, rows in (("metrics", steps), ("evaluations", [evaluation]), ("warnings", [{"step": 1, "signs": {"kl": "far"}}])):
-        (folder / "online" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    evaluation = {
+        "step": 2,
+        "game": "adversarial_taboo",
+        "opponent": "start",
+        "roles": [role],
+        "pair": [],
+        "exact": {"value": 0.5},
+    }
+    (folder / "3-reinforce").mkdir()
+    steps = [
+        {"step": step, "loss": 1.0, "step_s": 2.0, "evaluate_s": 1.0, "adversarial_taboo/attacker/win": 0.5}
+        for step in (1, 2)
+    ]
+    for name, rows in (
+        ("metrics", steps),
+        ("evaluations", [evaluation]),
+        ("warnings", [{"step": 1, "warnings": {"kl": "far"}}]),
+    ):
+        (folder / "3-reinforce" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
 
 
@@ -55,11 +81,12 @@ def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "reasoning-bars",
         "outcomes",
         "online-training",
-        "training-iteration-1",
+        "training-spag-1",
         "training-imitation",
     )
-    plots = [Plot(name, "", Markup("")) for name in names]
-    monkeypatch.setattr("spag.report.page._plots", lambda *_: plots)  # drawing takes most of the time; one test draws
+    # drawing takes most of the time; one test draws
+    monkeypatch.setattr("spag.report.page._plots", lambda _: [(name, "", None) for name in names])
+    monkeypatch.setattr("spag.report.page.save_plot", lambda _, name, says, folder: Plot(name, says, Markup("")))
     return Path(shutil.copytree(made, tmp_path / "run"))
 
 
@@ -97,7 +124,11 @@ def mutations(data: bytes, *, count: int, seed: int) -> list[bytes]:
         value = json.loads(rows[number])
         path = rng.choice([one for one in places(value) if one])
         other = rng.choice((*OTHERS, places))
-        new = changed(value, path, lambda at, key, other=other: at.__delitem__(key) if other is places else at.__setitem__(key, other))
+        new = changed(
+            value,
+            path,
+            lambda at, key, other=other: at.__delitem__(key) if other is places else at.__setitem__(key, other),
+        )
         text = json.dumps(new).encode()
         found.append(b"\n".join([*rows[:number], text, *rows[number + 1 :]]) + b"\n")
     return found
@@ -120,15 +151,20 @@ def test_a_page_is_written_whatever_is_in_one_file(folder: Path, name: str) -> N
     assert not faults, "\n\n".join(faults)
 
 
+def test_a_page_of_whole_files_leaves_nothing_out(folder: Path) -> None:
+    result = CliRunner().invoke(main, ["report", str(folder)])
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
 def test_the_page_names_what_it_leaves_out(made: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(made, tmp_path / "run"))
     (folder / "arena" / "results.json").write_text('{"game": 3}')
-    (folder / "iteration-1" / "health.json").write_text("")
-    (folder / "imitation" / "metrics.jsonl").write_text('{"step": 1}\nnonsense\n')
+    (folder / "2-spag" / "iteration-1" / "health.json").write_text("")
+    (folder / "1-imitation" / "metrics.jsonl").write_text('{"step": 1}\nnonsense\n')
     result = CliRunner().invoke(main, ["report", str(folder)])
     assert result.exit_code == 0
     assert len(result.stderr.splitlines()) == 3
     page = (folder / "report" / "index.html").read_text()
-    for name in ("arena/results.json", "iteration-1/health.json", "imitation/metrics.jsonl:2"):
+    for name in ("arena/results.json", "2-spag/iteration-1/health.json", "1-imitation/metrics.jsonl:2"):
         assert name in page
-    assert "training-iteration-1" in "".join(path.name for path in (folder / "report" / "plots").iterdir())
+    assert "training-spag-1" in "".join(path.name for path in (folder / "report" / "plots").iterdir())

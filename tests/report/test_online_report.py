@@ -10,11 +10,11 @@ from test_page import Page
 
 from online_files import DRIFT, KUHN, SIGN, evaluation, metrics, write_online
 from spag.cli.tables import print_run
-from spag.core.store import write_json, write_rows
-from spag.report import online_charts
-from spag.report.online_rows import evaluation_table, exact_table, score_table, time_table
+from spag.report import curves
 from spag.report.page import write_report
-from spag.report.plots import plot_style
+from spag.report.plot_files import plot_style
+from spag.report.run_tables import evaluation_tables, time_table
+from spag.storage.store import write_json, write_rows
 
 
 @pytest.fixture(scope="module")
@@ -30,18 +30,21 @@ def text_of(folder: Path) -> str:
 
 def test_the_section_says_what_the_steps_came_to(folder: Path) -> None:
     text = text_of(folder)
-    assert "Kuhn poker · no-such-model · 12 online steps · seed 0" in text
+    assert "Kuhn poker · no-such-model · imitation · reinforce · seed 0" in text
     assert f"from step 8 on: {SIGN}" in text and f"steps 9 to 10: {DRIFT}" in text
-    assert "start, step 12 player 0 6 50 19–81" in text
-    assert "imitation 0.370 – step 4 0.090 0.980 step 12 0.030 0.980 online (final) 0.040 –" in text
+    assert "start, step 12 player 0 6 67 30–90" in text
+    assert "imitation 0.370 – step 4 0.090 0.980 step 12 0.030 0.980 reinforce (final) 0.040 –" in text
     # 2 + 0.25 + 2.5 + 0.05 of 5 seconds leave 0.2; the evaluation after step 12 took 30 s
-    assert "play 2.00 40.0 log-probabilities 0.25 5.0 training 2.50 50.0 weight update 0.05 1.0 rest 0.20 4.0 total 5.00 100.0" in text
+    assert (
+        "play 2.00 40.0 log-probabilities 0.25 5.0 training 2.50 50.0 weight update 0.05 1.0 rest 0.20 4.0 "
+        "total 5.00 100.0" in text
+    )
     assert "without evaluations, which took 30 s in all" in text
     assert "Best games of online-step-00012" in text or "Strangest games of online-step-00012" in text
     assert "held-out tasks (36 games)" in text  # online steps are known to draw none of them
-    assert "Exploitability, computed exactly: 0.500 for base, 0.370 for imitation, 0.040 for online." in text
+    assert "Exploitability, computed exactly: 0.500 for base, 0.370 for imitation, 0.040 for reinforce." in text
     assert "No self-play has finished" not in text and "Stopped at" not in text
-    assert "online/train 60 s 12 steps" in text
+    assert "2-reinforce/train 60 s 12 steps" in text
 
 
 def test_the_plots_are_files_too(folder: Path) -> None:
@@ -52,30 +55,30 @@ def test_the_plots_are_files_too(folder: Path) -> None:
 def test_a_run_that_stopped_says_why(tmp_path: Path) -> None:
     folder = write_online(tmp_path / "run")
     manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["stages"]["online/train"]["results"]["stopped"] = "step 12: <b>all is lost</b>"
+    manifest["stages"]["2-reinforce/train"]["results"]["stopped"] = "step 12: <b>all is lost</b>"
     write_json(folder / "manifest.json", manifest)
     write_report(folder)
-    assert "Stopped at a sign of collapse: step 12: <b>all is lost</b>." in text_of(folder)
+    assert "Stopped at a warning of collapse: step 12: <b>all is lost</b>." in text_of(folder)
 
 
 def test_a_run_without_online_steps_has_no_such_section(tmp_path: Path) -> None:
     text = Page(write_report(write_run(tmp_path / "run")).read_text(encoding="utf-8")).text
-    assert "Online" not in text and "1 iteration of self-play" in text
+    assert "Online steps" not in text and "imitation · spag · seed 0" in text
 
 
 def test_a_run_at_work_needs_no_evaluation_and_no_arena(tmp_path: Path) -> None:
     folder = write_online(tmp_path / "run", finished=False)
-    (folder / "online" / "evaluations.jsonl").unlink()
-    (folder / "online" / "warnings.jsonl").unlink()
+    (folder / "2-reinforce" / "evaluations.jsonl").unlink()
+    (folder / "2-reinforce" / "warnings.jsonl").unlink()
     write_report(folder)
     text = text_of(folder)
     assert "12 steps, each a batch" in text and "Exact figures" not in text and "Evaluations on held-out" not in text
-    assert "Signs of collapse" not in text
+    assert "Warnings of collapse" not in text
 
 
 def test_a_damaged_file_is_one_line(tmp_path: Path) -> None:
     folder = write_online(tmp_path / "run")
-    write_rows(folder / "online" / "evaluations.jsonl", [{**evaluation(3), "exact": None}])
+    write_rows(folder / "2-reinforce" / "evaluations.jsonl", [{**evaluation(3), "exact": None}])
     said: list[str] = []
     write_report(folder, said.append)
     assert len(said) == 1 and "evaluations.jsonl: a row has no exact" in said[0]
@@ -85,19 +88,25 @@ def test_a_damaged_file_is_one_line(tmp_path: Path) -> None:
 def test_curves_are_the_figures_in_per_cent_with_their_means() -> None:
     rows = [metrics(step) for step in range(1, 13)]
     with plot_style():
-        figure = online_charts.role_curves(rows, KUHN)
+        figure = curves.role_curves(rows, KUHN)
     by_title = {axes.get_title(loc="left"): axes for axes in figure.axes}
     raw, mean = by_title["breaks the rules, %"].lines[:2]
     assert list(raw.get_xdata()) == [*range(1, 13)] and raw.get_ydata()[0] == pytest.approx(20.0)
-    assert mean.get_ydata()[0] == pytest.approx((20 + 10 + 20 / 3) / 3)  # two steps to either side, of which the first has none before
+    assert mean.get_ydata()[0] == pytest.approx(
+        (20 + 10 + 20 / 3) / 3
+    )  # two steps to either side, of which the first has none before
     assert mean.get_ydata()[4] == pytest.approx(20 * (1 / 3 + 1 / 4 + 1 / 5 + 1 / 6 + 1 / 7) / 5)
     assert [to_hex(line.get_color()) for line in by_title["reward"].lines[1::2]] == ["#0072b2", "#e69f00"]
 
 
 def test_the_exact_curve_stands_beside_the_model_that_it_began_with() -> None:
-    known = {"imitation": {"exploitability": 0.37}, "online": {"exploitability": 0.04}, "base": {"exploitability": 0.5}}
+    known = {
+        "imitation": {"exploitability": 0.37},
+        "reinforce": {"exploitability": 0.04},
+        "base": {"exploitability": 0.5},
+    }
     with plot_style():
-        axes = online_charts.exact_curves([evaluation(4), evaluation(12)], KUHN, "imitation", known, "online").axes[0]
+        axes = curves.exact_curves([evaluation(4), evaluation(12)], KUHN, "imitation", known, "reinforce").axes[0]
     policy, line, final = axes.lines
     assert list(policy.get_ydata()) == pytest.approx([0.09, 0.03])
     assert set(line.get_ydata()) == {0.37} and list(final.get_xydata()[0]) == [12.0, 0.04]
@@ -106,24 +115,34 @@ def test_the_exact_curve_stands_beside_the_model_that_it_began_with() -> None:
 def test_tables_compare_the_first_with_the_last_evaluation_of_each_opponent() -> None:
     evaluations = [{**evaluation(step), "opponent": opponent} for step in (2, 4, 6) for opponent in ("start", "bot:x")]
     evaluations.append({**evaluation(9), "game": "other", "exact": {"exploitability": 9.0}})
-    shown = evaluation_table(evaluations, KUHN)
-    assert [row[:2] for row in shown.rows[:4]] == [(f"start, step {step}", f"player {one}") for step in (2, 6) for one in (0, 1)]
-    assert len(shown.rows) == 8 and [row[0] for row in score_table(evaluations, KUHN).rows] == ["start", "bot:x"]
-    assert [row[:2] for row in exact_table(evaluations, KUHN, {}).rows] == [("step 2", "0.180"), ("step 6", "0.060")]
-    assert len(evaluation_table(evaluations[:1], KUHN).rows) == 2  # the first is the last
-    assert exact_table([], KUHN, {}).rows == () and time_table([{"step": 1}]).rows[-1] == ("total", "0.00", "100.0")
+    by_role, scores, exact = evaluation_tables(evaluations, KUHN, {}, "reinforce")
+    assert [row[:2] for row in by_role.rows[:4]] == [
+        (f"start, step {step}", f"player {one}") for step in (2, 6) for one in (0, 1)
+    ]
+    assert len(by_role.rows) == 8 and [row[0] for row in scores.rows] == ["start", "bot:x"]
+    assert [row[:2] for row in exact.rows] == [("step 2", "0.180"), ("step 6", "0.060")]
+    assert len(evaluation_tables(evaluations[:1], KUHN, {}, "reinforce")[0].rows) == 2  # the first is the last
+    assert evaluation_tables([], KUHN, {}, "reinforce") == [] and time_table([{"step": 1}]).rows[-1] == (
+        "total",
+        "0.00",
+        "100.0",
+    )
 
 
 def test_the_command_ends_with_what_the_steps_came_to(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
+    folder = write_online(tmp_path / "run")
+    places = [f"{folder}/{phase}/checkpoint" for phase in ("1-imitation", "2-reinforce")]
+    for place in places:
+        write_json(Path(place) / "config.json", {})
     print_run(folder)
     out = capsys.readouterr().out
     lines = [line.split() for line in out.splitlines()]
-    assert ["start,", "step", "12", "player", "1", "6", "50", "(19-81)", "0", "(0-39)"] in lines
+    assert ["start,", "step", "12", "player", "1", "6", "33", "(10-70)", "0", "(0-39)"] in lines
     assert ["start", "12", "0", "[0,", "0]", "1.00"] in lines
     at = lines.index(["imitation", "0.370", "-"])
     assert [row[-2:] for row in lines[at + 1 : at + 4]] == [["0.090", "0.980"], ["0.030", "0.980"], ["0.040", "-"]]
     assert f"warning: online, from step 8 on: {SIGN}" in out
-    assert f"  the models   {folder}/online/checkpoint (plain" in out
+    assert f"  the models   {', '.join(places)} (plain" in out

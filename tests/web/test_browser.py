@@ -1,4 +1,5 @@
-"""The page in a real Chromium: whole games in both roles, live filters, a growing run, and hostile text that does nothing.
+"""The page in a real Chromium: whole games in both roles, live filters, a growing run, and hostile text that does
+nothing.
 
 Needs Playwright and Debian's ``chromium`` package; without them these tests are skipped.
 """
@@ -8,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from web_fixtures import OVERRIDE, SCRIPT, TypingEngine, bot_games, make_run, serve, site, won
+from web_fixtures import OVERRIDE, SCRIPT, TypingEngine, make_run, serve, site, won
 
 from spag.core.errors import EngineError
-from spag.core.store import JsonlStore
 from spag.engines.base import Request
+from spag.storage.store import JsonlStore
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
 CHROMIUM = Path("/usr/bin/chromium")
@@ -142,7 +143,7 @@ def test_filters_answer_while_typing_and_make_links(page: "sync_api.Page", addre
     page.get_by_label("Search what was said").fill(SCRIPT)
     page.locator(".count, .empty").first.wait_for()
     page.locator(".games .task").first.click()
-    page.get_by_role("link", name="Compare across iterations").click()
+    page.get_by_role("link", name="Compare across models").click()
     assert page.locator(".column").count() == 1
 
 
@@ -150,20 +151,20 @@ def test_hostile_text_is_shown_as_written_and_does_nothing(page: "sync_api.Page"
     for path in ("/", "/games", "/tasks"):
         page.goto(address + path)
         assert page.locator("main script, main img, main iframe").count() == 0
-    page.goto(f"{address}/games/iteration-2/3")
+    page.goto(f"{address}/games/spag-2/3")
     assert page.locator("#u1 .text").inner_text() == SCRIPT
-    page.goto(f"{address}/games/iteration-2/4")
+    page.goto(f"{address}/games/spag-2/4")
     assert page.locator("#u1 .text").inner_text() == OVERRIDE.replace("\u202e", "U+202E").replace("\u200b", "U+200B")
-    page.goto(f"{address}/games/iteration-2/6")  # 90,000 letters without a space
+    page.goto(f"{address}/games/spag-2/6")  # 90,000 letters without a space
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
-    page.goto(f"{address}/games/iteration-2/10")
+    page.goto(f"{address}/games/spag-2/10")
     assert page.locator("#u1 .text").inner_text() == "مرحبا بكم"
     assert page.locator("#u1 .text").evaluate("box => getComputedStyle(box).direction") == "rtl"
     assert page.locator("#u1 .who").evaluate("box => getComputedStyle(box).direction") == "ltr"
 
 
 def test_a_running_run_is_followed(page: "sync_api.Page", run: Path) -> None:
-    with serve(site(run)) as address, JsonlStore(run / "iteration-2" / "episodes.jsonl") as store:
+    with serve(site(run)) as address, JsonlStore(run / "2-spag" / "iteration-2" / "episodes.jsonl") as store:
         page.goto(address)
         assert "at work" in page.locator(".stage.started").inner_text()
         page.locator(".share-count", has_text="11 games").wait_for()
@@ -193,20 +194,6 @@ def test_a_dead_engine_says_so_and_the_game_goes_on(page: "sync_api.Page", run: 
         page.get_by_label("Your utterance").wait_for()
 
 
-def test_a_game_on_a_board_against_a_bot(page: "sync_api.Page", tmp_path: Path) -> None:
-    with serve(site(bot_games("tic_tac_toe", tmp_path / "games.jsonl"))) as address:
-        page.goto(f"{address}/play")
-        page.get_by_role("radio", name="Player 0").check()
-        page.get_by_label("Your own task").fill("1 5 9")  # player_1 is to move
-        page.get_by_label("Play against").select_option("bot:perfect")
-        page.get_by_role("button", name="Begin").click()
-        page.get_by_label("Your utterance").fill("[1]")
-        assert page.locator(".board").inner_text().count("X") == 2
-        page.keyboard.press("Enter")
-        page.get_by_role("heading", name="You broke a rule").wait_for()
-        assert "square 1, which is taken" in page.locator(".verdict").inner_text()
-
-
 def test_a_server_that_is_gone_is_named(page: "sync_api.Page", run: Path, faults: list[str]) -> None:
     with serve(site(run)) as address:
         page.goto(address)
@@ -214,7 +201,10 @@ def test_a_server_that_is_gone_is_named(page: "sync_api.Page", run: Path, faults
     page.locator("#offline").wait_for()
     page.goto("about:blank")
     assert faults
-    assert all("ERR_CONNECTION_REFUSED" in fault or fault.startswith(("htmx:sendError", "htmx:afterRequest")) for fault in faults)
+    assert all(
+        "ERR_CONNECTION_REFUSED" in fault or fault.startswith(("htmx:sendError", "htmx:afterRequest"))
+        for fault in faults
+    )
     faults.clear()
 
 

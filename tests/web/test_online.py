@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 from test_pages import Reader, assert_inert
-from web_fixtures import bot_games, site, visitor
+from web_fixtures import bot_games, make_two_online, site, visitor
 
-from online_files import KUHN, SIGN, games, write_online
-from spag.core.store import write_rows
+from online_files import KUHN, SIGN, evaluation, games, write_online
+from spag.storage.store import write_rows
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +34,18 @@ def text_of(client: TestClient, address: str) -> str:
 
 def test_the_overview_shows_a_run_at_work(client: TestClient) -> None:
     page = text_of(client, "/")
-    assert "12 of 12 steps are done" in page and "Kuhn poker · no-such-model · 12 online steps" in page
+    assert "12 of 12 steps are done" in page and "Kuhn poker · no-such-model · imitation · reinforce" in page
     assert f"from step 8 on: {SIGN}" in page and "steps 9 to 10: player_0 of kuhn_poker: wins 97 %" in page
-    assert re.search(r"exploitability ?0\.030", page) and re.search(r"entropy, nats a token ?player 0 ?0\.087", page)  # 0.3 / sqrt(12)
+    assert re.search(r"exploitability ?0\.030", page) and re.search(
+        r"entropy, nats a token ?player 0 ?0\.087", page
+    )  # 0.3 / sqrt(12)
     assert "Latest evaluation" in page and re.search(r"start ?12 ?player 0 ?6 ?\d+ % ?\d+–\d+ ?\d+ % ?\d+–\d+", page)
     assert "iteration" not in page
     # 12 steps in at most 8 bars: two steps a bar; 6 games a step and 6 more of step 2's second process
-    assert re.search(r"online steps 1–2 [^–]*?\b18 games", page) and re.search(r"online steps 11–12 [^–]*?\b12 games", page)
-    assert re.search(r"evaluations [^–]*?\b12 games", page)
+    assert re.search(r"reinforce steps 1–2 [^–]*?\b18 games", page) and re.search(
+        r"reinforce steps 11–12 [^–]*?\b12 games", page
+    )
+    assert re.search(r"reinforce evaluations [^–]*?\b12 games", page)
 
 
 def test_curves_of_both_roles_share_a_scale(client: TestClient) -> None:
@@ -49,13 +53,18 @@ def test_curves_of_both_roles_share_a_scale(client: TestClient) -> None:
     lines = re.findall(r'<polyline class="(\w+)" points="([^"]+)"', figure)
     assert [name for name, _ in lines] == ["first", "second"]
     first, second = ([float(point.split(",")[1]) for point in points.split()] for _, points in lines)
-    assert (min(first), max(second)) == (2.0, 46.0)  # the best reward of one at the top, the worst of the other at the bottom
+    assert (min(first), max(second)) == (
+        2.0,
+        46.0,
+    )  # the best reward of one at the top, the worst of the other at the bottom
     assert max(first) < min(second)
 
 
 def test_the_games_of_any_step_can_be_opened(client: TestClient, folder: Path) -> None:
     page = client.get("/steps").text
-    assert [int(step) for step in re.findall(r'href="/games\?step=(\d+)"', page)] == [*range(12, 0, -1)]
+    assert [int(step) for step in re.findall(r'href="/games\?phase=reinforce&amp;step=(\d+)"', page)] == [
+        *range(12, 0, -1)
+    ]
     assert "/games?source=evaluation-step-00012-kuhn_poker-start" in page
     assert "<b>12</b> games" in client.get("/games?step=2").text  # of both processes
     assert "<b>6</b> games" in client.get("/games?step=1").text  # and not of 10, 11, 12
@@ -72,7 +81,9 @@ def test_the_steps_have_their_figures(client: TestClient) -> None:
     assert "player 0: breaks the rules, %" in text_of(client, "/steps")
     assert len(_table_rows(client)) == 12
     # games, then of player 0: reward, wins, and rules broken in 0.2 of the games at step 1, in 0.2 / 12 at step 12
-    cells = {int(re.findall(r"step=(\d+)", row)[0]): re.findall(r'class="num">([^<]*)', row) for row in _table_rows(client)}
+    cells = {
+        int(re.findall(r"step=(\d+)", row)[0]): re.findall(r'class="num">([^<]*)', row) for row in _table_rows(client)
+    }
     assert cells[1][0] == "6" and cells[2][0] == "12" and (cells[1][3], cells[12][3]) == ("20.0", "1.7")
 
 
@@ -82,8 +93,8 @@ def _table_rows(client: TestClient) -> list[str]:
 
 def test_a_step_at_work_and_a_torn_row(tmp_path: Path) -> None:
     folder = write_online(tmp_path / "run", finished=False)
-    write_rows(folder / "online" / "episodes" / "step-00013.jsonl", games(13, 4))
-    with (folder / "online" / "metrics.jsonl").open("a") as file:
+    write_rows(folder / "2-reinforce" / "episodes" / "step-00013.jsonl", games(13, 4))
+    with (folder / "2-reinforce" / "metrics.jsonl").open("a") as file:
         file.write('{"step": 13, "samp')
     with visitor(site(folder)) as client:
         first = _table_rows(client)[0]
@@ -91,40 +102,39 @@ def test_a_step_at_work_and_a_torn_row(tmp_path: Path) -> None:
         assert "12 of 12 steps are done" in client.get("/").text
 
 
+RATELESS = evaluation(12)
+del RATELESS["roles"][0]["win"]["low"]
+
+
 @pytest.mark.parametrize(
     ("file", "content", "says"),
     [
         ("metrics.jsonl", '{"loss": 1}\n', "metrics.jsonl: a row has no step"),
         ("evaluations.jsonl", '{"step": 3}\n', "evaluations.jsonl: a row has no game"),
-        ("evaluations.jsonl", "nonsense\n", "evaluations.jsonl:1: not JSON"),
-        ("warnings.jsonl", '{"step": 3, "signs": []}\n', "warnings.jsonl: a row has no signs"),
+        ("evaluations.jsonl", json.dumps(RATELESS) + "\n", "evaluations.jsonl: step 12, win has no low (a float)"),
+        ("warnings.jsonl", '{"step": 3, "warnings": []}\n', "warnings.jsonl: a row has no warnings"),
     ],
 )
 def test_a_damaged_file_is_named_and_the_rest_shown(tmp_path: Path, file: str, content: str, says: str) -> None:
     folder = write_online(tmp_path / "run", finished=False)
-    (folder / "online" / file).write_text(content)
+    (folder / "2-reinforce" / file).write_text(content)
     with visitor(site(folder)) as client:
         page, steps = (Reader(client.get(address).text).text for address in ("/", "/steps"))
-    assert "step" in steps and (f"online/{says}" in steps) == (file == "metrics.jsonl")
-    assert f"online/{says}" in page and str(folder) not in page + steps and "online steps 1–2" in page and "imitation train" in page
+    assert "step" in steps and (f"2-reinforce/{says}" in steps) == (file == "metrics.jsonl")
+    assert (
+        f"2-reinforce/{says}" in page
+        and str(folder) not in page + steps
+        and "reinforce steps 1–2" in page
+        and "1-imitation" in page
+    )
     assert ("nats a token" in page) == (file != "metrics.jsonl")  # the curves need no other file
-
-
-def test_a_rate_without_its_interval_is_named(tmp_path: Path) -> None:
-    folder = write_online(tmp_path / "run", finished=False)
-    path = folder / "online" / "evaluations.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    del rows[1]["roles"][0]["win"]["low"]
-    write_rows(path, rows)
-    with visitor(site(folder)) as client:
-        assert "evaluations.jsonl: step 12, win has no low (a float)" in client.get("/").text
 
 
 def test_the_other_games_of_a_mix_are_left_out_with_one_note(tmp_path: Path) -> None:
     folder = write_online(tmp_path / "run", finished=False)
     other = bot_games("tic_tac_toe", tmp_path / "other.jsonl").read_text()
     for step in (1, 2, 3):
-        with (folder / "online" / "episodes" / f"step-{step:05d}.jsonl").open("a") as file:
+        with (folder / "2-reinforce" / "episodes" / f"step-{step:05d}.jsonl").open("a") as file:
             file.write(other)
     with visitor(site(folder)) as client:
         page = client.get("/").text
@@ -132,9 +142,25 @@ def test_the_other_games_of_a_mix_are_left_out_with_one_note(tmp_path: Path) -> 
         assert "<b>6</b> games" in client.get("/games?step=3").text
 
 
+def test_each_online_phase_has_its_figures_steps_and_games(tmp_path: Path) -> None:
+    with visitor(site(make_two_online(tmp_path / "run"))) as client:
+        page = text_of(client, "/")
+        # phases in order, each with its own steps; a bar holds two of the first phase's 12 steps, one of the other's 4
+        assert re.search(r"2\. reinforce .*12 of 12 steps are done.*3\. group .*4 of 10 steps are done", page)
+        assert page.index("reinforce steps 11–12") < page.index("reinforce evaluations") < page.index("group step 1 ")
+        last, first = client.get("/steps").text, client.get("/steps?phase=reinforce").text
+        assert [len(re.findall(r"phase=(\w+)&amp;step=", shown)) for shown in (last, first)] == [4, 12]
+        assert "Games of evaluations" in first and "Games of evaluations" not in last
+        assert client.get("/steps?phase=other").status_code == 404
+        for phase, games in (("reinforce", 6), ("group", 4)):  # step 3 of each
+            assert f"<b>{games}</b> games" in client.get(f"/games?phase={phase}&step=3").text
+        assert "<b>10</b> games" in client.get("/games?step=3").text
+        assert '<option value="group">' in client.get("/games").text
+
+
 def test_runs_without_online_steps_show_none(client: TestClient, tmp_path: Path) -> None:
     assert 'href="/steps"' in client.get("/games").text
     with visitor(site(bot_games("kuhn_poker", tmp_path / "games.jsonl"))) as other:
         for address in ("/", "/games"):
             assert 'href="/steps"' not in other.get(address).text and 'name="step"' not in other.get(address).text
-        assert "No online step has begun" in other.get("/steps").text
+        assert other.get("/steps").status_code == 404

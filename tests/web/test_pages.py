@@ -9,23 +9,23 @@ import pytest
 from starlette.testclient import TestClient
 from web_fixtures import SCRIPT, bot_games, duel, make_run, site, visitor, won
 
-from spag.core.manifest import Manifest
-from spag.core.store import JsonlStore, write_json
-from spag.evaluation.arena.games import arena_report
+from spag.evaluation.arena.standings import arena_report
+from spag.storage.manifest import Manifest
+from spag.storage.store import JsonlStore, write_json
 from taboo_games import TABOO
 
 
 @pytest.mark.parametrize(
     ("address", "shown"),
     [
-        ("/", ["iteration-2 play", "at work", "no-such-model", "11 games", "step 5"]),
+        ("/", ["2-spag iteration-2</span>", "play: at work", "no-such-model", "11 games", "step 5"]),
         ("/games", ["<b>14</b> games", "garden"]),
-        ("/games?task=river&outcome=defender_wins", ["<b>1</b> game", "/games/iteration-1/1"]),
+        ("/games?task=river&outcome=defender_wins", ["<b>1</b> game", "/games/spag-1/1"]),
         ("/games?text=nothing+like+that", ["No game matches"]),
-        ("/games/iteration-1/2", ["<mark>bread</mark>", "The defender said", "number 2", "Compare"]),
-        ("/tasks?task=river", ["iteration-1", "iteration-2", "<mark>river</mark>"]),
+        ("/games/spag-1/2", ["<mark>bread</mark>", "The defender said", "number 2", "Compare"]),
+        ("/tasks?task=river", ["spag-1", "spag-2", "<mark>river</mark>"]),
         ("/tasks", ["/tasks?task=bread"]),
-        ("/play", ["imitation", "iteration-1", "base"]),
+        ("/play", ["imitation", "spag-1", "base"]),
     ],
 )
 def test_pages_show_what_they_should(client: TestClient, address: str, shown: list[str]) -> None:
@@ -43,7 +43,7 @@ def test_htmx_gets_the_piece_and_the_short_address(client: TestClient) -> None:
 
 def test_the_overview_is_left_alone_until_something_changes(run: Path, tmp_path: Path) -> None:
     games = tmp_path / "games.jsonl"
-    games.write_bytes((run / "iteration-1" / "episodes.jsonl").read_bytes())
+    games.write_bytes((run / "2-spag" / "iteration-1" / "episodes.jsonl").read_bytes())
     app = site(games)
     client = TestClient(app, base_url="http://localhost", headers={"hx-request": "true"})
     seen = re.findall(r'hx-get="(/\?seen=\w+)"', client.get("/").text)[0]
@@ -57,14 +57,15 @@ def test_the_overview_is_left_alone_until_something_changes(run: Path, tmp_path:
 def test_the_overview_shows_the_arena(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
     write_json(
-        folder / "arena" / "results.json", arena_report([duel("river", "base", "imitation"), duel("river", "imitation", "base")], TABOO)
+        folder / "arena" / "results.json",
+        arena_report([duel("river", "base", "imitation"), duel("river", "imitation", "base")], TABOO),
     )
     page = Reader(TestClient(site(folder), base_url="http://localhost").get("/").text).text
     assert re.search(r"baseattacker1\s+100 %21–100", page)  # Wilson's interval of 1 in 1
     assert re.search(r"basedefender1\s+0 %0–79", page)
     assert "The run does not record whether games on these tasks were trained on. Every pair" in page
     manifest = Manifest.open(folder)
-    for name in ("imitation/samples", "iteration-1/samples"):
+    for name in ("1-imitation/train", "2-spag/iteration-1/train"):
         with manifest.running(name) as results:
             results["held_out"] = 0
     page = Reader(TestClient(site(folder), base_url="http://localhost").get("/").text).text
@@ -74,7 +75,7 @@ def test_the_overview_shows_the_arena(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("address", "status", "message"),
     [
-        ("/games/iteration-1/99", 404, "There is no game 99"),
+        ("/games/spag-1/99", 404, "There is no game 99"),
         ("/games/elsewhere/1", 404, "There is no game 1"),
         ("/games?page=x", 422, "page:"),
         ("/games?outcome=draw", 422, "outcome:"),
@@ -109,51 +110,59 @@ class Reader(HTMLParser):
 
 
 def assert_inert(page: str) -> None:
-    """Nothing in the page runs but the two scripts, nothing comes from elsewhere, and no character turns the text around."""
+    """Nothing in the page runs but the two scripts, nothing comes from elsewhere, and no character turns the text
+    around.
+    """
     reader = Reader(page)
-    assert [attrs.get("src") for tag, attrs in reader.tags if tag == "script"] == ["/static/htmx.min.js", "/static/page.js"]
+    assert [attrs.get("src") for tag, attrs in reader.tags if tag == "script"] == [
+        "/static/htmx.min.js",
+        "/static/page.js",
+    ]
     for tag, attrs in reader.tags:
         assert tag not in ("base", "embed", "iframe", "object", "style")
         assert not [name for name in attrs if name.startswith("on") or name == "style"]
-        assert all((attrs.get(name) or "/").startswith(("/", "#")) for name in ("src", "href", "action", "hx-get", "hx-post"))
+        assert all(
+            (attrs.get(name) or "/").startswith(("/", "#")) for name in ("src", "href", "action", "hx-get", "hx-post")
+        )
     assert not re.search("[\u202a-\u202e\u2066-\u2069\u200b]", reader.text)
     assert len(page) < 200_000
 
 
 def test_hostile_text_is_never_markup(client: TestClient) -> None:
     addresses = ["/", "/games", f"/games?task={SCRIPT}", f"/tasks?task={SCRIPT}", f"/games?text={SCRIPT}", "/tasks"]
-    addresses += [f"/games/iteration-2/{number}" for number in range(3, 12)]
+    addresses += [f"/games/spag-2/{number}" for number in range(3, 12)]
     for address in addresses:
         assert_inert(client.get(address).text)
-    assert "{{ 7 * 7 }}" in client.get("/games/iteration-2/8").text
-    assert html.escape(SCRIPT, quote=False).replace("'", "&#39;") in client.get("/games/iteration-2/3").text
-    assert "70,000 more characters" in client.get("/games/iteration-2/6").text
+    assert "{{ 7 * 7 }}" in client.get("/games/spag-2/8").text
+    assert html.escape(SCRIPT, quote=False).replace("'", "&#39;") in client.get("/games/spag-2/3").text
+    assert "70,000 more characters" in client.get("/games/spag-2/6").text
 
 
 def test_a_damaged_file_is_named_and_its_part_left_out(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
     write_json(folder / "arena" / "results.json", {"game": "adversarial_taboo", "roles": []})
-    (folder / "imitation" / "metrics.jsonl").write_text('{"loss": 1}\n')
     page = Reader(TestClient(site(folder), base_url="http://localhost").get("/").text).text
-    assert "arena/results.json: " in page
-    assert "imitation/metrics.jsonl: a row has no step" in page and str(folder) not in page
-    assert "iteration-2 play" in page and "2 games" in page
+    assert "arena/results.json: " in page and str(folder) not in page
+    assert "2-spag iteration-2" in page and "2 games" in page
     write_json(folder / "manifest.json", {"schema_version": 1, "measured": {}, "stages": {"arena": {"status": "done"}}})
     page = Reader(TestClient(site(folder), base_url="http://localhost").get("/").text).text
     assert "manifest.json: arena: object missing" in page and "3 games" in page
 
 
-def test_a_file_of_episodes_can_be_browsed_but_not_played(run: Path) -> None:
-    with visitor(site(run / "iteration-1" / "episodes.jsonl")) as client:
+def test_a_file_of_episodes_can_be_browsed_and_its_bots_played(run: Path) -> None:
+    with visitor(site(run / "2-spag" / "iteration-1" / "episodes.jsonl")) as client:
         assert "<b>3</b> games" in client.get("/games").text
-        assert "no model to play against" in client.get("/play").text
-        answer = client.post("/play", data={"role": "attacker"})
-        assert (answer.status_code, "no model to play against" in answer.text) == (422, True)
+        assert re.findall(r'<option value="([^"]+)">', client.get("/play").text) == ["bot:constant"]
+        answer = client.post("/play", data={"role": "attacker", "opponent": "base"})
+        assert (answer.status_code, "choose an opponent" in answer.text) == (422, True)
 
 
 def test_another_game_brings_its_own_labels_and_board(tmp_path: Path) -> None:
     with visitor(site(bot_games("tic_tac_toe", tmp_path / "games.jsonl"))) as client:
-        pages = {address: client.get(address).text for address in ("/", "/games", "/games/games/1", "/tasks", "/play", "/game.css")}
+        pages = {
+            address: client.get(address).text
+            for address in ("/", "/games", "/games/games/1", "/tasks", "/play", "/game.css")
+        }
     assert "player_0 (X) wins" in pages["/games"] and '<option value="player_0">player 0</option>' in pages["/games"]
     assert ".o-player_0_wins { --fill: #0072b2;" in pages["/game.css"]
     assert re.search(r'<span class="board">.*\n.*\n', pages["/games/games/1"])

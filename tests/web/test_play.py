@@ -13,11 +13,12 @@ from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import ModelError
 from spag.core.types import Task
 from spag.engines.base import Engine, Request, Sampling
-from spag.engines.opening import open_engine
+from spag.engines.players import open_model
 from spag.engines.scripted import ScriptedEngine
-from spag.games.kuhn_poker.rules import KuhnPoker
+from spag.engines.thread import ModelThread
+from spag.games.kuhn_poker.kuhn import KuhnPoker
 from spag.web.matches import LONGEST_UTTERANCE, MOST_GAMES, Sessions
-from spag.web.models import ModelPool, ModelThread
+from spag.web.models import ModelPool
 
 SWAP = {"hx-request": "true"}
 
@@ -38,7 +39,9 @@ def settled(client: TestClient, address: str) -> str:
 def test_a_game_as_attacker_is_won_and_explained(client: TestClient) -> None:
     address = begin(client, "attacker", "River")
     assert "You speak first." in client.get(address).text
-    assert client.post(f"{address}/say", data={"text": "What runs to the sea?"}, follow_redirects=False).status_code == 303
+    assert (
+        client.post(f"{address}/say", data={"text": "What runs to the sea?"}, follow_redirects=False).status_code == 303
+    )
     page = settled(client, address)
     for piece in ("You win", "What a lovely <mark>river</mark>.", "The defender said", "number 2"):
         assert piece in page
@@ -48,7 +51,11 @@ def test_a_game_as_attacker_is_won_and_explained(client: TestClient) -> None:
 def test_what_is_hidden_is_in_no_answer_before_the_end(run: Path) -> None:
     with visitor(site(run, at_once(lambda request: "Tell me about water."))) as client:
         address = begin(client, "defender", "ignored")
-        answers = [settled(client, address), client.get("/play").text, client.get(f"{address}/reply", headers=SWAP).text]
+        answers = [
+            settled(client, address),
+            client.get("/play").text,
+            client.get(f"{address}/reply", headers=SWAP).text,
+        ]
         answers.append(client.post(f"{address}/say", data={"text": "Is it wet?"}, headers=SWAP).text)
         answers.append(settled(client, address))
         assert not any("river" in answer.lower() for answer in answers)
@@ -88,7 +95,11 @@ def test_sessions_do_not_see_each_other(run: Path) -> None:
         second = TestClient(app, base_url="http://localhost", headers={"origin": "http://localhost"})
         address = begin(first, "attacker", "river")
         assert first.get(address).status_code == 200
-        for answer in (second.get(address), second.post(f"{address}/say", data={"text": "Hi."}), second.get(f"{address}/reply")):
+        for answer in (
+            second.get(address),
+            second.post(f"{address}/say", data={"text": "Hi."}),
+            second.get(f"{address}/reply"),
+        ):
             assert answer.status_code == 404
         assert address not in second.get("/play").text
         begin(second, "attacker", "bread")
@@ -184,7 +195,7 @@ def test_a_bot_is_played_on_a_board(tmp_path: Path) -> None:
         assert "Player 1 <bdi>bot:perfect</bdi>" in page.replace("</b>", "")
         client.post(f"{address}/say", data={"text": "[1]"})
         page = client.get(address).text
-        assert "You broke a rule" in page and "player_0 named square 1, which is taken" in page.lower()
+        assert "You broke a rule" in page and "player_0 said [1]; legal moves:" in page.lower()
 
 
 def test_an_empty_reply_is_drawn_again_twice_and_then_stands(run: Path) -> None:
@@ -226,7 +237,9 @@ def test_two_models_are_kept_and_the_one_unused_for_longest_goes() -> None:
 
 def test_a_local_model_can_be_watched_while_it_speaks(model_folder: Path) -> None:
     def opened() -> Engine:
-        return open_engine(ModelConfig(name=str(model_folder), dtype="float32", device="cpu"), EngineConfig(concurrency=2))
+        return open_model(
+            ModelConfig(name=str(model_folder), dtype="float32", device="cpu"), EngineConfig(concurrency=2)
+        )
 
     thread, pause = ModelThread(opened), threading.Event()
     reply = thread.ask(Request("a", "Hello", Sampling(max_new_tokens=300, min_new_tokens=300), 1))

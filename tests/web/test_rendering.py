@@ -4,8 +4,8 @@ import pytest
 
 from spag.core.errors import ConfigError
 from spag.core.types import Outcome
-from spag.display.html import curve, duration, game_style, said, shares, visible
 from spag.games.registry import get
+from spag.report.html import curve, duration, game_style, said, shares, visible
 
 
 @pytest.mark.parametrize(
@@ -42,19 +42,23 @@ def test_a_long_utterance_is_cut_around_the_marked_piece() -> None:
 
 def test_shares_add_up_in_the_order_of_the_outcomes() -> None:
     rows = list(shares({"tie": 1, "attacker_wins": 3}, get("adversarial_taboo")))
-    assert [(row[0].name, *row[1:]) for row in rows if row[1]] == [("attacker_wins", 3, 75.0, 0.0), ("tie", 1, 25.0, 75.0)]
+    assert [(row[0].name, *row[1:]) for row in rows if row[1]] == [
+        ("attacker_wins", 3, 75.0, 0.0),
+        ("tie", 1, 25.0, 75.0),
+    ]
 
 
 @pytest.mark.parametrize(
-    ("name", "color"), [("fine", "red; } body { display: none"), ("a b", "#aabbcc"), ("x{", "#aabbcc"), ("fine", "#abc")]
+    ("name", "color"),
+    [("fine", "red; } body { display: none"), ("a b", "#aabbcc"), ("x{", "#aabbcc"), ("fine", "#abc")],
 )
-def test_only_plain_names_and_colors_reach_the_style_sheet(monkeypatch: pytest.MonkeyPatch, name: str, color: str) -> None:
+def test_only_plain_names_and_colors_reach_the_style_sheet(name: str, color: str) -> None:
     game = get("adversarial_taboo")
     assert ".o-tie { --fill: #a3a9b6;" in game_style(game)
     assert ".second { --fill: #3f9599;" in game_style(game)  # the color of the defender's victory
-    monkeypatch.setattr(type(game), "outcomes", {name: Outcome(name, "label", color)})
+    other = type("Other", (type(game),), {"outcomes": {name: Outcome(name, "label", color)}})()
     with pytest.raises(ConfigError, match="write a plain name and a color as #rrggbb"):
-        game_style(game)
+        game_style(other)
 
 
 def test_curves_and_durations() -> None:

@@ -1,4 +1,6 @@
-"""No request ends in a server error: nasty queries, paths, forms and headers over every route, each answered in one line or with a page."""
+"""No request ends in a server error: nasty queries, paths, forms and headers over every route, each answered in one
+line or with a page.
+"""
 
 import re
 from collections.abc import Iterator
@@ -14,17 +16,21 @@ from test_pages import Reader
 from web_fixtures import at_once, bot_games, make_run, site, visitor
 
 from online_files import write_online
-from spag.web import pages, play
+from spag.web import live_games, pages
 
-ROUTES = [route for router in (pages.router, play.router) for route in router.routes if isinstance(route, Route)]
+ROUTES = [route for router in (pages.router, live_games.router) for route in router.routes if isinstance(route, Route)]
 TEXTS = [
-    "", " ", "0", "-1", "1", "2147483648", "9223372036854775807", "9223372036854775808", "1" * 5000, "1e9", "1.5", "0x10", "NaN", "inf",
-    "１２", "²", "x" * 3000, "\0", "a\0b", "\ud800", "\udcff", "\U0010ffff", "\u202e", "ا" * 300, "\r\nSet-Cookie: a=b", "../../etc/passwd",
-    "..%2f..", "%", "%zz", "{{7*7}}", "<script>", "'; DROP TABLE games; --", '"', '" OR "', "NEAR(", "*", "true", "null", "[]", "river",
-    "iteration-1", "online-step-00002", "bot:random", "attacker", "player_0", "base", "defender_wins", "nobody", "1 5 9",
+    "", " ", "0", "-1", "1", "2147483648", "9223372036854775807", "9223372036854775808", "1" * 5000, "1e9", "1.5",
+    "0x10", "NaN", "inf",
+    "１２", "²", "x" * 3000, "\0", "a\0b", "\ud800", "\udcff", "\U0010ffff", "\u202e", "ا" * 300, "\r\nSet-Cookie: a=b",
+    "../../etc/passwd",
+    "..%2f..", "%", "%zz", "{{7*7}}", "<script>", "'; DROP TABLE games; --", '"', '" OR "', "NEAR(", "*", "true",
+    "null", "[]", "river",
+    "spag-1", "online-step-00002", "bot:random", "attacker", "player_0", "base", "defender_wins", "nobody", "1 5 9",
 ]  # fmt: skip
 NAMES = [
-    "source", "step", "outcome", "winner", "first", "second", "task", "shortest", "longest", "text", "page", "seen", "opponent", "role",
+    "source", "phase", "step", "outcome", "winner", "first", "second", "task", "shortest", "longest", "text", "page",
+    "seen", "opponent", "role",
     "token", "number", "match_id", "nothing", "",
 ]  # fmt: skip
 HEADERS = ["hx-request", "accept", "cookie", "content-type", "authorization", "hx-target", "range", "if-none-match"]
@@ -84,9 +90,9 @@ def test_no_request_ends_in_a_server_error(
 @pytest.mark.parametrize(
     ("method", "address", "body", "status", "says"),
     [
-        ("GET", "/games/iteration-1/9223372036854775808", "", 422, "number: "),
-        ("GET", "/games/iteration-1/0", "", 422, "number: "),
-        ("GET", f"/games/iteration-1/{'9' * 5000}", "", 422, "number: "),
+        ("GET", "/games/spag-1/9223372036854775808", "", 422, "number: "),
+        ("GET", "/games/spag-1/0", "", 422, "number: "),
+        ("GET", f"/games/spag-1/{'9' * 5000}", "", 422, "number: "),
         ("GET", "/games?page=9223372036854775808", "", 422, "page: "),
         ("GET", "/steps?page=9223372036854775808", "", 422, "page: "),
         ("GET", "/games?step=9223372036854775808", "", 422, "step: "),

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from click.testing import CliRunner
 from starlette.testclient import TestClient
 from web_fixtures import site, visitor
 
-from spag.cli.web import web_command
 from spag.core.errors import ConfigError
 from spag.web.app import listen
 from spag.web.security import MOST_BYTES, Access
@@ -99,12 +97,6 @@ def test_other_addresses_need_a_token(host: str) -> None:
 def test_a_short_token_is_refused() -> None:
     with pytest.raises(ConfigError, match="at least 16"):
         Access("0.0.0.0", "secret")
-
-
-def test_the_command_refuses_in_one_line(run: Path, tmp_path: Path) -> None:
-    for arguments, message in (([str(run), "--host", "0.0.0.0"], "token is required"), ([str(tmp_path / "no")], "no such run folder")):
-        result = CliRunner(env={"SPAG_WEB_TOKEN": None}).invoke(web_command, arguments)
-        assert message in str(result.exception)
 
 
 def test_the_command_serves_and_stops(run: Path) -> None:

@@ -11,17 +11,20 @@ import uvicorn
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
+from online_files import games as online_games
+from online_files import metrics, write_online
 from spag.config.files import dump_config, parse_config
+from spag.config.schema import RunConfig
 from spag.core.episodes import Episode, PlayerInfo
 from spag.core.errors import EngineError
-from spag.core.manifest import Manifest
-from spag.core.store import write_json, write_rows
 from spag.core.types import Split
 from spag.engines.base import Completion, Engine, FinishReason, Request, Sampling
 from spag.engines.bot import BotEngine
 from spag.engines.scripted import ScriptedEngine
 from spag.games.registry import get
 from spag.rollout.runner import Player, game_specs, play
+from spag.storage.manifest import Manifest
+from spag.storage.store import write_json, write_rows
 from spag.web.app import create_app, listen
 from spag.web.index import GameIndex
 from spag.web.models import OpenModel
@@ -46,7 +49,13 @@ def episode(word: str, *texts: str, name: str = "imitation", ident: str = "") ->
     """A game in which ``texts`` are spoken in turn, judged."""
     bare = episode_of(word, *texts, id=ident or f"{word}-0", players=dict.fromkeys(ROLES, PlayerInfo(name)))
     result = TABOO.replay(bare.task, bare.history)
-    return replace(bare, history=bare.history[: result.length], outcome=result.outcome, rewards=result.rewards, reason=result.reason)
+    return replace(
+        bare,
+        history=bare.history[: result.length],
+        outcome=result.outcome,
+        rewards=result.rewards,
+        reason=result.reason,
+    )
 
 
 def won(word: str, **more: str) -> Episode:
@@ -72,36 +81,58 @@ def tied(word: str, **more: str) -> Episode:
 
 
 CONFIG = """
-iterations: 2
 model: {{name: no-such-model, dtype: float32}}
 game: {{max_turns: 3, words: "{words}"}}
+phases:
+- {{algorithm: imitation, episodes: [games.jsonl]}}
+- {{algorithm: spag, iterations: 2}}
 """
 
 
 def make_run(folder: Path, *, hostile: bool = False) -> Path:
-    """Write a run in the middle of its second iteration: two games of ``river`` and ``bread`` in each iteration, one tie."""
+    """Write a run at work on its second iteration: games of ``river`` and ``bread`` in each, and a tie in the first."""
     folder.mkdir(parents=True)
     words = folder / "words.txt"
     words.write_text("river\n")
-    (folder / "config.yaml").write_text(dump_config(parse_config(CONFIG.format(words=words), "test")).replace("- teacher", "- games.jsonl"))
+    (folder / "config.yaml").write_text(dump_config(parse_config(CONFIG.format(words=words), "test")))
     first = [won("river", name="imitation"), said("bread", name="imitation"), tied("garden", name="imitation")]
-    second = [said("river", name="iteration-1"), broken("bread", name="iteration-1")]
+    second = [said("river", name="spag-1"), broken("bread", name="spag-1")]
     if hostile:
-        second += [episode(f"word{number}", text, "Well.", ident=SCRIPT, name=SCRIPT) for number, text in enumerate(HOSTILE)]
+        second += [
+            episode(f"word{number}", text, "Well.", ident=SCRIPT, name=SCRIPT) for number, text in enumerate(HOSTILE)
+        ]
         second.append(episode(SCRIPT, "Tell me.", "No.", name=OVERRIDE))
-    write_rows(folder / "iteration-1" / "episodes.jsonl", first)
-    write_rows(folder / "iteration-2" / "episodes.jsonl", second)
-    (folder / "imitation").mkdir()
-    rows = [{"step": step, "loss": 3.0 / step, "kl": 0.1, "learning_rate": 1e-4, "samples_per_second": 2.0} for step in range(1, 6)]
-    write_rows(folder / "imitation" / "metrics.jsonl", rows)
-    for name in ("imitation", "iteration-1"):
-        write_json(folder / name / "checkpoint" / "config.json", {})
+    write_rows(folder / "2-spag" / "iteration-1" / "episodes.jsonl", first)
+    write_rows(folder / "2-spag" / "iteration-2" / "episodes.jsonl", second)
+    rows = [
+        {"step": step, "loss": 3.0 / step, "kl": 0.1, "learning_rate": 1e-4, "samples_per_second": 2.0}
+        for step in range(1, 6)
+    ]
     manifest = Manifest.open(folder)
-    for stage in ("imitation/samples", "imitation/train", "iteration-1/play", "iteration-1/samples", "iteration-1/train"):
+    for place, count in (("1-imitation", 5), ("2-spag/iteration-1", 3)):
+        write_rows(folder / place / "metrics.jsonl", rows[:count])
+        write_json(folder / place / "checkpoint" / "config.json", {})
+    for stage in ("1-imitation/train", "2-spag/iteration-1/play", "2-spag/iteration-1/train"):
         manifest.begin(stage, {})
         with manifest.running(stage):
             pass
-    manifest.begin("iteration-2/play", {})
+    manifest.begin("2-spag/iteration-2/play", {})
+    return folder
+
+
+def make_two_online(folder: Path) -> Path:
+    """Write a run of imitation and two online phases, 12 steps and 4, the second at work."""
+    write_online(folder, finished=False)
+    phases = [
+        {"algorithm": "imitation", "episodes": ["bot:random"]},
+        {"algorithm": "reinforce", "steps": 12, "games": 6},
+        {"algorithm": "group", "steps": 10, "games": 4, "group_size": 2},
+    ]
+    config = {"model": {"name": "no-such-model", "dtype": "float32"}, "game": {"name": "kuhn_poker"}, "phases": phases}
+    (folder / "config.yaml").write_text(dump_config(RunConfig.model_validate(config)))
+    for step in range(1, 5):
+        write_rows(folder / "3-group" / "episodes" / f"step-{step:05d}.jsonl", online_games(100 + step, 4))
+    write_rows(folder / "3-group" / "metrics.jsonl", [metrics(step) for step in range(1, 5)])
     return folder
 
 
@@ -110,7 +141,9 @@ def bot_games(name: str, path: Path) -> Path:
     game = get(name)
     bot, move = next(iter(game.bots.items()))
     player = Player(BotEngine(move), f"bot:{bot}", Sampling())
-    write_rows(path, play(game_specs(game.tasks(Split.TRAIN, 12, 0), 1, 0), dict.fromkeys(game.roles, player), game=game))
+    write_rows(
+        path, play(game_specs(game.tasks(Split.TRAIN, 12, 0), 1, 0), dict.fromkeys(game.roles, player), game=game)
+    )
     return path
 
 
@@ -118,7 +151,9 @@ Reply = Callable[[Request], str]
 
 
 class TypingEngine:
-    """An engine whose replies grow word by word, each when the test lets it: ``say(2)`` brings two more words, ``say()`` all of them."""
+    """An engine whose replies grow word by word, each when the test lets it: ``say(2)`` brings two more words,
+    ``say()`` all of them.
+    """
 
     concurrency = 1
 
@@ -162,7 +197,9 @@ def fail(request: Request) -> str:
     raise EngineError("the endpoint at localhost does not answer; start it and try again")
 
 
-def site(path: Path, open_model: OpenModel | None = None, *, token: str | None = None, limit_s: float = 20.0) -> FastAPI:
+def site(
+    path: Path, open_model: OpenModel | None = None, *, token: str | None = None, limit_s: float = 20.0
+) -> FastAPI:
     """The application over ``path``, its index complete."""
     app = create_app(path, Access(token=token), open_model=open_model, reply_limit_s=limit_s)
     index_all(app.state.site.reader.index)

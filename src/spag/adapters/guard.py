@@ -1,12 +1,17 @@
-"""Who may ask a server that programs talk to, and how much: plain ASGI middleware over any application, HTTP and WebSocket.
+"""Servers that programs talk to: who may ask, and how much. Plain ASGI middleware over any application, HTTP and
+WebSocket.
 
-On a loopback address only loopback names are answered, so that a web page elsewhere cannot reach in by pointing its name here (DNS
-rebinding), and pages of other sites are refused. On any other address a token is required (``Access``), as ``Authorization: Bearer``.
-Requests are bounded in size and time, open connections in time without a message; the number of connections is uvicorn's to bound.
+On a loopback address only loopback names are answered, so that a web page elsewhere cannot reach in by pointing its
+name here (DNS rebinding), and pages of other sites are refused. On any other address a token is required (``Access``),
+as ``Authorization: Bearer``. Requests are bounded in size and time, open connections in time without a message; the
+number of connections is bounded by uvicorn (``make_server``).
 """
 
 import asyncio
+from dataclasses import dataclass
+from typing import Any
 
+import uvicorn
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, Response
@@ -19,26 +24,32 @@ IDLE_S = 600.0
 
 
 def refusal(status: int, text: str) -> Response:
-    """Return an answer of one line."""
     return JSONResponse({"detail": text}, status, {"cache-control": "no-store"})
 
 
-class ApiGuard:
-    """The middleware. ``request_s`` bounds an HTTP request, ``idle_s`` the wait for a WebSocket's next message, in seconds."""
+def make_server(app: ASGIApp, connections: int, **options: Any) -> uvicorn.Server:
+    """Return a server of ``app`` for at most ``connections`` at once; ``options`` are uvicorn's."""
+    options |= {"log_level": "warning", "access_log": False, "server_header": False, "timeout_graceful_shutdown": 2}
+    return uvicorn.Server(uvicorn.Config(app, limit_concurrency=connections, **options))
 
-    def __init__(
-        self, app: ASGIApp, access: Access, most_bytes: int = MOST_BYTES, request_s: float = REQUEST_S, idle_s: float = IDLE_S
-    ) -> None:
-        self._app, self._access = app, access
-        self._most_bytes, self._request_s, self._idle_s = most_bytes, request_s, idle_s
+
+@dataclass(frozen=True)
+class ApiGuard:
+    """The middleware. Seconds: ``request_s`` for an HTTP request, ``idle_s`` to wait for a WebSocket's next message."""
+
+    app: ASGIApp
+    access: Access
+    most_bytes: int = MOST_BYTES
+    request_s: float = REQUEST_S
+    idle_s: float = IDLE_S
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
         elif (refused := self._refusal(scope)) is not None:
             await refused(scope, receive, send)
         elif scope["type"] == "websocket":
-            await self._app(scope, self._receive_in_time(receive), send)
+            await self.app(scope, self._receive_in_time(receive), send)
         else:
             await self._answer_in_time(scope, receive, send)
 
@@ -51,19 +62,19 @@ class ApiGuard:
             await send(message)
 
         try:
-            async with asyncio.timeout(self._request_s):
-                await self._app(scope, receive, noting)
+            async with asyncio.timeout(self.request_s):
+                await self.app(scope, receive, noting)
         except TimeoutError:
             if not started:
-                await refusal(408, f"This request took longer than {self._request_s:g} s.")(scope, receive, send)
+                await refusal(408, f"This request took longer than {self.request_s:g} s.")(scope, receive, send)
 
     def _receive_in_time(self, receive: Receive) -> Receive:
         async def receive_in_time() -> Message:
             try:
-                async with asyncio.timeout(self._idle_s):
+                async with asyncio.timeout(self.idle_s):
                     return await receive()
             except TimeoutError:
-                return {"type": "websocket.disconnect", "code": 1001, "reason": f"no message for {self._idle_s:g} s"}
+                return {"type": "websocket.disconnect", "code": 1001, "reason": f"no message for {self.idle_s:g} s"}
 
         return receive_in_time
 
@@ -71,13 +82,13 @@ class ApiGuard:
         """Return why a request is refused; ``None`` lets it pass."""
         headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin")
-        if self._access.is_foreign(host):
+        if self.access.is_foreign(host):
             return refusal(421, "This server answers to localhost only, and not under the name that was asked for.")
         if origin is not None and origin.partition("://")[2] != host:
             return refusal(403, "This server does not answer pages of other sites.")
-        if not self._access.admits(HTTPConnection(scope)):
+        if not self.access.admits(HTTPConnection(scope)):
             return refusal(401, "A token is required: Authorization: Bearer TOKEN.")
         if scope["type"] == "websocket" or scope["method"] in ("GET", "HEAD"):
             return None
-        fault = fault_of_length(headers, self._most_bytes)
+        fault = fault_of_length(headers, self.most_bytes)
         return refusal(*fault) if fault else None

@@ -1,57 +1,71 @@
-"""The other side of a game: one player of spag that answers whole batches of positions, from any thread.
+"""The opponent of a player that another trainer trains: a bot, a model or an endpoint, named as everywhere in spag.
 
-Ecosystems train one player at a time; whoever sits opposite is a bot of the game, a model or an endpoint, named as everywhere in spag.
+It answers whole batches of positions, from any thread.
 """
 
 import itertools
-import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import EngineError
 from spag.core.types import State, Utterance
-from spag.engines.base import Completion, Engine, Sampling
-from spag.engines.bot import BOT_PREFIX, BotEngine, bot_of
-from spag.engines.opening import open_engine
+from spag.engines.base import Engine, Sampling
+from spag.engines.players import Kind, bot_of, kind_of, open_player
+from spag.engines.thread import REPLY_LIMIT_S, ModelThread, Reply
 from spag.games.base import Game
-from spag.rollout.runner import next_request, should_retry
-from spag.web.models import REPLY_LIMIT_S, ModelThread, Reply
-
-_LOOK_S = 0.001
+from spag.rollout.runner import next_request, should_retry, without_thought
 
 
 def engine_of(name: str, game: Game) -> Callable[[], Engine]:
-    """Return what opens the player ``name``: ``bot:NAME``, ``openai:MODEL``, or a model. Raises ``ConfigError`` for a bot not there."""
-    if name.startswith(BOT_PREFIX):
-        bot = bot_of(game, name)
-        return lambda: BotEngine(bot)
-    return lambda: open_engine(ModelConfig(name=name), EngineConfig())
+    """Return what opens the player ``name``: ``bot:NAME``, ``openai:MODEL``, or a model. Raises ``ConfigError`` for an
+    unknown bot.
+    """
+    if kind_of(name) is Kind.BOT:
+        bot_of(game, name)  # refuses an unknown one now, not in the thread that opens it
+    return lambda: open_player(ModelConfig(name=name), game, EngineConfig())
 
 
+@dataclass
 class Opponent:
-    """A player of ``game``, opened in the background. Its draws depend on a game's seed and position alone. Use as a context manager."""
+    """A player of ``game``, opened in the background; ``limit_s`` bounds a reply. Its draws depend on a game's seed and
+    position alone. Use as a context manager.
+    """
 
-    def __init__(
-        self, game: Game, opened: Callable[[], Engine], sampling: Sampling | None = None, *, limit_s: float = REPLY_LIMIT_S
-    ) -> None:
-        self.game, self.sampling, self._limit_s = game, sampling or Sampling(), limit_s
-        self._thread = ModelThread(opened)
+    game: Game
+    open_engine: Callable[[], Engine]
+    sampling: Sampling = field(default_factory=Sampling)
+    limit_s: float = REPLY_LIMIT_S
+
+    def __post_init__(self) -> None:
+        self._thread = ModelThread(self.open_engine)
         self._ids = itertools.count()
 
     def replies(self, states: Sequence[State]) -> list[Utterance]:
-        """Return what the player to move says in each of ``states``. Raises ``EngineError`` for a player that fails or takes too long."""
+        """Return the utterance of the player to move in each of ``states``. Raises ``EngineError`` for a player that
+        fails or takes too long.
+        """
         said: dict[int, Utterance] = {}
         attempt = 0
         while len(said) < len(states):
             asked = {at: self._ask(state, attempt) for at, state in enumerate(states) if at not in said}
             for at, reply in asked.items():
-                completion = self._completion(reply)
+                try:
+                    completion = without_thought(reply.wait(self.limit_s), self.sampling)
+                except EngineError as error:
+                    raise EngineError(f"the opponent failed: {error}") from error
                 if not should_retry(completion, attempt, self.sampling):
                     role = self.game.to_move(states[at])
                     assert role is not None
-                    said[at] = Utterance(role, completion.text, str(completion.finish_reason))
+                    said[at] = Utterance(
+                        role, completion.text, str(completion.finish_reason), thought=completion.thought
+                    )
             attempt += 1
         return [said[at] for at in range(len(states))]
+
+    def _ask(self, state: State, attempt: int) -> Reply:
+        request = next_request(str(next(self._ids)), self.game, state, state.seed, attempt, self.sampling)
+        return self._thread.ask(request)
 
     def close(self) -> None:
         """Free the model."""
@@ -62,14 +76,3 @@ class Opponent:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _ask(self, state: State, attempt: int) -> Reply:
-        return self._thread.ask(next_request(str(next(self._ids)), self.game, state, state.seed, attempt, self.sampling))
-
-    def _completion(self, reply: Reply) -> Completion:
-        while reply.completion is None and reply.error is None:
-            time.sleep(_LOOK_S)
-            reply.fail_when_late(self._limit_s)
-        if reply.completion is None:
-            raise EngineError(f"the opponent failed: {reply.error}")
-        return reply.completion

@@ -1,10 +1,10 @@
-"""Our games as AEC environments of PettingZoo: agents are roles, observations and actions are texts (extra ``pettingzoo``).
+"""Our games as AEC environments of PettingZoo: agents are roles, observations and actions are texts (extra
+``pettingzoo``).
 
-An agent observes the prompt of its turn, which is made of what its role may know. There is no ``state()``: a global view would hold the
-secrets. PettingZoo's api_test compares the dtype of observation and space, so observations are strings that name one.
+There is no ``state()``: a global view would hold the secrets. PettingZoo's api_test compares the dtype of observation
+and space, so observations are strings that name one.
 """
 
-import random
 import string
 from typing import Any
 
@@ -13,7 +13,8 @@ from gymnasium.spaces import Text
 from pettingzoo import AECEnv
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
-from spag.core.types import Split, State, Utterance
+from spag.adapters.turns import after, begin, prompt_of
+from spag.core.types import Split, State
 from spag.games.base import Game
 from spag.games.registry import DEFAULT, get
 
@@ -42,7 +43,7 @@ def env(game: str = DEFAULT, **settings: Any) -> AECEnv[str, str, str]:
 
 
 class SpagAEC(AECEnv[str, str, str]):
-    """A game. ``settings`` are its own; ``split`` says whether its tasks are those of training or held out.
+    """A game on the tasks of ``split``; ``settings`` are the game's.
 
     Actions longer than ``longest`` characters are outside the action space, but played as they are.
     """
@@ -65,9 +66,7 @@ class SpagAEC(AECEnv[str, str, str]):
         return self._actions[agent]
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        """Begin the game on the task that ``seed`` draws, a random one without it."""
-        rng = random.Random(seed)
-        self._position: State = self.game.start(rng.choice(self._tasks), rng.getrandbits(32))
+        self._position: State = begin(self.game, self._tasks, seed)
         self.agents = list(self.possible_agents)
         self.rewards = dict.fromkeys(self.agents, 0.0)
         self._cumulative_rewards = dict.fromkeys(self.agents, 0.0)
@@ -78,21 +77,19 @@ class SpagAEC(AECEnv[str, str, str]):
         self.agent_selection = self.game.to_move(self._position) or self.agents[0]
 
     def observe(self, agent: str) -> Observed:
-        """Return the prompt of ``agent``; when it is not its turn, what it would be asked now."""
-        return Observed(self.game.prompt(self.game.observe(self._position, agent)))
+        return Observed(prompt_of(self.game, self._position, agent))
 
     def step(self, action: str | None) -> None:
-        """Say ``action``; an illegal move ends the game, as the game's own rules have it."""
         if self.terminations[self.agent_selection]:
             self._was_dead_step(action)
             return
         self._cumulative_rewards[self.agent_selection] = 0.0
         self._clear_rewards()
-        self._position = self.game.apply(self._position, Utterance(self.agent_selection, str(action).strip()))
-        if self._position.result is None:
+        self._position = after(self.game, self._position, str(action))
+        result = self._position.result
+        if result is None:
             self.agent_selection = self.game.to_move(self._position) or self.agents[0]
             return
-        result = self.game.result(self._position)
         self.rewards = {role: result.rewards[role] for role in self.agents}
         self.terminations = dict.fromkeys(self.agents, True)
         self.infos = {agent: {"outcome": result.outcome, "reason": result.reason} for agent in self.agents}

@@ -1,6 +1,7 @@
-"""What a role sees and says in a game as one growing conversation, for trainers that take a whole game as one sample.
+"""A role's game as one growing conversation, for trainers that take a whole game as one sample.
 
-A game's prompts are whole texts with a common beginning. Here the first is kept, and each later one adds only the lines that are new in it.
+A game's prompts are whole texts with a common beginning. Here the first is kept, and each later one adds only the lines
+that are new in it.
 """
 
 from collections.abc import Sequence
@@ -15,8 +16,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Seat:
-    """A role in a game, and its tokens: ``completion_ids``, ``env_mask`` (1: said by the model) and ``logprobs`` have one length."""
+class Trajectory:
+    """The tokens of a ``role`` in game number ``game``. ``completion_ids``, ``env_mask`` (1: sampled from the model)
+    and ``logprobs`` have one length.
+    """
 
     game: int
     role: str
@@ -32,7 +35,7 @@ class Seat:
         self.env_mask += [mask] * len(ids)
         self.logprobs = None if self.logprobs is None or logprobs is None else [*self.logprobs, *logprobs]
 
-    def hear(self, tokenizer: "PreTrainedTokenizerBase", prompt: str, style: PromptStyle) -> list[int]:
+    def extend_context(self, tokenizer: "PreTrainedTokenizerBase", prompt: str, style: PromptStyle) -> list[int]:
         """Append what is new in ``prompt``, and return the tokens that the role's next utterance continues."""
         if self.prompt:
             new = encode_follow_up(tokenizer, self.completion_ids, new_lines(self.prompt, prompt), style)
@@ -48,11 +51,14 @@ def new_lines(before: str, now: str) -> str:
     return now[now.rfind("\n", 0, shared_length(before, now)) + 1 :]
 
 
-def cut(tokenizer: "PreTrainedTokenizerBase", context: Sequence[int], ids: Sequence[int], stops: tuple[str, ...]) -> tuple[list[int], str]:
+def cut(
+    tokenizer: "PreTrainedTokenizerBase", context: Sequence[int], ids: Sequence[int], stops: tuple[str, ...]
+) -> tuple[list[int], str]:
     """Return sampled tokens up to the one that completes a stop string, and the text before it."""
     whole = decode_reply(tokenizer, context, ids)
     text = text_before_stop(whole, stops)
-    if text is None:
-        return list(ids), whole
-    last = next(n for n in range(1, len(ids) + 1) if text_before_stop(decode_reply(tokenizer, context, ids[:n]), stops) is not None)
-    return list(ids[:last]), text
+    length = len(ids)
+    if text is not None:
+        starts = (decode_reply(tokenizer, context, ids[:n]) for n in range(1, length + 1))
+        length = next(n for n, start in enumerate(starts, 1) if text_before_stop(start, stops) is not None)
+    return list(ids[:length]), whole if text is None else text

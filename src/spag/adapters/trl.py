@@ -1,14 +1,16 @@
-"""spag's games in TRL: a ``rollout_func`` for ``GRPOTrainer`` whose completions are whole games (``pip install '.[trl]'``).
+"""spag's games in TRL: a ``rollout_func`` for ``GRPOTrainer`` whose completions are whole games (``pip install
+'.[trl]'``).
 
     rollout = GameRollout(game, Opponent(game, engine_of("bot:random", game)))
     GRPOTrainer(model, game_reward, args, Dataset.from_list(game_prompts(game, 100)), rollout_func=rollout, ...)
 
-A prompt of the dataset is a task and a seed, as JSON. Its group is one task and one seed from every seat: the samples take the roles in
-turn. Against an ``Opponent`` each sample is a game of its own; without one the model plays both sides, and each game gives a sample to each
-role. A sample is what its role saw and said, as one sequence of tokens: the prompt of its first turn, then its utterances
-(``env_mask`` 1), and between them what its later prompts add (``env_mask`` 0).
+A prompt of the dataset is a task and a seed, as JSON. The samples of its group take the roles in turn. Against an
+``Opponent`` each sample is a game of its own; without one the model plays both sides, and each game gives a sample to
+each role. A sample is one sequence of tokens: the prompt of the role's first turn, then its utterances (``env_mask``
+1), and between them what its later prompts add (``env_mask`` 0).
 
-TRL (1.16) has no public call for generation inside a rollout: ``_generate_single_turn`` is the one that serves vLLM and transformers.
+TRL (1.16) has no public call for generation inside a rollout: ``_generate_single_turn`` is the one that serves vLLM and
+transformers.
 """
 
 from collections.abc import Sequence
@@ -18,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from spag.adapters.opponent import Opponent
-from spag.adapters.transcript import Seat, cut
-from spag.core.types import Split, State, Task, Utterance
+from spag.adapters.transcript import Trajectory, cut
+from spag.adapters.turns import after, prompt_of
+from spag.core.types import Split, State, Task
 from spag.games.base import Game
 from spag.models.tokens import PromptStyle
 from spag.rollout.runner import game_specs
@@ -29,13 +32,15 @@ if TYPE_CHECKING:
 
 
 class Deal(msgspec.Struct):
-    """A prompt of the dataset: what a group of games is about."""
+    """A prompt of the dataset: the task and seed of a group of games."""
 
     task: Task
     seed: int
 
 
-def game_prompts(game: Game, count: int | None = None, *, split: Split = Split.TRAIN, seed: int = 0) -> list[dict[str, str]]:
+def game_prompts(
+    game: Game, count: int | None = None, *, split: Split = Split.TRAIN, seed: int = 0
+) -> list[dict[str, str]]:
     """Return ``count`` rows of a dataset, each a task with a seed; all tasks when ``None``."""
     specs = game_specs(game.tasks(split, count, seed), 1, seed)
     return [{"prompt": msgspec.json.encode(Deal(spec.task, spec.seed)).decode()} for spec in specs]
@@ -43,7 +48,7 @@ def game_prompts(game: Game, count: int | None = None, *, split: Split = Split.T
 
 @dataclass(frozen=True)
 class GameRollout:
-    """The ``rollout_func``. ``roles`` are those that are trained, all by default; ``style`` is how prompts become tokens."""
+    """The ``rollout_func``. ``roles``: those that are trained, all by default; ``style``: how prompts become tokens."""
 
     game: Game
     opponent: Opponent | None = None
@@ -51,52 +56,55 @@ class GameRollout:
     style: PromptStyle = PromptStyle.CHAT
 
     def __call__(self, prompts: list[str], trainer: "GRPOTrainer") -> dict[str, list[Any] | None]:
-        """Play the games of ``prompts``; return TRL's fields and those that ``game_reward`` reads, all in the order of ``prompts``."""
-        states, seats, samples = self._deal(prompts)
+        """Play the games of ``prompts``; return TRL's fields, and those that ``game_reward`` reads, in their order."""
+        states, trajectories, samples = self._deal(prompts)
         while _anyone(trainer, any(state.result is None for state in states)):
-            due = [seat for seat in seats if self.game.to_move(states[seat.game]) == seat.role]
-            others = sorted({at for at, state in enumerate(states) if state.result is None} - {seat.game for seat in due})
+            due = [one for one in trajectories if self.game.to_move(states[one.game]) == one.role]
+            ours = {one.game for one in due}
+            others = [at for at, state in enumerate(states) if state.result is None and at not in ours]
             if self.opponent is not None and others:
-                for at, said in zip(others, self.opponent.replies([states[at] for at in others]), strict=True):
-                    states[at] = self.game.apply(states[at], said)
-            if due or trainer.accelerator.num_processes > 1:  # sharded models generate together, so nobody may stay out
-                for seat, text in zip(due, self._generate(due, states, trainer), strict=True):
-                    states[seat.game] = self.game.apply(states[seat.game], Utterance(seat.role, text))
+                for at, reply in zip(others, self.opponent.replies([states[at] for at in others]), strict=True):
+                    states[at] = self.game.apply(states[at], reply)
+            if due or trainer.accelerator.num_processes > 1:  # sharded models generate together: every process joins
+                for one, text in zip(due, self._generate(due, states, trainer), strict=True):
+                    states[one.game] = after(self.game, states[one.game], text)
         return _fields(self.game, states, samples, trainer.processing_class)
 
-    def _deal(self, prompts: Sequence[str]) -> tuple[list[State], list[Seat], list[Seat]]:
-        """Return the games, the seats at which the model plays, and those of them that are the samples."""
+    def _deal(self, prompts: Sequence[str]) -> tuple[list[State], list[Trajectory], list[Trajectory]]:
+        """Return the games, the trajectories of the model, and the one of each sample."""
         roles = self.roles or self.game.roles
         states: list[State] = []
-        seats: dict[tuple[int, str], Seat] = {}
-        samples, copies, latest = [], dict.fromkeys(prompts, 0), dict.fromkeys(prompts, 0)
+        trajectories: list[Trajectory] = []
+        samples, copies = [], dict.fromkeys(prompts, 0)
+        playing: dict[str, dict[str, Trajectory]] = {}  # by prompt, the latest game's roles
         for prompt in prompts:
             deal, number = msgspec.json.decode(prompt, type=Deal), copies[prompt]
             role = roles[(number + deal.seed) % len(roles)]
             if self.opponent is not None or number % len(roles) == 0:
-                latest[prompt] = len(states)
-                seats |= {(len(states), own): Seat(len(states), own) for own in ((role,) if self.opponent else self.game.roles)}
+                played = (role,) if self.opponent else self.game.roles
+                playing[prompt] = {own: Trajectory(len(states), own) for own in played}
+                trajectories += playing[prompt].values()
                 states.append(self.game.start(deal.task, deal.seed))
-            samples.append(seats[latest[prompt], role])
+            samples.append(playing[prompt][role])
             copies[prompt] += 1
-        return states, [*seats.values()], samples
+        return states, trajectories, samples
 
-    def _generate(self, due: Sequence[Seat], states: Sequence[State], trainer: "GRPOTrainer") -> list[str]:
-        """Let the model speak at the seats ``due``, and return what it says."""
+    def _generate(self, due: Sequence[Trajectory], states: Sequence[State], trainer: "GRPOTrainer") -> list[str]:
+        """Sample the next utterance of each trajectory in ``due``, and return the texts."""
         tokenizer, stops = trainer.processing_class, self.game.stop_strings()
-        prompts = [self.game.prompt(self.game.observe(states[seat.game], seat.role)) for seat in due]
-        contexts = [seat.hear(tokenizer, prompt, self.style) for seat, prompt in zip(due, prompts, strict=True)]
+        prompts = [prompt_of(self.game, states[one.game], one.role) for one in due]
+        contexts = [one.extend_context(tokenizer, prompt, self.style) for one, prompt in zip(due, prompts, strict=True)]
         generated, logprobs = trainer._generate_single_turn(contexts or [[tokenizer.eos_token_id]], None, {}, 1)
         texts = []
-        for number, (seat, context) in enumerate(zip(due, contexts, strict=True)):
+        for number, (one, context) in enumerate(zip(due, contexts, strict=True)):
             ids, text = cut(tokenizer, context, generated[number], stops)
-            seat.add(ids, 1, None if logprobs is None else logprobs[number][: len(ids)])
-            texts.append(text.strip())
+            one.add(ids, 1, None if logprobs is None else logprobs[number][: len(ids)])
+            texts.append(text)
         return texts
 
 
 def game_reward(game_reward: list[float], game_role: list[str], log_metric: Any = None, **_: Any) -> list[float]:
-    """A reward function: what the game pays, logged for each role too."""
+    """A reward function: the game's reward, also logged by role."""
     if log_metric is not None:
         for role, reward in zip(game_role, game_reward, strict=True):
             log_metric(f"reward/{role}", reward)
@@ -104,7 +112,9 @@ def game_reward(game_reward: list[float], game_role: list[str], log_metric: Any 
 
 
 def role_reward(prompts: list[str], game_reward: list[float], game_role: list[str], **_: Any) -> list[float]:
-    """A reward function: what the game pays, less the mean of its role in the group: an easier role is no merit (arXiv 2506.24119)."""
+    """A reward function: the game's reward minus the mean of its role in the group, so that an easier role earns
+    nothing (arXiv 2506.24119).
+    """
     groups: dict[tuple[str, str], list[float]] = {}
     keys = list(zip(prompts, game_role, strict=True))
     for key, reward in zip(keys, game_reward, strict=True):
@@ -121,19 +131,20 @@ def _anyone(trainer: "GRPOTrainer", here: bool) -> bool:
     return bool(trainer.accelerator.gather(torch.tensor([here], device=trainer.accelerator.device)).any())
 
 
-def _fields(game: Game, states: Sequence[State], samples: Sequence[Seat], tokenizer: Any) -> dict[str, list[Any] | None]:
-    for seat in samples:
-        if not seat.completion_ids:  # the game ended before its first turn: TRL takes no empty completion, and this one counts for nothing
-            seat.prompt_ids, seat.logprobs = seat.prompt_ids or [tokenizer.eos_token_id], []
-            seat.add([tokenizer.eos_token_id], 0, [0.0])
-    known = all(seat.logprobs is not None for seat in samples)
-    results = [game.result(states[seat.game]) for seat in samples]
+def _fields(
+    game: Game, states: Sequence[State], samples: Sequence[Trajectory], tokenizer: Any
+) -> dict[str, list[Any] | None]:
+    for one in samples:
+        if not one.completion_ids:  # the game ended before its first turn: TRL takes no empty completion; weight 0
+            one.prompt_ids, one.logprobs = one.prompt_ids or [tokenizer.eos_token_id], []
+            one.add([tokenizer.eos_token_id], 0, [0.0])
+    results = [game.result(states[one.game]) for one in samples]
     return {
-        "prompt_ids": [seat.prompt_ids for seat in samples],
-        "completion_ids": [seat.completion_ids for seat in samples],
-        "logprobs": [seat.logprobs for seat in samples] if known else None,
-        "env_mask": [seat.env_mask for seat in samples],
-        "game_role": [seat.role for seat in samples],
-        "game_reward": [result.rewards[seat.role] for seat, result in zip(samples, results, strict=True)],
+        "prompt_ids": [one.prompt_ids for one in samples],
+        "completion_ids": [one.completion_ids for one in samples],
+        "logprobs": None if any(one.logprobs is None for one in samples) else [one.logprobs for one in samples],
+        "env_mask": [one.env_mask for one in samples],
+        "game_role": [one.role for one in samples],
+        "game_reward": [result.rewards[one.role] for one, result in zip(samples, results, strict=True)],
         "game_outcome": [result.outcome for result in results],
     }

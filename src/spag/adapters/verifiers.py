@@ -1,12 +1,11 @@
-"""spag's games in verifiers (0.4, ``verifiers.v1``) and in prime-rl: an environment with an agent for each role, and a taskset.
+"""spag's games in verifiers (0.4, ``verifiers.v1``) and prime-rl: an environment with an agent for each role, and a
+taskset. The packages in environments/ export them, one for each game.
 
-    import spag_taboo    # or spag_kuhn_poker, ...; the modules beside ``spag``, one a game
-    vf-eval spag-taboo -m MODEL --client.base-url URL -n 16        # both roles by one model
+    vf-eval spag-taboo -m MODEL --client.base-url URL -n 16        # one model plays both roles
     vf-eval spag-taboo ... --env.defender.model OTHER --env.trained '["attacker"]'
 
-An agent's trace is the game as its role saw it: the prompt of its first turn, then what each later prompt adds. It holds nothing of the
-task; the episode's task does. A role's reward is recorded on its own trace. Models speak through ``Speaker``, a harness that asks for one
-reply a turn, without tools or a sandbox.
+An agent's trace is the game as its role saw it: the prompt of its first turn, then what each later prompt adds. It
+holds nothing of the task; the episode's task does. Each role's reward is recorded on its own trace.
 """
 
 from collections.abc import Iterator
@@ -19,8 +18,9 @@ from pydantic import Field, create_model
 from verifiers.v1.dialects.chat import message_to_wire
 
 from spag.adapters.transcript import new_lines
+from spag.adapters.turns import after, prompt_of
 from spag.core.seeds import derive_seed
-from spag.core.types import Result, Split, Utterance
+from spag.core.types import Result, Split
 from spag.core.types import Task as GameTask
 from spag.engines.base import text_before_stop
 from spag.games.base import Game
@@ -28,7 +28,7 @@ from spag.games.registry import get
 
 
 class Speaker(vf.Harness[vf.HarnessConfig]):
-    """One reply a turn, asked for in this process."""
+    """One reply per turn, requested in this process, without tools or a sandbox."""
 
     APPENDS_SYSTEM_PROMPT = True
     SUPPORTS_RESUME = True
@@ -36,19 +36,20 @@ class Speaker(vf.Harness[vf.HarnessConfig]):
     NEEDS_CONTAINER = False
 
     async def launch(
-        self, ctx: vf.ModelContext, trace: vf.Trace, runtime: vf.Runtime, endpoint: str, secret: str, mcp_urls: Any, data: vf.TaskData
-    ) -> vf.ProgramResult:
+        self, ctx: vf.ModelContext, trace: vf.Trace, runtime: vf.Runtime, endpoint: str, secret: str, mcp_urls: Any,
+        data: vf.TaskData,
+    ) -> vf.ProgramResult:  # fmt: skip
         _, prompt = self.resolve_prompt(data)
-        messages: Any = (
-            [message_to_wire(message) for message in prompt] if isinstance(prompt, list) else [{"role": "user", "content": prompt}]
-        )
+        messages: Any = [{"role": "user", "content": prompt}]
+        if isinstance(prompt, list):
+            messages = [message_to_wire(message) for message in prompt]
         async with openai.AsyncOpenAI(base_url=endpoint, api_key=secret, max_retries=0, timeout=None) as client:
             await client.chat.completions.create(model=ctx.model, messages=messages)
         return vf.ProgramResult(exit_code=0, stdout="", stderr="")
 
 
 class DealData(vf.TaskData):
-    """A game to play. ``deal`` is all of its task, what is hidden included; no agent is given it."""
+    """A game to play. ``deal`` is its whole task, hidden parts included; no agent is given it."""
 
     deal: dict[str, Any]
     seed: int
@@ -68,72 +69,70 @@ class GameTasksetConfig(vf.TasksetConfig):
 
 
 class GameTaskset(vf.Taskset[Deal, GameTasksetConfig]):
-    """The tasks of ``GAME`` in a drawn order."""
+    """The tasks of ``GAME`` in an order drawn by the seed."""
 
     GAME: ClassVar[str]
 
     def load(self) -> Iterator[Deal]:
-        config = self.config
-        tasks = sorted(
-            get(self.GAME, **config.game).tasks(config.split, None, 0), key=lambda task: derive_seed(config.seed, task.id, "place")
-        )
-        for number, task in enumerate(tasks):
-            data = DealData(
-                name=f"{self.GAME}#{number}", deal={"id": task.id, "data": dict(task.data)}, seed=derive_seed(config.seed, task.id)
-            )
-            yield Deal(data, config.task)
+        seed, tasks = self.config.seed, get(self.GAME, **self.config.game).tasks(self.config.split, None, 0)
+        for number, task in enumerate(sorted(tasks, key=lambda task: derive_seed(seed, task.id, "place"))):
+            deal = {"id": task.id, "data": dict(task.data)}
+            data = DealData(name=f"{self.GAME}#{number}", deal=deal, seed=derive_seed(seed, task.id))
+            yield Deal(data, self.config.task)
 
 
 class GameEnvConfig(vf.EnvConfig):
-    """The roles come as further fields, an agent each. ``trained``: those whose tokens are training data; all when ``None``."""
+    """Each role is a further field, an agent. ``trained``: the roles whose tokens are training data; ``None``: all."""
 
     trained: list[str] | None = None
 
 
 class GameEnv(vf.Env[GameEnvConfig]):
-    """One task, one game: the agents speak in turn, and each is paid by the game."""
+    """One task, one game: the agents take turns, and each is rewarded by the game."""
 
     GAME: ClassVar[str]
 
     def __init__(self, config: GameEnvConfig) -> None:
         super().__init__(config)
         self.game: Game = get(self.GAME, **config.taskset.game)
-        unknown = {*(config.trained or ())} - {*self.game.roles}
-        if unknown:
-            raise ValueError(f"env.trained names {', '.join(sorted(unknown))}; {self.GAME} has the roles {', '.join(self.game.roles)}")
+        if unknown := {*(config.trained or ())} - {*self.game.roles}:
+            known = f"{self.GAME} has the roles {', '.join(self.game.roles)}"
+            raise ValueError(f"env.trained names {', '.join(sorted(unknown))}; {known}")
 
     async def setup(self, agents: vf.Agents) -> None:
         for role in self.game.roles:
             getattr(agents, role).trainable = self.config.trained is None or role in self.config.trained
 
     async def run(self, task: Deal, agents: vf.Agents) -> None:
-        game, open_ = self.game, dict[str, Any]()
+        game, interactions = self.game, dict[str, Any]()
         state = game.start(GameTask(**task.data.deal), task.data.seed)
         prompts = dict.fromkeys(game.roles, "")
         async with AsyncExitStack() as stack:
             while (role := game.to_move(state)) is not None:
-                prompt = game.prompt(game.observe(state, role))
-                if role not in open_:
+                if role not in interactions:
                     blank = vf.Task(vf.TaskData(idx=task.data.idx, name=task.data.name))
-                    open_[role] = await stack.enter_async_context(getattr(agents, role).interaction(blank))
-                segment = await open_[role].turn(new_lines(prompts[role], prompt))
+                    interactions[role] = await stack.enter_async_context(getattr(agents, role).interaction(blank))
+                before, prompts[role] = prompts[role], prompt_of(game, state, role)
+                segment = await interactions[role].turn(new_lines(before, prompts[role]))
                 if segment.terminated:
                     break
-                prompts[role], reply = prompt, segment.last_reply
-                cut = text_before_stop(reply, game.stop_strings())
-                state = game.apply(state, Utterance(role, (reply if cut is None else cut).strip()))
+                cut = text_before_stop(segment.last_reply, game.stop_strings())
+                state = after(game, state, segment.last_reply if cut is None else cut)
         result = state.result or game.replay(state.task, state.history, state.seed)
-        for role, interaction in open_.items():
-            self._pay(interaction.trace, role, result)
+        for role, interaction in interactions.items():
+            self._record(interaction.trace, role, result)
 
-    def _pay(self, trace: vf.Trace, role: str, result: Result) -> None:
+    def _record(self, trace: vf.Trace, role: str, result: Result) -> None:
+        outcomes = {f"outcome/{name}": name == result.outcome for name in self.game.outcomes}
         trace.record_reward("game", result.rewards[role])
-        trace.record_metrics({"utterances": result.length, **{f"outcome/{name}": name == result.outcome for name in self.game.outcomes}})
+        trace.record_metrics({"utterances": result.length, **outcomes})
         trace.info["outcome"] = {"outcome": result.outcome, "reason": result.reason}
 
 
 def plugin(game: str) -> tuple[type[GameEnv], type[GameTaskset], type[Speaker]]:
-    """Return environment, taskset and harness of a game, for the ``__all__`` of a module that verifiers finds by name."""
+    """Return environment, taskset and harness of a game, for the ``__all__`` of a package that verifiers finds by
+    name.
+    """
     title = "".join(part.capitalize() for part in game.split("_"))
     agent = vf.AgentConfig(runtime=vf.SubprocessConfig())
     roles: dict[str, Any] = dict.fromkeys(get(game).roles, (vf.AgentConfig, agent))

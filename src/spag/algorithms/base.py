@@ -1,44 +1,143 @@
-"""The seam between an algorithm and training: what a loss is computed from, and what the trainer asks of it."""
+"""The seam between an algorithm and the learning loop: what an algorithm is asked for, and what a loss is made from.
 
+One file holds one algorithm: its options, who gets which advantage (``credit``), its loss and its metrics. The loop
+(``spag.learning.loop``) plays or reads games, asks for credit, turns samples into tokens, and adds up the losses.
+Torch is not imported: losses only call methods of the tensors that they are given.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from spag.algorithms.settings import UpdateSettings
+from spag.core.episodes import Episode, TrainingSample
+from spag.games.base import Game
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+Metrics = Mapping[str, "tuple[Tensor, Tensor]"]
+"""Means by name, in parts that the loop adds up over micro-batches and processes: the sum of the weighted values, and
+that of the weights (``mean_of``). Every micro-batch has the same names.
+"""
+SFT, OTHER = 0, 1
+"""Groups of the SFT mix, and of samples without a role; the groups from 2 on are the roles."""
+FILLER = -1
+"""Group of the sample of weight 0 that fills the batch of a process that has no samples left."""
+
 
 @dataclass(frozen=True, slots=True)
-class PolicyBatch:
-    """B samples of a micro-batch. All tensors are (B,), ``n`` and ``n_sft`` scalars.
+class Needs:
+    """What a loss needs of each trained token beside its log-probability; what is not needed is not computed.
 
-    ``logprob``: log-probability of the completion under the policy, averaged over its trained tokens, with gradient. ``ref_logprob``: the
-    same under the frozen reference model. ``is_sft``: True for rows of the SFT mix. ``n`` and ``n_sft`` count the other rows and the SFT
-    rows of the whole global batch, so that any split into micro-batches and processes gives the same step.
+    ``reference``: its log-probability under the reference policy. ``entropy``: of the distribution it comes from.
+    ``sampled``: its log-probability when it was sampled, which only tokens trained as they were sampled have.
     """
 
+    reference: bool = False
+    entropy: bool = False
+    sampled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """The samples of an update, over all micro-batches and processes, so that any split gives the same step.
+
+    ``samples`` and ``sft``: how many there are, without the SFT mix and of it. ``weight``: the sum of the weights of
+    those without it.
+    """
+
+    samples: int
+    sft: int
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBatch:
+    """The K trained tokens of a micro-batch's B samples.
+
+    (K,): ``sample``, each token's sample (int64); ``logprob`` and ``entropy`` (in nats) under the policy, with
+    gradient; ``old_logprob`` under the policy before the step's first update; ``sampling_logprob`` under the
+    distribution that the engine drew it from; ``ref_logprob`` under the reference policy. What ``Needs`` leaves out
+    equals ``logprob`` without gradient, ``entropy`` 0.
+    (B,): ``advantage`` (a reward, where the algorithm says so), ``weight``, ``group`` (int64, index in ``groups``).
+    """
+
+    sample: "Tensor"
     logprob: "Tensor"
+    old_logprob: "Tensor"
+    sampling_logprob: "Tensor"
     ref_logprob: "Tensor"
-    reward: "Tensor"
+    entropy: "Tensor"
+    advantage: "Tensor"
     weight: "Tensor"
-    is_sft: "Tensor"
-    n: "Tensor"
-    n_sft: "Tensor"
-
-
-class Objective(Protocol):
-    """An algorithm's loss with its coefficients."""
-
-    name: ClassVar[str]
+    group: "Tensor"
+    groups: Sequence[str]
+    totals: Totals
+    step: int = 1
+    """The step, from 1: one of self-play online, an update otherwise."""
 
     @property
-    def clip_range(self) -> float | None:
-        """Where importance ratios are clipped (1 -/+ this), for metrics; ``None``: they are not."""
+    def is_sft(self) -> "Tensor":
+        """(B,) bool: rows of the SFT mix."""
+        return self.group == SFT
 
-    def loss(self, batch: PolicyBatch) -> "Tensor":
-        """Return the batch's share of the global loss: a scalar."""
+    def total(self, values: "Tensor") -> "Tensor":
+        """Return the sum of ``values`` (K,) over each sample's tokens: (B,)."""
+        return values.new_zeros(len(self.weight)).index_add(0, self.sample, values)
 
-    def terms(self, batch: PolicyBatch) -> "Tensor":
-        """Return each sample's loss, for metrics: (B,)."""
+    def mean(self, values: "Tensor") -> "Tensor":
+        """Return the mean of ``values`` (K,) over each sample's tokens: (B,)."""
+        return self.total(values) / self.total(values.new_ones(len(values))).clamp(min=1)
+
+    def by_group(
+        self, name: str, values: "Tensor", weight: "Tensor", member: "Tensor", *, sft: bool = True
+    ) -> "Iterator[tuple[str, tuple[Tensor, Tensor]]]":
+        """Yield the metric ``name`` of each role, and of the SFT mix, named by ``name.format(group)``.
+
+        ``values``, ``weight`` and ``member`` (the group's index) are all (B,) or all (K,).
+        """
+        for index, group in enumerate(self.groups):
+            if index > OTHER or (sft and index == SFT):
+                yield name.format(group), mean_of(values, weight * (member == index))
+
+
+class Algorithm(Protocol):
+    """How games become learning. Pure but for its state, which is saved with checkpoints.
+
+    ``Settings`` extends ``TeacherSettings``, ``IterationSettings`` or ``OnlineSettings`` (``settings.py``), which says
+    where the games come from. ``seed`` decides what ``credit`` draws.
+    """
+
+    name: ClassVar[str]
+    Settings: ClassVar[type[UpdateSettings]]
+
+    def __init__(self, settings: Any, *, seed: int = 0, state: Mapping[str, Any] | None = None) -> None: ...
+
+    @property
+    def needs(self) -> Needs:
+        """What ``loss`` needs with these settings."""
+
+    def credit(self, episodes: Sequence[Episode], game: Game, learner: str | None) -> list[TrainingSample]:
+        """Return the samples of finished games, each with its advantage (``reward``) and weight.
+
+        ``learner``: the player (by its name in the episodes) whose utterances are trained; ``None``: every player's.
+        """
+
+    def loss(self, batch: TokenBatch) -> "tuple[Tensor, Metrics]":
+        """Return the micro-batch's share of the update's loss, a scalar, and metrics."""
+
+    def state(self) -> dict[str, Any]:
+        """Return what ``credit`` remembers from step to step, as plain JSON."""
+
+    def summary(self) -> dict[str, Any]:
+        """Return what the record of the phase, or the row of an online step, says of the credit, as plain JSON."""
+
+
+def mean_of(values: "Tensor", weight: "Tensor") -> "tuple[Tensor, Tensor]":
+    """Return the parts of the mean of ``values`` by ``weight``, both (N,): their weighted sum and the weights' sum."""
+    values, weight = values.detach().double(), weight.detach().double()
+    return (values * weight).sum(), weight.sum()
 
 
 def at_least_one(n: "int | Tensor") -> "int | Tensor":

@@ -1,17 +1,85 @@
 """Imitation: behavior cloning of a teacher's winning play with a KL term (arXiv 2404.10642, section 3.1).
 
-Samples come from ``spag.algorithms.spag.iterate_rewards`` over the teacher's games; their rewards are not used here. The paper writes
-KL[policy || reference], an expectation over the policy's own replies; the published code takes the one term of that sum that belongs to the
-teacher's reply, with length-normalised log-probabilities. The code is followed, because the published results are its results.
+The paper writes KL[policy || reference], an expectation over the policy's own replies; the published code takes the one
+term of that sum that belongs to the teacher's reply, with length-normalised log-probabilities. The code is followed,
+because the published results are its results. With ``kl_coef`` 0 it is weighted SFT, and computes no reference.
 """
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from spag.algorithms.base import PolicyBatch, at_least_one
+from pydantic import Field
+
+from spag.algorithms.base import Metrics, Needs, TokenBatch, at_least_one, mean_of
+from spag.algorithms.settings import TeacherSettings
+from spag.algorithms.winners import RewardSettings, RewardStats, assign_rewards
+from spag.core.episodes import Episode, SampleType, TrainingSample
+from spag.core.options import NonNegative
+from spag.games.base import Game
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+class ImitationSettings(TeacherSettings):
+    """Imitation of a teacher's play."""
+
+    kl_coef: NonNegative = Field(
+        0.1, description="weight of the KL term towards the start model; 0 computes no reference"
+    )
+    utterances: Literal["winners", "all"] = Field(
+        "winners",
+        description="whose utterances are imitated: the winners' (the paper's), or all of games in which nobody broke "
+        "a rule",
+    )
+
+
+class Imitation:
+    """Satisfies ``spag.algorithms.base.Algorithm``."""
+
+    name: ClassVar[str] = "imitation"
+    Settings: ClassVar[type[TeacherSettings]] = ImitationSettings
+
+    def __init__(self, settings: ImitationSettings, *, seed: int = 0, state: Mapping[str, Any] | None = None) -> None:
+        self.settings, self.seed, self.stats = settings, seed, RewardStats()
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(reference=self.settings.kl_coef > 0)
+
+    def credit(self, episodes: Sequence[Episode], game: Game, learner: str | None) -> list[TrainingSample]:
+        chosen = self.settings
+        settings = RewardSettings(
+            discount=chosen.discount,
+            template=chosen.template,
+            sampled_tokens=chosen.completions == "sampled",
+            seed=self.seed,
+            sample_type=SampleType.IMITATION,
+            learner=learner,
+            everyone=chosen.utterances == "all",
+        )
+        return assign_rewards(episodes, settings=settings, game=game, stats=self.stats)
+
+    def loss(self, batch: TokenBatch) -> "tuple[Tensor, Metrics]":
+        kl_coef, sft_coef = self.settings.kl_coef, self.settings.sft_coef
+        logprob, reference = batch.mean(batch.logprob), batch.mean(batch.ref_logprob)
+        sft = batch.is_sft
+        columns, totals = (logprob, reference, batch.weight), batch.totals
+        imitation = imitation_loss(*(column[~sft] for column in columns), kl_coef=kl_coef, n=totals.samples)
+        mixed = imitation_loss(*(column[sft] for column in columns), kl_coef=0.0, n=totals.sft)
+        plain = imitation_terms(*columns, kl_coef=0.0)
+        terms = plain.where(sft, imitation_terms(*columns, kl_coef=kl_coef))
+        counted = (batch.group >= 0).float()
+        metrics = dict(batch.by_group("loss_{}", terms, counted, batch.group))
+        if self.needs.reference:
+            metrics["kl"] = mean_of(logprob - reference, counted * ~sft)
+        return imitation + sft_coef * mixed, metrics
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def summary(self) -> dict[str, Any]:
+        return self.stats.summary()
 
 
 def imitation_terms(logprob: "Tensor", ref_logprob: "Tensor", weight: "Tensor", *, kl_coef: float) -> "Tensor":
@@ -24,25 +92,8 @@ def imitation_loss(
 ) -> "Tensor":
     """Return 1/n * sum_i weight_i * (-lp_i + kl_coef * exp(lp_i) * (lp_i - lp_ref_i)): a scalar.
 
-    ``logprob``, ``ref_logprob`` and ``weight`` are (B,). ``n`` is the number of samples of the whole batch, by default B.
+    ``logprob``, ``ref_logprob`` and ``weight`` are (B,). ``n`` is the number of samples of the whole update, by default
+    B.
     """
-    return imitation_terms(logprob, ref_logprob, weight, kl_coef=kl_coef).sum() / at_least_one(len(logprob) if n is None else n)
-
-
-@dataclass(frozen=True, slots=True)
-class Imitation:
-    """Behavior cloning mixed with instruction data, which has no KL term. With ``kl_coef`` 0 it is weighted SFT."""
-
-    kl_coef: float
-    sft_coef: float
-    clip_range: float | None = None
-    name: ClassVar[str] = "imitation"
-
-    def loss(self, batch: PolicyBatch) -> "Tensor":
-        columns, sft = (batch.logprob, batch.ref_logprob, batch.weight), batch.is_sft
-        imitation = imitation_loss(*(column[~sft] for column in columns), kl_coef=self.kl_coef, n=batch.n)
-        return imitation + self.sft_coef * imitation_loss(*(column[sft] for column in columns), kl_coef=0.0, n=batch.n_sft)
-
-    def terms(self, batch: PolicyBatch) -> "Tensor":
-        columns = (batch.logprob, batch.ref_logprob, batch.weight)
-        return imitation_terms(*columns, kl_coef=0.0).where(batch.is_sft, imitation_terms(*columns, kl_coef=self.kl_coef))
+    terms = imitation_terms(logprob, ref_logprob, weight, kl_coef=kl_coef)
+    return terms.sum() / at_least_one(len(logprob) if n is None else n)

@@ -1,29 +1,35 @@
 """The command line: thin, one file a group of commands.
 
 Heavy libraries are imported inside the commands, so that ``spag --help`` answers at once.
+
+Exit statuses: 0 done; 1 done in part, or the answer is no (``spag eval`` left tasks out, ``spag doctor`` finds nothing
+that plays); 2 an error in arguments, settings or data, in one line; 3 it does not fit (``spag plan``, ``spag run
+--dry-run``); 130 stopped by Ctrl-C, 143 by SIGTERM.
 """
 
 import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import click
 
-from spag.cli.data import games_command, import_group, judge_command, rewards_command, words_command
+from spag.cli.config import config_group, presets_command
+from spag.cli.data import games_command, import_group, judge_command, words_command
 from spag.cli.doctor import doctor_command
 from spag.cli.eval import eval_command
 from spag.cli.export import export_group
-from spag.cli.options import what_stays
+from spag.cli.options import CONFIG_EPILOG, verbosity, what_stays
 from spag.cli.plan import plan_command
 from spag.cli.play import arena_command, play_command
 from spag.cli.report import report_command
 from spag.cli.run import run_command
 from spag.cli.serve import serve_command
-from spag.cli.train import train_command
+from spag.cli.train import rewards_command, train_command
 from spag.cli.web import web_command
 from spag.core.errors import SpagError
 from spag.core.visible import visible_text
@@ -49,7 +55,9 @@ def _stops_stay_stops() -> Iterator[None]:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Raise ``Terminated`` on SIGTERM in the block, where nobody else handles it; torchrun ends its processes itself."""
+    """Raise ``Terminated`` on SIGTERM in the block, where nobody else handles it; torchrun ends its processes
+    itself.
+    """
     ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     if not ours or "WORLD_SIZE" in os.environ:
         yield
@@ -65,23 +73,54 @@ def _terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+GROUPS: dict[str, list[click.Command]] = {
+    "Run": [run_command, presets_command, config_group],
+    "Play and judge": [play_command, judge_command, games_command, words_command],
+    "Train": [rewards_command, train_command],
+    "Evaluate": [arena_command, eval_command],
+    "Look": [report_command, web_command],
+    "Share": [export_group, import_group, serve_command],
+    "Plan": [plan_command, doctor_command],
+}
+"""The commands by job."""
+
+
 class SpagGroup(click.Group):
-    """Turns a ``SpagError`` into one line and exit status 2, and Ctrl-C or SIGTERM into one that says what is on disk and how to go on."""
+    """Turns a ``SpagError`` into one line and exit status 2, and Ctrl-C or SIGTERM into one that says what is on disk
+    and how to go on. Lists the commands by job.
+    """
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(one.name or "", one.get_short_help_str(limit=200)) for one in commands])
 
     def invoke(self, ctx: click.Context) -> Any:
+        _silence_bars()
         try:
             with _terminable(), _stops_stay_stops():
                 return super().invoke(ctx)
         except SpagError as error:
+            if verbosity(ctx) > 0:
+                traceback.print_exc()
             click.echo(f"error: {visible_text(str(error))}", err=True)
             sys.exit(2)
         except click.UsageError as error:  # it repeats arguments, names of files among them; choices come in lines
             raise click.UsageError(visible_text(error.format_message(), lines=True), error.ctx) from error
         except (KeyboardInterrupt, click.Abort) as stopped:
             if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one ends what still cleans up, without a traceback
+                signal.signal(
+                    signal.SIGINT, signal.SIG_DFL
+                )  # a second one ends what still cleans up, without a traceback
             click.echo(f"stopped; {visible_text(what_stays(ctx))}", err=True)
             sys.exit(128 + (signal.SIGTERM if isinstance(stopped, Terminated) else signal.SIGINT))
+
+
+def _silence_bars() -> None:
+    """Keep libraries from drawing bars into a log; a variable that is set already stays."""
+    if not sys.stderr.isatty():
+        for variable in ("TQDM_DISABLE", "HF_HUB_DISABLE_PROGRESS_BARS"):
+            os.environ.setdefault(variable, "1")
 
 
 @click.group(cls=SpagGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -90,8 +129,7 @@ def main() -> None:
     """Train language models by self-play of language games."""
 
 
-for _command in (
-    run_command, plan_command, doctor_command, games_command, words_command, play_command, judge_command, rewards_command,
-    train_command, arena_command, eval_command, report_command, web_command, serve_command, import_group, export_group,
-):  # fmt: skip
+for _command in (command for commands in GROUPS.values() for command in commands):
+    if any(one.name == "config_name" for one in _command.params):
+        _command.epilog = CONFIG_EPILOG
     main.add_command(_command)

@@ -4,14 +4,23 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 
 from rich import box
 from rich.console import Console
 from rich.logging import RichHandler
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -19,7 +28,8 @@ from spag.core.progress import Reporter, Tracker
 from spag.core.visible import visible_text
 
 logger = logging.getLogger("spag")
-PLAIN_INTERVAL_S = 15.0
+PLAIN_INTERVAL_S = 30.0
+"""Between two lines of one bar where there is no terminal."""
 
 
 @dataclass(slots=True)
@@ -31,34 +41,33 @@ class _BarTracker:
         self.progress.update(self.task, completed=done, detail=escape(visible_text(detail)))
 
 
-@dataclass(slots=True)
 class _PlainTracker:
-    title: str
-    total: int
-    first: int
-    started: float = field(default_factory=time.monotonic)
-    last_line: float = field(default_factory=time.monotonic)
+    def __init__(self, title: str, total: int, first: int) -> None:
+        self.title, self.total, self.first, self.ended = title, total, first, False
+        self.started = self.last_line = time.monotonic()
 
     def update(self, done: int, detail: str = "") -> None:
         now = time.monotonic()
-        if now - self.last_line < PLAIN_INTERVAL_S and done < self.total:
+        if self.ended or (now - self.last_line < PLAIN_INTERVAL_S and done < self.total):
             return
-        self.last_line = now
+        self.last_line, self.ended = now, done >= self.total
         rate = (done - self.first) / max(now - self.started, 1e-9)
-        left = f", {timedelta(seconds=round((self.total - done) / rate))} left" if rate > 0 and done < self.total else ""
+        left = (
+            f", {timedelta(seconds=round((self.total - done) / rate))} left" if rate > 0 and done < self.total else ""
+        )
         logger.info("%s: %d/%d%s  %s", self.title, done, self.total, left, detail)
 
 
 class ConsoleReporter:
     """Satisfies ``spag.core.progress.Reporter``: bars on a terminal, a log line now and then elsewhere."""
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, console: Console, *, quiet: bool = False) -> None:
+        self._console, self._quiet = console, quiet
         self._said: set[str] = set()
 
     @contextmanager
     def track(self, title: str, total: int, done: int = 0) -> Iterator[Tracker]:
-        if not self._console.is_terminal:
+        if self._quiet or not self._console.is_terminal:
             yield _PlainTracker(title, total, done)
             return
         columns = (
@@ -71,13 +80,15 @@ class ConsoleReporter:
             TextColumn("{task.fields[detail]}"),
         )
         with Progress(*columns, console=self._console) as progress:
-            yield _BarTracker(progress, progress.add_task(escape(visible_text(title)), total=total, completed=done, detail=""))
+            yield _BarTracker(
+                progress, progress.add_task(escape(visible_text(title)), total=total, completed=done, detail="")
+            )
 
     def note(self, message: str) -> None:
         """Log ``message``, each once a command."""
         if message not in self._said:
             self._said.add(message)
-            logger.info(message)
+            logger.log(logging.WARNING if message.startswith("warning") else logging.INFO, "%s", message)
 
 
 class _VisibleFormatter(logging.Formatter):
@@ -87,25 +98,38 @@ class _VisibleFormatter(logging.Formatter):
         return visible_text(super().format(record), lines=record.exc_info is not None)
 
 
-def make_reporter(console: Console) -> Reporter:
-    """Set up logging to ``console`` and return the reporter that goes with it."""
+def make_reporter(console: Console, verbosity: int = 0) -> Reporter:
+    """Set up logging to ``console`` and return the reporter that goes with it.
+
+    ``verbosity``: -1 shows warnings only, 1 the messages of libraries too.
+    """
     handler: logging.Handler
     if console.is_terminal:
-        handler = RichHandler(console=console, show_path=False, show_level=False, markup=False, log_time_format="%H:%M:%S")
+        handler = RichHandler(
+            console=console, show_path=False, show_level=False, markup=False, log_time_format="%H:%M:%S"
+        )
         handler.setFormatter(_VisibleFormatter("%(message)s"))
     else:
         handler = logging.StreamHandler(console.file)
         handler.setFormatter(_VisibleFormatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
     logger.handlers[:] = [handler]
-    logger.setLevel(logging.INFO)
+    logger.setLevel(logging.WARNING if verbosity < 0 else logging.INFO)
     logger.propagate = False
-    return ConsoleReporter(console)
+    if verbosity > 0:
+        logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    return ConsoleReporter(console, quiet=verbosity < 0)
 
 
 def new_table(title: str | None, *columns: str) -> Table:
-    """Return a table in the look that all have, narrow enough for 80 columns: text in its first column, figures in the others."""
+    """Return a table in the look that all have, narrow enough for 80 columns: text in its first column, figures in the
+    others.
+    """
     table = Table(
-        title=Text(visible_text(title)) if title else None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True
+        title=Text(visible_text(title)) if title else None,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
     )
     for index, label in enumerate(columns):
         table.add_column(Text(visible_text(label)), justify="right" if index else "left")

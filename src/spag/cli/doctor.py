@@ -6,29 +6,36 @@ import click
 
 from spag.core.visible import visible_text
 
+DEFAULT_PRESETS = ("kuhn", "demo")
+
 
 @click.command("doctor")
+@click.argument("configs", nargs=-1, metavar="[CONFIG]...")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def doctor_command(as_json: bool) -> None:
-    """Check this machine: what it has, which engines and optional packages work, and the command for what is missing.
+def doctor_command(configs: tuple[str, ...], as_json: bool) -> None:
+    """Check this machine: what it has, what works, the command for what is missing, and whether runs fit.
 
-    Exit status 1: no model can be played at all, because torch or transformers is missing or broken.
+    CONFIG is a preset or a YAML file, by default kuhn and demo. Exit status 3: a CONFIG needs more memory than there
+    is; 1: torch or transformers is missing or broken, so no model can be played at all.
     """
     import json
     from dataclasses import asdict
 
-    from spag.doctor import Status, examine, look_around
+    from spag.planning.doctor import Status, examine, examine_presets, look_around
 
     machine = look_around()
-    findings, can_play = examine(machine), machine.torch_trouble is None
+    runs = list(examine_presets(configs or DEFAULT_PRESETS))
+    findings, can_play = [*examine(machine), *runs], machine.torch_trouble is None
+    fits = not any(one.status is Status.MISSING for one in runs)
     if as_json:
-        click.echo(json.dumps({"can_play": can_play, "findings": [asdict(one) for one in findings]}, indent=2))
+        found = {"can_play": can_play, "fits": fits, "findings": [asdict(one) for one in findings]}
+        click.echo(json.dumps(found, indent=2))
     else:
         colors = {Status.WORKS: "green", Status.LIMITED: "yellow", Status.MISSING: "red"}
         for one in findings:
-            status = "" if one.status is Status.HAS else one.status
-            click.echo(f"{one.name:<14} {click.style(f'{status:<8}', fg=colors.get(one.status))} {visible_text(one.detail)}")
+            status = click.style(f"{'' if one.status is Status.HAS else one.status:<8}", fg=colors.get(one.status))
+            click.echo(f"{visible_text(one.name):<14} {status} {visible_text(one.detail)}")
             if one.fix:
-                click.secho(f"{'':<23} {one.fix}", bold=True)
-    if not can_play:
-        sys.exit(1)
+                click.secho(f"{'':<23} {visible_text(one.fix)}", bold=True)
+    if not (can_play and fits):
+        sys.exit(3 if can_play else 1)

@@ -2,77 +2,101 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from spag.cli.options import ANY_PATH, config_options, entrant, on_stop, open_reporter, read_config
 from spag.core.errors import ConfigError
 from spag.core.visible import visible_text
+from spag.evaluation.reasoning.suites import SUITES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from spag.config.schema import ModelConfig, RunConfig
 
+FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+COUNT = click.IntRange(min=1)
+
 
 @click.command("eval")
 @click.argument("models", nargs=-1, required=True, metavar="RUN_OR_MODEL...")
 @config_options
-@click.option("--tasks", default="paper", show_default=True, metavar="paper|NAME,...", help="lm-eval's tasks or groups.")
-@click.option("--task-path", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of your own task files (YAML).")
-@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of data files to read, not the hub.")
-@click.option("--trust-task-code", is_flag=True, help="Let task files of --task-path run Python code; review them first.")
-@click.option("--limit", type=click.IntRange(min=1), help="Items of each task, from its start; the parts of a group share them.")
-@click.option("--shots", type=click.IntRange(min=0), help="Solved examples before a question. [default: the paper's, else the task's own]")
-@click.option("--max-new-tokens", type=click.IntRange(min=1), help="Longest generated answer, in tokens. [default: the task's own]")
-@click.option("--batch-size", type=click.IntRange(min=1), default=16, show_default=True, help="Requests computed at once.")
-@click.option("--output", type=ANY_PATH, required=True, help="Folder for the items and results.json; what is done in it is kept.")
+@click.option("--suite", type=click.Choice([*SUITES]), help="Benchmarks of a paper. [default: paper, SPAG's own]")
+@click.option("--tasks", default="", metavar="NAME,...", help="lm-eval's tasks or groups, alone or beside --suite.")
+@click.option("--task-path", type=FOLDER, help="Folder of your own task files (YAML).")
+@click.option("--data", type=FOLDER, help="Folder of JSON Lines files to read in place of the hub.")
+@click.option(
+    "--trust-task-code", is_flag=True, help="Let task files of --task-path run Python code; review them first."
+)
+@click.option("--limit", type=COUNT, help="Items of each task, from its start; the parts of a group share them.")
+@click.option(
+    "--shots", type=click.IntRange(min=0), help="Solved examples before a question. [default: suite's or task's own]"
+)
+@click.option("--max-new-tokens", type=COUNT, help="Longest generated answer, in tokens. [default: the task's own]")
+@click.option("--samples", type=COUNT, default=1, show_default=True, help="Answers drawn per item; their scores' mean.")
+@click.option("--temperature", type=click.FloatRange(min=0), default=0.0, show_default=True, help="0: greedy answers.")
+@click.option("--batch-size", type=COUNT, default=16, show_default=True, help="Requests computed at once.")
+@click.option(
+    "--output", type=ANY_PATH, required=True, help="Folder for the items and results.json; finished ones stay."
+)
 @click.option("--force", is_flag=True, help="Redo what was evaluated with other settings, data or models.")
 def eval_command(
     models: tuple[str, ...],
     config_name: str | None,
+    suite: str | None,
     tasks: str,
-    task_path: Path | None,
-    data: Path | None,
-    trust_task_code: bool,
-    limit: int | None,
-    shots: int | None,
-    max_new_tokens: int | None,
-    batch_size: int,
     output: Path,
     force: bool,
+    **options: Any,
 ) -> None:
-    """Evaluate reasoning with lm-eval, every figure with its standard error and its item-by-item difference to the first model.
+    """Evaluate reasoning with lm-eval, every figure with its standard error and its item-by-item difference to the
+    first model.
 
-    Name run folders (base, imitation and every finished iteration are evaluated) or models as for spag arena: MODEL or NAME=MODEL. The
-    same command resumes. Tasks whose data cannot be loaded are left out and named, and the exit status is 1.
+    Name run folders (base, imitation and every finished iteration are evaluated) or models as for spag arena: MODEL or
+    NAME=MODEL. The same command resumes. Tasks whose data cannot be loaded are left out and named, and the exit status
+    is 1.
     """
     config = read_config(config_name)
+    if options["samples"] > 1 and not options["temperature"]:
+        raise ConfigError("--samples: greedy answers are all the same; set --temperature too, such as 0.6")
     try:
         import lm_eval  # noqa: F401
     except ImportError as error:
         raise ConfigError(f"spag eval needs lm-eval ({error}); install it with: pip install '.[eval]'") from error
     from spag.cli.tables import print_reasoning
-    from spag.evaluation.reasoning.run import evaluate_reasoning
-    from spag.evaluation.reasoning.tasks import REMEDY, ReasoningSettings
+    from spag.evaluation.reasoning.evaluate import evaluate_reasoning
+    from spag.evaluation.reasoning.tasks import LOADING_HINT, ReasoningSettings
 
-    names = tuple(name.strip() for name in tasks.split(",") if name.strip())
-    settings = ReasoningSettings(names, task_path, data, trust_task_code, limit, shots, max_new_tokens, batch_size, config.seed)
+    settings = ReasoningSettings(_task_names(suite, tasks), seed=config.seed, **options)
     on_stop(lambda: f"{output} has the answers so far; the same command goes on from there")
     results = evaluate_reasoning(players_of(models, config), settings, output, open_reporter(), force=force)
     print_reasoning(results)
     if left_out := results["left_out"]:
         for name, why in left_out.items():
             click.echo(visible_text(f"{name} is left out: {why}"), err=True)
-        click.echo(f"To evaluate {'it' if len(left_out) == 1 else 'them'} too, {REMEDY}.", err=True)
+        click.echo(f"To evaluate {'it' if len(left_out) == 1 else 'them'} too, {LOADING_HINT}.", err=True)
         sys.exit(1)
 
 
+def _task_names(suite: str | None, tasks: str) -> tuple[str, ...]:
+    """Return the names of both; those of the paper's suite where neither is given."""
+    own = [name.strip() for name in tasks.split(",") if name.strip()]
+    if own and suite is None:
+        return tuple(own)
+    chosen = SUITES[suite or "paper"]
+    if chosen.lacking:
+        click.echo(f"lm-eval has no {', '.join(chosen.lacking)}: left out of the suite {suite}.", err=True)
+    return (*(one.task for one in chosen.tasks), *own)
+
+
 def players_of(arguments: tuple[str, ...], config: "RunConfig") -> "dict[str, ModelConfig]":
-    """Return the models by name; a run folder stands for all its models, under its own name when other models are named beside it."""
+    """Return the models by name; a run folder stands for all its models, under its own name when other models are named
+    beside it.
+    """
+    from spag.runs.execute import resolve_dtype
     from spag.runs.reading import RunFolder
-    from spag.runs.stages import resolve_dtype
 
     players: dict[str, ModelConfig] = {}
     for name, model in map(entrant, arguments):

@@ -10,31 +10,38 @@ from spag.cli.options import ANY_PATH, EXISTING, open_reporter, refuse_input
 
 @click.group("export")
 def export_group() -> None:
-    """Write models for transformers and the hub, and data for the paper's published code."""
+    """Write models for the hub, and data for the paper's code."""
 
 
 @export_group.command("model")
 @click.argument("source", metavar="RUN_OR_MODEL")
 @click.option("--output", type=ANY_PATH, required=True, metavar="FOLDER", help="New folder to write.")
-@click.option("--name", metavar="base|imitation|iteration-K", help="Which of the run's models. [default: the last]")
+@click.option("--name", metavar="NAME", help="One of the run's models: base, imitation, spag-1. [default: the last]")
 @click.option(
     "--dtype",
     type=click.Choice(["bfloat16", "float16", "float32"]),
     help="Of the weights. [default: the one the run played with; without a run, as saved]",
 )
-@click.option("--push", "repo", metavar="OWNER/NAME", help="Upload the folder to the hub; the token is taken from HF_TOKEN.")
+@click.option(
+    "--push", "repo", metavar="OWNER/NAME", help="Upload the folder to the hub; the token is taken from HF_TOKEN."
+)
 @click.option("--private", is_flag=True, help="With --push: as a private repository.")
-def export_model_command(source: str, output: Path, name: str | None, dtype: str | None, repo: str | None, private: bool) -> None:
+def export_model_command(
+    source: str, output: Path, name: str | None, dtype: str | None, repo: str | None, private: bool
+) -> None:
     """Write a model as a plain transformers folder with a model card.
 
-    RUN_OR_MODEL is a run folder, a checkpoint in one, or any model that spag plays with. A LoRA adapter is merged into its base.
+    RUN_OR_MODEL is a run folder, a checkpoint in one, or any model that spag plays with. A LoRA adapter is merged into
+    its base.
     """
     from spag.export import Destination, export_model, find_source
 
     if private and repo is None:
         raise click.UsageError("--private says how to push; give --push OWNER/NAME too")
     destination = Destination(repo, private) if repo else None
-    exported = export_model(find_source(source, name), output, dtype=dtype, destination=destination, note=open_reporter().note)
+    exported = export_model(
+        find_source(source, name), output, dtype=dtype, destination=destination, note=open_reporter().note
+    )
     for made in (exported.folder, exported.url):
         if made:
             click.echo(made)
@@ -45,9 +52,10 @@ def export_model_command(source: str, output: Path, name: str | None, dtype: str
 @click.option("--output", type=ANY_PATH, required=True, help="JSON file to write.")
 def export_episodes(source: Path, output: Path) -> None:
     """Write games as upstream's JSON list."""
-    from spag.core.episodes import TABOO, read_episodes
+    from spag.core.episodes import TABOO
     from spag.core.errors import DataError
     from spag.games.taboo.upstream import upstream_episode
+    from spag.storage.episodes import read_episodes
 
     refuse_input(output, source)
     episodes = list(read_episodes(source))
@@ -61,15 +69,15 @@ def export_episodes(source: Path, output: Path) -> None:
 @click.option("--output", type=ANY_PATH, required=True, help="JSON file to write.")
 def export_samples(source: Path, output: Path) -> None:
     """Write training samples as upstream's JSON list."""
-    from spag.core.episodes import read_samples
     from spag.games.taboo.upstream import upstream_sample
+    from spag.storage.episodes import read_samples
 
     refuse_input(output, source)
     _write_json_list(output, [upstream_sample(sample) for sample in read_samples(source)])
 
 
 def _write_json_list(output: Path, rows: list[dict[str, Any]]) -> None:
-    from spag.core.store import write_json
+    from spag.storage.store import write_json
 
     write_json(output, rows)
     click.echo(f"{len(rows):,} rows -> {output}", err=True)

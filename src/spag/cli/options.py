@@ -1,6 +1,11 @@
-"""Options that several commands share."""
+"""Options that several commands share.
+
+One rule: a config is the argument ``CONFIG`` where it is the main one, else ``--config``. ``--set`` changes it, and so
+do the short options ``--seed``, ``--words``, ``--prompts``, ``--game`` and ``--ray``.
+"""
 
 import os
+import textwrap
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -8,7 +13,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
+from spag.config.presets import preset_names
 from spag.core.errors import ConfigError, DataError, SpagError
 
 if TYPE_CHECKING:
@@ -21,7 +28,9 @@ LONGEST_PIPE = 2**34
 
 
 class _InputFile(click.Path):
-    """A file to read. What comes from a pipe is kept in a file while the command runs, because commands read their files more than once."""
+    """A file to read. What comes from a pipe is kept in a file while the command runs, because commands read their
+    files more than once.
+    """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
@@ -36,7 +45,7 @@ class _Output(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not value:
             raise ConfigError("--output: the name is empty; give one")
-        from spag.core.disk import storage_errors
+        from spag.storage.disk import storage_errors
 
         with storage_errors(Path(value)), suppress(FileNotFoundError, NotADirectoryError):
             Path(value).stat()  # names that are too long, links that lead to themselves
@@ -45,8 +54,8 @@ class _Output(click.Path):
 
 def _spooled(pipe: Path, ctx: click.Context) -> Path:
     """Copy a pipe into a temporary file that goes with the command, and return its path."""
-    from spag.core.disk import storage_errors
-    from spag.core.jsonfile import reading
+    from spag.storage.disk import storage_errors
+    from spag.storage.jsonfile import reading
 
     copy = Path(ctx.with_resource(TemporaryDirectory(prefix="spag-"))) / pipe.name
     with reading(pipe) as stream, storage_errors(copy), copy.open("wb") as kept:
@@ -67,12 +76,32 @@ def refuse_input(output: Path | None, *inputs: Path | str | None) -> None:
 
 EXISTING = _InputFile(exists=True, dir_okay=False, path_type=Path)
 ANY_PATH = _Output(path_type=Path)
+_CONFIGS = f"CONFIG is a preset or a YAML file. Presets: {', '.join(preset_names())}."
+CONFIG_EPILOG = "\b\n" + textwrap.fill(_CONFIGS, 76, break_on_hyphens=False)
+"""Ends the help of every command that takes a config."""
 _OVERRIDES = "spag.overrides"
 _ON_STOP = "spag.on_stop"
+_VERBOSITY = "spag.verbosity"
 
 
-def setting(flag: str, override: str, metavar: str, text: str, *, multiple: bool = False) -> Callable[[Command], Command]:
-    """Return an option that is short for ``--set OVERRIDE``, its value in place of ``{}``; ``read_config`` applies it."""
+def _complete_config(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the presets that a shell may complete to, else ask it for files."""
+    found = [CompletionItem(name) for name in preset_names() if name.startswith(incomplete)]
+    return found or [CompletionItem(incomplete, type="file")]
+
+
+config_argument = click.argument("config_name", metavar="CONFIG", shell_complete=_complete_config)
+config_option = click.option(
+    "--config", "config_name", metavar="CONFIG", shell_complete=_complete_config, help="The settings."
+)
+
+
+def setting(
+    flag: str, override: str, metavar: str, text: str, *, multiple: bool = False
+) -> Callable[[Command], Command]:
+    """Return an option that is short for ``--set OVERRIDE``, its value in place of ``{}``; ``read_config`` applies
+    it.
+    """
 
     def keep(context: click.Context, _: click.Parameter, value: Any) -> None:
         values = value if multiple else [value]
@@ -81,19 +110,40 @@ def setting(flag: str, override: str, metavar: str, text: str, *, multiple: bool
     return click.option(flag, metavar=metavar, help=text, multiple=multiple, expose_value=False, callback=keep)
 
 
-set_option = setting("--set", "{}", "A.B=VALUE", "Override one option; may be repeated.", multiple=True)
-seed_option = setting("--seed", "seed={}", "NUMBER", "Overrides the config's seed.")
-game_option = setting("--game", "game.name={}", "NAME", "The game (short for --set game.name=NAME); spag games lists them.")
-prompts_option = setting("--prompts", "game.prompts={}", "FILE", "Prompt file (short for --set game.prompts=FILE).")
-ray_option = setting(
-    "--ray", "cluster.address={}", "auto|local|ADDRESS", "Play and train on this Ray cluster (short for --set cluster.address=...)."
+set_option = setting("--set", "{}", "A.B=VALUE", "Change one option of the config; may be repeated.", multiple=True)
+seed_option = setting("--seed", "seed={}", "NUMBER", "Short for --set seed=NUMBER.")
+game_option = setting("--game", "game.name={}", "NAME", "Short for --set game.name=NAME; spag games lists them.")
+words_option = setting(
+    "--words", "game.words={}", "shipped|frequency|FILE", "Target words of Taboo; short for --set game.words=..."
 )
+prompts_option = setting("--prompts", "game.prompts={}", "FILE", "Prompt file; short for --set game.prompts=FILE.")
+ray_option = setting(
+    "--ray",
+    "cluster.address={}",
+    "auto|local|ADDRESS",
+    "Play and train on this Ray cluster; short for --set cluster.address=...",
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+
+
+def verbosity_options(command: Command) -> Command:
+    """Add ``-q`` and ``-v``."""
+
+    def option(flags: tuple[str, str], level: int, text: str) -> Callable[[Command], Command]:
+        def keep(context: click.Context, _: click.Parameter, value: bool) -> None:
+            if value:
+                context.meta[_VERBOSITY] = level
+
+        return click.option(*flags, is_flag=True, expose_value=False, callback=keep, help=text)
+
+    quiet = option(("-q", "--quiet"), -1, "Show only warnings and results.")
+    verbose = option(("-v", "--verbose"), 1, "Show messages of libraries too, and an error's traceback.")
+    return quiet(verbose(command))
 
 
 def config_options(command: Command) -> Command:
-    """Add ``--config``, ``--set`` and ``--seed``."""
-    option = click.option("--config", "config_name", metavar="PRESET|FILE", help="Preset or YAML file with the settings.")
-    return option(set_option(seed_option(command)))
+    """Add ``--config``, ``--set``, ``--seed``, ``-q`` and ``-v``."""
+    return config_option(set_option(seed_option(verbosity_options(command))))
 
 
 def on_stop(describe: Callable[[], str]) -> None:
@@ -103,19 +153,29 @@ def on_stop(describe: Callable[[], str]) -> None:
 
 def what_stays(context: click.Context) -> str:
     """Return what the running command said with ``on_stop``; for one that said nothing, that it begins anew."""
-    describe: Callable[[], str] = context.meta.get(_ON_STOP, lambda: "nothing was left half written; the same command begins anew")
+    describe: Callable[[], str] = context.meta.get(
+        _ON_STOP, lambda: "nothing was left half written; the same command begins anew"
+    )
     try:
         return describe()
     except (SpagError, OSError) as error:
         return f"the same command goes on ({error})"
 
 
-def read_config(config_name: str | None, overrides: tuple[str, ...] = ()) -> "RunConfig":
-    """Return the config that ``overrides`` and then the command's options describe; without a name, of the defaults."""
+def read_config(config_name: str | None, overrides: tuple[str, ...] = (), *, defaults: str = "") -> "RunConfig":
+    """Return the config that ``overrides`` and then the command's options change; without a name, that of ``defaults``,
+    which is YAML.
+    """
     from spag.config.files import load_config, parse_config
 
     given = (*overrides, *click.get_current_context().meta.get(_OVERRIDES, ()))
-    return load_config(config_name, given) if config_name else parse_config("", "defaults", given)
+    return load_config(config_name, given) if config_name else parse_config(defaults, "defaults", given)
+
+
+def verbosity(context: click.Context) -> int:
+    """Return -1 after ``--quiet``, 1 after ``--verbose``, else 0."""
+    level: int = context.meta.get(_VERBOSITY, 0)
+    return level
 
 
 def open_reporter() -> "Reporter":
@@ -124,7 +184,7 @@ def open_reporter() -> "Reporter":
 
     from spag.cli.console import make_reporter
 
-    return make_reporter(Console(stderr=True))
+    return make_reporter(Console(stderr=True), verbosity(click.get_current_context()))
 
 
 def entrant(text: str) -> tuple[str, str]:

@@ -1,74 +1,102 @@
-"""``spag plan``: memory, tokens and hours of a run before machines are rented."""
+"""``spag plan``: memory, tokens and hours of a run before it starts."""
 
 from typing import TYPE_CHECKING
 
 import click
 
-from spag.cli.options import read_config
+from spag.cli.options import config_argument, prompts_option, read_config, set_option
 from spag.core.visible import visible_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from spag.planning import StagePlan
+    from spag.planning.plan import Planner
 
 
 @click.command("plan")
-@click.argument("config_name", metavar="CONFIG")
-@click.option("--gpus", type=click.IntRange(min=1), default=1, show_default=True, help="How many GPUs.")
-@click.option("--gpu", "kind", default="A100-80", show_default=True, help="Kind of GPU: A100-80, H100, RTX-4090, ...")
-@click.option("--set", "overrides", multiple=True, metavar="A.B=VALUE", help="Override one option; may be repeated.")
-@click.option("--assume", "changes", multiple=True, metavar="NAME=VALUE", help="Change one assumption; may be repeated.")
+@config_argument
+@click.option("--gpus", type=click.IntRange(min=1), help="How many GPUs. [default: 1, or those of this machine]")
+@click.option("--gpu", "kind", help="Kind of GPU: A100-80, H100, RTX-4090, ... [default: this machine]")
+@click.option("--price", type=click.FloatRange(min=0), help="USD for each GPU hour, to show the cost.")
+@set_option
+@prompts_option
+@click.option(
+    "--assume", "changes", multiple=True, metavar="NAME=VALUE", help="Change one assumption; may be repeated."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
-def plan_command(config_name: str, gpus: int, kind: str, overrides: tuple[str, ...], changes: tuple[str, ...], as_json: bool) -> None:
-    """Print what a run takes, by stage: samples or games, tokens, hours, and memory of each GPU.
+def plan_command(
+    config_name: str, gpus: int | None, kind: str | None, price: float | None, changes: tuple[str, ...], as_json: bool
+) -> None:
+    """Print what a run takes, by stage: samples or games, tokens, hours, and memory; on this machine, or on GPUs.
 
-    CONFIG is a preset or a YAML file. Only the model's config is read, no weights. Exit status 1: the run does not fit; the nearest
-    settings that would are named.
+    Only the model's config is read, no weights. Exit status 3: the run does not fit;
+    the nearest settings that would are named.
     """
+    from spag.planning.hours import Assumptions
+    from spag.planning.notes import disk_bytes, run_notes
+    from spag.planning.plan import Planner
+    from spag.planning.specs import GIB, at_hand, find_gpu, read_shape
+
+    assumed, config = Assumptions().changed(changes), read_config(config_name)
+    device, count = (find_gpu(kind or "A100-80"), gpus or 1) if kind or gpus else at_hand(config.model)
+    shape = read_shape(config.model.name, trust_remote_code=config.model.trust_remote_code)
+    planner = Planner(config, shape, device, count, assumed)
+    hours = sum(stage.hours * stage.times for stage in planner.stages)
+    notes = {"disk": f"{disk_bytes(config, shape) / GIB:,.1f} GiB for models and checkpoints", **run_notes(planner)}
+    if price is not None and not device.is_cpu:
+        notes = {"cost": f"{hours * count * price:,.2f} USD for {hours * count:,.1f} GPU hours", **notes}
+    if as_json:
+        _print_json(planner, hours, notes)
+    else:
+        _print(planner, hours, notes)
+    if any(stage.problems for stage in planner.stages):
+        raise SystemExit(3)
+
+
+def _print_json(planner: "Planner", hours: float, notes: dict[str, str]) -> None:
     import json
     from dataclasses import asdict
 
-    from spag.planning import Assumptions, Planner, find_gpu, read_shape
-
-    gpu, assumed = find_gpu(kind), Assumptions().changed(changes)
-    config = read_config(config_name, overrides)
-    shape = read_shape(config.model.name, trust_remote_code=config.model.trust_remote_code)
-    stages = list(Planner(config, shape, gpus, gpu, assumed).stages())
-    fits, hours = not any(stage.problems for stage in stages), sum(stage.hours * stage.times for stage in stages)
-    if as_json:
-        found = {"parameters": shape.parameters, "gpus": gpus, "gpu": asdict(gpu), "stages": [asdict(stage) for stage in stages]}
-        total = {"hours": hours, "gpu_hours": hours * gpus, "fits": fits}
-        click.echo(json.dumps(found | {"total": total, "assumptions": assumed.model_dump()}, indent=2))
-    else:
-        click.echo(f"{visible_text(shape.name)} ({shape.parameters:,} parameters) on {gpus} x {gpu.name}")
-        _print(stages, hours, gpus)
-        click.echo("Assumptions (--assume NAME=VALUE):")
-        for name, field in type(assumed).model_fields.items():
-            click.echo(f"  {name}={getattr(assumed, name):g}: {field.description}")
-    if not fits:
-        raise SystemExit(1)
+    fits = not any(stage.problems for stage in planner.stages)
+    found = {
+        "parameters": planner.shape.parameters,
+        "devices": planner.devices,
+        "device": asdict(planner.device),
+        "stages": [asdict(stage) for stage in planner.stages],
+        "total": {"hours": hours, "device_hours": hours * planner.devices, "fits": fits},
+        "notes": notes,
+        "assumptions": planner.assumed.model_dump(),
+    }
+    click.echo(json.dumps(found, indent=2))
 
 
-def _print(stages: "Sequence[StagePlan]", hours: float, gpus: int) -> None:
+def _print(planner: "Planner", hours: float, notes: dict[str, str]) -> None:
     from dataclasses import asdict
 
     from rich.console import Console
 
     from spag.cli.console import new_table
-    from spag.planning import GIB
+    from spag.planning.specs import GIB
 
+    shape, device, assumed = planner.shape, planner.device, planner.assumed
+    where = device.name if device.is_cpu else f"{planner.devices} x {device.name}"
+    click.echo(visible_text(f"{shape.name} ({shape.parameters:,} parameters) on {where}"))
     table = new_table(None, "stage", "times", "each", "tokens", "hours")
-    for stage in stages:
-        table.add_row(stage.name, str(stage.times), f"{stage.count:,} {stage.unit}", f"{stage.tokens / 1e6:,.1f} M", f"{stage.hours:.2f}")
+    for one in planner.stages:
+        each = (f"{one.count:,} {one.unit}", f"{one.tokens / 1e6:,.2f} M", f"{one.hours:.2f}")
+        table.add_row(one.name, str(one.times), *each)
     table.add_section()
-    tokens = sum(stage.tokens * stage.times for stage in stages)
-    table.add_row("total", "", f"{hours * gpus:,.1f} GPU hours", f"{tokens / 1e6:,.1f} M", f"{hours:.2f}")
+    tokens = sum(stage.tokens * stage.times for stage in planner.stages)
+    table.add_row("total", "", "", f"{tokens / 1e6:,.2f} M", f"{hours:.2f}")
     Console(highlight=False).print(table)
-    for stage in stages:
-        parts = [f"{part} {size / GIB:.1f}" for part, size in asdict(stage.memory).items() if size >= GIB / 20 and part != "host"]
-        memory = f"{stage.memory.total / GIB:.1f} of {stage.room / GIB:.1f} GiB ({', '.join(parts)})"
+    for stage in planner.stages:
+        sizes = {name: size / GIB for name, size in asdict(stage.memory).items() if name != "host"}
+        parts = ", ".join(f"{name} {size:.1f}" for name, size in sizes.items() if size >= 0.05)
         verdict, color = ("does not fit", "red") if stage.problems else ("fits", "green")
-        click.secho(f"{stage.name} {verdict}: {memory}", fg=color)
+        taken = f"{stage.memory.total / GIB:.1f} of {stage.room / GIB:.1f} GiB ({parts})"
+        click.secho(f"{stage.name} {verdict}: {taken}", fg=color)
         for line in (*stage.problems, *(f"would fit: {advice}" for advice in stage.advice), *stage.notes):
             click.echo(f"  {visible_text(line)}")
+    for about, line in notes.items():
+        click.echo(visible_text(f"{about}: {line}"))
+    click.echo("assumptions (--assume NAME=VALUE):")
+    for name, field in type(assumed).model_fields.items():
+        click.echo(f"  {name}={getattr(assumed, name):g}: {field.description}")

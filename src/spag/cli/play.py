@@ -1,6 +1,8 @@
 """``spag play`` and ``spag arena``: games between any two models."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -9,16 +11,25 @@ from spag.cli.options import (
     config_options,
     entrant,
     game_option,
+    json_option,
     on_stop,
     open_reporter,
     prompts_option,
     ray_option,
     read_config,
-    setting,
+    words_option,
 )
 
+if TYPE_CHECKING:
+    from spag.algorithms.settings import IterationSettings, OnlineSettings
+    from spag.config.schema import RunConfig, SamplingConfig
+    from spag.core.types import Task
+    from spag.games.base import Game
+
 force_option = click.option(
-    "--force", is_flag=True, help="Remove games of other models, sampling, prompts, tasks or settings, and play the missing ones."
+    "--force",
+    is_flag=True,
+    help="Remove games of other models, sampling, prompts, tasks or settings, and play the missing ones.",
 )
 
 
@@ -29,11 +40,17 @@ force_option = click.option(
 @config_options
 @ray_option
 @click.option("--teacher", metavar="openai:MODEL", help="Collect teacher games: this model plays both roles.")
-@setting("--words", "game.words={}", "shipped|frequency|FILE", "Target words of taboo (short for --set game.words=...).")
-@click.option("--count", type=click.IntRange(min=1), help="How many tasks, drawn by seed. [default: selfplay.tasks of the config]")
+@words_option
+@click.option("--count", type=click.IntRange(min=1), help="How many tasks, drawn by seed. [default: the config's]")
 @click.option("--testing", is_flag=True, help="Greedy play, the paper's testing mode.")
 @prompts_option
-@click.option("--price", type=(float, float), metavar="IN OUT", help="USD per million prompt and completion tokens, to show the cost.")
+@click.option(
+    "--price",
+    type=(float, float),
+    metavar="IN OUT",
+    help="USD per million prompt and completion tokens, to show the cost.",
+)
+@json_option
 @click.option("--output", type=ANY_PATH, required=True, help="Episodes file; played games in it are kept.")
 @force_option
 def play_command(
@@ -44,37 +61,84 @@ def play_command(
     count: int | None,
     testing: bool,
     price: tuple[float, float] | None,
+    as_json: bool,
     output: Path,
     force: bool,
 ) -> None:
-    """Play games and append them to a file. The same command resumes; a file with games of other players or settings is refused.
+    """Play games between two models into a file.
 
-    FIRST and SECOND play the game's roles in order (spag games lists them). Each is a model: a hub id, a folder, a GGUF file, smollm2-135m,
-    openai:MODEL for an OpenAI-compatible endpoint (OPENAI_BASE_URL and OPENAI_API_KEY in the environment), or bot:NAME, a player that the
-    game brings. SECOND defaults to FIRST, and FIRST to the config's model.
+    FIRST and SECOND play the game's roles in order (spag games lists them). Each is a model: a hub id, a folder, a GGUF
+    file, smollm2-135m, openai:MODEL for an OpenAI-compatible endpoint (OPENAI_BASE_URL and OPENAI_API_KEY in the
+    environment), or bot:NAME, a scripted player of the game. SECOND defaults to FIRST, and FIRST to the config's model.
+    Sampling and tasks are those of the config's first phase that plays. The same command resumes; a file with games of
+    other players or settings is refused.
     """
+    import json
+
     from spag.cli.tables import print_play
     from spag.core.seeds import derive_seed
+    from spag.engines.players import PlayerConfig
     from spag.engines.pricing import Price
-    from spag.rollout.play import Match, PlayerConfig, PlaySetup, play_matches
+    from spag.rollout.matches import Match, PlaySetup, play_matches
     from spag.rollout.provenance import played_dtype
     from spag.rollout.runner import game_specs
     from spag.runs.checks import check_players
-    from spag.runs.stages import model_of_play, resolve_dtype, selfplay_tasks
+    from spag.runs.execute import resolve_dtype
 
     config = resolve_dtype(read_config(config_name), lambda measure: played_dtype(output) or measure())
     first = teacher or first or config.model.name
-    setup = PlaySetup.of(config, open_reporter())
-    tasks = selfplay_tasks(setup.game, config.selfplay, count or config.selfplay.tasks, derive_seed(config.seed, "words"))
-    model, greedy = model_of_play(config.model, config.selfplay), {"temperature": 0.0} if testing else {}
-    sampling = {role: config.selfplay.sampling_of(role).model_copy(update=greedy) for role in setup.game.roles}
-    named = zip(setup.game.roles, (first, teacher or second or first), strict=True)
-    players = {role: PlayerConfig(name, model.model_copy(update={"name": name}), sampling[role]) for role, name in named}
-    specs = game_specs(tasks, config.selfplay.repeats, config.seed)
+    setup, settings = PlaySetup.of(config, open_reporter()), _play_settings(config)
+    tasks = _tasks(setup.game, settings, count, derive_seed(config.seed, "words"))
+    greedy = {"temperature": 0.0} if testing else {}
+    players = {
+        role: PlayerConfig(
+            name,
+            config.model.model_copy(update={"name": name}),
+            _sampling(settings, role).model_copy(update=greedy),
+        )
+        for role, name in zip(setup.game.roles, (first, teacher or second or first), strict=True)
+    }
+    specs = game_specs(tasks, settings.repeats, config.seed)
     on_stop(lambda: f"{output} has {_games(output):,} games; the same command plays the others")
     check_players(config, [first, teacher or second or first])
     summary = play_matches(output, [Match("play", specs, players)], setup, force=force)
-    print_play(summary, setup.game, Price(*price) if price else None)
+    if as_json:
+        counts = {"games": summary.games, "played_now": summary.played_now, "outcomes": dict(summary.outcomes)}
+        tokens = {"prompt_tokens": summary.stats.prompt_tokens, "completion_tokens": summary.stats.completion_tokens}
+        click.echo(json.dumps(counts | tokens, indent=2))
+    else:
+        print_play(summary, setup.game, Price(*price) if price else None)
+
+
+def _play_settings(config: "RunConfig") -> "IterationSettings | OnlineSettings":
+    """Return the options of the first phase that plays; without one, SPAG's defaults."""
+    from spag.algorithms.settings import IterationSettings, OnlineSettings
+    from spag.algorithms.spag import SpagSettings
+
+    found = (phase.settings for phase in config.phases)
+    return next((one for one in found if isinstance(one, IterationSettings | OnlineSettings)), SpagSettings())
+
+
+def _sampling(settings: "IterationSettings | OnlineSettings", role: str) -> "SamplingConfig":
+    from spag.algorithms.settings import OnlineSettings
+
+    return settings.sampling if isinstance(settings, OnlineSettings) else settings.sampling_of(role)
+
+
+def _tasks(
+    game: "Game", settings: "IterationSettings | OnlineSettings", count: int | None, seed: int
+) -> "Sequence[Task]":
+    """Return tasks of the training split, or of all where the phase keeps held-out ones too."""
+    from spag.algorithms.settings import OnlineSettings
+    from spag.core.types import Split
+    from spag.games.base import drawn
+
+    if isinstance(settings, OnlineSettings):
+        return game.tasks(Split.TRAIN, count, seed)
+    if not settings.keep_held_out:
+        return game.tasks(Split.TRAIN, count or settings.tasks, seed)
+    everything = [task for split in Split for task in game.tasks(split, None, seed)]
+    return drawn(everything, count or settings.tasks, seed, f"tasks asked for, but there are {len(everything)}")
 
 
 def _games(path: Path) -> int:
@@ -90,21 +154,27 @@ def _games(path: Path) -> int:
 @game_option
 @config_options
 @ray_option
+@words_option
+@prompts_option
+@json_option
 @click.option("--output", type=ANY_PATH, required=True, help="Folder for episodes.jsonl and results.json.")
 @force_option
-def arena_command(models: tuple[str, ...], config_name: str | None, output: Path, force: bool) -> None:
-    """Let every pair of MODELS play held-out tasks in both role assignments, and show who wins.
+def arena_command(models: tuple[str, ...], config_name: str | None, as_json: bool, output: Path, force: bool) -> None:
+    """Let models play each other on held-out tasks, and rank them.
 
-    MODELS are two or more of what ``spag play`` takes, and LoRA adapter folders. A model may be given a short name: NAME=MODEL. The first
-    is the zero of the ratings. The same command resumes; with further models it plays only their games. Games of a model that has been
-    trained since are refused.
+    MODELS are two or more of what spag play takes, and LoRA adapter folders. Every pair plays every task in both role
+    assignments. NAME=MODEL gives a model a short name. The first is the zero of the ratings. The same command resumes;
+    with further models it plays only their games. Games of a model that has been trained since are refused.
     """
+    import json
+
     from spag.cli.tables import print_arena
-    from spag.rollout.play import PlaySetup
+    from spag.rollout.matches import PlaySetup
     from spag.rollout.provenance import played_dtype
+    from spag.runs.arena import play_arena
     from spag.runs.checks import check_players
-    from spag.runs.folder import EPISODES
-    from spag.runs.stages import play_arena, resolve_dtype
+    from spag.runs.execute import resolve_dtype
+    from spag.runs.plan import EPISODES
 
     config = resolve_dtype(read_config(config_name), lambda measure: played_dtype(output / EPISODES) or measure())
     entrants = dict(entrant(text) for text in models)
@@ -113,5 +183,8 @@ def arena_command(models: tuple[str, ...], config_name: str | None, output: Path
     players = {name: config.model.model_copy(update={"name": model}) for name, model in entrants.items()}
     on_stop(lambda: f"{output} has {_games(output / EPISODES):,} games; the same command plays the others")
     check_players(config, entrants.values())
-    play_arena(output, players, config, PlaySetup.of(config, open_reporter()), force=force)
-    print_arena(output / "results.json")
+    results = play_arena(output, players, config, PlaySetup.of(config, open_reporter()), force=force)
+    if as_json:
+        click.echo(json.dumps(results, indent=2))
+    else:
+        print_arena(output / "results.json")

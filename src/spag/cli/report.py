@@ -10,9 +10,10 @@ MOST_LINES = 2  # of damaged files; the page names all
 @click.command("report")
 @click.argument("run", type=click.Path(path_type=Path))
 def report_command(run: Path) -> None:
-    """Write RUN/report/index.html: figures, plots and games of the run in one file that needs nothing else.
+    """Write a run's results, plots and games as one HTML file.
 
-    RUN is the folder of a run, finished or not. The plots are also in RUN/report/plots, as PNG and SVG.
+    RUN is a run folder, finished or not. The file is RUN/report/index.html; the plots are also in RUN/report/plots, as
+    PNG and SVG.
     """
     from spag.core.visible import visible_text
     from spag.report.page import write_report

@@ -1,11 +1,24 @@
-"""``spag run``: the whole loop."""
+"""``spag run``: the phases of a config, then its arena."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from spag.cli.options import ANY_PATH, on_stop, open_reporter, prompts_option, ray_option, read_config, seed_option, set_option
+from spag.cli.options import (
+    ANY_PATH,
+    config_argument,
+    on_stop,
+    open_reporter,
+    prompts_option,
+    ray_option,
+    read_config,
+    seed_option,
+    set_option,
+    verbosity_options,
+    words_option,
+)
 
 if TYPE_CHECKING:
     from spag.config.schema import RunConfig
@@ -14,57 +27,82 @@ MOST_DOUBTS = 3
 
 
 @click.command("run")
-@click.argument("config_name", metavar="CONFIG")
+@config_argument
 @click.option("--output", type=ANY_PATH, help="Run folder. [default: runs/NAME]")
 @seed_option
 @set_option
+@words_option
 @prompts_option
 @ray_option
-@click.option("--force", is_flag=True, help="Redo the stages whose settings or results changed; their old results are removed.")
-@click.option("--dry-run", is_flag=True, help="Check all that can be checked and show what the run would do; nothing is written.")
+@click.option(
+    "--force", is_flag=True, help="Redo the stages whose settings or results changed; their old results are removed."
+)
+@click.option("--dry-run", is_flag=True, help="Check the run and show its stages; nothing is written.")
+@verbosity_options
 def run_command(config_name: str, output: Path | None, force: bool, dry_run: bool) -> None:
-    """Run or resume everything: imitation, self-play, rewards, training, arena.
+    """Run or resume a config: its phases, then the arena.
 
-    CONFIG is a preset (demo, llama2-7b, baichuan2-13b, qwen3) or a YAML file. The same command resumes a run that was stopped.
+    The same command resumes a run that was stopped. --set phases.2.steps=6 changes an option of the third phase, --set
+    reinforce.steps=6 of the phase with that algorithm. Exit status 3: with --dry-run, the run does not fit here.
     """
+    from spag.core.visible import visible_text
+    from spag.runs.plan import progress_of
+
     config = read_config(config_name)
     folder = output or Path("runs") / Path(config_name).stem
     if dry_run:
-        _foresee(config, folder, force)
+        _preview(config, folder, force)
         return
     from spag.cli.tables import print_run
-    from spag.runs.folder import progress_of
-    from spag.runs.loop import run
+    from spag.runs.execute import run
 
-    on_stop(lambda: f"{progress_of(config, folder)}; the same command goes on from there")
-
+    on_stop(lambda: f"{progress_of(config, folder)}; the same command resumes")
+    if not (folder / "manifest.json").exists() and (found := _few_games(config)):
+        click.echo(f"warning: imitation has {visible_text(found)}", err=True)
     run(config, folder, open_reporter(), force=force)
     print_run(folder)
     click.echo(f"  the report   {_report(folder)}")
 
 
-def _foresee(config: "RunConfig", folder: Path, force: bool) -> None:
-    """Print what a run would do. Exit status 2: it would not come to its end here."""
+def _few_games(config: "RunConfig") -> str | None:
+    """Return what a plan of the run notes of too few games to imitate. Settings that cannot be planned, the run
+    refuses itself.
+    """
+    from spag.core.errors import SpagError
+    from spag.planning.notes import run_notes
+    from spag.planning.plan import Planner
+    from spag.planning.specs import KNOWN_SHAPES, find_gpu
+
+    with suppress(SpagError):  # the note is the same for any model and machine
+        return run_notes(Planner(config, KNOWN_SHAPES["smollm2-135m"], find_gpu("A100-80"))).get("imitation data")
+    return None
+
+
+def _preview(config: "RunConfig", folder: Path, force: bool) -> None:
+    """Print what a run would do. Exit status 3: it does not fit here."""
     from rich.console import Console
 
     from spag.cli.console import new_table
     from spag.core.visible import visible_text
-    from spag.planning.outlook import look_ahead
+    from spag.planning.estimate import estimate_run
+    from spag.runs.plan import describe_phases
 
-    outlook = look_ahead(config, folder, open_reporter(), force=force)
+    estimate = estimate_run(config, folder, open_reporter(), force=force)
+    for line in describe_phases(config):
+        click.echo(visible_text(line))
     table = new_table(None, "stage", "now", "work")
     for column in table.columns:
         column.justify = "left"
-    for stage in outlook.stages:
+    for stage in estimate.stages:
         table.add_row(stage.name, stage.state, stage.work)
     Console(highlight=False).print(table)
-    for about, line in outlook.facts.items():
+    for about, line in estimate.facts.items():
         click.echo(f"  {about}: {visible_text(line)}")
     click.echo(f"  nothing was done; spag run without --dry-run works in {visible_text(str(folder))}")
-    for doubt in outlook.doubts[:MOST_DOUBTS]:
+    for doubt in estimate.doubts[:MOST_DOUBTS]:
         click.echo(f"error: {visible_text(doubt)}", err=True)
-    if outlook.doubts:
-        raise SystemExit(2)
+    if estimate.doubts:
+        raise SystemExit(3)
 
 
 def _report(folder: Path) -> Path:

@@ -1,61 +1,261 @@
-"""``spag train``: one training stage on a samples file."""
+"""``spag train`` and ``spag rewards``: offline training on files of games or samples, and samples of games."""
 
 import os
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from spag.cli.options import ANY_PATH, EXISTING, config_options, on_stop, open_reporter, read_config
+from spag.cli.options import (
+    ANY_PATH,
+    EXISTING,
+    config_options,
+    json_option,
+    on_stop,
+    open_reporter,
+    prompts_option,
+    read_config,
+    refuse_input,
+)
+from spag.core.errors import ConfigError, DataError
+from spag.core.progress import SilentReporter
+
+if TYPE_CHECKING:
+    from spag.config.base import GameConfig
+    from spag.config.schema import PhaseConfig, RunConfig
+    from spag.core.episodes import Episode
+    from spag.core.progress import Reporter
+    from spag.games.base import Game
 
 
 @click.command("train")
-@click.argument("stage", type=click.Choice(["imitation", "offline-rl"]))
-@click.argument("samples", type=EXISTING)
-@click.option("--model", metavar="MODEL", help="Model to start from, which for offline-rl played the games. [default: the config's model]")
+@click.argument("algorithm", shell_complete=lambda _, __, start: [one for one in _offline() if one.startswith(start)])
+@click.argument("files", nargs=-1, required=True, type=EXISTING, metavar="FILE...")
+@click.option("--model", metavar="MODEL", help="Model to start from. [default: the config's model]")
+@click.option("--learner", metavar="NAME", help="Player whose utterances are trained. [default: every player]")
 @config_options
+@prompts_option
+@json_option
 @click.option("--output", type=ANY_PATH, required=True, help="Folder for checkpoint/ and metrics.jsonl.")
-def train_command(stage: str, samples: Path, model: str | None, config_name: str | None, output: Path) -> None:
-    """Train a model on samples, ours or upstream's.
+def train_command(
+    algorithm: str,
+    files: tuple[Path, ...],
+    model: str | None,
+    learner: str | None,
+    config_name: str | None,
+    as_json: bool,
+    output: Path,
+) -> None:
+    """Train a model on files of games or samples.
 
-    imitation: imitate the winners of teacher games, by likelihood with a KL term. offline-rl: learn from rewarded utterances, by clipped
-    importance ratio, KL to the start and SFT mix (offline_rl.sft_data, unless SAMPLES holds SFT rows).
+    The files are ours or upstream's. ALGORITHM is imitation (learn from a teacher's winners), spag (learn from rewarded
+    self-play; --model is the one that played), or another offline algorithm that is installed. Its options are those of
+    the config's first phase with that algorithm: --set spag.learning_rate=1e-6. The same command resumes.
     """
-    from spag.core.disk import FolderLock
+    from spag.algorithms.settings import TeacherSettings
+    from spag.learning.launch import train_on
+    from spag.learning.worker import TrainingJob
     from spag.runs.checks import check_machine
-    from spag.runs.folder import check_free
-    from spag.runs.sft import with_sft
-    from spag.runs.stages import resolve_dtype
-    from spag.training.launch import train_on
+    from spag.runs.execute import resolve_dtype
 
-    config = resolve_dtype(read_config(config_name))
-    training = config.imitation.training if stage == "imitation" else config.offline_rl
+    config, phase, game = _offline_phase(algorithm, files, config_name)
+    config = resolve_dtype(config)
     check_machine(config)
-    on_stop(lambda: f"{output} has {_checkpoint(output)}; the same command goes on from there")
-    reporter = open_reporter()
+    on_stop(lambda: f"{output} has {_checkpoint(output)}; the same command resumes")
     first = os.environ.get("RANK", "0") == "0"  # under torchrun every process trains, and the first one writes
-    with ExitStack() as stack:
-        if first:
-            check_free(output)
-            stack.enter_context(FolderLock(output))
-        # the others mix the same rows into files of their own, rather than wait for a file that they may not see
-        mixed = (output if first else Path(stack.enter_context(TemporaryDirectory()))) / "mixed.jsonl"
-        results = train_on(
-            with_sft(samples, training, config.seed, mixed, reporter.note if first else lambda line: None),
-            config.model,
-            training,
+    reporter = open_reporter() if first else SilentReporter()
+    is_teacher = isinstance(settings := phase.settings, TeacherSettings)
+    with _locked(output) if first else nullcontext():
+        phase = _without_second_mix(config, phase, files, reporter)
+        job = TrainingJob(
+            model=config.model,
+            phase=phase,
+            game=game,
             start_from=model or config.model.name,
             output=output,
             seed=config.seed,
-            reporter=reporter,
-            title="training",
+            files=list(files),
+            learner=learner,
             cluster=config.cluster,
+            report_to=list(config.report_to),
+            teacher=is_teacher,
+            limit=settings.max_episodes if is_teacher else None,
         )
+        result = train_on(job, reporter, "training")
     if first:
-        click.echo(f"{results['steps']} steps on {results['samples']} samples in {results['seconds']:,.0f} s -> {output / 'checkpoint'}")
+        _show(result, output, reporter, as_json)
+
+
+@contextmanager
+def _locked(output: Path) -> Iterator[None]:
+    """Keep other processes out of ``output``. Raises ``RunError`` for the folder of a run's training."""
+    from spag.runs.plan import check_free
+    from spag.storage.disk import FolderLock
+
+    check_free(output)
+    with FolderLock(output):
+        yield
+
+
+def _show(result: dict[str, Any], output: Path, reporter: "Reporter", as_json: bool) -> None:
+    import json
+
+    for note in result.get("notes", ()):
+        reporter.note(note)
+    if as_json:
+        click.echo(json.dumps(result, indent=2))
+        return
+    trained = f"{result['steps']} steps on {result['trained_samples']} samples"
+    click.echo(f"{trained} in {result['seconds']:,.0f} s -> {output / 'checkpoint'}")
+
+
+@click.command("rewards")
+@click.argument("episodes", type=EXISTING, metavar="FILE")
+@click.option(
+    "--algorithm",
+    type=click.Choice(["spag", "imitation"]),
+    default="spag",
+    show_default=True,
+    help="Whose rewards and options.",
+)
+@click.option("--sft", type=EXISTING, metavar="FILE", help="Instruction data; short for --set ALGORITHM.sft_data=FILE.")
+@click.option("--learner", metavar="NAME", help="Player whose utterances to keep. [default: every player]")
+@config_options
+@prompts_option
+@json_option
+@click.option("--output", type=ANY_PATH, required=True, help="Samples file to write.")
+def rewards_command(
+    episodes: Path,
+    algorithm: str,
+    sft: Path | None,
+    learner: str | None,
+    config_name: str | None,
+    as_json: bool,
+    output: Path,
+) -> None:
+    """Turn the games of FILE into weighted training samples.
+
+    Every game is judged again. The options are those of the config's first phase with the algorithm. imitation leaves
+    games on held-out tasks out, unless keep_held_out is set; spag keeps and counts them.
+    """
+    import json
+    from dataclasses import replace
+
+    from spag.algorithms.imitation import Imitation
+    from spag.algorithms.spag import Spag
+    from spag.cli.tables import print_rewards
+    from spag.core.seeds import derive_seed
+    from spag.storage.episodes import read_episodes
+    from spag.storage.sft import read_sft
+    from spag.storage.store import write_rows
+
+    refuse_input(output, episodes, sft)
+    overrides = (f"{algorithm}.sft_data={sft}",) if sft else ()
+    config, phase, game_config = _offline_phase(algorithm, [episodes], config_name, overrides)
+    settings, game, reporter = phase.settings, game_config.build(), open_reporter()
+    refuse_input(output, settings.sft_data)
+    draws = derive_seed(config.seed, "sft")  # as in training
+    rows = read_sft(settings.sft_data, settings.sft_samples, draws) if settings.sft_data else []
+    games = list(read_episodes(episodes))
+    if learner is not None:
+        _check_learner(learner, games, episodes)
+    if algorithm == "imitation" and not settings.keep_held_out:
+        games = _without_held_out(games, game, episodes, reporter)
+    chosen = (Imitation if algorithm == "imitation" else Spag)(settings, seed=config.seed)
+    samples = chosen.credit([replace(one, outcome=None) for one in games], game, learner)  # judged again
+    stats = chosen.stats
+    if not samples and (games or not rows):
+        outcomes = ", ".join(f"{name} {count:,}" for name, count in stats.outcomes.items()) or "no games"
+        raise DataError(f"{episodes}: no game gave a sample ({outcomes}); play more games, or train the model first")
+    write_rows(output, [*samples, *rows])
+    if as_json:
+        click.echo(json.dumps({**chosen.summary(), "sft": len(rows)}, indent=2))
+    else:
+        print_rewards(game, stats, len(rows))
+    if stats.held_out:
+        what = "which are not held out from a model that trains on them"
+        reporter.note(f"{stats.held_out:,} of these games are on held-out tasks, {what}")
+
+
+def _without_held_out(games: "list[Episode]", game: "Game", path: Path, reporter: "Reporter") -> "list[Episode]":
+    from spag.algorithms.credit import without_held_out
+
+    notes: list[str] = []
+    kept = without_held_out(games, game, str(path), notes)
+    for note in notes:
+        reporter.note(note)
+    return kept
+
+
+def _check_learner(learner: str, games: "Sequence[Episode]", path: Path) -> None:
+    """Raise ``ConfigError`` when ``learner`` plays in none of the games."""
+    names = sorted({info.model for game in games for info in game.players.values()})
+    if learner not in names:
+        known = ", ".join(names[:5]) or "not named"
+        more = ", ..." if len(names) > 5 else ""
+        raise ConfigError(f"--learner: {learner!r} plays no game of {path}; its players are {known}{more}")
+
+
+def _offline() -> list[str]:
+    """Return the names of the offline algorithms."""
+    from spag.algorithms import get, names
+    from spag.algorithms.settings import OfflineSettings
+
+    return [name for name in names() if issubclass(get(name).Settings, OfflineSettings)]
+
+
+def _offline_phase(
+    algorithm: str, files: Sequence[Path], config_name: str | None, overrides: tuple[str, ...] = ()
+) -> "tuple[RunConfig, PhaseConfig, GameConfig]":
+    """Return the config, its first phase with ``algorithm``, and the game of ``files``.
+
+    Raises ``ConfigError`` for an algorithm that plays online, a config without such a phase, and files of two games.
+    """
+    from spag.algorithms import get
+    from spag.algorithms.settings import OfflineSettings
+    from spag.games.registry import game_of_file, settings_of
+    from spag.storage.episodes import is_file_of_samples
+
+    if not issubclass(get(algorithm).Settings, OfflineSettings):
+        raise ConfigError(f"{algorithm} plays online: run it with spag run; offline are {', '.join(_offline())}")
+    found = [game_of_file(path) for path in files if not is_file_of_samples(path)]
+    played = sorted({game.name for game in found})
+    if len(played) > 1:
+        raise ConfigError(f"the files hold games of {' and '.join(played)}; train on one game at a time")
+    languages = sorted({settings_of(game).get("language", "en") for game in found} - {"en"})  # as they were played
+    named = (*(f"game.name={name}" for name in played), *(f"game.language={code}" for code in languages))
+    config = read_config(config_name, (*named, *overrides), defaults=f"phases: [{{algorithm: {algorithm}}}]")
+    phases = [phase for phase in config.phases if phase.algorithm == algorithm]
+    if not phases:
+        has = ", ".join(phase.algorithm for phase in config.phases)
+        raise ConfigError(f"{config_name}: no phase with algorithm {algorithm}, only {has}; name another --config")
+    own = phases[0].game
+    return config, phases[0], own if own is not None and own.name in played else config.game
+
+
+def _without_second_mix(
+    config: "RunConfig", phase: "PhaseConfig", files: Sequence[Path], reporter: "Reporter"
+) -> "PhaseConfig":
+    """Return the phase, without its SFT mix where the files hold SFT rows; warn about a missing mix."""
+    from spag.config.schema import PhaseConfig
+    from spag.core.episodes import SampleType
+    from spag.runs.execute import mix_warnings
+    from spag.storage.episodes import all_samples, is_file_of_samples
+
+    for path in filter(is_file_of_samples, files):
+        if any(sample.type is SampleType.SFT for sample in all_samples(path)):
+            if phase.settings.sft_data:
+                reporter.note(f"{path} holds SFT rows, so sft_data is not mixed in again")
+            return PhaseConfig.model_validate({**phase.model_dump(), "sft_data": None})
+    for line in mix_warnings(config.model_copy(update={"phases": [phase]})):
+        reporter.note(line)
+    return phase
 
 
 def _checkpoint(output: Path) -> str:
-    steps = [int(number) for path in output.glob("state/checkpoint-*") if (number := path.name.partition("-")[2]).isdigit()]
+    steps = [
+        int(number) for path in output.glob("state/checkpoint-*") if (number := path.name.partition("-")[2]).isdigit()
+    ]
     return f"the checkpoint of step {max(steps)}" if steps else "no checkpoint yet"

@@ -10,13 +10,22 @@ from spag.cli.options import open_reporter
 
 @click.command("web")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to serve on; any but loopback needs a token.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port; 0 takes a free one.")
-@click.option("--token", envvar="SPAG_WEB_TOKEN", show_envvar=True, help="Ask visitors for this; in the environment nobody else sees it.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to serve on; any but loopback needs a token."
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port; 0 takes a free one."
+)
+@click.option(
+    "--token",
+    envvar="SPAG_WEB_TOKEN",
+    show_envvar=True,
+    help="Ask visitors for this; in the environment nobody else sees it.",
+)
 def web_command(run: Path, host: str, port: int, token: str | None) -> None:
-    """Serve a page to browse the games of RUN, to follow it while it works, and to play.
+    """Browse a run, follow it while it works, and play.
 
-    RUN is the folder of a run (finished, running, or just begun), or a file of episodes.
+    RUN is a run folder (finished, running or just begun), or a file of episodes.
     """
     from spag.core.errors import ConfigError
 

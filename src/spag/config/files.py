@@ -1,54 +1,48 @@
-"""Reading and writing the options of ``schema.py``: shipped presets, YAML files, dotted overrides (``--set selfplay.tasks=200``).
+"""Reading and writing the options of ``schema.py``: shipped presets, YAML files, and dotted overrides.
 
-Unknown keys are refused with the nearest known name. ``configuration_page`` makes ``docs/configuration.md``.
+``--set phases.2.steps=6`` changes one value of a phase, ``--set reinforce.steps=6`` of the phase with that algorithm,
+where there is one. Unknown keys are refused with the nearest known name. ``configuration_page`` makes
+``docs/configuration.md``.
 """
 
 import difflib
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
-from importlib import resources
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from spag.algorithms import get as get_algorithm
+from spag.algorithms import names as algorithm_names
+from spag.algorithms.settings import IterationSettings, OfflineSettings, OnlineSettings, TeacherSettings, UpdateSettings
+from spag.config.presets import preset_names, preset_text
 from spag.config.reading import parse_yaml, read_config_text, shown
-from spag.config.schema import RunConfig
+from spag.config.schema import PhaseConfig, RunConfig
 from spag.core.errors import ConfigError
 from spag.games.registry import DEFAULT, names, setting_hints
 
-RENAMED = {
-    "words.source": "game.words",
-    "words.top": "game.top_words",
-    "selfplay.words": "selfplay.tasks",
-    "selfplay.attacker": "selfplay.roles.attacker",
-    "selfplay.defender": "selfplay.roles.defender",
-    "arena.words": "arena.tasks",
-}
-"""Options of older files and their names of today; both are read."""
 _KEY = re.compile(r"[^.=\s]{1,100}(\.[^.=\s]{1,100}){0,9}")
+_UNION = re.compile(r"[A-Z]\w*$|str$|list\[|literal\[|function-")
+"""Parts of pydantic's place of a fault that name no option but a kind of value."""
+_MAPPING = re.compile(r"a valid dictionary( or instance of \w+)?")
+_DEFAULT_PHASES = [{"algorithm": phase.algorithm} for phase in RunConfig.model_fields["phases"].default]
 _FLOAT = re.compile(r"[-+]?[0-9.]{1,20}[eE][-+]?[0-9]{1,4}")
-
-
-def preset_names() -> list[str]:
-    """Return the names of the shipped presets."""
-    return sorted(
-        entry.name.removesuffix(".yaml") for entry in resources.files("spag.config.presets").iterdir() if entry.name.endswith(".yaml")
-    )
 
 
 def load_config(name: str, overrides: Sequence[str] = ()) -> RunConfig:
     """Read a preset (by name) or a YAML file (by path) and apply ``a.b=value`` overrides. Raises ``ConfigError``."""
     path = Path(name)
     if name in preset_names():
-        text, label = (resources.files("spag.config.presets") / f"{name}.yaml").read_text(encoding="utf-8"), f"preset {name}"
+        text, label = preset_text(name), f"preset {name}"
     elif _is_file(path):
         text, label = read_config_text(path), name
     else:
-        raise ConfigError(f"{shown(name)[1:-1]}: no such config file, and no preset of that name (presets: {', '.join(preset_names())})")
+        known = ", ".join(preset_names())
+        raise ConfigError(f"{shown(name)[1:-1]}: no such config file, and no preset of that name (presets: {known})")
     return parse_config(text, label, overrides)
 
 
@@ -58,15 +52,14 @@ def parse_config(text: str, label: str, overrides: Sequence[str] = ()) -> RunCon
     data = {} if data is None else data
     if not isinstance(data, dict):
         raise ConfigError(f"{label}: expected a mapping of options, got {type(data).__name__}")
-    _rename(data)
-    for override in sorted(overrides, key=lambda text: not text.startswith("game.name=")):  # another game brings other settings
+    for override in sorted(overrides, key=lambda text: "game.name=" not in text):  # another game has other settings
         _apply_override(data, override)
     try:
         return RunConfig.model_validate(data)
     except ConfigError as error:
         raise ConfigError(f"{label}: {error}") from error
     except ValidationError as error:
-        raise ConfigError(f"{label}: {_describe(error)}") from error
+        raise ConfigError(f"{label}: {_describe(error, data)}") from error
 
 
 def _is_file(path: Path) -> bool:
@@ -82,13 +75,55 @@ def dump_config(config: RunConfig) -> str:
 
 
 def option_names(section: type[BaseModel] = RunConfig, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every dotted option name with its pydantic field; the settings of games come from ``setting_hints``."""
+    """Yield every dotted option name of a section with its pydantic field.
+
+    Those of phases come from the algorithms, the settings of games from ``setting_hints``.
+    """
     for name, info in section.model_fields.items():
-        nested = next((t for t in (info.annotation, *get_args(info.annotation)) if isinstance(t, type) and issubclass(t, BaseModel)), None)
+        nested = _nested(info.annotation)
+        if nested is PhaseConfig:
+            continue
         if nested is not None:
             yield from option_names(nested, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", info
+
+
+def _nested(annotation: Any) -> type[BaseModel] | None:
+    """Return the section that a field's type is or holds, if any."""
+    inside = (annotation, *get_args(annotation), *(kind for arg in get_args(annotation) for kind in get_args(arg)))
+    kinds = [kind for kind in inside if isinstance(kind, type) and issubclass(kind, BaseModel)]
+    return kinds[0] if kinds else None
+
+
+def phase_options() -> list[tuple[str, dict[str, Any]]]:
+    """Return the options of phases by title: those that phases share, then what each algorithm adds or changes."""
+    kinds: dict[str, type[BaseModel]] = {
+        "Every phase": UpdateSettings,
+        "Offline phases (imitation, spag)": OfflineSettings,
+        "Phases that learn from files (imitation)": TeacherSettings,
+        "Phases of iterations (spag)": IterationSettings,
+        "Online phases (reinforce, group, turnwise)": OnlineSettings,
+    }
+    named = {name: get_algorithm(name).Settings for name in algorithm_names()}
+    return [(title, _own_options(kind)) for title, kind in {**kinds, **named}.items()]
+
+
+def _own_options(kind: type[BaseModel]) -> dict[str, Any]:
+    """Return the options of a section that its base class does not have, or has with another default."""
+    base = kind.__mro__[1]
+    inherited = dict(option_names(base)) if issubclass(base, BaseModel) else {}
+
+    def is_new(name: str, info: Any) -> bool:
+        before = inherited.get(name)
+        return before is None or repr(before.get_default()) != repr(info.get_default())
+
+    return {name: info for name, info in option_names(kind) if is_new(name, info)}
+
+
+def option_count() -> int:
+    """Return how many options there are: one of several phases counts once, a game's settings not at all."""
+    return len(list(option_names())) + len({name for _, options in phase_options() for name in options})
 
 
 def configuration_page() -> str:
@@ -97,62 +132,91 @@ def configuration_page() -> str:
         "# Configuration",
         "",
         "Every option of a preset or a YAML file, and of `--set A.B=VALUE`. Defaults are the paper's for",
-        "LLaMA-2-7B. Made by `make docs`. Options of older files are still read under their old names:",
+        "LLaMA-2-7B. Generated by `make docs`.",
         "",
-        *(f"- `{old}` is now `{new}`" for old, new in RENAMED.items()),
+        "A run is a list of `phases`. Each names its `algorithm`, and may have a `game` of its own, with the",
+        "options of the run's. `--set phases.0.learning_rate=1e-5` changes an option of the first phase,",
+        "`--set spag.iterations=2` of the phase with that algorithm, where there is one.",
         "",
-        "| option | default | meaning |",
-        "| --- | --- | --- |",
+        "## Run",
+        "",
+        *_table(dict(option_names())),
     ]
-    for name, info in option_names():
-        value = TypeAdapter(Any).dump_python(info.get_default(call_default_factory=True), mode="json")
-        choices = next((get_args(t) for t in (info.annotation, *get_args(info.annotation)) if get_origin(t) is Literal), ())
-        lines.append(_row(name, value, (info.description or "") + (f" ({', '.join(map(str, choices))})" if choices else "")))
-        if name == "game.name":
-            hints = [(game, *hint) for game in names() for hint in setting_hints(game).items()]
-            lines += [_row(f"game.{key}", hint.get("default"), f"{game}: {hint.get('description', '')}") for game, key, hint in hints]
+    for title, options in phase_options():
+        lines += ["", f"## {title if ' ' in title else f'`algorithm: {title}`'}", "", *_table(options)]
     return "\n".join(lines) + "\n"
+
+
+def _table(options: dict[str, Any]) -> Iterator[str]:
+    """Yield the rows of a table of options; the settings of each game stand behind ``game.name``."""
+    yield from ("| option | default | meaning |", "| --- | --- | --- |")
+    for name, info in options.items():
+        value = TypeAdapter(Any).dump_python(info.get_default(call_default_factory=True), mode="json")
+        types = (info.annotation, *get_args(info.annotation))
+        choices = next((get_args(kind) for kind in types if get_origin(kind) is Literal), ())
+        yield _row(name, value, (info.description or "") + (f" ({', '.join(map(str, choices))})" if choices else ""))
+        if name == "game.name":
+            for game in names():
+                for key, hint in setting_hints(game).items():
+                    yield _row(f"game.{key}", hint.get("default"), f"{game}: {hint.get('description', '')}")
 
 
 def _row(name: str, default: Any, meaning: str) -> str:
     return f"| `{name}` | `{json.dumps(default)}` | {meaning} |".replace("<", "&lt;")
 
 
-def _rename(data: dict[str, Any]) -> None:
-    """Move options of older files to their names of today."""
-    for old, new in RENAMED.items():
-        section, _, option = old.partition(".")
-        given = data.get(section)
-        if isinstance(given, dict) and option in given:
-            _put(data, new, given.pop(option), replace=False)
-    if data.get("words") == {}:
-        del data["words"]
-
-
-def _put(data: dict[str, Any], key: str, value: Any, *, replace: bool) -> None:
-    *parents, last = key.split(".")
-    at = data
-    for parent in parents:
-        nested = at.get(parent)
-        at[parent] = dict(nested) if isinstance(nested, dict) else {}  # a copy: a YAML alias makes two sections one object
-        at = at[parent]
-    if replace or last not in at:
-        at[last] = value
-
-
 def _apply_override(data: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not _KEY.fullmatch(key):
         raise ConfigError(f"--set {shown(override)[1:-1]}: write it as a.b=value")
-    value = _value(text, key)
-    for old, new in RENAMED.items():
-        if key == old or key.startswith(f"{old}."):
-            key = new + key.removeprefix(old)
-    if key == "game.name":
-        before = data.get("game")
+    value, path = _value(text, key), _phase_path(data, key.split("."))
+    if path[-2:] == ["game", "name"]:
+        before = _at(data, path[:-1])
         if (before.get("name", DEFAULT) if isinstance(before, dict) else DEFAULT) != value:
-            data["game"] = {}  # settings of another game
-    _put(data, key, value, replace=True)
+            _put(data, path[:-1], {}, key)  # settings of another game
+    _put(data, path, value, key)
+
+
+def _phase_path(data: dict[str, Any], path: list[str]) -> list[str]:
+    """Return the path of an option that names its phase by the algorithm. Raises ``ConfigError`` where several fit."""
+    name, known = path[0], algorithm_names()
+    if name == "phases" or (name in known and len(path) > 1):
+        phases = data.get("phases", _DEFAULT_PHASES)
+        phases = data["phases"] = list(phases) if isinstance(phases, list) else []
+    if name not in known or len(path) < 2:
+        return path
+    places = [at for at, phase in enumerate(phases) if isinstance(phase, dict) and phase.get("algorithm") == name]
+    if not places:
+        raise ConfigError(f"--set {'.'.join(path)}: this run has no phase with algorithm {name}")
+    if len(places) > 1:
+        which = ", ".join(f"phases.{at}" for at in places)
+        raise ConfigError(f"--set {'.'.join(path)}: several phases are of {name}; name one of {which}")
+    return ["phases", str(places[0]), *path[1:]]
+
+
+def _at(data: Any, path: Sequence[str]) -> Any:
+    for part in path:
+        data = data.get(part) if isinstance(data, dict) else data[int(part)] if isinstance(data, list) else None
+    return data
+
+
+def _put(data: dict[str, Any], path: Sequence[str], value: Any, key: str) -> None:
+    """Set the value at ``path``; what lies on the way is copied, because a YAML alias makes two sections one object."""
+    at: Any = data
+    for part, following in zip(path, [*path[1:], None], strict=True):
+        place: Any = _index(at, part, key) if isinstance(at, list) else part
+        if following is None:
+            at[place] = value
+        else:
+            inside = at[place] if isinstance(at, list) else at.get(place)
+            at[place] = list(inside) if isinstance(inside, list) else dict(inside) if isinstance(inside, dict) else {}
+            at = at[place]
+
+
+def _index(items: list[Any], part: str, key: str) -> int:
+    if not part.isdecimal() or int(part) >= len(items):
+        raise ConfigError(f"--set {key}: {part} is not one of the {len(items)} entries, which count from 0")
+    return int(part)
 
 
 def _value(text: str, key: str) -> Any:
@@ -161,14 +225,44 @@ def _value(text: str, key: str) -> Any:
     return number if math.isfinite(number) else parse_yaml(text, "--set", key)
 
 
-def _describe(error: ValidationError) -> str:
-    """One line for the first fault; an unknown key comes with the nearest known name."""
-    first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"])
+def _describe(error: ValidationError, data: dict[str, Any]) -> str:
+    """Return one line for the first fault; an unknown key comes with the place or the nearest name that is known."""
+    errors = error.errors()
+    # of an option that is a word or a mapping, a faulty mapping is told as one
+    first = next(
+        (one for one in errors if one["type"] != "literal_error" or not isinstance(one["input"], dict)), errors[0]
+    )
+    key = ".".join(str(part) for part in first["loc"] if not _UNION.match(str(part)))
     if first["type"] == "extra_forbidden":
-        known = [name for name, _ in option_names()]
-        sections = {name.rpartition(".")[0] for name in known if "." in name}
-        near = difflib.get_close_matches(key, [*known, *sections], n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]}?" if near else "; see docs/configuration.md"
-        return f"unknown option {key}{hint}"
-    return f"{key}: {first['msg'][:1].lower()}{first['msg'][1:]}, got {shown(first['input'])}"
+        return f"unknown option {key}; {_hint(key, data)}"
+    message = _MAPPING.sub("a mapping of options", first["msg"].removeprefix("Value error, "))
+    return f"{key}: {message[:1].lower()}{message[1:]}, got {shown(first['input'])}"
+
+
+def _hint(key: str, data: dict[str, Any]) -> str:
+    """Say where an option belongs that is named where it does not, or which known name is nearest."""
+    last = key.rpartition(".")[2]
+    given = data.get("phases", _DEFAULT_PHASES)
+    kinds = [one.get("algorithm") for one in given if isinstance(one, dict)] if isinstance(given, list) else []
+    run = _with_sections(name for name, _ in option_names())
+    options = {
+        kind: _with_sections(name for name, _ in option_names(get_algorithm(kind).Settings))
+        for kind in algorithm_names()
+    }
+    phases = [f"phases.{at}.{name}" for at, kind in enumerate(kinds) for name in options.get(str(kind), ())]
+    places = {
+        where: next((name for name in known if name.rpartition(".")[2] == last), key)
+        for where, known in (("the run", run), ("a phase", phases))
+    }
+    if found := [f"of {where}: {name}" for where, name in places.items() if name != key]:
+        return f"{last} is an option {', or '.join(found)}"
+    if having := [kind for kind, names_ in options.items() if last in names_]:
+        return f"{last} is an option of phases with algorithm {', '.join(having)}"
+    near = difflib.get_close_matches(key, [*run, *phases, *options], n=1, cutoff=0.6)
+    return f"did you mean {near[0]}?" if near else "see docs/configuration.md"
+
+
+def _with_sections(names_: Iterable[str]) -> list[str]:
+    """Return dotted names and the sections that they are in."""
+    parts = [name.split(".") for name in names_]
+    return list(dict.fromkeys(".".join(one[:end]) for one in parts for end in range(1, len(one) + 1)))

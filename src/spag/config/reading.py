@@ -1,7 +1,9 @@
-"""Reading YAML that a person wrote into plain values: text, numbers, true and false, nothing, lists and mappings with text for keys.
+"""Reading YAML that a person wrote into plain values: text, numbers, true and false, nothing, lists and mappings with
+text for keys.
 
-What cannot be a setting is refused here, once for all options: files that are no text, numbers that are not finite or do not fit into 64
-bits, control characters, names that no file system takes, nesting and aliases that grow beyond measure. Dates stay the text that they are.
+What cannot be a setting is refused here, once for all options: files that are no text, numbers that are not finite or
+do not fit into 64 bits, control characters, names that no file system takes, nesting and aliases that grow beyond
+measure. Dates stay the text that they are.
 """
 
 import math
@@ -22,7 +24,9 @@ _LONGEST_TEXT = 4096  # the longest path on Linux
 _LONGEST_NAME = 255  # bytes of a file's name
 _LARGEST_NUMBER = 2**63
 _FAULTS = (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
-"""What PyYAML raises: its constructors use what a value of their kind has, and a number of 5,000 digits is a ``ValueError`` of Python's."""
+"""What PyYAML raises: its constructors use what a value of their kind has, and a number of 5,000 digits is a
+``ValueError`` of Python's.
+"""
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -45,7 +49,9 @@ def read_config_text(path: Path) -> str:
         with path.open("rb") as stream:
             data = stream.read(LARGEST_FILE + 1)
         if len(data) > LARGEST_FILE:
-            raise ConfigError(f"{path}: larger than {LARGEST_FILE:,} bytes, so it is no config file; name a YAML file or a preset")
+            raise ConfigError(
+                f"{path}: larger than {LARGEST_FILE:,} bytes, so it is no config file; name a YAML file or a preset"
+            )
         return data.decode("utf-8-sig")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
@@ -54,7 +60,9 @@ def read_config_text(path: Path) -> str:
 
 
 def parse_yaml(text: str, label: str, key: str = "") -> Any:
-    """Return the plain value of ``text``, which errors call ``label``: all options, or that of ``key``. Raises ``ConfigError``."""
+    """Return the plain value of ``text``, which errors call ``label``: all options, or that of ``key``. Raises
+    ``ConfigError``.
+    """
     try:
         value = yaml.load(text, _PlainLoader)
     except _FAULTS as error:
@@ -96,7 +104,9 @@ def _inside(value: Any, key: str, label: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         for name, inner in value.items():
             if not isinstance(name, str) or _fault(name):
-                raise ConfigError(f"{label}: {key + ': ' if key else ''}{shown(name)} is no name of an option; write names as plain text")
+                raise ConfigError(
+                    f"{label}: {key + ': ' if key else ''}{shown(name)} is no option's name; write names as text"
+                )
             yield f"{key}.{name}".removeprefix("."), inner
     elif isinstance(value, list | tuple | set):
         yield from ((f"{key}.{place}".removeprefix("."), inner) for place, inner in enumerate(value))

@@ -1,40 +1,13 @@
-"""Episodes and training samples: the two row types and their readers, for our JSON lines and upstream's JSON.
-
-One row of ``episodes.jsonl``:
-
-    {"id":"river-0","game":"adversarial_taboo","task":{"id":"river","data":{"target_word":"river","max_turns":5}},
-     "history":[{"role":"attacker","content":"...","finish_reason":"eos","token_ids":[...],"logprobs":[...],"prompt_digest":"..."}],
-     "outcome":"tie","rewards":{"attacker":0.0,"defender":0.0},"reason":"...","seed":7,
-     "players":{"attacker":{"model":"m","sampling":{},"identity":{"weights":"...","dtype":"float32","prompt_style":"plain"}}},
-     "settings":{"max_turns":5,"judge":"strict"},"schema_version":2}
-
-One row of ``samples.jsonl``:
-
-    {"prompt":"...","completion":"...","reward":0.55,"weight":0.75,"role":"attacker","type":"rl","episode_id":"river-0","turn":2,
-     "completion_ids":[...]}
-
-Rows of schema 1 and of upstream's files (a JSON list, or JSON lines, with fewer fields) know one game, Adversarial Taboo, and are read by
-the same functions; a sample's prompt may also be named ``query`` and its completion ``target`` or ``answer``, and a row with an
-``instruction`` is Alpaca's (``alpaca.py``). ``store.py`` writes the rows.
+"""Episodes and training samples: one finished game, and one (prompt, completion) pair. ``spag.storage.episodes`` reads
+and writes them.
 """
 
-import logging
-from array import array
-from codecs import BOM_UTF8
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from spag.core.alpaca import is_alpaca, prompt_and_completion
-from spag.core.errors import DataError
-from spag.core.jsonfile import convert, decode, lines_of, reading
 from spag.core.types import Task, Utterance
-
-logger = logging.getLogger(__name__)
 
 SCHEMA_VERSION = 2
 TABOO = "adversarial_taboo"
@@ -51,7 +24,9 @@ class SampleType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlayerInfo:
-    """The player of a role: the model's name or path, the sampling settings, and what tells the model from others of its name."""
+    """The player of a role: the model's name or path, the sampling settings, and what tells the model from others of
+    its name.
+    """
 
     model: str
     sampling: dict[str, Any] = field(default_factory=dict)
@@ -60,9 +35,11 @@ class PlayerInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """One game. ``outcome``, ``rewards`` and ``reason`` are the judge's at play time; upstream's files carry none.
+    """One game. ``outcome``, ``rewards``, ``reason`` and ``length`` (utterances up to the judged end) are the judge's
+    when it was played; upstream's files carry none.
 
-    ``settings`` are the game's; ``None``, as a player's identity, in older files and in games that were not played into one.
+    ``settings`` are the game's; ``None``, as a player's identity, in older files and in games that were not played into
+    one.
     """
 
     task: Task
@@ -72,6 +49,7 @@ class Episode:
     outcome: str | None = None
     rewards: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
+    length: int | None = None
     seed: int | None = None
     players: Mapping[str, PlayerInfo] = field(default_factory=dict)
     settings: Mapping[str, Any] | None = None
@@ -82,10 +60,11 @@ class Episode:
 class TrainingSample:
     """One (prompt, completion) pair.
 
-    ``turn`` is the 1-based turn in which the completion was spoken; SFT rows have no role, episode or turn. ``completion_ids`` are the
-    tokens as they were sampled, an end token included when one was, ``logprobs`` their log-probabilities under the distribution that they
-    were drawn from, and ``prompt_ids`` the prompt's tokens; ``None`` where only text is known.
-    ``truncated``: the completion ran into the token limit, so it has no end token.
+    ``turn`` is the 1-based turn in which the completion was spoken; SFT rows have no role, episode or turn.
+    ``completion_ids`` are the tokens as they were sampled, an end token included when one was, ``logprobs`` their
+    log-probabilities under the distribution that they were drawn from, and ``prompt_ids`` the prompt's tokens; ``None``
+    where only text is known. ``truncated``: the completion ran into the token limit, so it has no end token.
+    ``thinking``: the prompt asked for a thought, and ``completion_ids`` begin with it; ``completion`` never holds it.
     """
 
     prompt: str
@@ -100,183 +79,4 @@ class TrainingSample:
     completion_ids: tuple[int, ...] | None = None
     logprobs: tuple[float, ...] | None = None
     truncated: bool = False
-
-
-class _TabooTask(msgspec.Struct):
-    """The task of Adversarial Taboo, which rows of schema 1 and of upstream have at their top level."""
-
-    target_word: str
-    max_turns: int
-
-
-_SCHEMA_1 = ("target_word", "max_turns")
-_OTHER_NAMES = {"query": "prompt", "answer": "completion", "target": "completion"}
-"""Upstream's names; where a row has several for one field, the last one here counts, as in upstream."""
-_EPISODES = msgspec.json.Decoder(Episode)
-_OBJECTS = msgspec.json.Decoder()
-ROW_START = b'{"task":{"id":'
-"""The beginning of every row of ``episodes.jsonl``, as msgspec writes it."""
-MAX_LIST = 2**30
-"""Bytes of a file that is one JSON list."""
-MAX_ID, MAX_WORD, MAX_UTTERANCE, MAX_UTTERANCES = 20_000, 200, 100_000, 10_000
-"""Characters of an id (an arena's holds two paths), of a target word and of an utterance; utterances of a game. All of them many times what
-a game has: prompts and judges take time that grows faster than these do."""
-
-
-@dataclass(frozen=True, slots=True)
-class EpisodeFile:
-    """The episodes of a file, one in memory at a time. Every iteration reads the file anew.
-
-    ``torn_ok``: leave out a last row that a crash cut short. Two games of one id are an error at the end of the iteration: until then each
-    game is four bytes.
-    """
-
-    path: Path
-    torn_ok: bool = False
-
-    def __iter__(self) -> Iterator[Episode]:
-        hashes = array("I")
-        for _, episode in self._placed():
-            if episode.id:
-                hashes.append(_short_hash(episode.id))
-            yield episode
-        if found := _repeated(hashes):
-            self._refuse_twins(found)
-
-    def _placed(self) -> Iterator[tuple[str, Episode]]:
-        for place, row in _rows(self.path, _EPISODES, torn=ROW_START if self.torn_ok else None):
-            yield place, _checked(row, place) if isinstance(row, Episode) else episode_of(_object(row, place), place)
-
-    def _refuse_twins(self, hashes: Collection[int]) -> None:
-        """Raise ``DataError`` for the first two games of one id among those of these hashes."""
-        places: dict[str, str] = {}
-        for place, episode in self._placed():
-            if _short_hash(episode.id) in hashes and (first := places.setdefault(episode.id, place)) is not place:
-                raise DataError(f"{place}: the game {episode.id!r} is there twice, first at {first}; keep one, or give one another id")
-
-
-def _short_hash(text: str) -> int:
-    return hash(text) & 0xFFFFFFFF
-
-
-def _repeated(hashes: "array[int]") -> set[int]:
-    """Return the numbers that are there more than once. Sorts them in place."""
-    import numpy as np  # noqa: PLC0415 - a tenth of a second, which `spag --help` need not wait for
-
-    ordered = np.frombuffer(hashes, dtype=np.uint32)
-    ordered.sort()
-    return set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
-
-
-def read_episodes(path: str | Path, *, torn_ok: bool = False) -> EpisodeFile:
-    """Return the episodes of a file, ours or upstream's. Iterating raises ``DataError`` naming file and line."""
-    return EpisodeFile(Path(path), torn_ok)
-
-
-def read_samples(path: str | Path) -> Iterator[TrainingSample]:
-    """Yield the training samples of a file, ours or upstream's, and leave out empty ones, which upstream's files have.
-
-    Raises ``DataError`` naming file and line.
-    """
-    return without_empty(all_samples(path), path)
-
-
-def all_samples(path: str | Path) -> Iterator[TrainingSample]:
-    """Yield the samples of a file, those with an empty completion too. Raises ``DataError`` naming file and line."""
-    return (sample_of(row, place) for place, row in raw_rows(Path(path)))
-
-
-def without_empty(samples: Iterable[TrainingSample], path: str | Path) -> Iterator[TrainingSample]:
-    """Yield the samples that have text to train on; at the end, log how many rows of ``path`` have none."""
-    total = empty = 0
-    for sample in samples:
-        total += 1
-        if sample.completion.strip():
-            yield sample
-        else:
-            empty += 1
-    if empty:
-        logger.warning("%s: %d of %d rows have an empty completion: nothing to train on, left out", path, empty, total)
-
-
-def sample_of(row: Mapping[str, Any], place: str) -> TrainingSample:
-    """Turn a raw row, under our names, upstream's or Alpaca's, into a sample; Alpaca's rows are SFT."""
-    renamed = {name: value for name, value in row.items() if name not in _OTHER_NAMES}
-    renamed |= {ours: row[theirs] for theirs, ours in _OTHER_NAMES.items() if theirs in row}
-    if is_alpaca(row):
-        renamed |= {"type": SampleType.SFT, **prompt_and_completion(row, place)}
-    if not renamed.get("role"):
-        renamed.pop("role", None)
-    return convert(renamed, TrainingSample, place)
-
-
-def _checked(episode: Episode, place: str) -> Episode:
-    _check_lengths(episode, place)
-    if episode.game == TABOO:
-        _check_taboo(episode, place)
-    if episode.schema_version > SCHEMA_VERSION:
-        raise DataError(f"{place}: schema_version {episode.schema_version} is newer than this spag knows ({SCHEMA_VERSION}); update spag")
-    return episode
-
-
-def _check_lengths(episode: Episode, place: str) -> None:
-    if max(len(episode.id), len(episode.task.id)) > MAX_ID:
-        raise DataError(f"{place}: an id is longer than {MAX_ID:,} characters; give a shorter one")
-    if len(episode.history) > MAX_UTTERANCES:
-        raise DataError(f"{place}: {len(episode.history):,} utterances; no game has more than {MAX_UTTERANCES:,}")
-    for number, said in enumerate(episode.history, start=1):
-        if len(said.content) > MAX_UTTERANCE:
-            raise DataError(f"{place}: utterance {number} has {len(said.content):,} characters; the longest may have {MAX_UTTERANCE:,}")
-
-
-def _check_taboo(episode: Episode, place: str) -> None:
-    """Check the only game of older and foreign files; other games check their tasks when they start."""
-    task = convert(episode.task.data, _TabooTask, place)
-    if not task.target_word.strip():
-        raise DataError(f"{place}: target_word is empty")
-    if len(task.target_word) > MAX_WORD:
-        raise DataError(f"{place}: target_word has {len(task.target_word):,} characters; the longest word may have {MAX_WORD}")
-    if task.max_turns < 1:
-        raise DataError(f"{place}: max_turns is {task.max_turns}; it must be at least 1")
-    for number, said in enumerate(episode.history, start=1):
-        if said.role not in TABOO_ROLES:
-            raise DataError(f"{place}: utterance {number} has the role {said.role!r}; the roles are {' and '.join(TABOO_ROLES)}")
-
-
-def episode_of(row: Mapping[str, Any], place: str) -> Episode:
-    """Turn a raw row of any schema into an episode. Raises ``DataError``."""
-    return _checked(convert(_upgraded(row, place), Episode, place), place)
-
-
-def _upgraded(row: Mapping[str, Any], place: str) -> Mapping[str, Any]:
-    """Return a row of schema 1, or of upstream, as a row of the current schema."""
-    if "task" in row:
-        return row
-    task = convert(row, _TabooTask, place)
-    fields = {name: value for name, value in row.items() if name not in _SCHEMA_1 and (name, value) != ("schema_version", 1)}
-    return {**fields, "task": {"id": task.target_word, "data": msgspec.to_builtins(task)}}
-
-
-def raw_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (place, row): one JSON object a line, or one JSON list of objects (upstream)."""
-    for place, row in _rows(path, _OBJECTS):
-        yield place, _object(row, place)
-
-
-def _rows(path: Path, decoder: "msgspec.json.Decoder[Any]", torn: bytes | None = None) -> Iterator[tuple[str, Any]]:
-    """Yield (place, row) of a file's lines as ``decoder`` reads them; those that it cannot read, and rows of a list, as plain JSON."""
-    with reading(path) as stream:
-        if not stream.peek(64)[:64].removeprefix(BOM_UTF8).lstrip().startswith(b"["):
-            yield from lines_of(stream, path, decoder, torn=torn)
-            return
-        data = stream.read(MAX_LIST + 1)
-    if len(data) > MAX_LIST:
-        raise DataError(f"{path}: a list of more than {MAX_LIST:,} bytes; write one row a line")
-    for number, row in enumerate(decode(data, str(path), many_lines=True), start=1):
-        yield f"{path}: row {number}", row  # a line number means nothing in a file of one line
-
-
-def _object(row: Any, place: str) -> dict[str, Any]:
-    if not isinstance(row, dict):
-        raise DataError(f"{place}: expected a JSON object, got {type(row).__name__}")
-    return row
+    thinking: bool = False

@@ -8,8 +8,8 @@
     ├── RunError          a run folder: locked by another process, settings changed, stage missing
     └── StorageError      the disk: full, read-only, gone
 
-The command line prints the message on one line, without a traceback, and exits with status 2. A message names the place, the value and the
-fix.
+The command line prints the message on one line, without a traceback, and exits with status 2. A message names the
+place, the value and the fix.
 """
 
 import importlib.util

@@ -1,7 +1,7 @@
 """The vocabulary of a turn-based language game: tasks, utterances, states, observations, results and outcomes.
 
-Everything here is immutable and pure: no I/O, no clock, no global randomness, no torch. A role is a plain string that the game names
-(``attacker``, ``defender``). A *turn* is one utterance of each role (arXiv 2404.10642, section 3).
+Everything here is immutable and pure: no I/O, no clock, no global randomness, no torch. A role is a plain string that
+the game names (``attacker``, ``defender``). A *turn* is one utterance of each role (arXiv 2404.10642, section 3).
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,9 @@ class Split(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The subject of one game: a word, a deal, a city. ``id`` is unique among a game's tasks; ``data`` is plain JSON."""
+    """The subject of one game: a word, a deal, a city. ``id`` is unique among a game's tasks; ``data`` is plain
+    JSON.
+    """
 
     id: str
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -29,9 +31,12 @@ class Task:
 class Utterance:
     """One message of one player.
 
-    ``token_ids`` and ``logprobs`` (same length; natural log under the policy's raw, temperature-1 distribution) are present where the
-    engine reports them. ``sampling_logprobs`` are those under the distribution that the tokens were drawn from (temperature, filters and
-    banned tokens counted), where they differ. ``prompt_digest`` identifies the prompt that the utterance answered.
+    ``token_ids`` and ``logprobs`` (same length; natural log under the policy's raw, temperature-1 distribution) are
+    present where the engine reports them. ``sampling_logprobs`` are those under the distribution that the tokens were
+    drawn from (temperature, filters and banned tokens counted), where they differ. ``prompt_digest`` identifies the
+    prompt that the utterance answered; ``prompt_ids`` are its tokens where the engine cut its beginning off, ``None``
+    where it saw the whole prompt. ``thought`` is the player's private reasoning, empty where it had none and ``None``
+    where it was not asked to think; the tokens are those of thought and content together.
     """
 
     role: str
@@ -41,14 +46,16 @@ class Utterance:
     logprobs: tuple[float, ...] | None = None
     prompt_digest: str | None = None
     sampling_logprobs: tuple[float, ...] | None = None
+    prompt_ids: tuple[int, ...] | None = None
+    thought: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """One way a game can end, with its label and color in tables, plots, report and page.
 
-    ``winners``: the roles that win; none in a draw, all of them where players cooperate. ``fault``: the role that broke a rule.
-    ``color`` is ``#rrggbb``; ``rule`` is one sentence for people who ask why.
+    ``winners``: the roles that win; none in a draw, all of them where players cooperate. ``fault``: the role that broke
+    a rule. ``color`` is ``#rrggbb``; ``rule`` is one sentence for people who ask why.
     """
 
     name: str
@@ -66,7 +73,9 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The end of a game. ``rewards`` are by role and need not sum to zero; ``length`` counts the utterances up to the end."""
+    """The end of a game. ``rewards`` are by role and need not sum to zero; ``length`` counts the utterances up to the
+    end.
+    """
 
     outcome: str
     rewards: Mapping[str, float]
@@ -76,7 +85,9 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A position: everything follows from the task, the seed and what was said. ``result`` is ``None`` while the game goes on."""
+    """A position: everything follows from the task, the seed and what was said. ``result`` is ``None`` while the game
+    goes on.
+    """
 
     task: Task
     seed: int = 0
@@ -86,8 +97,16 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The knowledge of one role: the utterances it heard, as it heard them, and facts of its own (a secret word, a card)."""
+    """The knowledge of one role: the utterances it heard, as it heard them, and facts of its own (a secret word, a
+    card).
+
+    Of an utterance only role and content are heard: thoughts, and the tokens that spell them, never get here.
+    """
 
     role: str
     history: tuple[Utterance, ...]
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        heard = tuple(Utterance(said.role, said.content) for said in self.history)
+        object.__setattr__(self, "history", heard)

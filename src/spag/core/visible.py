@@ -1,7 +1,8 @@
 """Text from models and files made visible: what is drawn as nothing, or steers what shows it, stands there as its code.
 
-Terminal, page and report call the same characters hidden: controls (an escape clears a screen or retitles a window), C1 controls, marks
-that turn the direction of writing, zero-width and other blank characters, line separators, lone surrogates.
+Terminal, page and report call the same characters hidden: controls (an escape clears a screen or retitles a window), C1
+controls, marks that turn the direction of writing, zero-width and other blank characters, line separators, lone
+surrogates.
 """
 
 import re
@@ -26,7 +27,8 @@ def code(char: str) -> str:
 def visible_text(text: str, *, lines: bool = False) -> str:
     """Return ``text`` for a terminal, hidden characters as ``<U+001B>``.
 
-    Line feeds are shown by their code too, so that no text forges the line after its own, unless ``lines`` lets them stay.
+    Line feeds are shown by their code too, so that no text forges the line after its own, unless ``lines`` lets them
+    stay.
     """
     pieces, end = [], 0
     for start in hidden(text):

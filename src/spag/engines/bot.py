@@ -1,21 +1,9 @@
-"""An engine over a bot, a player made of code that a game brings: it reads the observation, not the prompt."""
+"""An engine over a bot, a scripted player of a game: it reads the observation, not the prompt."""
 
 import random
 
-from spag.core.errors import ConfigError
 from spag.engines.base import Completion, FinishReason, Request
-from spag.games.base import Bot, Game
-
-BOT_PREFIX = "bot:"
-
-
-def bot_of(game: Game, name: str) -> Bot:
-    """Return the bot that ``bot:NAME`` names. Raises ``ConfigError`` for a game without it."""
-    bot = game.bots.get(name.removeprefix(BOT_PREFIX))
-    if bot is None:
-        known = ", ".join(f"{BOT_PREFIX}{known}" for known in game.bots) or "none"
-        raise ConfigError(f"{name}: {game.name} has no such bot (bots: {known})")
-    return bot
+from spag.games.base import Bot
 
 
 class BotEngine:

@@ -1,4 +1,4 @@
-"""What requests to a paid endpoint cost. Prices change and differ by contract, so none are shipped: the user gives them."""
+"""The cost of requests to a paid endpoint, at prices that the user gives: they change and differ by contract."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,9 @@ class Price:
     def __post_init__(self) -> None:
         for name in ("input_usd", "output_usd"):
             if not 0 <= getattr(self, name) < float("inf"):
-                raise ConfigError(f"price: {name} is {getattr(self, name)}; give US dollars per million tokens, 0 or more")
+                raise ConfigError(
+                    f"price: {name} is {getattr(self, name)}; give US dollars per million tokens, 0 or more"
+                )
 
     def cost_usd(self, prompt_tokens: int, completion_tokens: int) -> float:
         """US dollars for that many tokens."""

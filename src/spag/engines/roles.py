@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class RoleEngine:
-    """Satisfies ``spag.engines.base.UpdatableEngine``. ``engines``: those of the model ``name`` by role (``GAME/ROLE``), one at least."""
+    """Satisfies ``UpdatableEngine``. ``engines``: at least one, by role (``GAME/ROLE``)."""
 
     def __init__(self, name: str, engines: Mapping[str, Engine]) -> None:
         self.name, self.engines = name, dict(engines)
@@ -21,11 +21,13 @@ class RoleEngine:
     def submit(self, request: Request) -> None:
         if request.role not in self.engines:
             asked = request.role or "a text of no role"
-            raise EngineError(f"{request.id}: {self.name} has no adapter for {asked}, only for {', '.join(self.engines)}")
+            raise EngineError(
+                f"{request.id}: {self.name} has no adapter for {asked}, only for {', '.join(self.engines)}"
+            )
         self.engines[request.role].submit(request)
 
     def poll(self) -> list[Completion]:
-        """Return what one of the engines has finished: while the first one has work, the others' requests gather to one batch."""
+        """Return what one engine has finished. The others' requests form a batch meanwhile."""
         for engine in self.engines.values():
             if finished := engine.poll():
                 return finished
@@ -37,7 +39,7 @@ class RoleEngine:
         return next((text for partial in asked if partial and (text := partial(request_id)) is not None), None)
 
     def update_weights(self, weights: "Mapping[str, Tensor]") -> None:
-        """As ``UpdatableEngine`` says; names are those of a model with all adapters, ``adapter_name`` of each role's."""
+        """Give each adapter its weights. Names are those of a model with all adapters (``adapter_name``)."""
         own = {role: weights_of_adapter(weights, adapter_name(role)) for role in self.engines}
         if sum(map(len, own.values())) < len(weights):
             raise EngineError(f"{self.name}: new weights are not those of its adapters, for {', '.join(self.engines)}")

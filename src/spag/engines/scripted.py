@@ -1,4 +1,5 @@
-"""A fake engine for tests, playthroughs and overhead measurements: replies come from a function of the request, at once or after a delay.
+"""A fake engine for tests, playthroughs and overhead measurements: replies come from a function of the request, at once
+or after a delay.
 
 It answers in a shuffled, seeded order on purpose, so that code which relies on completion order fails in tests.
 """
@@ -13,7 +14,7 @@ Reply = Callable[[Request], str]
 
 
 class ScriptedEngine:
-    """Satisfies ``spag.engines.base.Engine``. ``latency_s`` seconds pass before each request is answered; latencies overlap."""
+    """Satisfies ``Engine``. Each request is answered after ``latency_s`` seconds; latencies overlap."""
 
     def __init__(self, reply: Reply, *, concurrency: int = 8, latency_s: float = 0.0, shuffle_seed: int = 0) -> None:
         self.concurrency = concurrency
@@ -40,11 +41,11 @@ class ScriptedEngine:
 
     def _complete(self, request: Request) -> Completion:
         text = self._reply(request)
-        cut = text_before_stop(text, request.stop)
+        cut = text_before_stop(text, request.stop, thinking=request.sampling.thought_tokens > 0)
         reason = FinishReason.EOS if cut is None else FinishReason.STOP
         words = (text if cut is None else cut).split(" ")
-        if len(words) > request.sampling.max_new_tokens:  # a word stands for a token here
-            words, reason = words[: request.sampling.max_new_tokens], FinishReason.LENGTH
+        if len(words) > request.sampling.most_tokens:  # a word stands for a token here
+            words, reason = words[: request.sampling.most_tokens], FinishReason.LENGTH
         return Completion(
             id=request.id,
             text=request.sampling.trim(" ".join(words)),

@@ -1,14 +1,14 @@
 """The model card: what the model is, where it comes from, what was measured and how sure that is, how to make it again.
 
-Its text is ``card.md``, a Jinja template; its figures come from the run folder through the report's tables. Nothing is claimed that no file
-says. Names of models, players and files and every setting come from outside: whatever the template prints comes out as a figure or a code
-span, where neither Markdown nor HTML means anything, unless it is ``Markdown``.
+Its text is ``card.md``, a Jinja template; its figures come from the run folder through the report's tables. Nothing is
+claimed that no file says. Names of models, players and files and every setting come from outside: whatever the template
+prints comes out as a figure or a code span, where neither Markdown nor HTML means anything, unless it is ``Markdown``.
 """
 
 import re
 import shlex
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
 from importlib.metadata import version
@@ -18,19 +18,20 @@ from typing import Any
 from huggingface_hub import ModelCard
 from jinja2 import Environment, StrictUndefined
 
+from spag.algorithms.settings import TeacherSettings
 from spag.config.schema import RunConfig
-from spag.display.figures import is_contest
-from spag.evaluation.arena.games import NOTE
-from spag.evaluation.stats import Rate
+from spag.evaluation.arena.standings import NOTE
+from spag.evaluation.intervals import Rate
 from spag.export.metadata import Source, card_data, license_of
-from spag.export.training import Training, settings_rows, training_of
+from spag.export.training import ancestry, games_of, has_games, listed, names_games, phases_of, settings_rows
 from spag.models.finding import BAICHUAN, model_type
 from spag.models.loading import library_versions
-from spag.report.findings import FEW_TASKS, arena_findings, reasoning_finding, sentence
-from spag.report.rows import Cell, Noted, Table, pair_table, reasoning_table, role_table, versions
-from spag.runs.folder import BASE
-from spag.runs.reading import RunFolder, SelfPlay
-from spag.runs.stages import TEACHER
+from spag.report.arena_tables import is_competitive, pair_table, rating_table, role_table
+from spag.report.cells import Cell, DetailedCell, Table
+from spag.report.headline import FEW_TASKS, arena_findings, caveats, reasoning_finding, sentence
+from spag.report.run_tables import reasoning_table, versions
+from spag.runs.plan import BASE, planned_models
+from spag.runs.reading import RunFolder
 
 CONFIG = "spag_config.yaml"
 _LONGEST = 200
@@ -54,7 +55,12 @@ def card(title: str, source: Source, weights: Weights) -> str:
     run, config = source.run, source.run.config if source.run else None
     shared = shareable_config(config) if config else None
     environment = Environment(finalize=figure, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"plain": Markdown, "cell": _cell, "word": _word, "numbered": _numbered, "shared": _shared_name, "known": _known}
+    environment.filters |= {
+        "plain": Markdown,
+        "cell": _cell,
+        "word": _word,
+        "numbered": _numbered,
+    }
     template = (resources.files("spag.export") / "card.md").read_text(encoding="utf-8")
     text = environment.from_string(template).render(
         metadata=Markdown(card_data(title, source).to_yaml()),
@@ -68,10 +74,7 @@ def card(title: str, source: Source, weights: Weights) -> str:
         weights=weights,
         is_baichuan=model_type(source.model) == BAICHUAN,
         licence=license_of(source.base or source.model),
-        teacher=TEACHER,
-        **(_trained(training_of(source.name, run, config), config, shared) if run and config and shared and source.name != BASE else {}),
-        counts=_counts,
-        plays=_plays(source.name, run) if run else [],
+        **(_trained(source.name, run, shared) if run and config and shared and source.name != BASE else {}),
         results=_results(run) if run else {},
         few_tasks=FEW_TASKS,
         note=Markdown(NOTE),
@@ -114,10 +117,23 @@ def figure(value: object) -> Markdown:
     return Markdown(text) if isinstance(value, Markdown) or is_figure else code(text)
 
 
-def table(columns: Sequence[object], rows: Iterable[Sequence[object]]) -> Markdown:
-    """Return a table: the first column to the left, the others, of figures, to the right."""
-    marks = ["---", *["---:"] * (len(columns) - 1)]
-    return Markdown("\n".join(f"| {' | '.join(map(_cell, cells))} |" for cells in (columns, map(Markdown, marks), *rows)))
+def table(shown: Table) -> Markdown:
+    """Return a table of results: text to the left, figures to the right."""
+    marks = ["---" if place < shown.texts else "---:" for place in range(len(shown.columns))]
+    heads = [Markdown(one) if one.isascii() and one.replace(" ", "").isalnum() else code(one) for one in shown.columns]
+    return _lines(heads, map(Markdown, marks), *(map(_figure, row) for row in shown.rows))
+
+
+def _lines(*rows: Iterable[object]) -> Markdown:
+    return Markdown("\n".join(f"| {' | '.join(map(_cell, row))} |" for row in rows))
+
+
+def _figure(cell: Cell) -> Markdown:
+    if isinstance(cell, Rate):
+        return Markdown(f"{100 * cell.rate:.0f} [{100 * cell.low:.0f}, {100 * cell.high:.0f}]")
+    if isinstance(cell, DetailedCell):
+        return Markdown("<br>".join(map(figure, (cell.text, *cell.details))))
+    return Markdown("–") if cell is None else figure(cell)
 
 
 def _cell(value: object) -> Markdown:
@@ -141,40 +157,28 @@ def _known(settings: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return {name: value for name, value in settings if value is not None}
 
 
-def _trained(training: Training, config: RunConfig, shared: RunConfig) -> dict[str, Any]:
+def _trained(name: str, run: RunFolder, shared: RunConfig) -> dict[str, Any]:
     """Return what the template says of the training."""
-    of_imitation = config.imitation.training.sft_data if training.imitates else None
-    of_iterations = config.offline_rl.sft_data if training.iterations else None
-    stages, rows = settings_rows(training, shared)
-    columns = Markdown("setting"), *map(code, stages)
+    models = ancestry(name, run)
+    names = {model.name for model in models}
+    phases = phases_of([model for model in planned_models(shared) if model.name in names], run, code)
+    instructions = {path for model in models if (path := getattr(model.phase.settings, "sft_data", None))}
+    heads = (Markdown("setting"), *(code(phase.name) for phase in phases))
+    marks = map(Markdown, ("---", *("---:" for _ in phases)))
+    rows = ([code(setting), *map(_setting, values)] for setting, *values in settings_rows(phases))
     return {
-        "training": training,
-        "game_settings": _known(shared.game),
-        "mix": [_known(part) for part in shared.online.mix],
-        "opponents": shared.selfplay.opponents,
-        "online_opponents": shared.online.opponents,
-        "instructions": sorted({path for path in (of_imitation, of_iterations) if path}),
-        "settings": table(columns, [[code(name), *map(_setting, values)] for name, *values in rows]),
+        "phases": [(f"{phase.what[:1].upper()}{phase.what[1:]}", Markdown(phase.data)) for phase in phases],
+        "trained_games": games_of(models),
+        "plays": any(not isinstance(model.phase.settings, TeacherSettings) for model in models),
+        "own_games": {names_games(model.phase) for model in models if has_games(model)},
+        "game_settings": Markdown(listed(_known(shared.game), code)),
+        "instructions": sorted(instructions),
+        "settings": _lines(heads, marks, *rows),
     }
 
 
 def _setting(value: object) -> Markdown:
     return Markdown("–") if value is None else figure(value)
-
-
-def _plays(name: str, run: RunFolder) -> list[SelfPlay]:
-    """Return the self-play that made the model."""
-    names = [play.name for play in run.plays]
-    return run.plays[: names.index(name) + 1] if name in names else []
-
-
-def _counts(run: RunFolder, name: str, games: int = 0) -> Markdown:
-    """Return how many games a stage had, ``games`` where its samples do not tell, and how many training samples."""
-    results = run.stages.get(f"{name}/samples", {}).get("results") or {}
-    played, samples = (sum(results.get(key, {}).values()) for key in ("outcomes", "samples"))
-    count = played or games
-    told = f"{count:,} games" if count else "an unknown number of games"
-    return Markdown(f"{told}, {samples:,} training samples of them" if samples else told)
 
 
 def _results(run: RunFolder) -> dict[str, Any]:
@@ -183,31 +187,18 @@ def _results(run: RunFolder) -> dict[str, Any]:
     if arena := run.arena:
         player, findings = arena_findings(arena, run.game)
         marked = [replace(one, other=code(one.other)) for one in findings]
-        ratings = [(code(row["name"]), f"{row['points']:.0f} [{row['low']:.0f}, {row['high']:.0f}]") for row in arena["ratings"]]
+        said = sentence(code(player), marked, caveats(arena, findings, run.online))
+        tables = [role_table(arena, run.game, role) for role in run.game.roles]
+        tables += [pair_table(arena), rating_table(arena)] if is_competitive(run.game) else []
         found |= {
             "findings": [(one.other, Markdown(one.figures)) for one in marked],
-            "finding": Markdown(sentence(code(player), marked)) if marked else None,
-            "tables": {role: _report_table(role_table(arena, run.game, role)) for role in run.game.roles},
-            "pairs": _report_table(pair_table(arena)) if is_contest(run.game) else None,
-            "ratings": table((Markdown("player"), Markdown("points")), ratings),
+            "finding": Markdown(said) if marked else None,
+            "tables": [(shown.title, table(shown)) for shown in tables],
         }
     if run.reasoning:
-        found["reasoning"] = _report_table(reasoning_table(run.reasoning))
+        found["reasoning"] = table(reasoning_table(run.reasoning))
         if first := reasoning_finding(run.reasoning):
             model, finding = first
-            told = sentence(code(model), [replace(finding, other=code(finding.other))])
-            found["reasoning_finding"] = Markdown(f"{told} {code(finding.figures)}")
+            described = sentence(code(model), [replace(finding, other=code(finding.other))])
+            found["reasoning_finding"] = Markdown(f"{described} {code(finding.figures)}")
     return found
-
-
-def _report_table(shown: Table) -> Markdown:
-    columns = [Markdown(one) if one.isascii() and one.replace(" ", "").isalnum() else code(one) for one in shown.columns]
-    return table(columns, [[_figure(cell) for cell in row] for row in shown.rows])
-
-
-def _figure(cell: Cell) -> Markdown:
-    if isinstance(cell, Rate):
-        return Markdown(f"{100 * cell.rate:.0f} [{100 * cell.low:.0f}, {100 * cell.high:.0f}]")
-    if isinstance(cell, Noted):
-        return Markdown("<br>".join(map(figure, (cell.text, *cell.notes))))
-    return Markdown("–") if cell is None else figure(cell)

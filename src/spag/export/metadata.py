@@ -8,29 +8,27 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData, try_to_load_from_cache
 
-from spag.display.figures import is_contest
+from spag.export.training import ancestry, games_of
 from spag.games.base import Game
 from spag.models.finding import EMBEDDED_HUB_ID, EMBEDDED_NAME
-from spag.runs.folder import ONLINE
+from spag.report.arena_tables import is_competitive
 from spag.runs.reading import RunFolder
 
-UNKNOWN = "unknown"
-"""The hub's own word for a licence that nobody knows."""
+UNKNOWN = "unknown"  # the hub's word for a licence that is not known
 _LICENSES = {
     EMBEDDED_HUB_ID: "apache-2.0",
     "meta-llama/Llama-2-7b-hf": "llama2",
     "Qwen/Qwen3-1.7B": "apache-2.0",
     "baichuan-inc/Baichuan2-13B-Base": "other",
-}
-"""Licences of the presets' models, by the hub's identifiers; "other" is one of its own."""
+}  # of the presets' models, by the hub's identifiers; "other" is one
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
     """A model to export.
 
-    name: ``base``, ``imitation`` or ``iteration-K`` of a run, else the model's own name. model: what ``load_model`` takes. base: the model
-    that training began with, by its name (untrained, the model itself), ``None`` where nothing tells. run: ``None`` outside a run folder.
+    ``name``: as the run calls it (``base``, ``spag-1``), else the model's own. ``model``: what ``load_model`` takes.
+    ``base``: the model that training began with; ``None`` where nothing tells. ``run``: ``None`` outside a run folder.
     """
 
     name: str
@@ -45,8 +43,8 @@ class Source:
 
 def card_data(title: str, source: Source) -> ModelCardData:
     """Return the metadata: base, licence, and every figure of the run about this model."""
-    hub_id = _hub_id(source.base)
-    results = [*_arena_results(source.name, source.run), *_reasoning_results(source.name, source.run)] if source.run else []
+    hub_id, name, run = _hub_id(source.base), source.name, source.run
+    results = [*_arena_results(name, run), *_reasoning_results(name, run)] if run else []
     trained: dict[str, Any] = {"base_model_relation": "finetune"} if hub_id and source.model != source.base else {}
     return ModelCardData(
         base_model=hub_id,
@@ -54,7 +52,7 @@ def card_data(title: str, source: Source) -> ModelCardData:
         language="en",
         library_name="transformers",
         pipeline_tag="text-generation",
-        tags=["spag", "self-play", *(_game_tags(source.name, source.run) if source.run else [])],
+        tags=["spag", "self-play", *(_game_tags(name, run) if run else [])],
         model_name=title if results else None,
         eval_results=results or None,
         **trained,
@@ -62,7 +60,7 @@ def card_data(title: str, source: Source) -> ModelCardData:
 
 
 def license_of(base: str | None) -> str:
-    """Return the licence of a base model: of a preset's model, else what a model card on this machine says, else ``UNKNOWN``."""
+    """Return the licence of a base model: a preset's, else that of its model card on this machine, else ``UNKNOWN``."""
     hub_id = _hub_id(base)
     if hub_id in _LICENSES:
         return _LICENSES[hub_id]
@@ -75,7 +73,7 @@ def license_of(base: str | None) -> str:
 
 
 def _hub_id(base: str | None) -> str | None:
-    """Return the hub's name of a base model; ``None`` for a folder or file of this machine."""
+    """Return the hub's name of a base model; ``None`` for a local folder or file."""
     if base == EMBEDDED_NAME:
         return EMBEDDED_HUB_ID
     is_id = base is not None and re.fullmatch(r"\w[\w.-]*/[\w.-]+", base) and not Path(base).exists()
@@ -91,7 +89,7 @@ def _arena_results(name: str, run: RunFolder) -> Iterator[EvalResult]:
         role, win = row["role"], row["win"]
         label = f"games won, 95 % interval {win['low']:.3f} to {win['high']:.3f}"
         figures.append((row["name"], role, f"{title} as {role}", "win_rate", label, round(win["rate"], 4)))
-    for row in run.arena["ratings"] if is_contest(run.game) else ():
+    for row in run.arena["ratings"] if is_competitive(run.game) else ():
         label = f"Elo points over the run's first player, 95 % interval {row['low']:.0f} to {row['high']:.0f}"
         figures.append((row["name"], "both", f"{title}, both roles", "elo", label, round(row["points"], 1)))
     for _, config, task, metric, label, value in (one for one in figures if one[0] == name):
@@ -121,9 +119,8 @@ def _reasoning_results(name: str, run: RunFolder) -> Iterator[EvalResult]:
 
 
 def _game_tags(name: str, run: RunFolder) -> list[str]:
-    """Return the arena's game, and for an online policy the games that it was trained on."""
-    games = (run.game, *(run.online_games if name == ONLINE else ()))
-    return list(dict.fromkeys(_tag(game) for game in games))
+    """Return the arena's game and the games that the model was trained on."""
+    return list(dict.fromkeys(map(_tag, (run.game, *games_of(ancestry(name, run))))))
 
 
 def _tag(game: Game) -> str:

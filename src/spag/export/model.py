@@ -1,4 +1,4 @@
-"""The export of a model: found, loaded, a LoRA adapter merged into its base, saved with its card, and pushed to the hub."""
+"""The export of a model: find, load, merge a LoRA adapter into its base, save with a card, push to the hub."""
 
 import os
 from collections.abc import Callable
@@ -12,25 +12,24 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 from safetensors import SafetensorError
 
 from spag.config.files import dump_config
-from spag.core.disk import storage_errors
 from spag.core.errors import ConfigError, ModelError, RunError, StorageError, first_line
-from spag.core.store import folder_beside, write_atomically
-from spag.engines.opening import OPENAI_PREFIX
+from spag.engines.players import Kind, kind_of
 from spag.export.card import CONFIG, Weights, card, shareable_config
 from spag.export.metadata import Source
 from spag.models.finding import adapter_base, resolve_model
 from spag.models.loading import load_model, load_tokenizer, no_progress_bars, save_model
 from spag.models.refusals import loading
-from spag.runs.folder import BASE, trained_models
+from spag.runs.plan import BASE
 from spag.runs.reading import RunFolder
+from spag.storage.disk import storage_errors
+from spag.storage.store import folder_beside, write_atomically
 
-TOKEN = "HF_TOKEN"
-"""The only place that the hub's token is taken from, so that nothing is published under a name that was forgotten on the machine."""
+TOKEN = "HF_TOKEN"  # the only source of the hub's token: a login left on the machine publishes nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A repository on the hub. private: make it private where it is new; where it exists, insist on it."""
+    """A repository on the hub. ``private``: a new one becomes private, an existing one must be."""
 
     repo: str
     private: bool = False
@@ -38,7 +37,7 @@ class Destination:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A finished export. url: where it was pushed."""
+    """A finished export. ``url``: where it was pushed."""
 
     folder: Path
     weights: Weights
@@ -48,36 +47,36 @@ class Exported:
 def find_source(what: str, name: str | None = None) -> Source:
     """Return the model that ``what`` names: a run folder, a checkpoint in one, or any model.
 
-    ``name`` chooses among a run's models; by default the last that was trained. Raises ``RunError`` for a run without that model, and
-    ``ModelError`` for what has no weights here.
+    ``name``: which of a run's models, by default the last. Raises ``RunError`` and ``ModelError``.
     """
     path = Path(what).expanduser()
     if (path / "manifest.json").is_file():
         return _source_in(path, name)
     if name is not None:
         raise RunError(f"--name {name}: {what} is no run folder, so there is nothing to choose from; leave --name out")
-    run = path.parent.parent
-    if path.name == "checkpoint" and (run / "manifest.json").is_file():
-        return _source_in(run, path.parent.name)
-    if what.startswith(OPENAI_PREFIX):
+    for run in path.parents[1:3] if path.name == "checkpoint" else ():
+        if (run / "manifest.json").is_file() and (run / "config.yaml").is_file():
+            inside = path.parent.relative_to(run).as_posix()
+            models = {model.folder: model.name for model in RunFolder(run).models}
+            return _source_in(run, models.get(inside, inside))
+    if kind_of(what) is Kind.ENDPOINT:
         raise ModelError(f"{what}: a model behind an endpoint has no weights here to export")
     base = adapter_base(path) or (None if path.exists() else what)
     return Source(name=Path(what).stem if path.is_file() else path.name, model=what, base=base, run=None)
 
 
 def _source_in(folder: Path, name: str | None) -> Source:
-    run, trained = RunFolder.open(folder), trained_models(folder)
-    if name is None and not trained:
-        raise RunError(f"{folder}: no model has been trained yet; resume it with spag run, or export what it starts from: --name {BASE}")
-    chosen = name or list(trained)[-1]
-    base = run.config.model.name if run.config else None
-    if chosen == BASE:
-        if base is None:
-            raise RunError(f"{folder}: no config.yaml, so nothing tells which model it started from; export that model by its name")
-        return Source(BASE, base, base, run)
-    if chosen not in trained:
-        raise RunError(f"{folder}: no trained model {chosen!r}; there are: {', '.join((BASE, *trained))}")
-    return Source(chosen, trained[chosen], base, run)
+    run = RunFolder.open(folder)
+    if run.config is None:
+        raise RunError(f"{folder}: no config.yaml names the run's models; export a checkpoint by its folder")
+    models = run.checkpoints()
+    if name is None and [*models] == [BASE]:
+        fix = f"resume it with spag run, or export what it starts from: --name {BASE}"
+        raise RunError(f"{folder}: no model has been trained yet; {fix}")
+    chosen = name or [*models][-1]
+    if chosen not in models:
+        raise RunError(f"{folder}: no trained model {chosen!r}; there are: {', '.join(models)}")
+    return Source(chosen, models[chosen], run.config.model.name, run)
 
 
 def export_model(
@@ -88,13 +87,13 @@ def export_model(
     destination: Destination | None = None,
     note: Callable[[str], None] = lambda _: None,
 ) -> Exported:
-    """Export ``source`` into the new folder ``output``, and push it where there is a ``destination``; progress goes to ``note``.
+    """Export ``source`` into the new folder ``output``, and push it to ``destination``; progress goes to ``note``.
 
-    ``dtype`` as ``default_dtype`` by default. Raises ``RunError`` for a folder that is in use, ``ModelError`` for what cannot be loaded,
-    ``ConfigError`` for a destination that cannot work, and ``StorageError`` for disk and network.
+    Raises ``RunError`` for a folder in use, ``ModelError`` for a model that cannot be loaded, ``ConfigError`` for a
+    destination that cannot work, and ``StorageError`` for disk and network.
     """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise RunError(f"{output}: is there already, and an export overwrites nothing; name another --output or remove it")
+        raise RunError(f"{output}: exists, and an export overwrites nothing; name another --output or remove it")
     if destination:
         check_destination(destination)
     with storage_errors(output), folder_beside(output) as beside:
@@ -114,10 +113,9 @@ def export_model(
 
 
 def save_weights(source: Source, folder: Path, dtype: str | None = None) -> Weights:
-    """Save the model of ``source`` with its tokenizer and generation config into ``folder``; ``dtype`` as ``default_dtype`` by default.
+    """Save model, tokenizer and generation config into ``folder``. An adapter is merged in float32, then rounded once.
 
-    An adapter is merged in float32, whatever ``dtype``: rounding comes last and once. Raises ``ModelError``, and ``StorageError`` when the
-    disk is full.
+    ``dtype``: by default ``default_dtype``. Raises ``ModelError``, and ``StorageError`` when the disk is full.
     """
     import torch  # noqa: PLC0415 - slow
 
@@ -129,22 +127,24 @@ def save_weights(source: Source, folder: Path, dtype: str | None = None) -> Weig
     if merged:
         try:
             model = model.merge_and_unload(safe_merge=True)
-        except ValueError as error:  # peft's word for weights that are no numbers
-            raise ModelError(f"{source.model}: the adapter cannot be merged into its base: {first_line(error)}") from error
+        except ValueError as error:  # peft, for weights that are NaN
+            fault = f"the adapter cannot be merged into its base: {first_line(error)}"
+            raise ModelError(f"{source.model}: {fault}") from error
     model.to(getattr(torch, wanted))
     try:
         save_model(model, tokenizer, folder)
-    except SafetensorError as error:  # how a full disk shows
-        raise StorageError(f"{folder.parent.parent}: cannot be written: {first_line(error)}; free some space and export again") from error
+    except SafetensorError as error:  # a full disk
+        fault = f"cannot be written: {first_line(error)}; free some space and export again"
+        raise StorageError(f"{folder.parent.parent}: {fault}") from error
     for file in folder.glob("*.safetensors"):
-        file.chmod(0o644)  # safetensors writes for the owner alone; an export is for others
+        file.chmod(0o644)  # safetensors writes files that only their owner may read
     return Weights(wanted, model.num_parameters(), merged)
 
 
 def default_dtype(source: Source) -> str:
-    """Return the dtype in which the run played, so that its figures hold for the exported weights; without a run, the saved weights' own.
+    """Return the dtype in which the run played, to which its figures belong; without a run that of the saved weights.
 
-    Training saves float32, whatever dtype it plays in; so the export of a run that played in bfloat16 is half as large as its checkpoint.
+    Checkpoints are float32 whatever the run played in.
     """
     from transformers import AutoConfig  # noqa: PLC0415 - slow
 
@@ -159,7 +159,7 @@ def default_dtype(source: Source) -> str:
 
 
 def check_destination(destination: Destination) -> None:
-    """Raise ``ConfigError`` for what can be seen to fail before the work: no OWNER/NAME, or no token."""
+    """Raise ``ConfigError`` for a destination that is no OWNER/NAME, and without a token."""
     try:
         validate_repo_id(destination.repo)
     except HFValidationError as error:
@@ -170,16 +170,15 @@ def check_destination(destination: Destination) -> None:
         raise ConfigError(f"--push {destination.repo}: {TOKEN} is not set; put a token with write access into it")
 
 
-def push(folder: Path, destination: Destination) -> str:
-    """Upload ``folder`` as the repository's newest commit and return its address. Raises ``StorageError``; the folder stays."""
-    api, repo = HfApi(token=os.environ.get(TOKEN)), destination.repo
+def push(folder: Path, destination: Destination, hub: HfApi | None = None) -> str:
+    """Upload ``folder`` as a commit and return the repository's address. Raises ``StorageError``; the folder stays."""
+    api, repo = hub or HfApi(token=os.environ.get(TOKEN)), destination.repo
     try:
         url = api.create_repo(repo, private=destination.private or None, exist_ok=True)
         if destination.private and not api.repo_info(repo).private:
-            raise StorageError(f"{repo}: exists and is public, so --private cannot hold; choose another name, or leave it out")
+            raise StorageError(f"{repo}: exists and is public; choose another name, or leave --private out")
         api.upload_folder(repo_id=repo, folder_path=folder, commit_message="Export of spag")
     except (OSError, HTTPError, ValueError) as error:
-        raise StorageError(
-            f"{repo}: not uploaded: {first_line(error)}; {folder} is complete: fix this, then hf upload {repo} {folder}"
-        ) from error
+        fix = f"{folder} is complete: fix this, then hf upload {repo} {folder}"
+        raise StorageError(f"{repo}: not uploaded: {first_line(error)}; {fix}") from error
     return str(url)

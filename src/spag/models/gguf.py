@@ -10,12 +10,12 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from spag.core.disk import storage_errors
 from spag.core.errors import ModelError
-from spag.core.store import file_digest
 from spag.models.finding import cache_folder
 from spag.models.loading import no_progress_bars, save_model
-from spag.models.refusals import Refusals, told
+from spag.models.refusals import Refusals, described
+from spag.storage.disk import storage_errors
+from spag.storage.store import file_digest
 
 logger = logging.getLogger(__name__)
 
@@ -24,8 +24,8 @@ logger = logging.getLogger(__name__)
 def dequantised(gguf: Path) -> Path:
     """Return a plain transformers folder with the weights of ``gguf`` in float32, converting on first use.
 
-    The folder is named by what the file holds, so that every copy of it, in whichever environment, is converted once. Raises ``ModelError``
-    for a file that cannot be read.
+    The folder is named by what the file holds, so that every copy of it, in whichever environment, is converted once.
+    Raises ``ModelError`` for a file that cannot be read.
     """
     stat = gguf.stat()
     folder = cache_folder() / f"{gguf.stem}-{_digest(gguf, stat.st_size, stat.st_mtime_ns)}"
@@ -33,7 +33,11 @@ def dequantised(gguf: Path) -> Path:
         return folder
     logger.info("converting %s into %s (once)", gguf.name, folder)
     source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
-    with Refusals(lambda error: ModelError(f"{gguf}: transformers cannot load this GGUF file: {told(error)}; download it again")):
+    with Refusals(
+        lambda error: ModelError(
+            f"{gguf}: transformers cannot load this GGUF file: {described(error)}; download it again"
+        )
+    ):
         tokenizer = AutoTokenizer.from_pretrained(**source)
         loaded = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
         config = AutoConfig.from_pretrained(**source)

@@ -1,4 +1,6 @@
-"""What tells a model from every other: the contents of its files, wherever they lie and whenever they were written. Imports no torch."""
+"""The identity of a model: a hash of its files' contents, wherever they lie and whenever they were written. Imports no
+torch.
+"""
 
 import hashlib
 import json
@@ -7,32 +9,31 @@ from typing import Any
 
 import huggingface_hub
 
-from spag.core.store import file_digest
 from spag.models.finding import adapter_base, resolve_model
 from spag.models.roles import read_roles
+from spag.storage.store import file_digest
 
 _NEVER_READ = frozenset({".bin", ".h5", ".md", ".msgpack", ".pt", ".pth"})  # pickled weights and texts about the model
 
 
-def model_contents(name: str) -> list[Any]:
-    """Return name and hash of each file of a model, those of an adapter's base too; a hub model's name and revision.
+def weights_digest(name: str) -> str:
+    """Return a short hash of a model's files, an adapter's base included, or of a hub model's name and revision.
 
-    Whole files are hashed: a retrained checkpoint differs wherever its weights do, and a copy does not. The same bytes are read again when
-    the model is loaded, then from memory. Raises ``ModelError`` for a path that is no model.
+    Whole files are hashed: a retrained checkpoint differs wherever its weights do, and a copy does not. The same bytes
+    are read again when the model is loaded, then from memory. Raises ``ModelError`` for a path that is no model.
     """
+    return hashlib.sha256(json.dumps(_contents(name)).encode()).hexdigest()[:16]
+
+
+def _contents(name: str) -> list[Any]:
     if roles := read_roles(name):
-        return [[role, model_contents(adapter)] for role, adapter in roles.items()]
+        return [[role, _contents(adapter)] for role, adapter in roles.items()]
     folder = Path(resolve_model(name))
     if not folder.is_dir():
         return _revision(name)
     files = [[file.name, file_digest(file)] for file in _files(folder)]
     base = adapter_base(folder)
-    return files + (model_contents(base) if base is not None else [])
-
-
-def weights_digest(name: str) -> str:
-    """Return a short hash of ``model_contents``."""
-    return hashlib.sha256(json.dumps(model_contents(name)).encode()).hexdigest()[:16]
+    return files + (_contents(base) if base is not None else [])
 
 
 def _files(folder: Path) -> list[Path]:

@@ -1,7 +1,8 @@
 """Loading and saving of causal language models and their tokenizers, by the names of ``finding.py``.
 
-Weights are read from safetensors only, never from pickles (``gguf.py`` and ``convert.py`` make safetensors of other files). Files that are
-broken, weights that do not fit their config, and numbers that are not finite are refused (``refusals.py``, ``weights.py``).
+Weights are read from safetensors only, never from pickles (``gguf.py`` and ``convert.py`` make safetensors of other
+files). Files that are broken, weights that do not fit their config, and numbers that are not finite are refused
+(``refusals.py``, ``weights.py``).
 """
 
 import json
@@ -13,19 +14,26 @@ from pathlib import Path
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.integrations import is_deepspeed_zero3_enabled
 from transformers.utils import logging as transformers_logging
 
 import spag.models.baichuan  # noqa: F401 - registers the model with transformers
 from spag.core.errors import ConfigError, ModelError
-from spag.core.store import folder_beside, write_json
 from spag.models.adapters import with_adapter
 from spag.models.finding import adapter_base, check_generation_config, resolve_model
 from spag.models.own_code import check_own_code
 from spag.models.refusals import loading
 from spag.models.roles import LONE_ADAPTER, ROLES, adapter_names
 from spag.models.weights import check_complete, check_finite, check_size, weights_of
+from spag.storage.store import folder_beside, write_json
 
 
 @contextmanager
@@ -59,8 +67,12 @@ def load_tokenizer(name: str, *, trust_remote_code: bool = False) -> PreTrainedT
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
-        tokenizer.decode(tokenizer.encode("a", add_special_tokens=False))  # some files are broken in ways that show here
-        json.dumps(tokenizer.init_kwargs, ensure_ascii=False, default=str).encode()  # lone surrogates would show when it is saved
+        tokenizer.decode(
+            tokenizer.encode("a", add_special_tokens=False)
+        )  # some files are broken in ways that show here
+        json.dumps(
+            tokenizer.init_kwargs, ensure_ascii=False, default=str
+        ).encode()  # lone surrogates would show when it is saved
     return tokenizer
 
 
@@ -78,10 +90,10 @@ def load_model(
 ) -> PreTrainedModel:
     """Load a causal LM in evaluation mode.
 
-    ``dtype`` is a torch dtype's name. ``device`` defaults to the first GPU, else the CPU. A LoRA adapter folder is loaded over its base
-    model, as ``adapter``; ``trainable_adapter`` leaves its weights trainable. ``quantization`` freezes the base model, for an adapter to
-    train. Raises ``ModelError`` for files that are broken, weights that are missing, too many or not finite, and ``ConfigError`` for a
-    device that is not there.
+    ``dtype`` is a torch dtype's name. ``device`` defaults to the first GPU, else the CPU. A LoRA adapter folder is
+    loaded over its base model, as ``adapter``; ``trainable_adapter`` leaves its weights trainable. ``quantization``
+    freezes the base model, for an adapter to train. Raises ``ModelError`` for files that are broken, weights that are
+    missing, too many or not finite, and ``ConfigError`` for a device that is not there.
     """
     device = checked_device(device)
     source = resolve_model(name)
@@ -111,7 +123,11 @@ def load_model(
             model = with_adapter(model, Path(source), name=adapter, trainable=trainable_adapter)
     with loading(name, source):
         model = model if quantization else model.to(device)
-    check_finite(name, weights_of(model), "it was broken while it was trained or saved; take an earlier checkpoint or download it again")
+    check_finite(
+        name,
+        weights_of(model),
+        "it was broken while it was trained or saved; take an earlier checkpoint or download it again",
+    )
     return model.eval()
 
 
@@ -124,7 +140,8 @@ def load_adapters(
     trainable: bool = False,
     quantization: BitsAndBytesConfig | None = None,
 ) -> PreTrainedModel:
-    """Load a base model once with several adapters, folders by name; the first computes until ``use_adapter`` names another.
+    """Load a base model once with several adapters, folders by name; the first computes until ``use_adapter`` names
+    another.
 
     Options and errors are those of ``load_model``. Raises ``ModelError`` also for adapters of different base models.
     """
@@ -152,9 +169,13 @@ def _freeze_quantized(model: PreTrainedModel) -> PreTrainedModel:
     from peft import prepare_model_for_kbit_training  # noqa: PLC0415 - slow to import, and only adapters need it
 
     for module in model.modules():
-        if hasattr(module, "support_avx512bf16_for_cpu"):  # in evaluation mode it would repack weights for a kernel without gradients
+        if hasattr(
+            module, "support_avx512bf16_for_cpu"
+        ):  # in evaluation mode it would repack weights for a kernel without gradients
             module.support_avx512bf16_for_cpu = False
-    frozen: PreTrainedModel = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)  # Trainer switches that on
+    frozen: PreTrainedModel = prepare_model_for_kbit_training(
+        model, use_gradient_checkpointing=False
+    )  # Trainer switches that on
     return frozen
 
 
@@ -187,7 +208,9 @@ def checked_device(device: str | None) -> str:
     try:
         wanted = torch.device(device)
     except RuntimeError as error:
-        raise ConfigError(f"model.device={device}: no such device; set it to cpu, cuda or cuda:N, or leave it out") from error
+        raise ConfigError(
+            f"model.device={device}: no such device; set it to cpu, cuda or cuda:N, or leave it out"
+        ) from error
     if wanted.type == "cpu":
         return device
     found = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
@@ -200,12 +223,16 @@ def checked_device(device: str | None) -> str:
 
 @no_progress_bars()
 def save_model(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, weights: dict[str, torch.Tensor] | None = None
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    weights: dict[str, torch.Tensor] | None = None,
 ) -> None:
-    """Save ``model`` and ``tokenizer`` as a plain transformers folder: it is complete or absent, whenever the process dies.
+    """Save ``model`` and ``tokenizer`` as a plain transformers folder: it is complete or absent, whenever the process
+    dies.
 
-    ``weights`` by name are saved in place of the model's own, which may be spread over processes. Raises ``ModelError`` for weights that
-    are not finite; what is in ``folder`` then stays.
+    ``weights`` by name are saved in place of the model's own, which may be spread over processes. Raises ``ModelError``
+    for weights that are not finite; what is in ``folder`` then stays.
     """
     _check_saved(folder, weights_of(model) if weights is None else weights.items())
     with _replaced(folder) as beside:
@@ -214,7 +241,9 @@ def save_model(
 
 
 def save_roles(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, roles: Sequence[str]) -> None:
-    """Save the adapters of ``model`` for ``roles`` as ``roles.py`` says, each a model of its own; else as ``save_model``."""
+    """Save the adapters of ``model`` for ``roles`` as ``roles.py`` says, each a model of its own; else as
+    ``save_model``.
+    """
     names = adapter_names(roles)
     _check_saved(folder, weights_of(model))
     with _replaced(folder) as beside:

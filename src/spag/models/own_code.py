@@ -8,10 +8,11 @@ from spag.core.errors import ModelError
 
 
 def check_own_code(name: str, model: PreTrainedModel) -> None:
-    """Run ``model`` once in evaluation mode if its code is its own. Raises ``ModelError`` when that changes its weights.
+    """Run ``model`` once in evaluation mode if its code is its own. Raises ``ModelError`` when that changes its
+    weights.
 
-    Reference log-probabilities are computed in evaluation mode: a model that changes its weights there would be trained from others than
-    were loaded, and an optimizer may hold the old ones.
+    Reference log-probabilities are computed in evaluation mode: a model that changes its weights there would be trained
+    from others than were loaded, and an optimizer may hold the old ones.
     """
     if not type(model).__module__.startswith("transformers_modules"):
         return

@@ -1,6 +1,8 @@
-"""The one translation of what transformers, tokenizers, safetensors, peft, jinja2 and torch raise over a model's files: one line each.
+"""The one translation of what transformers, tokenizers, safetensors, peft, jinja2 and torch raise over a model's files:
+one line each.
 
-Their files are taken to be of the right shape almost everywhere, so a wrong one shows as any of the errors below. Imports no torch.
+Their files are taken to be of the right shape almost everywhere, so a wrong one shows as any of the errors below.
+Imports no torch.
 """
 
 import re
@@ -40,21 +42,28 @@ _OWN_CODE = ("transformers_modules.", "transformers.dynamic_module_utils")
 
 
 class Refusals(AbstractContextManager[None]):
-    """Raises ``explain(error)`` in place of what a library raises in the block, ``also`` for one with classes of its own.
+    """Raises ``explain(error)`` in place of what a library raises in the block, ``also`` for one with classes of its
+    own.
 
     A ``SpagError`` passes, and so does everything else.
     """
 
-    def __init__(self, explain: Callable[[BaseException], SpagError], also: tuple[type[BaseException], ...] = ()) -> None:
+    def __init__(
+        self, explain: Callable[[BaseException], SpagError], also: tuple[type[BaseException], ...] = ()
+    ) -> None:
         self._explain, self._also = explain, also
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if error is not None and (_is_refusal(error) or isinstance(error, self._also)):
             raise self._explain(error) from error
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Whether a library refused. tokenizers raise ``Exception`` itself, no class of their own, and Rust's panics are ``BaseException``."""
+    """Whether a library refused. tokenizers raise ``Exception`` itself, no class of their own, and Rust's panics are
+    ``BaseException``.
+    """
     return isinstance(error, LIBRARY_ERRORS) or type(error) is Exception or type(error).__module__ == "pyo3_runtime"
 
 
@@ -63,7 +72,7 @@ def loading(name: str, source: str, *, trust_remote_code: bool = False) -> Refus
     return Refusals(lambda error: ModelError(_load_failure(name, source, error, trust_remote_code)))
 
 
-def told(error: BaseException, longest: int = 300) -> str:
+def described(error: BaseException, longest: int = 300) -> str:
     """Return what an error says on one line: its first line, and the next one where that only announces it."""
     lines = [" ".join(line.split()) for line in str(error).strip().splitlines()] or [type(error).__name__]
     return " ".join(lines[: 2 if lines[0].endswith(":") else 1])[:longest]
@@ -73,7 +82,10 @@ def _load_failure(name: str, source: str, error: BaseException, trust_remote_cod
     """Return why ``name``, read from ``source``, cannot be loaded, and what helps."""
     text, conversion = str(error), _conversion(name, source)
     if "trust_remote_code" in text:
-        return f"{name}: this model brings its own code; {conversion or 'review it, then set model.trust_remote_code=true'}"
+        return (
+            f"{name}: this model brings its own code; "
+            f"{conversion or 'review it, then set model.trust_remote_code=true'}"
+        )
     if isinstance(error, OSError) and "safetensors" in text and not [*Path(source).glob("*.safetensors")]:
         fix = conversion or "convert it first or choose a revision that has them"
         return f"{name}: no safetensors weights found (pickled weights are never loaded); {fix}"
@@ -81,20 +93,25 @@ def _load_failure(name: str, source: str, error: BaseException, trust_remote_cod
         import transformers  # noqa: PLC0415 - imports torch
 
         fix = conversion or "use a version of transformers that it was written for"
-        return f"{name}: its own code fails on transformers {transformers.__version__} ({told(error, 120)}); {fix}"
+        return f"{name}: its own code fails on transformers {transformers.__version__} ({described(error, 120)}); {fix}"
     return f"{name}: {_broken(source, error)}"
 
 
 def _broken(source: str, error: BaseException) -> str:
     text = str(error)
     if not Path(source).exists():
-        return f"cannot be loaded (neither a local folder nor a hub model that can be reached): {told(error)}"
+        return f"cannot be loaded (neither a local folder nor a hub model that can be reached): {described(error)}"
     if isinstance(error, SafetensorError):
-        return f"a weights file is cut short or no safetensors file ({told(error)}); download it again"
+        return f"a weights file is cut short or no safetensors file ({described(error)}); download it again"
     if isinstance(error, MemoryError) or "out of memory" in text.lower() or "allocate memory" in text:
-        return f"not enough memory to load it ({told(error, 120)}); take a smaller model, another dtype or another device"
-    terse = isinstance(error, LookupError | AttributeError | TypeError | ArithmeticError | AssertionError)  # they say little by themselves
-    return f"cannot be loaded: {f'a file of it is broken: {type(error).__name__}: ' if terse else ''}{told(error)}"
+        return (
+            f"not enough memory to load it ({described(error, 120)}); take a smaller model, "
+            "another dtype or another device"
+        )
+    terse = isinstance(
+        error, LookupError | AttributeError | TypeError | ArithmeticError | AssertionError
+    )  # they say little by themselves
+    return f"cannot be loaded: {f'a file of it is broken: {type(error).__name__}: ' if terse else ''}{described(error)}"
 
 
 def _in_own_code(error: BaseException) -> bool:
@@ -115,4 +132,8 @@ def _conversion(name: str, source: str) -> str | None:
 
 def template(name: str) -> Refusals:
     """Translate what the chat template of tokenizer ``name`` raises into a ``ModelError``."""
-    return Refusals(lambda error: ModelError(f"{name}: its chat template fails ({told(error, 200)}); mend it, or use prompt_style plain"))
+    return Refusals(
+        lambda error: ModelError(
+            f"{name}: its chat template fails ({described(error, 200)}); mend it, or use prompt_style plain"
+        )
+    )

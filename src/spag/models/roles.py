@@ -2,7 +2,8 @@
 
     checkpoint/  roles.json (which folder is whose)  GAME-ROLE/ of each role
 
-Each folder holds a LoRA adapter and its tokenizer: a model of its own, for peft and for us. A role is named ``GAME/ROLE``.
+Each folder holds a LoRA adapter and its tokenizer: a model of its own, for peft and for us. A role is named
+``GAME/ROLE``.
 """
 
 import re
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from spag.core.errors import ConfigError, DataError, ModelError
-from spag.core.jsonfile import read_json
+from spag.storage.jsonfile import read_json
 
 ROLES = "roles.json"
 LONE_ADAPTER = "default"
@@ -21,7 +22,9 @@ Value = TypeVar("Value")
 
 
 def adapter_name(role: str) -> str:
-    """Return the name of the adapter of ``role`` (``GAME/ROLE``), and of its folder: torch takes no dots in the names of modules."""
+    """Return the name of the adapter of ``role`` (``GAME/ROLE``), and of its folder: torch takes no dots in the names
+    of modules.
+    """
     return re.sub(r"[^A-Za-z0-9_-]", "-", role)
 
 
@@ -30,27 +33,32 @@ def adapter_names(roles: Iterable[str]) -> dict[str, str]:
     names = {role: adapter_name(role) for role in roles}
     owners = {name: role for role, name in names.items()}
     if shared := next(((role, owners[name]) for role, name in names.items() if owners[name] != role), None):
-        raise ConfigError(f"online.lora.per_role: {shared[0]} and {shared[1]} would have adapters of one name; train them apart")
+        raise ConfigError(
+            f"online.lora.per_role: {shared[0]} and {shared[1]} would have adapters of one name; train them apart"
+        )
     return names
 
 
 def read_roles(name: str) -> dict[str, str] | None:
-    """Return the adapter folders of the model ``name`` by role; ``None`` for a model without roles. Raises ``ModelError``."""
+    """Return the adapter folders of the model ``name`` by role; ``None`` for a model without roles. Raises
+    ``ModelError``.
+    """
     folder = Path(name).expanduser()
     file = folder / ROLES
     if not file.is_file():
         return None
     try:
-        told = read_json(file, dict[str, str])
+        described = read_json(file, dict[str, str])
     except DataError as error:
         raise ModelError(f"{error}; restore the file: it names the folder of each role's adapter") from error
-    if not told or any(path != adapter_name(role) for role, path in told.items()):
+    if not described or any(path != adapter_name(role) for role, path in described.items()):
         raise ModelError(f"{file}: names other folders than those of its roles; restore the file, or train again")
-    return {role: str(folder / path) for role, path in told.items()}
+    return {role: str(folder / path) for role, path in described.items()}
 
 
 def model_of_role(name: str, game: str, role: str) -> str:
-    """Return the model that plays ``role`` of ``game`` where the model ``name`` does: its adapter for that role, else ``name`` itself.
+    """Return the model that plays ``role`` of ``game`` where the model ``name`` does: its adapter for that role, else
+    ``name`` itself.
 
     Raises ``ModelError`` for a model that has adapters for other roles only.
     """

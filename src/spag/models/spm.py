@@ -1,7 +1,9 @@
-"""A SentencePiece model of the BPE kind as a tokenizer of the ``tokenizers`` library, which needs no code of the model's repository.
+"""A SentencePiece model of the BPE kind as a tokenizer of the ``tokenizers`` library, which needs no code of the
+model's repository.
 
-SentencePiece merges the pair of neighbours whose union has the best score; ``tokenizers`` merges by a list of pairs, so the list is every
-way to split a piece into two pieces, by the score of the whole. Both versions tokenise sample texts before the result is used.
+SentencePiece merges the pair of neighbours whose union has the best score; ``tokenizers`` merges by a list of pairs, so
+the list is every way to split a piece into two pieces, by the score of the whole. Both versions tokenise sample texts
+before the result is used.
 """
 
 from pathlib import Path
@@ -29,7 +31,8 @@ _SAMPLES = (
 def fast_tokenizer(file: Path) -> Tokenizer:
     """Return the tokenizer that the SentencePiece model ``file`` describes, without special tokens around a text.
 
-    Raises ``ModelError`` for a file that is missing, broken or not BPE, and where the result splits a sample text differently.
+    Raises ``ModelError`` for a file that is missing, broken or not BPE, and where the result splits a sample text
+    differently.
     """
     try:
         content = file.read_bytes()
@@ -46,7 +49,9 @@ def fast_tokenizer(file: Path) -> Tokenizer:
     tokenizer = _built(described)
     for text in (*_SAMPLES, *_with_user_defined(described)):
         if tokenizer.encode(text, add_special_tokens=False).ids != processor.encode(text):
-            raise ModelError(f"{file}: the converted tokenizer splits {text!r} differently from SentencePiece, so it cannot be used")
+            raise ModelError(
+                f"{file}: the converted tokenizer splits {text!r} differently from SentencePiece, so it cannot be used"
+            )
     return tokenizer
 
 
@@ -60,7 +65,9 @@ def _built(described: Any) -> Tokenizer:
     vocabulary = {piece.piece: index for index, piece in enumerate(described.pieces)}
     unknown, fallback = described.trainer_spec.unk_piece, described.trainer_spec.byte_fallback
     scores = {piece.piece: piece.score for piece in described.pieces}
-    tokenizer = Tokenizer(models.BPE(vocabulary, _merges(scores), unk_token=unknown, fuse_unk=True, byte_fallback=fallback))
+    tokenizer = Tokenizer(
+        models.BPE(vocabulary, _merges(scores), unk_token=unknown, fuse_unk=True, byte_fallback=fallback)
+    )
     charsmap, prefixed = described.normalizer_spec.precompiled_charsmap, described.normalizer_spec.add_dummy_prefix
     steps: list[Any] = [normalizers.Precompiled(charsmap)] if charsmap else []
     steps += [normalizers.Prepend(_SPACE)] if prefixed else []
@@ -70,13 +77,17 @@ def _built(described: Any) -> Tokenizer:
     for piece in described.pieces:
         if piece.type == _CONTROL:
             tokenizer.add_special_tokens([AddedToken(piece.piece, normalized=False, special=True)])
-        elif piece.type == _USER_DEFINED:  # found whole in the normalised text; with a prefix in the raw one, whose rest gets one more
+        elif (
+            piece.type == _USER_DEFINED
+        ):  # found whole in the normalised text; with a prefix in the raw one, whose rest gets one more
             tokenizer.add_tokens([AddedToken(piece.piece, normalized=not prefixed)])
     return tokenizer
 
 
 def _merges(scores: dict[str, float]) -> list[tuple[str, str]]:
     """Return the pairs of pieces whose union is a piece, in the order in which SentencePiece prefers to merge."""
-    ordered = sorted((piece for piece in scores if len(piece) > 1), key=lambda piece: -scores[piece])  # stable: equal scores by index
+    ordered = sorted(
+        (piece for piece in scores if len(piece) > 1), key=lambda piece: -scores[piece]
+    )  # stable: equal scores by index
     splits = ((piece[:at], piece[at:]) for piece in ordered for at in range(1, len(piece)))
     return [(left, right) for left, right in splits if left in scores and right in scores]

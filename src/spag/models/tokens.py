@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from spag.core.errors import ModelError
+from spag.core.thinking import OPEN
 from spag.models.refusals import template
 
 if TYPE_CHECKING:
@@ -14,8 +15,9 @@ if TYPE_CHECKING:
 class PromptStyle(StrEnum):
     """The way from a prompt's text to tokens.
 
-    Plain: BOS (where the tokenizer has one) and the bare text, as upstream. Chat: one user message in the model's own chat template,
-    thinking switched off where the template knows such a switch. Rendered: a conversation as that template wrote it.
+    Plain: BOS (where the tokenizer has one) and the bare text, as upstream. Chat: one user message in the model's own
+    chat template, thinking switched on or off where the template knows such a switch. Rendered: a conversation as that
+    template wrote it.
     """
 
     PLAIN = "plain"
@@ -23,24 +25,40 @@ class PromptStyle(StrEnum):
     RENDERED = "rendered"
 
 
-def encode_prompt(tokenizer: "PreTrainedTokenizerBase", prompt: str, style: PromptStyle) -> list[int]:
-    """Return the token ids that a reply to ``prompt`` continues."""
+def encode_prompt(
+    tokenizer: "PreTrainedTokenizerBase", prompt: str, style: PromptStyle, *, thinking: bool = False
+) -> list[int]:
+    """Return the token ids that a reply to ``prompt`` continues. ``thinking``: the reply may begin with a thought."""
     if style is PromptStyle.PLAIN:
         bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
         return [*bos, *tokenizer.encode(prompt, add_special_tokens=False)]
-    text = prompt if style is PromptStyle.RENDERED else chat_text(tokenizer, [{"role": "user", "content": prompt}], reply_follows=True)
+    text = (
+        prompt
+        if style is PromptStyle.RENDERED
+        else chat_text(tokenizer, [{"role": "user", "content": prompt}], reply_follows=True, thinking=thinking)
+    )
     return list(tokenizer.encode(text, add_special_tokens=False))
 
 
-def encode_follow_up(tokenizer: "PreTrainedTokenizerBase", reply: Sequence[int], text: str, style: PromptStyle) -> list[int]:
-    """Return what comes between ``reply`` and the next one, where ``text`` is said to the model: in chat style, its next user message."""
+def encode_follow_up(
+    tokenizer: "PreTrainedTokenizerBase", reply: Sequence[int], text: str, style: PromptStyle
+) -> list[int]:
+    """Return what comes between ``reply`` and the next one, where ``text`` is said to the model: in chat style, its
+    next user message.
+    """
     if style is PromptStyle.PLAIN:
         return list(tokenizer.encode(f"\n{text}", add_special_tokens=False))
     mark = "END-OF-REPLY"
-    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": mark}, {"role": "user", "content": text}]
+    messages = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": mark},
+        {"role": "user", "content": text},
+    ]
     between = chat_text(tokenizer, messages, reply_follows=True).partition(mark)[2]
     ids = list(tokenizer.encode(between, add_special_tokens=False))
-    return ids[1:] if reply and ids[:1] == [reply[-1]] else ids  # the model ended its reply itself, or ran into the token limit
+    return (
+        ids[1:] if reply and ids[:1] == [reply[-1]] else ids
+    )  # the model ended its reply itself, or ran into the token limit
 
 
 _CONTEXT = 8
@@ -48,42 +66,70 @@ _CONTEXT = 8
 
 
 def decode_reply(tokenizer: "PreTrainedTokenizerBase", prompt: Sequence[int], reply: Sequence[int]) -> str:
-    """Return the text of ``reply`` as it reads behind ``prompt``: decoded alone, a LLaMA tokenizer drops the space it begins with."""
+    """Return the text of ``reply`` as it reads behind ``prompt``: decoded alone, a LLaMA tokenizer drops the space it
+    begins with.
+    """
     context = list(prompt[-_CONTEXT:])
     before = str(tokenizer.decode(context, skip_special_tokens=True))
     text = str(tokenizer.decode([*context, *reply], skip_special_tokens=True))
-    return text[len(before) :] if text.startswith(before) else str(tokenizer.decode(list(reply), skip_special_tokens=True))
+    return (
+        text[len(before) :] if text.startswith(before) else str(tokenizer.decode(list(reply), skip_special_tokens=True))
+    )
+
+
+def opens_thought(tokenizer: "PreTrainedTokenizerBase", prompt: Sequence[int]) -> bool:
+    """Tell whether a prompt ends with the mark that opens a thought."""
+    return str(tokenizer.decode(list(prompt[-2 * _CONTEXT :]), skip_special_tokens=False)).rstrip().endswith(OPEN)
 
 
 def end_token_id(tokenizer: "PreTrainedTokenizerBase", style: PromptStyle) -> int:
-    """Return the token that ends a reply: EOS, or in chat style the special token that the template puts behind an assistant message."""
+    """Return the token that ends a reply: EOS, or in chat style the special token that the template puts behind an
+    assistant message.
+    """
     if style is not PromptStyle.PLAIN:
         question, mark = "QUESTION", "END-OF-REPLY"
         messages = [{"role": "user", "content": question}, {"role": "assistant", "content": mark}]
         before, found, suffix = chat_text(tokenizer, messages, reply_follows=False).rpartition(mark)
         if question not in before or not found:
-            raise ModelError(f"{tokenizer.name_or_path}: its chat template leaves messages out; mend it, or use prompt_style plain")
+            raise ModelError(
+                f"{tokenizer.name_or_path}: its chat template leaves messages out; mend it, or use prompt_style plain"
+            )
         ids = tokenizer.encode(suffix, add_special_tokens=False)
         special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
         if ids and ids[0] in special:
             return int(ids[0])
     if tokenizer.eos_token_id is None:
-        raise ModelError(f"{tokenizer.name_or_path}: the tokenizer has no end-of-sequence token, so replies could never end")
+        raise ModelError(
+            f"{tokenizer.name_or_path}: the tokenizer has no end-of-sequence token, so replies could never end"
+        )
     return int(tokenizer.eos_token_id)
 
 
-def stop_token_ids(generation: "GenerationConfig | None", tokenizer: "PreTrainedTokenizerBase", style: PromptStyle) -> frozenset[int]:
-    """Return every token that ends generation: the reply's end token, EOS, and those of the model's generation config, if it has one."""
+def stop_token_ids(
+    generation: "GenerationConfig | None", tokenizer: "PreTrainedTokenizerBase", style: PromptStyle
+) -> frozenset[int]:
+    """Return every token that ends generation: the reply's end token, EOS, and those of the model's generation config,
+    if it has one.
+    """
     configured = getattr(generation, "eos_token_id", None)
     extra = configured if isinstance(configured, list) else [configured]
     return frozenset(int(i) for i in (end_token_id(tokenizer, style), tokenizer.eos_token_id, *extra) if i is not None)
 
 
+def token_count(tokenizer: "PreTrainedTokenizerBase") -> int:
+    """Return one more than the tokenizer's largest token id. Many models have more logits, as padding."""
+    return 1 + max(map(int, tokenizer.get_vocab().values()))
+
+
 def check_ids(tokenizer: "PreTrainedTokenizerBase", ids: Iterable[int], size: int) -> None:
-    """Raise ``ModelError`` when one of ``ids`` is not among the model's ``size`` tokens: on a GPU, looking it up would end the process."""
+    """Raise ``ModelError`` when one of ``ids`` is not among the model's ``size`` tokens: on a GPU, looking it up would
+    end the process.
+    """
     highest = max(ids, default=0)
     if not 0 <= highest < size:
-        raise ModelError(f"{tokenizer.name_or_path}: token {highest} is beyond the model's {size}; the tokenizer is another model's")
+        raise ModelError(
+            f"{tokenizer.name_or_path}: token {highest} is beyond the model's {size}; the tokenizer is another model's"
+        )
 
 
 def shared_length(one: Sequence[object], other: Sequence[object]) -> int:
@@ -94,10 +140,20 @@ def shared_length(one: Sequence[object], other: Sequence[object]) -> int:
     return min(len(one), len(other))
 
 
-def chat_text(tokenizer: "PreTrainedTokenizerBase", messages: list[dict[str, str]], *, reply_follows: bool) -> str:
-    """Return a conversation as the model's chat template writes it. Raises ``ModelError`` where there is none, or it fails."""
+def chat_text(
+    tokenizer: "PreTrainedTokenizerBase",
+    messages: list[dict[str, str]],
+    *,
+    reply_follows: bool,
+    thinking: bool = False,
+) -> str:
+    """Return a conversation as the model's chat template writes it. Raises ``ModelError`` where there is none, or it
+    fails.
+    """
     if tokenizer.chat_template is None:
         raise ModelError(f"{tokenizer.name_or_path}: the tokenizer has no chat template; use prompt_style plain")
     with template(str(tokenizer.name_or_path)):
-        text: Any = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=reply_follows, enable_thinking=False)
+        text: Any = tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=reply_follows, enable_thinking=thinking
+        )
     return str(text)

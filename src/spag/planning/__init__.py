@@ -1,7 +1,1 @@
-"""A run's GPU memory and hours before machines are rented: ``spag plan``. No weights are read, no torch imported."""
-
-from spag.planning.hours import Assumptions
-from spag.planning.plan import Planner, StagePlan
-from spag.planning.specs import GIB, GPU, GPUS, find_gpu, read_shape
-
-__all__ = ["GIB", "GPU", "GPUS", "Assumptions", "Planner", "StagePlan", "find_gpu", "read_shape"]
+"""Memory, hours and disk of a run before it starts, and what this machine has: ``spag plan`` and ``spag doctor``."""

@@ -1,46 +1,50 @@
-"""Hours of training and play: tokens from the config, operations over what GPUs compute, bytes over what memory and links move.
+"""Hours of training and play: operations over what GPUs compute, bytes over what memory and links move.
 
-A linear map of N parameters takes 2N operations a token forward and 4N backward (2N where its weights are frozen); gradient checkpointing
-repeats the forward pass, and the reference log-probabilities cost one more. Attention adds 2 x length x query size a layer and token
-forward (causal: half of the length is seen), and the same multiples of it.
+A linear map of N parameters takes 2N operations a token forward and 4N backward (2N where its weights are frozen);
+gradient checkpointing repeats the forward pass, and the reference log-probabilities cost one more. Attention adds 2 x
+length x query size a layer and token forward (causal: half of the length is seen), and the same multiples of it.
+Nothing is taken to overlap: with that, the paper's setting comes near the only time that was published for it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from math import ceil
 from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from spag.config.base import Section
-from spag.config.schema import EngineConfig, TrainingConfig
+from spag.algorithms.settings import UpdateSettings
+from spag.config.schema import EngineConfig
 from spag.core.errors import ConfigError
-from spag.planning.memory import number_bytes
-from spag.planning.specs import GPU, ModelShape
+from spag.core.options import Section
+from spag.planning.samples import Work
+from spag.planning.specs import HOST, PCIE, Device, ModelShape
 
 Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0.0, le=1.0)]
+START_S = {False: 70.0, True: 10.0}
+"""Seconds for a stage to open engines or a trainer: vLLM's start-up, 65 to 80 s measured here; on a CPU (True) the
+transformers engine, a few.
+"""
+_MACHINE = 8
+"""GPUs of an A100 or H100 machine."""
+_OF_PRODUCTS = 0.55
+"""Share of the speed of products that training reaches on a CPU: measured here with SmolLM2-135M in float32, packed
+rows of 400 and 600 tokens.
+"""
+_DRAW_S = 2e-8
+"""Seconds to draw a token on a CPU, for each token of the vocabulary: its random number, Gumbel noise, sums. Measured
+here with 49,152; on a GPU it does not count.
+"""
 
 
 class Assumptions(Section):
-    """Numbers that no config states, each with its reason. ``--assume NAME=VALUE`` changes one."""
+    """Numbers that neither a config nor a datasheet states. ``--assume NAME=VALUE`` changes one."""
 
-    training_mfu: Share = Field(0.35, description="share of peak FLOP/s in training; 0.3 to 0.5 reported for 7B on A100s; not measured")
-    play_mfu: Share = Field(0.4, description="share of peak FLOP/s while prefilling, and in decoding bound by computing; not measured")
-    bandwidth_share: Share = Field(0.6, description="share of the bandwidth of memory, and of links between GPUs; not measured")
-    step_overhead_ms: Positive = Field(3.0, description="vLLM's own work between two decoding steps; a guess")
-    network_gb_s: Positive = Field(50.0, description="GB/s between two machines: 400 Gbit/s; the largest offer 3,200")
-    host_gb_s: Positive = Field(20.0, description="GB/s between a GPU and CPU memory (offload): PCIe 4.0 x16 less protocol")
-    stage_minutes: Positive = Field(4.0, description="minutes a stage for weights and engines to load; a guess for 7B from a local disk")
-    memory_share: Share = Field(0.92, description="share of a GPU that training can fill; the rest: driver, CUDA context, fragments, ECC")
-    utterance_tokens: Positive = Field(40, description="mean utterance; teacher play has 15, models say more at temperature 1.2; a guess")
-    teacher_tokens: Positive = Field(16, description="mean utterance of teacher play with its end: 15.4 measured in the shipped games")
-    turns: Positive = Field(2.94, description="the winner's utterances in a decided game: 99,740 in 33,973 games of a replication")
-    decided_share: Share = Field(0.68, description="games that somebody wins: 33,973 of some 50,000 of a replication, after imitation")
-    prefix_tokens: Positive = Field(160, description="rules and names before the conversation: 120 to 137 tokens a paraphrase, and headers")
-    instruction_tokens: Positive = Field(45, description="a role's instruction and cue behind the conversation: 35 and 50 tokens")
-    name_tokens: Positive = Field(5, description="a line's player name in the conversation")
-    sft_prompt_tokens: Positive = Field(60, description="instruction rows: prompt with its template; a guess for Alpaca")
-    sft_completion_tokens: Positive = Field(65, description="instruction rows: completion, some 270 characters in Alpaca")
+    mfu: Share = Field(0.35, description="share of a GPU's peak FLOP/s; 0.3 to 0.5 reported for 7B on A100s")
+    bandwidth: Share = Field(0.6, description="share of the bandwidth of memory and links; a guess")
+    network: Positive = Field(50.0, description="GB/s between two machines: 400 Gbit/s")
+    utterance: Positive = Field(23.0, description="tokens of an utterance in play: docs/results/online-metrics.jsonl")
+    decided: Share = Field(0.68, description="games of taboo that somebody wins: a replication's 33,973 of 50,000")
 
     def changed(self, changes: Sequence[str]) -> "Assumptions":
         """Return these assumptions with ``NAME=VALUE`` changes. Raises ``ConfigError``."""
@@ -48,67 +52,64 @@ class Assumptions(Section):
             return Assumptions.model_validate(self.model_dump() | dict(text.partition("=")[::2] for text in changes))
         except ValidationError as error:
             first, known = error.errors()[0], list(Assumptions.model_fields)
-            name = str(first["loc"][0])
-            what = first["msg"].lower() if name in known else f"there is no assumption {name} (known: {', '.join(known)})"
+            name, what = str(first["loc"][0]), first["msg"].lower()
+            if name not in known:
+                what = f"there is no assumption {name} (known: {', '.join(known)})"
             raise ConfigError(f"--assume {name}={first['input']}: {what}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
-    """The work of a stage: ``count`` samples or games, and the tokens that are read and those that are trained or generated.
+def training_hours(
+    shape: ModelShape, settings: UpdateSettings, work: Work, updates: float, device: Device, processes: int,
+    assumed: Assumptions, *, reference: bool, number: int,
+) -> float:  # fmt: skip
+    """Return the hours of ``updates`` on ``processes`` devices. The reference sees each sample once, whatever the
+    passes over it.
 
-    ``length``: of a sample, or of a game's text on average while it grows. ``unique``: the samples of one pass.
+    Replicas add up float32 gradients in an update (2 x 4 bytes a parameter). Sharded weights are gathered in half
+    precision for the forward and the backward pass of a micro-batch (2 x 2 bytes), and their gradients scattered (4).
+    With offload shards cross PCIe as often, and AdamW, on the CPU, moves 28 bytes a parameter: it reads and writes
+    weight and moments, and reads the gradient.
     """
-
-    count: int
-    read: float
-    written: float
-    length: float
-    unique: int = 0
-
-
-def training_flops(shape: ModelShape, training: TrainingConfig, load: Load) -> float:
-    """Return the operations of all optimiser steps and of the reference pass, which sees each sample once."""
-    token = 2.0 * shape.matrices + 2.0 * shape.layers * shape.query_size * load.length  # forward
-    head = 2.0 * shape.embedding  # forward, for a trained token
-    passes = (2 if training.lora else 3) + training.gradient_checkpointing
-    head_passes = passes + (not training.gradient_checkpointing)  # its chunks are always computed again
-    once = load.unique / load.count
-    return load.read * token * (passes + once) + load.written * head * (head_passes + once)
-
-
-def training_hours(shape: ModelShape, training: TrainingConfig, load: Load, gpu: GPU, processes: int, assumed: Assumptions) -> float:
-    """Return the hours on ``processes`` GPUs. Computing and communicating overlap: the longer one counts.
-
-    Replicas add up float32 gradients once a step (2 x 4 bytes a parameter). Sharded weights are gathered in half precision for each
-    forward and backward pass of a micro-batch (2 x 2 bytes), and their gradients scattered (4 bytes).
-    """
-    computing = training_flops(shape, training, load) / (gpu.flops * assumed.training_mfu * processes)
-    rounds = load.count / (training.micro_batch_size * processes)
-    trained = shape.adapter(training.lora) or shape.parameters
-    # A100 and H100 machines have 8 GPUs.
-    link = gpu.link if processes <= 8 else min(gpu.link, assumed.network_gb_s * 1e9)
-    seconds_a_byte = (processes - 1) / processes / (link * assumed.bandwidth_share)
-    if training.parallel == "replicas":
-        moving = load.count / training.global_batch_size * 8.0 * trained * seconds_a_byte
-    else:
-        moving = rounds * (4.0 * shape.parameters + 4.0 * trained) * seconds_a_byte
-        if training.offload:
-            moving += rounds * (8.0 * shape.parameters + 4.0 * trained) / processes / (assumed.host_gb_s * 1e9)
-    return max(computing, moving) / 3600
+    passes = (2 if settings.lora else 3) + settings.gradient_checkpointing
+    once = reference / work.passes
+    head = 2.0 * shape.embedding * ((3 if settings.lora else 4) + once)  # its chunks are always computed again
+    operations = work.fed * _token(shape, work.length) * (passes + once) + work.trained * head
+    seconds = operations / (_flops(device, number, assumed) * processes)
+    trained, rounds = shape.adapter(settings.lora) or shape.parameters, work.parts / processes
+    link = device.link if processes <= _MACHINE else min(device.link, assumed.network * 1e9)
+    moved = 8.0 * trained * updates
+    if settings.parallel != "replicas":
+        moved = rounds * (4.0 * shape.parameters + 4.0 * trained)
+        if settings.offload:
+            seconds += moved / processes / (PCIE * assumed.bandwidth)
+            seconds += updates * 28.0 * trained / ceil(processes / _MACHINE) / (HOST * assumed.bandwidth)
+    return (seconds + moved * (processes - 1) / processes / (link * assumed.bandwidth)) / 3600
 
 
 def play_hours(
-    shape: ModelShape, engine: EngineConfig, load: Load, gpu: GPU, copies: int, batch: float, dtype: str, assumed: Assumptions
-) -> float:
-    """Return the hours of ``copies`` vLLM engines, each with ``batch`` utterances in a decoding step.
+    shape: ModelShape, engine: EngineConfig, work: Work, device: Device, copies: int, batch: float, number: int,
+    assumed: Assumptions,
+) -> float:  # fmt: skip
+    """Return the hours of ``copies`` engines, each with ``batch`` utterances in a decoding step.
 
-    A step reads weights and cache, or computes, whichever takes longer; prompts are read beside it.
+    A step reads weights and cache, or computes, whichever takes longer; prompts are read besides, and on a CPU tokens
+    are drawn one by one.
     """
-    number, weights = number_bytes(dtype), shape.matrices + shape.embedding
-    moved = number * weights + batch * load.length * shape.kv_bytes(number)
-    operations = batch * 2.0 * (weights + 2 * shape.layers * shape.query_size * load.length)
-    step = max(moved / (gpu.bandwidth * assumed.bandwidth_share), operations / (gpu.flops * assumed.play_mfu))
-    step = step / engine.tensor_parallel + assumed.step_overhead_ms / 1000
-    reading = load.read * 2.0 * shape.matrices / (gpu.flops * assumed.play_mfu * copies * engine.tensor_parallel)
-    return (reading + load.written / copies / batch * step) / 3600
+    flops = _flops(device, number, assumed)
+    moved = number * (shape.layers * shape.layer + shape.embedding) + batch * work.length * shape.kv_bytes(number)
+    operations = batch * (_token(shape, 2 * work.length) + 2.0 * shape.embedding)
+    step = max(moved / (device.bandwidth * assumed.bandwidth), operations / flops)
+    reading = work.fed * _token(shape, work.length) / flops
+    drawing = work.drawn * shape.vocab * _DRAW_S if device.is_cpu else 0.0
+    return (reading + drawing + work.trained / batch * step) / copies / engine.tensor_parallel / 3600
+
+
+def _token(shape: ModelShape, length: float) -> float:
+    """Return the operations of a token's forward pass through the layers; it sees half of ``length`` tokens."""
+    return 2.0 * shape.layers * (shape.layer + shape.query_size * length)
+
+
+def _flops(device: Device, number: int, assumed: Assumptions) -> float:
+    if not device.is_cpu:
+        return device.flops * assumed.mfu
+    return _OF_PRODUCTS * (device.flops if number == 2 else device.full_flops or device.flops / 2)

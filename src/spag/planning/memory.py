@@ -1,29 +1,37 @@
-"""GPU memory of training and play, by purpose, at the fullest moment.
+"""Memory of training and play on one GPU, or of the process on a CPU, by purpose, at the fullest moment.
 
-Weights, gradients and Adam's two moments are float32 (``spag.training.run``). Under bfloat16 or float16 autocast a linear map works on a
-copy of its weights in half precision, and copies its input too; norms and the residual stream stay float32. ``docs/planning.md`` lists the
-tensors that PyTorch keeps for the backward pass of transformers' Llama layer, whose bytes ``_layer_activations`` adds up.
+Weights, gradients and Adam's two moments are float32 (``spag.learning.loop``). Under bfloat16 or float16 autocast a
+linear map works on copies of its weights and input in half precision; norms and the residual stream stay float32.
+``docs/planning.md`` lists the tensors that PyTorch keeps for the backward pass of transformers' Llama layer.
 """
 
-import math
 from dataclasses import astuple, dataclass, replace
 
-from spag.config.schema import EngineConfig, TrainingConfig
+from spag.algorithms.settings import UpdateSettings
+from spag.config.schema import EngineConfig
 from spag.planning.specs import GIB, ModelShape
 
 CHUNK = 256
-"""Positions whose logits exist at once: ``spag.training.policy.CHUNK``, which a test holds equal (it imports torch, this must not)."""
+"""``spag.learning.forward.CHUNK``, which a test holds equal: it imports torch, this must not."""
+PROGRAM = 0.7e9
+"""Python with torch, transformers and peft in CPU memory: 0.72 GB resident, measured here."""
+KNOWN = 256
+"""Positions whose logits the transformers engine keeps: ``KNOWN`` in ``engines/transformers/engine.py``."""
+SLOT = 128
+"""Tokens by which the slots of the transformers engine grow: ``GROWTH`` in ``engines/transformers/slots.py``."""
 _NF4 = 0.5 + 1 / 64 + 4 / (64 * 256)
-"""Bytes of a weight in 4 bits: half a byte, an 8-bit scale for 64 weights, a float32 one for 256 scales (double quantisation)."""
+"""Bytes of a weight in 4 bits, its scales quantised too: arXiv 2305.14314, section 3."""
 _LIVE = 1e9
 """Parameters that ZeRO-3 keeps gathered at most: DeepSpeed's default of ``stage3_max_live_parameters``."""
 _VLLM_WORKING = 2 * GIB
-"""vLLM's memory beside weights and cache: CUDA graphs and working space; a guess."""
+"""vLLM's memory besides weights and cache: CUDA graphs and working space; a guess."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes on one GPU. ``copies``: weights in the precision of computation, or gathered from other GPUs; ``host``: CPU memory a GPU."""
+    """Bytes. ``copies``: weights in the precision of computing, or gathered from other GPUs. ``policies``: weights
+    besides those that are trained: the engine's, a reference, an average. ``host``: CPU memory for each GPU.
+    """
 
     weights: float = 0.0
     gradients: float = 0.0
@@ -31,121 +39,100 @@ class Memory:
     copies: float = 0.0
     activations: float = 0.0
     logits: float = 0.0
+    policies: float = 0.0
     cache: float = 0.0
+    program: float = 0.0
     host: float = 0.0
 
     @property
     def total(self) -> float:
-        """Bytes on the GPU."""
+        """Bytes on the GPU, or of the process."""
         return float(sum(astuple(self))) - self.host
 
     def __add__(self, other: "Memory") -> "Memory":
         return Memory(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
 
-def number_bytes(dtype: str) -> int:
-    """Return the bytes of a number in a dtype of ``model.dtype``; ``auto`` means bfloat16 on a GPU."""
-    return 4 if dtype == "float32" else 2
+def training_memory(
+    shape: ModelShape, settings: UpdateSettings, fed: float, trained: float, number: int, processes: int,
+    *, resident: bool = False,
+) -> Memory:  # fmt: skip
+    """Return what an update takes on one of ``processes``, with ``fed`` tokens in a micro-batch and ``trained`` of
+    them, computing with numbers of ``number`` bytes. ``resident``: as a process on a CPU holds it, whose C library
+    seldom gives back what activations took before gradients are made.
+    """
+    held, gathered = _held(shape, settings, number, processes), _copies(shape, settings, number)
+    kept = shape.layers * _layer(shape, settings, number)
+    if settings.gradient_checkpointing:  # each layer's input, and one layer whole
+        kept = 4 * shape.hidden * shape.layers + _layer(shape, settings, number)
+    kept += 16 * shape.hidden  # the last norm, its input, and a layer's gradients on their way
+    # log-softmax, its gradient and the loss's of a chunk; or the head's gradient, cast to float32
+    chunk, gradient = 12.0 * min(trained, CHUNK) * shape.vocab, 0.0 if settings.lora else 4.0 * shape.embedding
+    head = 2.0 * shape.embedding if number == 2 else 0.0
+    moment = Memory(copies=gathered, activations=kept * fed, logits=head + max(chunk, gradient))
+    batch = getattr(settings, "global_batch_size", None)
+    several = batch is None or batch > settings.micro_batch_size * processes
+    if resident or several or settings.parallel == "deepspeed":
+        return held + moment
+    # the only backward pass of an update meets no gradients, and leaves all of them when its activations are gone
+    early = replace(held, gradients=held.gradients - held.gradients / _copies_of_gradients(settings, processes))
+    return max(early + moment, held, key=lambda memory: memory.total)
 
 
-def training_memory(shape: ModelShape, training: TrainingConfig, tokens: int, trained: int, *, dtype: str, processes: int) -> Memory:
-    """Return the fullest moment of an optimiser step on one of ``processes`` GPUs: ``tokens`` fed in a micro-batch, ``trained`` of them."""
-    number = number_bytes(dtype)
-    held = _held(shape, training, number, processes)
-    moments = _moments(shape, training, tokens, trained, number)
-    if training.global_batch_size > training.micro_batch_size * processes:
-        candidates = [held + moment for moment in moments]
-    else:  # the only backward pass meets no gradients, and leaves all of them when its activations are gone
-        candidates = [*(replace(held, gradients=0.0) + moment for moment in moments), held]
-    return max(candidates, key=lambda memory: memory.total)
+def _copies_of_gradients(settings: UpdateSettings, processes: int) -> int:
+    """Return how often an update holds the gradients; DDP's buckets, which stay from update to update, are copies."""
+    return 2 if settings.parallel == "replicas" and processes > 1 else 1
 
 
-def _held(shape: ModelShape, training: TrainingConfig, number: int, processes: int) -> Memory:
-    """Return weights, gradients and Adam's moments, which the whole step holds."""
-    adapter = shape.adapter(training.lora)
+def _held(shape: ModelShape, settings: UpdateSettings, number: int, processes: int) -> Memory:
+    """Return weights, gradients and Adam's moments, which all of an update holds."""
+    adapter = shape.adapter(settings.lora)
     trained = adapter or shape.parameters
     weights = 4.0 * (shape.parameters + adapter)
-    if training.lora and training.lora.quantize:
-        weights += (_NF4 - 4.0) * shape.matrices
-    if training.parallel == "deepspeed" and number == 2:
-        weights = 2.0 * (shape.parameters + adapter) + 4.0 * trained  # shards in half precision, float32 masters of what is trained
-    if training.parallel == "replicas":
-        buckets = processes > 1  # DDP's, which are copies of the gradients
-        return Memory(weights=weights, gradients=4.0 * trained * (1 + buckets), optimizer=8.0 * trained)
-    if training.offload:
+    if settings.lora and settings.lora.quantize:
+        weights += (_NF4 - 4.0) * shape.layers * shape.layer
+    if settings.parallel == "deepspeed" and number == 2:  # shards in half precision, float32 masters of what is trained
+        weights = 2.0 * (shape.parameters + adapter) + 4.0 * trained
+    if settings.parallel == "replicas":
+        copies = _copies_of_gradients(settings, processes)
+        return Memory(weights=weights, gradients=4.0 * trained * copies, optimizer=8.0 * trained)
+    if settings.offload:
         return Memory(host=(weights + 12.0 * trained) / processes)
     return Memory(weights=weights / processes, gradients=4.0 * trained / processes, optimizer=8.0 * trained / processes)
 
 
-def _moments(shape: ModelShape, training: TrainingConfig, tokens: int, trained: int, number: int) -> list[Memory]:
-    """Return what the moments that may be the fullest need beside ``_held``: forward's end, and head and last layer going backward."""
-    half = number == 2
-    stream = 4.0 * shape.hidden * tokens
-    final = 2 * stream  # input of the last norm, and normalised
-    layer = _layer_activations(shape, training, number) * tokens
-    backward = 2 * stream + 2.0 * number * shape.intermediate * tokens  # gradients on their way through one layer
-    gradient = 0.0 if training.lora else (6.0 if half else 4.0) * shape.hidden * max(shape.intermediate, shape.query_size)
-    forward_logits, backward_logits = _logits(shape, training, trained, number)
-    every, one = _copies(shape, training, number)
-    kept, copies, again = shape.layers * layer, every, 0.0
-    if training.gradient_checkpointing:
-        kept, copies, again = shape.layers * stream, one, layer
-    return [
-        Memory(copies=every, activations=kept + final, logits=forward_logits),
-        Memory(copies=copies, activations=kept + final, logits=backward_logits),
-        Memory(copies=copies + gradient, activations=kept + again + backward),
-    ]
+def _copies(shape: ModelShape, settings: UpdateSettings, number: int) -> float:
+    """Return the weights in the precision of computing while a layer goes backward, and the gradient of its largest."""
+    largest = shape.hidden * max(shape.intermediate, shape.query_size)
+    if settings.parallel != "replicas":  # gathered: two layers and their gradients; embedding and head stay gathered
+        weights = 2.0 * shape.layer + shape.embedding * (1 if shape.tied else 2)
+        weights = min(shape.parameters, _LIVE) if settings.parallel == "deepspeed" else weights
+        return number * (weights + (0 if settings.lora else 2 * shape.layer))
+    if settings.lora and settings.lora.quantize:
+        return float(number * largest)  # one matrix at a time
+    # autocast keeps the copies of all layers, unless layers are computed again one by one
+    copies = 2.0 * shape.layer * (1 if settings.gradient_checkpointing else shape.layers) * (number == 2)
+    return copies + (0.0 if settings.lora else number * largest)
 
 
-def _layer_activations(shape: ModelShape, training: TrainingConfig, number: int) -> float:
-    """Return the bytes of a token in one layer."""
-    h, q, kv, f, lora = shape.hidden, shape.query_size, shape.kv_size, shape.intermediate, training.lora
-    norms = (8 if lora else 16) * h + 8 * shape.head_norms * (q + kv)
-    adapters = number * len(shape.maps) * lora.rank if lora else 0
-    if number == 2:
-        return norms + adapters + 10 * h + 6 * q + 6 * kv + 8 * f
-    return norms + adapters + 8 * h + 12 * q + 16 * kv + 16 * f
+def _layer(shape: ModelShape, settings: UpdateSettings, number: int) -> float:
+    """Return the bytes that a token keeps in one layer."""
+    h, q, kv, f, lora = shape.hidden, shape.query_size, shape.kv_size, shape.intermediate, settings.lora
+    kept = (8 if lora else 16) * h + (number * len(shape.maps) * lora.rank if lora else 0)
+    kept += 8 * (q + kv) if shape.head_norm else 0
+    return kept + (10 * h + 6 * q + 6 * kv + 8 * f if number == 2 else 8 * h + 12 * q + 16 * kv + 16 * f)
 
 
-def _logits(shape: ModelShape, training: TrainingConfig, trained: int, number: int) -> tuple[float, float]:
-    """Return what head and logits of a chunk need at forward's end and going backward.
+def play_memory(
+    shape: ModelShape, engine: EngineConfig, longest: float, number: int, models: int, vllm: bool
+) -> Memory:
+    """Return what engines of ``models`` models take at least; ``longest``: tokens of a game's longest text.
 
-    Going backward, the log-softmax, its gradient and the loss's are there at once; under autocast all of them are gone when the head's
-    gradient is cast to float32. Where chunks add up, the sum so far waits beside the next chunk's logits.
+    The transformers engine has a slot for each utterance, and keeps logits that others may draw from. vLLM needs room
+    for one text of ``engine.max_length``, and fills the rest of its share of the GPU.
     """
-    full, half = not training.lora, number == 2
-    weights = 2.0 * shape.embedding * half
-    rows = 1.0 * min(trained, CHUNK) * shape.vocab
-    waiting = 1.0 * number * shape.embedding * (full and trained > CHUNK)
-    gradient = 6.0 * shape.embedding if half else rows * 4 + 4.0 * shape.embedding + waiting
-    return weights + rows * (10 if half else 8), max(weights + rows * 12 + waiting, gradient * full)
-
-
-def _copies(shape: ModelShape, training: TrainingConfig, number: int) -> tuple[float, float]:
-    """Return the weights in the precision of computation at forward's end, and while one layer goes backward."""
-    if training.parallel != "replicas":  # gathered: two layers and their gradients; embedding and head stay gathered
-        heads = shape.embedding * (1 if shape.tied else 2)
-        weights = min(shape.parameters, _LIVE) if training.parallel == "deepspeed" else 2.0 * shape.layer + heads
-        gathered = number * (weights + (0 if training.lora else 2 * shape.layer))
-        return gathered, gathered
-    if training.lora and training.lora.quantize:  # one matrix at a time
-        one = 1.0 * number * shape.hidden * shape.intermediate
-        return one, one
-    if number == 4:
-        return 0.0, 0.0
-    # Autocast keeps the copies of trained weights until the forward pass ends; frozen ones live on in what backward needs.
-    one = 2.0 * shape.layer_matrices
-    return (one if training.lora and training.gradient_checkpointing else shape.layers * one), one
-
-
-def vllm_memory(shape: ModelShape, engine: EngineConfig, room: float, *, dtype: str, models: int, adapter: int) -> tuple[Memory, int]:
-    """Return what ``models`` vLLM engines together take of a GPU with ``room`` bytes, and the tokens that the cache of each holds.
-
-    vLLM fills its share of the memory: the cache is what weights and working space leave, a negative number of tokens where they do not
-    even fit. ``adapter``: parameters of all adapters together.
-    """
-    number = number_bytes(dtype)
-    weights = number * (shape.parameters + adapter) / engine.tensor_parallel
-    cache = (engine.memory or 0.9) * room / models - weights - _VLLM_WORKING
-    tokens = math.floor(cache / (shape.kv_bytes(number) / engine.tensor_parallel))
-    return Memory(weights=models * weights, cache=max(models * cache, 0.0), activations=models * _VLLM_WORKING), tokens
+    tokens = engine.max_length if vllm else engine.concurrency * (longest // SLOT + 1) * SLOT
+    share = models / engine.tensor_parallel if vllm else models
+    weights, cache = share * number * shape.parameters, share * tokens * shape.kv_bytes(number)
+    logits = 0.0 if vllm else models * KNOWN * number * shape.vocab
+    return Memory(policies=weights, cache=cache, logits=logits, activations=models * _VLLM_WORKING * vllm)

@@ -1,33 +1,62 @@
-"""A run's stages before any machine is rented: work, hours, memory of each GPU, and what to change where a stage does not fit."""
+"""A run's stages before it starts: work, hours and memory, and what to change where a stage does not fit."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import ceil
 from typing import Any
 
-from spag.config.base import LARGEST
-from spag.config.schema import LoraConfig, RunConfig, TrainingConfig, UpdateConfig
-from spag.core.sft import read_sft
+from spag.algorithms import get
+from spag.algorithms.settings import (
+    SELF,
+    SNAPSHOT,
+    START,
+    IterationSettings,
+    LoraConfig,
+    OfflineSettings,
+    OnlineSettings,
+    UpdateSettings,
+)
+from spag.config.schema import PhaseConfig, RunConfig
+from spag.core.types import Split
+from spag.games.base import Game
 from spag.games.registry import DEFAULT
-from spag.planning.hours import Assumptions, Load, play_hours, training_hours
-from spag.planning.memory import Memory, training_memory, vllm_memory
-from spag.planning.specs import GIB, GPU, ModelShape
-from spag.runs.folder import arena_entrants, imitates, learns_online, offline_iterations
-from spag.runs.sft import mix_warning
-from spag.runs.stages import selfplay_tasks, teacher_count
+from spag.planning.hours import START_S, Assumptions, play_hours, training_hours
+from spag.planning.memory import PROGRAM, Memory, play_memory, training_memory
+from spag.planning.samples import Work, iteration_work, online_work, play_work, teacher_work
+from spag.planning.specs import GIB, Device, ModelShape
+from spag.runs.plan import PlannedModel, arena_entrants, planned_models
+
+_USABLE = 0.92
+"""Share of a GPU's memory that training can fill; the rest is the driver's, CUDA's context, fragments: a guess."""
+_LACKS = "it needs more memory than there is"
+
+
+def label_of(model: PlannedModel) -> str:
+    """Return what a run calls the phase of a model: its algorithm, numbered where several phases have it."""
+    return model.name if model.iteration is None else model.name.rpartition("-")[0]
+
+
+def labels(config: RunConfig) -> list[str]:
+    """Return what a run calls its phases, in order; their stages are named by that."""
+    return list(dict.fromkeys(map(label_of, planned_models(config))))
 
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """One stage, ``times`` times over: ``count`` samples or games (``unit``), tokens and hours of one time.
+    """One stage, ``times`` times over: ``count`` samples or games (``unit``), updates, the games that are learned from,
+    tokens and hours of one time.
 
-    ``memory`` is the fullest moment of one GPU, ``room`` what may be filled, in bytes. ``problems`` say why the stage cannot run as
-    configured (none: it fits), ``advice`` names the nearest settings that could, ``notes`` say what else is worth knowing.
+    ``memory`` is what it takes of a GPU or process, ``room`` what it may fill, in bytes. ``problems`` say why it cannot
+    run as configured (none: it fits), ``advice`` names the nearest settings with which it could.
     """
 
     name: str
     times: int
     unit: str
     count: int
+    updates: int
+    games: int
     tokens: float
     hours: float
     memory: Memory
@@ -37,196 +66,221 @@ class StagePlan:
     notes: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Planner:
-    """Plans the run that ``config`` describes, with a model of ``shape``, on ``gpus`` GPUs of one kind."""
+    """Plans the run that ``config`` describes, with a model of ``shape``, on ``devices`` GPUs or one CPU."""
 
     config: RunConfig
     shape: ModelShape
-    gpus: int
-    gpu: GPU
+    device: Device
+    devices: int = 1
     assumed: Assumptions = field(default_factory=Assumptions)
 
-    def stages(self) -> Iterator[StagePlan]:
-        """Yield the stages in their order."""
-        config = self.config
-        imitation = config.imitation.training
-        # what imitation trained as an adapter is trained on as an adapter
-        offline_rl = config.offline_rl.model_copy(update={"lora": config.offline_rl.lora or imitation.lora})
-        both = 1 if imitation.lora else 2  # adapters share the weights of their base
-        game, play, sampling = config.game.build(), config.selfplay, config.arena.sampling
-        teacher = config.imitation
-        taught = teacher_count(teacher.episodes, teacher.max_episodes, game, keep_held_out=teacher.keep_held_out)
-        if imitates(config):
-            yield self._training("imitation", 1, imitation, self.training_load(imitation, taught, self.assumed.teacher_tokens))
-        iterations = offline_iterations(config)
-        if iterations:
-            games = (play.tasks or len(selfplay_tasks(game, play, None, config.seed))) * play.repeats
-            utterance = min(self.assumed.utterance_tokens, self.longest_utterance)
-            models = both if set(play.opponents) - {"self"} else 1
-            yield self._play("self-play", iterations, self.play_load(games, utterance), models)
-            trained_games = games * self.assumed.decided_share * (2 if config.rewards.loser_reward else 1)
-            trained = self.training_load(offline_rl, trained_games, utterance)
-            yield self._training("offline RL", iterations, offline_rl, trained)
-        if learns_online(config):
-            yield from self._online()
-        entrants = len(arena_entrants(config))
-        games = entrants * (entrants - 1) * config.arena.tasks  # each pair, in both role assignments
-        yield self._play("arena", 1, self.play_load(games, min(self.assumed.utterance_tokens, sampling.max_new_tokens)), both)
+    @cached_property
+    def stages(self) -> list[StagePlan]:
+        """The stages in their order: those of each phase, then the arena."""
+        found: list[StagePlan] = []
+        for label, phase in zip(labels(self.config), self.config.phases, strict=True):
+            settings, game = phase.settings, self.config.game_of(phase).build()
+            if isinstance(settings, OnlineSettings):
+                found += self._online(label, phase, settings)
+            elif isinstance(settings, IterationSettings):
+                found += self._iterations(label, phase, settings, game)
+            else:
+                found.append(self._training(label, phase, settings, 1, teacher_work(phase, settings, game)))
+        entrants, arena = len(arena_entrants(self.config)), self.config.arena
+        plays = {self.config.game.build(): entrants * (entrants - 1) * arena.tasks}  # each pair, in both assignments
+        return [*found, self._play("arena", 1, plays, arena.sampling.max_new_tokens, 1 if self._lora else 2)]
 
-    def _online(self) -> Iterator[StagePlan]:
-        """Yield play and training of all online steps. Engines and trainer stay loaded, and take turns where they share GPUs."""
-        online, engine, cluster = self.config.online, self.config.engine, self.config.cluster
-        processes = online.processes or self.gpus
+    def _iterations(
+        self, label: str, phase: PhaseConfig, settings: IterationSettings, game: Game
+    ) -> Iterator[StagePlan]:
+        """Yield play and training of a phase with iterations."""
+        games = (settings.tasks or len(game.tasks(Split.TRAIN, None, 0))) * settings.repeats
+        models = 1 if self._lora or set(settings.opponents) <= {SELF} else 2
+        longest = max(one.max_new_tokens for one in (settings.sampling, *settings.sampling_by_role.values()))
+        yield self._play(f"{label} self-play", settings.iterations, {game: games}, longest, models)
+        own = settings.opponents.get(SELF, 0.0) / sum(settings.opponents.values())
+        learned = games * (1 + own) / 2 * (self.assumed.decided if game.name == DEFAULT else 1.0)
+        work = iteration_work(phase, game, learned, self._tokens(longest))
+        yield self._training(label, phase, settings, settings.iterations, work, self._growth([game], longest))
+
+    def _online(self, label: str, phase: PhaseConfig, online: OnlineSettings) -> Iterator[StagePlan]:
+        """Yield play and training of all online steps. Engines and trainer stay loaded, and alternate."""
+        mix, longest = phase.mix(self.config.game_of(phase)), online.sampling.max_new_tokens
+        tests = online.evaluation_opponents if online.evaluate_every else []
+        tested = 2 * len(tests) * online.evaluation_tasks * (online.steps // (online.evaluate_every or 1))
+        share = online.steps * online.games / sum(weight for _, weight in mix)
+        plays = {game: round(weight * share) + tested for game, weight in mix}
+        engine, cluster, processes = self.config.engine, self.config.cluster, online.processes or self.devices
         actors = (cluster.online_workers or 0) if cluster.address else 0
-        games, utterance = online.steps * online.games, min(self.assumed.utterance_tokens, online.sampling.max_new_tokens)
-        play = self._play("online play", 1, self.play_load(games, utterance), 1, actors or processes)
-        shared = {name: getattr(online, name) for name in UpdateConfig.model_fields}
-        batch = min(online.micro_batch_size * processes, LARGEST)
-        update = TrainingConfig(**shared, epochs=online.epochs, global_batch_size=batch, sft_coef=0.0)
-        training = self._training("online training", 1, update, self.training_load(update, 2 * games, utterance))  # both roles
-        share = 0.95 - training.memory.total / self.gpu.memory
-        if actors:
-            needed = processes + actors * engine.tensor_parallel * engine.data_parallel
-            if needed > self.gpus:
-                play.problems.append(f"training and the actors that play need {needed} GPUs, but there are {self.gpus}")
-        elif 0.05 < share < play.memory.total / self.gpu.memory:
-            play.notes.append(f"engine and trainer share each GPU: set engine.memory={share:.2f} or less")
+        play = self._play(f"{label} play", 1, plays, longest, 1, actors or processes)
+        needs = get(phase.algorithm)(online, seed=0).needs
+        trained = self.shape.adapter(online.lora or self._lora) or self.shape.parameters
+        beside = Memory(policies=4.0 * trained * (needs.reference + (online.average_decay > 0)))
+        if not actors:
+            beside += self._engines(plays, longest, 1 + bool({START, SNAPSHOT} & {*online.opponents, *tests}))
+        if actors and (needed := processes + actors * engine.tensor_parallel * engine.data_parallel) > self.devices:
+            play.problems.append(f"training and the actors that play need {needed} GPUs, but there are {self.devices}")
+        work = online_work(online, mix, self._tokens(longest)) * (online.steps * online.epochs)
+        growth = self._growth([game for game, _ in mix], longest)
+        training = self._training(label, phase, online, 1, work, growth, beside)
+        free = 0.95 - (training.memory.total - beside.total) / self.device.memory
+        if self._on_vllm and 0.05 < free < (engine.memory or 0.9) and not actors:
+            play.notes.append(f"engine and trainer share each GPU: set engine.memory={free:.2f} or less")
         yield from (play, training)
 
     @property
-    def max_turns(self) -> float:
-        """Turns of the longest game, by the game's settings; of a game without such a setting, the assumed turns."""
-        settings = self.config.game.model_extra or {}
-        return next((settings[name] for name in ("max_turns", "max_questions") if name in settings), self.assumed.turns)
+    def number(self) -> int:
+        """Bytes of a number in computing; ``auto`` is bfloat16 on a GPU, and on a CPU what is faster there."""
+        return 4 if self.config.model.dtype in ("float32", "auto" if self.device.prefers_float32 else "") else 2
 
     @property
-    def longest_utterance(self) -> int:
-        """Tokens of the longest utterance in self-play, of either role."""
-        play = self.config.selfplay
-        return max(sampling.max_new_tokens for sampling in (play.sampling, *play.roles.values()))
+    def _lora(self) -> LoraConfig | None:
+        """The first adapter that is trained: later phases train it further."""
+        return next((phase.settings.lora for phase in self.config.phases if phase.settings.lora), None)
 
     @property
-    def longest_text(self) -> int:
-        """Tokens of the longest game there can be: rules, and every utterance at its limit."""
-        utterances = 2 * self.max_turns * (self.longest_utterance + self.assumed.name_tokens)
-        return round(self.assumed.prefix_tokens + self.assumed.instruction_tokens + utterances)
+    def _on_vllm(self) -> bool:
+        return self.config.engine.backend in (("vllm",) if self.device.is_cpu else ("vllm", "auto"))
 
-    def training_load(self, training: TrainingConfig, decided: float, utterance: float) -> Load:
-        """Return what is trained: the winners' utterances of ``decided`` games, and instruction data."""
-        assumed, limit, turns = self.assumed, training.max_length, min(self.assumed.turns, self.max_turns)
-        sft = len(read_sft(training.sft_data, training.sft_samples, 0)) if training.sft_data else 0
-        unique = max(round(decided * turns) + sft, 1)
-        samples = training.max_steps * training.global_batch_size if training.max_steps else unique * training.epochs
-        # The winner's k-th utterance follows 2(k - 1) others as attacker, 2k - 1 as defender: turns - 1/2 of them on average.
-        history = (turns - 0.5) * (utterance + assumed.name_tokens)
-        length = min(assumed.prefix_tokens + assumed.instruction_tokens + history + utterance, limit)
-        sft_length = min(assumed.sft_prompt_tokens + assumed.sft_completion_tokens, limit)
-        mean = length + (sft_length - length) * sft / unique
-        trained = utterance + (assumed.sft_completion_tokens - utterance) * sft / unique
-        return Load(samples, samples * mean, samples * trained, mean, unique)
+    @property
+    def _program(self) -> Memory:
+        return Memory(program=PROGRAM if self.device.is_cpu else 0.0)
 
-    def play_load(self, games: int, utterance: float) -> Load:
-        """Return what is read and generated in ``games`` games."""
-        assumed, utterances = self.assumed, 2 * min(self.assumed.turns, self.max_turns)
-        # The cache keeps rules and conversation: new are the last utterance, its name, and the role's instruction.
-        new = utterance + assumed.name_tokens + assumed.instruction_tokens
-        history = (utterances - 1) / 2 * (utterance + assumed.name_tokens)
-        context = assumed.prefix_tokens + assumed.instruction_tokens + history + utterance / 2
-        return Load(games, games * utterances * new, games * utterances * utterance, context)
+    def _tokens(self, longest: int) -> float:
+        return min(self.assumed.utterance, longest)
 
-    def _training(self, name: str, times: int, training: TrainingConfig, load: Load) -> StagePlan:
-        processes, assumed = training.processes or self.gpus, self.assumed
-        hours = training_hours(self.shape, training, load, self.gpu, processes, assumed) + assumed.stage_minutes / 60
-        memory, room = self._training_memory(training, processes), self.gpu.memory * assumed.memory_share
-        stage = StagePlan(name, times, "samples", load.count, load.read, hours, memory, room)
-        if processes > self.gpus:
-            stage.problems.append(f"processes={processes}, but there are {self.gpus} GPUs")
-        if training.parallel != "replicas" and training.lora and training.lora.quantize:
-            what = "a model in 4 bits is not sharded; set parallel=replicas"
-            stage.problems.append(f"parallel={training.parallel} with lora.quantize: {what}")
-        if training.global_batch_size % (together := training.micro_batch_size * processes):
-            what = f"is not a multiple of {together} (micro_batch_size x GPUs)"
-            stage.problems.append(f"global_batch_size={training.global_batch_size} {what}")
-        if memory.total > room:
-            stage.problems.append("it needs more memory than a GPU has")
-            stage.advice.extend(self._advice(training, processes, room))
-        if self.config.model.trust_remote_code:
-            stage.notes.append("the model's own code is planned as a Llama's; it pads rows and computes all logits, which takes more")
-        if warning := mix_warning(training):
-            stage.notes.append(warning)
-        if memory.host:
-            stage.notes.append(f"CPU memory for offload: {memory.host * processes / GIB:,.0f} GiB in all")
+    def _growth(self, games: list[Game], longest: int) -> float:
+        """Return how many times longer texts would be if every utterance were as long as it may be."""
+        return max(play_work(game, longest).length / play_work(game, self._tokens(longest)).length for game in games)
+
+    def _engines(self, plays: Mapping[Game, int], longest: int, models: int) -> Memory:
+        text = max(play_work(game, self._tokens(longest)).largest[0] for game in plays)
+        return play_memory(self.shape, self.config.engine, text, self.number, models, self._on_vllm)
+
+    def _training(
+        self, label: str, phase: PhaseConfig, settings: UpdateSettings, times: int, work: Work, growth: float = 1.0,
+        beside: Memory | None = None,
+    ) -> StagePlan:  # fmt: skip
+        """Plan training on ``work``, with ``beside`` in memory. ``growth``: how much longer samples may be."""
+        settings, device = settings.model_copy(update={"lora": settings.lora or self._lora}), self.device
+        processes = settings.processes or self.devices
+        if isinstance(settings, OnlineSettings):
+            updates = settings.steps * settings.updates
+        elif isinstance(settings, OfflineSettings):
+            updates = ceil(work.count / settings.global_batch_size)
+        reference = get(phase.algorithm)(phase.settings, seed=0).needs.reference
+        hours = training_hours(
+            self.shape,
+            settings,
+            work,
+            updates,
+            device,
+            processes,
+            self.assumed,
+            reference=reference,
+            number=self.number,
+        )
+
+        def memory(settings: UpdateSettings, processes: int, scale: float = 1.0) -> Memory:
+            size = settings.micro_batch_size
+            fed = max(work.largest[0] * size / usual, work.length) * scale
+            tokens = min(fed, size * getattr(settings, "max_length", fed)), work.largest[1] * size / usual * scale
+            found = training_memory(self.shape, settings, *tokens, self.number, processes, resident=device.is_cpu)
+            return found + (beside or Memory()) + self._program
+
+        usual, room = settings.micro_batch_size, device.memory / processes if device.is_cpu else device.memory * _USABLE
+        taken, hours = memory(settings, processes), hours + START_S[device.is_cpu] / 3600
+        counts = ("samples", work.count, updates, work.games, work.fed)
+        stage = StagePlan(label, times, *counts, hours, taken, room)
+        if processes > self.devices and not device.is_cpu:
+            stage.problems.append(f"processes={processes}, but there are {self.devices} GPUs")
+        stage.problems.extend(_refusals(settings, processes, self.config.model.dtype))
+        if taken.total > room:
+            stage.problems.append(_LACKS)
+            stage.advice.extend(self._advice(settings, processes, lambda *one: memory(*one).total, room))
+        elif (whole := memory(settings, processes, growth).total) > room:
+            stage.notes.append(f"{whole / GIB:.1f} GiB if every utterance were as long as it may be")
+        if taken.host:
+            stage.notes.append(f"CPU memory for offload: {taken.host * processes / GIB:,.0f} GiB in all")
         return stage
 
-    def _training_memory(self, training: TrainingConfig, processes: int) -> Memory:
-        size, longest = training.micro_batch_size, min(training.max_length, self.longest_text)
-        tokens, trained = size * longest, size * min(self.longest_utterance + 1, longest)
-        return training_memory(self.shape, training, tokens, trained, dtype=self.config.model.dtype, processes=processes)
-
-    def _advice(self, training: TrainingConfig, processes: int, room: float) -> list[str]:
-        """Return the first change that fits on as many GPUs; where only an adapter does, also the number of GPUs that would."""
-
-        def first(candidates: Iterable[tuple[int, dict[str, Any]]]) -> list[str]:
-            for gpus, changes in candidates:
-                new = {name: value for name, value in changes.items() if getattr(training, name) != value}
-                chosen = training.model_copy(update=new)
-                memory = self._training_memory(chosen, gpus)
-                if chosen.global_batch_size % (chosen.micro_batch_size * gpus) == 0 and memory.total <= room:
-                    said = [f"{gpus} GPUs"] * (gpus != processes) + [_setting(*one) for one in new.items()]
-                    return [f"{', '.join(said)}: {memory.total / GIB:.1f} GiB a GPU"]
-            return []
-
+    def _advice(
+        self, settings: UpdateSettings, processes: int, memory: Callable[[UpdateSettings, int], float], room: float
+    ) -> Iterator[str]:
+        """Yield the nearest settings that fit, and the number of GPUs where others are needed."""
+        device, dtype = self.device, self.config.model.dtype
         lean: dict[str, Any] = {"micro_batch_size": 1, "gradient_checkpointing": True}
-        if training.lora and training.lora.quantize:
-            return first([(processes, lean)])
-        sharded: dict[str, Any] = {"parallel": "fsdp" if training.parallel == "replicas" else training.parallel}
-        same = [lean, *([sharded, sharded | lean, sharded | {"offload": True} | lean] if processes > 1 else [])]
-        lora = training.lora or LoraConfig()
-        four_bits = {"lora": lora.model_copy(update={"quantize": True}), "parallel": "replicas", "offload": False}  # not sharded
-        adapters = [{"lora": lora} | lean, four_bits | lean]
-        more = [(gpus, sharded | lean) for gpus in (2, 4, 8, 16, 32, 64, 128) if gpus > processes]
-        return first((processes, one) for one in same) or first((processes, one) for one in adapters) + first(more)
+        sharded, lora = lean | {"parallel": "fsdp"}, settings.lora or LoraConfig()
+        quantized = {"lora": lora.model_copy(update={"quantize": True}), "parallel": "replicas", "offload": False}
+        changes: list[dict[str, Any]] = [{"micro_batch_size": 1}, {"gradient_checkpointing": True}, lean]
+        if processes > 1 and not device.is_cpu:
+            changes += [{"parallel": "fsdp"}, sharded, sharded | {"offload": True}]
+        changes += [lean | {"lora": lora}, *([] if device.is_cpu else [lean | quantized])]
+        more = [count for count in (2, 4, 8, 16, 32) if count > processes and not device.is_cpu]
+        for count, one in [*((processes, one) for one in changes), *((count, sharded) for count in more)]:
+            new = {name: value for name, value in one.items() if getattr(settings, name) != value}
+            chosen = settings.model_copy(update=new)
+            if (taken := memory(chosen, count)) <= room and not any(_refusals(chosen, count, dtype)):
+                said = [f"{count} GPUs"] * (count != processes) + [_setting(*pair) for pair in new.items()]
+                yield f"{', '.join(said)}: {taken / GIB:.1f} GiB each"
+                if chosen.lora == settings.lora:
+                    return  # an adapter is another training: what trains the same weights is named too
 
-    def _play(self, name: str, times: int, load: Load, models: int, engines: int | None = None) -> StagePlan:
-        """Plan the play of ``load`` by ``models`` models at once. ``engines``: how many online steps have; they use what GPUs they find."""
-        config, shape, engine, cluster = self.config, self.shape, self.config.engine, self.config.cluster
+    def _play(
+        self, name: str, times: int, plays: Mapping[Game, int], longest: int, models: int, engines: int | None = None
+    ) -> StagePlan:
+        """Plan so many games of each game, by ``models`` models at once. ``engines``: how many online steps have; they
+        use what GPUs they find.
+        """
+        engine, cluster, device, count = self.config.engine, self.config.cluster, self.device, self.devices
         each = engine.tensor_parallel * engine.data_parallel
-        workers = engines or ((cluster.workers or max(self.gpus // each, 1)) if cluster.address else 1)
-        copies, used = workers * engine.data_parallel, workers * each
-        batch = max(engine.concurrency / engine.data_parallel / models, 1.0)  # two models take turns, each with half of the games
-        hours = play_hours(shape, engine, load, self.gpu, copies, batch, config.model.dtype, self.assumed)
-        adapter = 2 * shape.adapter(config.imitation.training.lora or config.offline_rl.lora)
-        memory, held = vllm_memory(shape, engine, self.gpu.memory, dtype=config.model.dtype, models=models, adapter=adapter)
-        room = self.gpu.memory * (engine.memory or 0.9)
-        hours += self.assumed.stage_minutes / 60
-        stage = StagePlan(name, times, "games", load.count, load.read + load.written, hours, memory, room)
-        if config.game.name != DEFAULT:
-            stage.notes.append("turns, outcomes and tokens are assumed as in Adversarial Taboo; give this game's with --assume")
-        if engine.backend == "transformers":
-            stage.notes.append("planned with vLLM; engine.backend=transformers takes far longer")
-        if used > self.gpus:
-            stage.problems.append(f"the engines need {used} GPUs, but there are {self.gpus}")
-        if held < engine.max_length:
-            what = f"{models} models share a GPU" if models > 1 else "the model"
-            lacks = f"weights leave the cache room for {max(held, 0):,} tokens, and a text may have {engine.max_length:,}"
-            stage.problems.append(f"{what}: {lacks}")
-            stage.advice.append(f"engine.tensor_parallel={2 * engine.tensor_parallel}, on as many GPUs, halves the weights on each")
-            if models > 1:
-                stage.advice.append("imitation.training.lora={}: adapters share one copy of the weights")
-        else:
-            games = f"about {held / load.length:,.0f} games; {batch:,.0f} are in flight"
-            stage.notes.append(f"each engine's cache holds {held:,} tokens, {games}")
-        if engines is None and self.gpus - used >= engine.tensor_parallel:
-            more = self.gpus // engine.tensor_parallel
-            settings = f"engine.data_parallel={more} and engine.concurrency={engine.concurrency * more // copies}"
-            if engine.backend == "transformers":  # a process has one engine of this kind
-                settings = "cluster.address=local"
-            stage.notes.append(f"{self.gpus - used} of {self.gpus} GPUs play no games; set {settings}")
+        workers = engines or ((cluster.workers or max(count // each, 1)) if cluster.address else 1)
+        used, batch = workers * each, max(engine.concurrency / engine.data_parallel / models, 1.0)  # models alternate
+        works = [play_work(game, self._tokens(longest)) * games for game, games in plays.items()]
+        if self._on_vllm:  # it computes each request by itself
+            works = [replace(work, trained=work.drawn) for work in works]
+        options = (device, workers * engine.data_parallel, batch, self.number, self.assumed)
+        hours = sum(play_hours(self.shape, engine, work, *options) for work in works) + START_S[device.is_cpu] / 3600
+        memory = self._engines(plays, longest, models) + self._program
+        room = device.memory * ((engine.memory or 0.9) if self._on_vllm else 1.0)
+        tokens = sum(work.fed + work.drawn for work in works)
+        stage = StagePlan(name, times, "games", sum(plays.values()), 0, 0, tokens, hours, memory, room)
+        if memory.total > room:
+            stage.problems.append(_LACKS)
+            more = f"engine.tensor_parallel={2 * engine.tensor_parallel} halves the weights on each GPU"
+            stage.advice.append(
+                more if self._on_vllm else f"engine.concurrency={ceil(engine.concurrency / 2)}: half the cache"
+            )
+        if used > count and not device.is_cpu:
+            stage.problems.append(f"the engines need {used} GPUs, but there are {count}")
+        elif engines is None and count > 1:
+            copies, idle = count // engine.tensor_parallel, count - used
+            fix = f"engine.data_parallel={copies} and engine.concurrency={batch * models * copies:.0f}"
+            fix = fix if self._on_vllm else "cluster.address=local"  # a process has one transformers engine
+            stage.notes.append(f"{used} of {count} GPUs play" + (f"; {idle} are idle: set {fix}" if idle > 0 else ""))
         return stage
+
+
+def _refusals(settings: UpdateSettings, processes: int, dtype: str) -> Iterator[str]:
+    """Yield why training refuses its settings on so many processes, as ``spag.learning.devices`` does; that imports
+    torch.
+    """
+    kind, lora = settings.parallel, settings.lora
+    together = settings.micro_batch_size * processes
+    if isinstance(settings, OfflineSettings) and settings.global_batch_size % together:
+        what = f"is not a multiple of {together} (micro_batch_size x processes)"
+        yield f"global_batch_size={settings.global_batch_size} {what}"
+    if kind != "replicas" and lora is not None and lora.quantize:
+        yield f"parallel={kind} with lora.quantize: a model in 4 bits is not sharded; set parallel=replicas"
+    if kind != "replicas" and settings.per_role:
+        yield f"parallel={kind} with lora.per_role: adapters take turns in whole models; set parallel=replicas"
+    if kind == "fsdp" and dtype == "float16":
+        yield "parallel=fsdp with model.dtype=float16: set model.dtype to bfloat16 or float32"
 
 
 def _setting(name: str, value: Any) -> str:
     if isinstance(value, LoraConfig):
-        return "lora={quantize: true} (QLoRA)" if value.quantize else "lora={}"
+        return "lora={quantize: true}" if value.quantize else "lora={}"
     return f"{name}={str(value).lower()}"

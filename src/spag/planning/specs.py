@@ -1,16 +1,24 @@
-"""Published numbers of models and GPUs: a model's shape from its config alone, without its weights, and datasheets.
+"""Published numbers of models and machines: a model's shape from its config alone, without weights, and datasheets.
 
-Shapes cover the Llama family: grouped-query attention, a gated MLP, RMS norms. Those of the presets' models are kept here, so that planning
-them needs neither torch nor the network.
+Shapes cover the Llama family: grouped-query attention, a gated MLP, RMS norms. Those of the presets' models are kept
+here, so that planning them needs neither torch nor the network.
 """
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from time import process_time
+from typing import TYPE_CHECKING, Any
 
-from spag.config.schema import LoraConfig
+from spag.algorithms.settings import LoraConfig
+from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError, ModelError
-from spag.models.refusals import Refusals, told
+from spag.models.refusals import Refusals, described
+from spag.storage.machine import core_count, memory_bytes
+
+if TYPE_CHECKING:
+    import torch
 
 GIB = 2**30
 _FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "baichuan")
@@ -18,28 +26,20 @@ _FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "baichuan")
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A decoder-only model. ``biases`` of a layer's linear maps; ``head_norms``: queries and keys are normalised per head (Qwen3)."""
+    """A decoder-only model. ``kv_size``: size of a token's keys, and of its values. ``biases``: of a layer's linear
+    maps. ``head_norm``: size of the norm that each head's queries, and keys, go through (Qwen3); 0 without.
+    """
 
     name: str
     vocab: int
     hidden: int
     intermediate: int
     layers: int
-    heads: int
-    kv_heads: int
-    head_size: int
+    query_size: int
+    kv_size: int
     tied: bool
     biases: int = 0
-    head_norms: bool = False
-
-    @property
-    def query_size(self) -> int:
-        return self.heads * self.head_size
-
-    @property
-    def kv_size(self) -> int:
-        """Size of a token's keys, and of its values."""
-        return self.kv_heads * self.head_size
+    head_norm: int = 0
 
     @property
     def maps(self) -> dict[str, tuple[int, int]]:
@@ -54,43 +54,33 @@ class ModelShape:
         return self.vocab * self.hidden
 
     @property
-    def layer_matrices(self) -> int:
+    def layer(self) -> int:
         """Parameters of one layer's linear maps, without biases."""
         return sum(inputs * outputs for inputs, outputs in self.maps.values())
 
     @property
-    def layer(self) -> int:
-        """All parameters of one layer."""
-        return self.layer_matrices + self.biases + 2 * self.hidden + 2 * self.head_norms * self.head_size
-
-    @property
-    def matrices(self) -> int:
-        """Parameters of all layers' linear maps, which every token passes through."""
-        return self.layers * self.layer_matrices
-
-    @property
     def parameters(self) -> int:
         """All parameters; a tied head is the embedding itself."""
-        return self.layers * self.layer + self.hidden + self.embedding * (1 if self.tied else 2)
+        layer = self.layer + self.biases + 2 * self.hidden + 2 * self.head_norm
+        return self.layers * layer + self.hidden + self.embedding * (1 if self.tied else 2)
 
     def kv_bytes(self, number: int) -> int:
         """Return the bytes of a token's keys and values in all layers, at ``number`` bytes a number."""
         return 2 * self.layers * self.kv_size * number
 
     def adapter(self, lora: LoraConfig | None) -> int:
-        """Return the parameters of a LoRA adapter: rank x (inputs + outputs) of each adapted map. Without ``lora``, 0."""
+        """Return the parameters of a LoRA adapter: rank x (inputs + outputs) of each adapted map; 0 without."""
         if lora is None:
             return 0
         adapted = [sum(ends) for name, ends in self.maps.items() if name in lora.target_modules]
         return lora.rank * self.layers * sum(adapted or map(sum, self.maps.values()))
 
 
-_PRESET_MODELS = (
-    # each model's config.json on the Hugging Face hub
-    ModelShape("meta-llama/Llama-2-7b-hf", 32_000, 4096, 11_008, 32, 32, 32, 128, tied=False),
-    ModelShape("baichuan-inc/Baichuan2-13B-Base", 125_696, 5120, 13_696, 40, 40, 40, 128, tied=False),
-    ModelShape("Qwen/Qwen3-1.7B", 151_936, 2048, 6144, 28, 16, 8, 128, tied=True, head_norms=True),
-    ModelShape("smollm2-135m", 49_152, 576, 1536, 30, 9, 3, 64, tied=True),
+_PRESET_MODELS = (  # from each model's config.json on the Hugging Face hub
+    ModelShape("meta-llama/Llama-2-7b-hf", 32_000, 4096, 11_008, 32, 4096, 4096, tied=False),
+    ModelShape("baichuan-inc/Baichuan2-13B-Base", 125_696, 5120, 13_696, 40, 5120, 5120, tied=False),
+    ModelShape("Qwen/Qwen3-1.7B", 151_936, 2048, 6144, 28, 2048, 1024, tied=True, head_norm=128),
+    ModelShape("smollm2-135m", 49_152, 576, 1536, 30, 576, 192, tied=True),
 )
 KNOWN_SHAPES = {shape.name: shape for shape in _PRESET_MODELS}
 
@@ -104,7 +94,7 @@ def read_shape(name: str, *, trust_remote_code: bool = False) -> ModelShape:
     import spag.models.baichuan  # noqa: F401, PLC0415 - registers its config
 
     fix = "give a folder that holds its config.json, which is all a plan needs (--set model.name=FOLDER)"
-    with Refusals(lambda error: ModelError(f"{name}: its config cannot be read ({told(error, 120)}); {fix}")):
+    with Refusals(lambda error: ModelError(f"{name}: its config cannot be read ({described(error, 120)}); {fix}")):
         config = AutoConfig.from_pretrained(str(Path(name).expanduser()), trust_remote_code=trust_remote_code)
         return shape_of(config, name)
 
@@ -114,32 +104,23 @@ def shape_of(config: Any, name: str) -> ModelShape:
     text = config.get_text_config(decoder=True)
     family, heads = text.model_type, text.num_attention_heads
     if family not in _FAMILIES:
-        raise ModelError(f"{name}: a plan of a {family} model cannot be made, its shape is not known (known: {', '.join(_FAMILIES)})")
-    kv_heads = getattr(text, "num_key_value_heads", None) or heads
-    head_size = getattr(text, "head_dim", None) or text.hidden_size // heads
+        known = f"its shape is not known (known: {', '.join(_FAMILIES)})"
+        raise ModelError(f"{name}: a plan of a {family} model cannot be made, {known}")
+    size = getattr(text, "head_dim", None) or text.hidden_size // heads
+    kv_size = size * (getattr(text, "num_key_value_heads", None) or heads)
     biases = 2 * text.intermediate_size + text.hidden_size if getattr(text, "mlp_bias", False) else 0
-    if getattr(text, "attention_bias", False) or family == "qwen2":
-        biases += (heads + 2 * kv_heads) * head_size + (family != "qwen2") * text.hidden_size
-    return ModelShape(
-        name=name,
-        vocab=text.vocab_size,
-        hidden=text.hidden_size,
-        intermediate=text.intermediate_size,
-        layers=text.num_hidden_layers,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_size=head_size,
-        tied=bool(text.tie_word_embeddings),
-        biases=biases,
-        head_norms=family == "qwen3",
-    )
+    if getattr(text, "attention_bias", False) or family == "qwen2":  # whose output map has none
+        biases += heads * size + 2 * kv_size + (family != "qwen2") * text.hidden_size
+    sizes = (text.vocab_size, text.hidden_size, text.intermediate_size, text.num_hidden_layers, heads * size, kv_size)
+    norm = size if family == "qwen3" else 0
+    return ModelShape(name, *sizes, tied=bool(text.tie_word_embeddings), biases=biases, head_norm=norm)
 
 
 @dataclass(frozen=True, slots=True)
-class GPU:
-    """A kind of GPU. ``memory`` in bytes; ``flops``: dense bfloat16 operations a second, accumulated in float32, without sparsity.
-
-    ``bandwidth`` of its memory and of its ``link`` in a machine (NVLink, else PCIe; one direction) in bytes a second.
+class Device:
+    """A GPU by its datasheet, or all of this machine's CPU cores. ``memory`` in bytes; ``flops``: bfloat16 operations a
+    second, dense and accumulated in float32; ``bandwidth`` of its memory and of its ``link`` to other GPUs (NVLink,
+    else PCIe; one direction), in bytes a second. Of a CPU also ``full_flops``, in float32; 0: half as many.
     """
 
     name: str
@@ -147,26 +128,101 @@ class GPU:
     flops: float
     bandwidth: float
     link: float
+    is_cpu: bool = False
+    full_flops: float = 0.0
+
+    @property
+    def prefers_float32(self) -> bool:
+        """Whether ``model.dtype=auto`` takes float32, as ``spag.models.loading.fastest_dtype`` does."""
+        return self.is_cpu and self.full_flops >= self.flops
 
 
+PCIE = 32e9
+"""Bytes a second between a GPU and the machine's memory: PCIe 4.0 x16, one direction."""
+HOST = 205e9
+"""Bytes a second of the machine's own memory: 8 channels of DDR4-3200, one socket of NVIDIA's DGX A100."""
+_CORE = 78e9
+"""float32 operations a second of one core with AVX2 (AMD EPYC), measured here: for machines without torch."""
 GPUS = tuple(
-    GPU(name, gigabytes * GIB, teraflops * 1e12, bandwidth * 1e9, link * 1e9)  # datasheets write GB for about as many GiB
+    # datasheets write GB for about as many GiB; TFLOP/s given with sparsity are halved
+    Device(name, gigabytes * GIB, teraflops * 1e12, bandwidth * 1e9, link)
     for name, gigabytes, teraflops, bandwidth, link in (
-        ("A100-40", 40, 312, 1555, 300),  # NVIDIA A100 datasheet, SXM4; NVLink 600 GB/s both ways
-        ("A100-80", 80, 312, 2039, 300),  # NVIDIA A100 datasheet, SXM4
-        ("H100", 80, 989, 3350, 450),  # NVIDIA H100 datasheet, SXM5; TFLOP/s with sparsity, halved; NVLink 900 GB/s both ways
-        ("H200", 141, 989, 4800, 450),  # NVIDIA H200 datasheet, SXM; TFLOP/s with sparsity, halved
-        ("L40S", 48, 362, 864, 32),  # NVIDIA L40S datasheet; TFLOP/s with sparsity, halved; PCIe 4.0 x16
-        ("A10G", 24, 70, 600, 32),  # NVIDIA A10G datasheet (as AWS quotes it); PCIe 4.0 x16
-        ("RTX-4090", 24, 165.2, 1008, 32),  # NVIDIA Ada GPU architecture whitepaper, appendix A
-        ("RTX-3090", 24, 71, 936, 32),  # NVIDIA Ampere GA102 whitepaper, table 2
+        ("A100-40", 40, 312, 1555, 300e9),  # NVIDIA A100 datasheet, SXM4; NVLink 600 GB/s both ways
+        ("A100-80", 80, 312, 2039, 300e9),  # NVIDIA A100 datasheet, SXM4
+        ("H100", 80, 989, 3350, 450e9),  # NVIDIA H100 datasheet, SXM5; NVLink 900 GB/s both ways
+        ("H200", 141, 989, 4800, 450e9),  # NVIDIA H200 datasheet, SXM
+        ("L40S", 48, 362, 864, PCIE),  # NVIDIA L40S datasheet
+        ("A10G", 24, 70, 600, PCIE),  # NVIDIA A10G datasheet (as AWS quotes it)
+        ("RTX-4090", 24, 165.2, 1008, PCIE),  # NVIDIA Ada GPU architecture whitepaper, appendix A
+        ("RTX-3090", 24, 71, 936, PCIE),  # NVIDIA Ampere GA102 whitepaper, table 2
     )
 )
 
 
-def find_gpu(name: str) -> GPU:
+def find_gpu(name: str) -> Device:
     """Return the GPU called ``name``, whatever its case, spaces and dashes. Raises ``ConfigError``."""
     for gpu in GPUS:
         if "".join(filter(str.isalnum, name.lower())) == gpu.name.lower().replace("-", ""):
             return gpu
     raise ConfigError(f"--gpu {name}: no such kind of GPU is known (known: {', '.join(gpu.name for gpu in GPUS)})")
+
+
+def gpu_of(name: str, memory: float) -> Device:
+    """Return the GPU that torch calls ``name``; one that is not known gets the speeds of that of the nearest size."""
+    words = set(re.split(r"[\W_]+", name.lower()))
+    known = [gpu for gpu in GPUS if words.issuperset(re.sub(r"-\d0$", "", gpu.name.lower()).split("-"))]
+    nearest = min(known or GPUS, key=lambda gpu: abs(gpu.memory - memory))
+    return replace(nearest, name=name if known else f"{name} (speeds of {nearest.name})", memory=memory)
+
+
+_DRIVERS = (Path("/proc/driver/nvidia"), Path("/dev/kfd"))
+"""One of them is there where a GPU may be."""
+
+
+def at_hand(model: ModelConfig) -> tuple[Device, int]:
+    """Return what this machine trains and plays on, and how many of it: its GPUs, else its CPU."""
+    if model.device != "cpu" and any(driver.exists() for driver in _DRIVERS) and (found := _gpus()):
+        return gpu_of(*found[0]), len(found)
+    cores, (half, full) = core_count(), core_speeds()
+    sizes = float(memory_bytes()), half * cores, HOST, PCIE
+    return Device(f"CPU, {cores} cores", *sizes, is_cpu=True, full_flops=full * cores), 1
+
+
+@lru_cache(maxsize=1)
+def core_speeds() -> tuple[float, float]:
+    """Return how many operations a second one core does in bfloat16 and in float32, in products as a small model has
+    them. Timed by what the processor spends on them, so that other programs hardly matter.
+    """
+    try:
+        import torch  # noqa: PLC0415 - slow to import, and may be missing
+    except (ImportError, OSError):  # spag doctor says why
+        return _CORE, _CORE
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _product_speed(torch.bfloat16), _product_speed(torch.float32)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _product_speed(dtype: "torch.dtype") -> float:
+    from torch import inference_mode, nn, ones  # noqa: PLC0415 - as above
+
+    rows, inputs, outputs = 256, 576, 1536  # an MLP's product in SmolLM2-135M
+    states, weights, seconds = ones(rows, inputs, dtype=dtype), ones(outputs, inputs, dtype=dtype), []
+    with inference_mode():
+        for _ in range(8):  # the first compiles kernels
+            began = process_time()
+            nn.functional.linear(states, weights)
+            seconds.append(process_time() - began)
+    return 2.0 * rows * inputs * outputs / min(seconds)
+
+
+def _gpus() -> list[tuple[str, float]]:
+    """Return name and memory of each GPU that torch sees; none where torch is missing or broken."""
+    try:
+        import torch  # noqa: PLC0415 - takes seconds, which a machine without a GPU is spared
+    except (ImportError, OSError):  # spag doctor says why
+        return []
+    found = [torch.cuda.get_device_properties(at) for at in range(torch.cuda.device_count())]
+    return [(one.name, float(one.total_memory)) for one in found]

@@ -1,32 +1,24 @@
-"""The plots of the report. Each function takes plain figures and returns a matplotlib figure; call them within ``plots.plot_style``."""
+"""The plots of the report. Each function takes plain figures and returns a matplotlib figure; call them within
+``plots.plot_style``.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from spag.display.html import role_color, spaced
 from spag.games.base import Game
-from spag.report.plots import GRID, INK, MARKERS, MODELS, WIDTH
+from spag.report.html import spaced
+from spag.report.plot_files import GRID, INK, MARKERS, MODELS, WIDTH
 from spag.runs.reading import SelfPlay
 
 Floats = NDArray[np.float64]
 _DARK = "#111318"
 _LARGEST = 1e30
-_POINTS = 300  # of a curve; longer ones are shown as means
-_CURVES = {
-    "loss": "loss",
-    "kl": "KL to the reference",
-    "clip_fraction": "clipped, %",
-    "grad_norm": "gradient norm",
-    "learning_rate": "learning rate",
-}
 
 
 def outcome_shares(plays: Sequence[SelfPlay], game: Game) -> Figure:
@@ -38,11 +30,23 @@ def outcome_shares(plays: Sequence[SelfPlay], game: Game) -> Figure:
         left = 0.0
         for outcome in shown:
             share = 100 * play.outcomes[outcome.name]
-            axes.barh(row, share, left=left, color=outcome.color, height=0.72, label=plain(outcome.label, 40) if row == 0 else None)
+            axes.barh(
+                row,
+                share,
+                left=left,
+                color=outcome.color,
+                height=0.72,
+                label=plain(outcome.label, 40) if row == 0 else None,
+            )
             if share >= 6:
                 axes.text(left + share / 2, row, f"{share:.0f}", ha="center", va="center", color=_on(outcome.color))
             left += share
-    axes.set(xlim=(0, 100), ylim=(len(plays) - 0.5, -0.5), yticks=range(len(plays)), yticklabels=[plain(play.name) for play in plays])
+    axes.set(
+        xlim=(0, 100),
+        ylim=(len(plays) - 0.5, -0.5),
+        yticks=range(len(plays)),
+        yticklabels=[plain(play.name) for play in plays],
+    )
     axes.set_xlabel("% of self-play games")
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
@@ -73,7 +77,9 @@ def ratings(rows: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def win_matrix(cells: Sequence[Mapping[str, Any]], game: Game) -> Figure:
-    """A heat map of first role (row) against second (column): per cent of games that the first role wins; small, the other outcomes."""
+    """A heat map of first role (row) against second (column): per cent of games that the first role wins; small, the
+    other outcomes.
+    """
     names = list(dict.fromkeys(name for cell in cells for name in cell["players"]))
     size, (first, second) = len(names), map(spaced, game.roles)
     won = [name for name, outcome in game.outcomes.items() if game.roles[0] in outcome.winners]
@@ -85,7 +91,9 @@ def win_matrix(cells: Sequence[Mapping[str, Any]], game: Game) -> Figure:
         parts = {name: 100 * cell["outcomes"].get(name, 0) / cell["games"] for name in game.outcomes}
         shares[row, column] = share = sum(parts[name] for name in won)
         color = "#ffffff" if share < 50 else _DARK
-        axes.text(column, row - 0.1, f"{share:.0f} %", ha="center", va="center", color=color, fontsize=13, fontweight="bold")
+        axes.text(
+            column, row - 0.1, f"{share:.0f} %", ha="center", va="center", color=color, fontsize=13, fontweight="bold"
+        )
         small = " · ".join(f"{part:.0f}" for name, part in parts.items() if name not in won)
         axes.text(column, row + 0.24, small, ha="center", va="center", color=color, fontsize=8.5)
     edges = np.arange(size + 1) - 0.5
@@ -100,57 +108,21 @@ def win_matrix(cells: Sequence[Mapping[str, Any]], game: Game) -> Figure:
     return figure
 
 
-def training_curves(title: str, rows: Sequence[Mapping[str, Any]], game: Game) -> Figure:
-    """Small multiples over the steps of one training: loss (with each role's), KL, clipped share, gradient norm, learning rate."""
-    shown = [key for key in _CURVES if any(is_number(row.get(key)) for row in rows)]
-    lines = max(1, -(-len(shown) // 2))
-    figure = Figure(figsize=(WIDTH, 0.5 + 1.55 * lines))
-    figure.suptitle(plain(title), x=0.01, ha="left", fontsize=12, fontweight="bold")
-    for place, key in enumerate(shown):
-        axes = figure.add_subplot(lines, 2, place + 1)
-        if key == "loss":
-            _role_losses(figure, axes, rows, game)
-        draw_curve(axes, rows, key, INK, scale=100 if key == "clip_fraction" else 1)
-        axes.set_title(_CURVES[key], fontsize=10, fontweight="normal")
-        axes.grid(axis="y")
-        axes.tick_params(labelsize=9)
-        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-        axes.yaxis.set_major_locator(MaxNLocator(4))
-        axes.ticklabel_format(axis="y", scilimits=(-3, 4))
-        if place >= len(shown) - 2:
-            axes.set_xlabel("step", fontsize=9)
-    return figure
-
-
-def _role_losses(figure: Figure, axes: Axes, rows: Sequence[Mapping[str, Any]], game: Game) -> None:
-    """Add the losses of both roles where there are two; the total of one is its own."""
-    if all(any(is_number(row.get(f"loss_{role}")) for row in rows) for role in game.roles):
-        for role in game.roles:
-            draw_curve(axes, rows, f"loss_{role}", role_color(role, game), label=spaced(role), linewidth=1.1)
-        figure.legend(loc="upper right", ncols=2, fontsize=9, handlelength=1.2, columnspacing=1)
-
-
-def draw_curve(axes: Axes, rows: Sequence[Mapping[str, Any]], key: str, color: str, scale: float = 1, **options: Any) -> None:
-    points = [(row["step"], scale * row[key]) for row in rows if is_number(row.get(key))]
-    if not points:
-        return
-    step = -(-len(points) // _POINTS)
-    means = [np.mean(points[start : start + step], axis=0) for start in range(0, len(points), step)]
-    axes.plot(*np.transpose(means), color=color, marker="o" if len(means) == 1 else "", **{"linewidth": 1.6, **options})
-
-
 def is_number(value: Any) -> bool:
     """Whether ``value`` can be drawn: a number, and none that overflows an axis."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST
 
 
-def reasoning_radar(tasks: Mapping[str, str], scores: Mapping[str, Mapping[str, float]]) -> Figure:
+def reasoning_radar(tasks: Mapping[str, str], figures: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Figure:
     """A radar of every model's score as a share of the best model's in each task.
 
-    ``tasks``: labels by task, at least 3. ``scores``: by model and task.
+    ``tasks``: labels by task, at least 3. ``figures``: ``value`` by model and task.
     """
+    scores = {name: {task: by_task[task]["value"] for task in tasks} for name, by_task in figures.items()}
     best = {task: max(model[task] for model in scores.values()) for task in tasks}
-    shares = {name: [model[task] / best[task] if best[task] else 0.0 for task in tasks] for name, model in scores.items()}
+    shares = {
+        name: [model[task] / best[task] if best[task] else 0.0 for task in tasks] for name, model in scores.items()
+    }
     lowest = min(min(values) for values in shares.values())
     centre = max(0.0, math.floor(10 * lowest - 0.3) / 10)
     angles = np.linspace(0, 2 * np.pi, len(tasks), endpoint=False)
@@ -161,7 +133,15 @@ def reasoning_radar(tasks: Mapping[str, str], scores: Mapping[str, Mapping[str, 
     axes.set_rlabel_position(180 / len(tasks))  # type: ignore[attr-defined]
     for place, (name, values) in enumerate(shares.items()):
         color, marker = look(place)
-        axes.plot([*angles, angles[0]], [*values, values[0]], color=color, marker=marker, markersize=4.5, clip_on=False, label=plain(name))
+        axes.plot(
+            [*angles, angles[0]],
+            [*values, values[0]],
+            color=color,
+            marker=marker,
+            markersize=4.5,
+            clip_on=False,
+            label=plain(name),
+        )
         axes.fill(angles, values, color=color, alpha=0.06)
     axes.set_ylim(centre, 1.0)
     rings = np.arange(1, centre, -0.05 if centre >= 0.7 else -0.1 if centre >= 0.5 else -0.2)
@@ -174,7 +154,9 @@ def reasoning_radar(tasks: Mapping[str, str], scores: Mapping[str, Mapping[str, 
 
 
 def reasoning_bars(tasks: Mapping[str, str], figures: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Figure:
-    """Scores in per cent by task and model, with 95 % intervals (1.96 standard errors). ``figures``: ``value``, ``se`` by model, task."""
+    """Scores in per cent by task and model, with 95 % intervals (1.96 standard errors). ``figures``: ``value``, ``se``
+    by model, task.
+    """
     models = len(figures)
     figure = Figure(figsize=(WIDTH, 0.95 + len(tasks) * (0.2 + 0.19 * models)))
     axes = figure.add_subplot()
@@ -194,7 +176,9 @@ def reasoning_bars(tasks: Mapping[str, str], figures: Mapping[str, Mapping[str, 
             error_kw={"linewidth": 1},
             label=plain(name),
         )
-    axes.set(ylim=(len(tasks) - 0.5, -0.5), yticks=range(len(tasks)), yticklabels=[plain(label) for label in tasks.values()])
+    axes.set(
+        ylim=(len(tasks) - 0.5, -0.5), yticks=range(len(tasks)), yticklabels=[plain(label) for label in tasks.values()]
+    )
     axes.set_xlim(left=0)
     axes.grid(axis="x")
     axes.tick_params(axis="y", length=0)

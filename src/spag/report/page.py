@@ -6,40 +6,40 @@ from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
+from matplotlib.figure import Figure
 
-from spag.core.episodes import read_episodes
-from spag.core.store import write_atomically
-from spag.display.figures import is_contest
-from spag.display.html import environment, game_style, theme
 from spag.games.base import Game
-from spag.report import charts, online_charts
-from spag.report.findings import FEW_TASKS, arena_findings, exact_sentence, reasoning_finding, sentence
-from spag.report.online_rows import evaluation_table, exact_table, score_table, time_table
-from spag.report.plots import Plot, plot_style, save_plot
+from spag.report import charts, curves
+from spag.report.arena_tables import change_table, is_competitive, pair_table, role_table
+from spag.report.headline import FEW_TASKS, arena_findings, caveats, exact_sentence, reasoning_finding, sentence
+from spag.report.html import environment, game_style, theme
+from spag.report.plot_files import plot_style, save_plot
 from spag.report.readable import ReadableRun
-from spag.report.rows import change_table, cost_table, health_table, pair_table, reasoning_table, role_table, versions
+from spag.report.run_tables import cost_table, evaluation_tables, health_table, reasoning_table, time_table, versions
 from spag.report.showcase import pick_games
-from spag.runs.folder import ONLINE, online_start
 from spag.runs.reading import RunFolder
 from spag.runs.records import STEP_SOURCE
+from spag.storage.episodes import read_episodes
+from spag.storage.store import write_atomically
 
 _LONGEST = 1500  # characters of an utterance that the page shows
+Drawn = Iterator[tuple[str, str, Figure]]
+"""Plots with their file names and what they show."""
 
 
 def write_report(run_folder: Path, note: Callable[[str], None] = lambda line: None) -> Path:
     """Write ``run_folder/report/index.html`` and ``plots/`` beside it; return the page's path.
 
-    What the run does not have yet is left out or named as missing, and so is what cannot be read: ``note`` is told, too. Raises
-    ``RunError`` when the folder is no run, and ``StorageError`` when the report cannot be written.
+    What the run does not have yet is left out or named as missing, and so is what cannot be read, which ``note`` gets,
+    too. Raises ``RunError`` when the folder is no run, and ``StorageError`` when the report cannot be written.
     """
     RunFolder.open(run_folder)
     run = ReadableRun(run_folder)
     folder = run_folder / "report"
     with plot_style():
-        plots = {plot.name: plot for plot in _plots(run, folder / "plots")}
+        plots = {name: save_plot(figure, name, says, folder / "plots") for name, says, figure in _plots(run)}
     style = resources.files("spag.report") / "templates" / "style.css"
-    parts = {**_arena(run), **_reasoning(run), **_online(run), **_games(run)}
-    health = health_table(run)
+    parts = {**_arena(run), **_reasoning(run), **_selfplay(run), **_online(run), **_games(run)}
     page = (
         environment("spag.report")
         .get_template("report.html")
@@ -50,13 +50,10 @@ def write_report(run_folder: Path, note: Callable[[str], None] = lambda line: No
             style=Markup("\n".join((theme(), style.read_text(encoding="utf-8"), game_style(run.game)))),
             versions=versions(run),
             cost=cost_table(run),
-            health=health,
-            warnings=[(play.name, line) for play in run.plays if play.health for line in play.health["warnings"]],
             settings=(run_folder / "config.yaml").read_text(encoding="utf-8") if run.config else "",
             longest=_LONGEST,
-            collapse=run.collapse,
+            collapse=run.collapse,  # read before the page is, whose top names what cannot be read
             finished=run.finished,
-            damage=run.damage,
             **parts,
         )
     )
@@ -67,69 +64,49 @@ def write_report(run_folder: Path, note: Callable[[str], None] = lambda line: No
     return path
 
 
-def _plots(run: ReadableRun, folder: Path) -> Iterator[Plot]:
+def _plots(run: ReadableRun) -> Drawn:
     if run.arena:
-        first = run.game.roles[0]
-        if is_contest(run.game):
-            yield save_plot(charts.ratings(run.arena["ratings"]), "ratings", "Elo points of the players with 95 % intervals", folder)
-        matrix = charts.win_matrix(run.arena["matrix"], run.game)
-        yield save_plot(matrix, "win-matrix", f"Share of games that the {first} wins, by pairing", folder)
+        if is_competitive(run.game):
+            rated = charts.ratings(run.arena["ratings"])
+            yield "ratings", "Elo points of the players with 95 % intervals", rated
+        says = f"Share of games that the {run.game.roles[0]} wins, by pairing"
+        yield "win-matrix", says, charts.win_matrix(run.arena["matrix"], run.game)
     if run.reasoning:
         labels = {task: about["label"] for task, about in run.reasoning["tasks"].items()}
         figures = {name: model["tasks"] for name, model in run.reasoning["models"].items()}
         if len(labels) >= 3:
-            scores = {name: {task: tasks[task]["value"] for task in labels} for name, tasks in figures.items()}
-            radar = charts.reasoning_radar(labels, scores)
-            yield save_plot(radar, "reasoning-radar", "Reasoning by task and model, as shares of the best model's score", folder)
-        bars = charts.reasoning_bars(labels, figures)
-        yield save_plot(bars, "reasoning-bars", "Reasoning scores by task and model with 95 % intervals", folder)
+            says = "Reasoning by task and model, as shares of the best model's score"
+            yield "reasoning-radar", says, charts.reasoning_radar(labels, figures)
+        says = "Reasoning scores by task and model with 95 % intervals"
+        yield "reasoning-bars", says, charts.reasoning_bars(labels, figures)
     if run.plays:
-        yield save_plot(charts.outcome_shares(run.plays, run.game), "outcomes", "How self-play games ended, by iteration", folder)
-    yield from _online_plots(run, folder)
+        yield "outcomes", "How self-play games ended, by iteration", charts.outcome_shares(run.plays, run.game)
+    if run.online:
+        yield from _online_plots(run)
     for name, rows in run.training.items():
-        yield save_plot(charts.training_curves(name, rows, run.game), f"training-{name}", f"Training curves of {name}", folder)
+        yield f"training-{name}", f"Training curves of {name}", curves.training_curves(name, rows, run.game)
 
 
-def _online_plots(run: ReadableRun, folder: Path) -> Iterator[Plot]:
-    if not run.online:
-        return
-    start = online_start(run.config) if run.config else ""
+def _online_plots(run: ReadableRun) -> Drawn:
+    start = run.online_start
     for game in run.online_games:
-        name, evaluations = _file_name(game.name), [row for row in run.evaluations if row["game"] == game.name]
-        curves = online_charts.role_curves(run.online, game)
-        yield save_plot(curves, f"online-{name}", f"Figures of the games of each online step by role, {game.title}", folder)
+        of_games, of_evaluations, of_exact = _online_names(game)
+        evaluations = [row for row in run.evaluations if row["game"] == game.name]
+        says = f"Figures of the games of each online step by role, {game.title}"
+        yield of_games, says, curves.role_curves(run.online, game)
         if evaluations:
-            curves = online_charts.evaluation_curves(evaluations, game)
-            yield save_plot(curves, f"online-{name}-evaluations", f"Evaluations between online steps by role, {game.title}", folder)
+            says = f"Evaluations between online steps by role, {game.title}"
+            yield of_evaluations, says, curves.evaluation_curves(evaluations, game)
         if any(row["exact"] for row in evaluations):
-            curves = online_charts.exact_curves(evaluations, game, start, run.exact_figures(game), ONLINE)
-            yield save_plot(curves, f"online-{name}-exact", f"Exact figures of the policy by online step, {game.title}", folder)
-    yield save_plot(online_charts.distances(run.online), "online-training", "Training figures by online step", folder)
+            says, known = f"Exact figures of the policy by online step, {game.title}", run.exact_figures(game)
+            yield of_exact, says, curves.exact_curves(evaluations, game, start, known, run.online_name)
+    yield "online-training", "Training figures by online step", curves.training_curves("Training", run.online, run.game)
 
 
-def _file_name(name: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "_-" else "-" for letter in name)
-
-
-def _online(run: ReadableRun) -> dict[str, Any]:
-    """Return the tables of online training by game, and where its time went."""
-    if not run.online:
-        return {"online": None}
-    tables = {
-        game: {
-            "evaluations": evaluation_table(run.evaluations, game),
-            "scores": score_table(run.evaluations, game),
-            "exact": exact_table(run.evaluations, game, run.exact_figures(game)),
-        }
-        for game in run.online_games
-    }
-    return {
-        "online": run.online,
-        "online_plots": {game: [f"online-{_file_name(game.name)}{kind}" for kind in ("", "-evaluations", "-exact")] for game in tables},
-        "online_tables": tables,
-        "online_time": time_table(run.online),
-        "evaluating_s": sum(row["evaluate_s"] for row in run.online if charts.is_number(row.get("evaluate_s"))),
-    }
+def _online_names(game: Game) -> list[str]:
+    """Return the file names of a game's plots: of its games, evaluations and exact figures."""
+    name = "".join(letter if letter.isalnum() or letter in "_-" else "-" for letter in game.name)
+    return [f"online-{name}{kind}" for kind in ("", "-evaluations", "-exact")]
 
 
 def _arena(run: ReadableRun) -> dict[str, Any]:
@@ -139,16 +116,14 @@ def _arena(run: ReadableRun) -> dict[str, Any]:
     player, found = arena_findings(arena, game)
     return {
         "arena": arena,
-        "player": player,
-        "sentence": sentence(player, found),
+        "sentence": sentence(player, found, caveats(arena, found, run.online)) if found else "",
         "findings": found,
         "exact": exact_sentence(run.exact_figures(game)),
         "few_tasks": arena["tasks"] < FEW_TASKS,
         "games": sum(cell["games"] for cell in arena["matrix"]),
         "matrix_caption": _matrix_caption(game),
-        "role_tables": {role: role_table(arena, game, role) for role in game.roles},
-        "pairs": pair_table(arena) if is_contest(game) else None,
-        "changes": change_table(arena, game),
+        "role_tables": [role_table(arena, game, role) for role in game.roles],
+        "comparisons": [*([pair_table(arena)] if is_competitive(game) else []), change_table(arena, game)],
     }
 
 
@@ -164,15 +139,39 @@ def _reasoning(run: ReadableRun) -> dict[str, Any]:
     return {"reasoning_finding": reasoning_finding(run.reasoning), "reasoning": reasoning_table(run.reasoning)}
 
 
+def _selfplay(run: ReadableRun) -> dict[str, Any]:
+    health = {play.name: play.health for play in run.plays if play.health}
+    return {
+        "health": health_table(health) if health else None,
+        "warnings": [(name, line) for name, found in health.items() for line in found["warnings"]],
+    }
+
+
+def _online(run: ReadableRun) -> dict[str, Any]:
+    """Return the tables of online training by game, and where its time went."""
+    if not run.online:
+        return {"online": None}
+    return {
+        "online": run.online,
+        "online_plots": {game: _online_names(game) for game in run.online_games},
+        "online_tables": {
+            game: evaluation_tables(run.evaluations, game, run.exact_figures(game), run.online_name)
+            for game in run.online_games
+        },
+        "online_time": time_table(run.online),
+        "evaluating_s": sum(row["evaluate_s"] for row in run.online if charts.is_number(row.get("evaluate_s"))),
+    }
+
+
 def _games(run: ReadableRun) -> dict[str, Any]:
     """Return games of the last online step or iteration, or of the arena."""
-    kinds = ("iteration-", STEP_SOURCE, "arena")
+    kinds = (*(play.name for play in run.plays), STEP_SOURCE, "arena")
     found = [source for source in run.sources() if source.name.startswith(kinds) and source.path.stat().st_size]
     if not found:
         return {"games_from": None}
     source = next((one for one in reversed(found) if one.name != "arena"), found[-1])
-    episodes = (episode for episode in read_episodes(source.path) if episode.game == run.game.name)  # online steps may mix games
-    picked = run.part(lambda: pick_games(episodes, run.game), None)
+    own = (one for one in read_episodes(source.path) if one.game == run.game.name)  # online steps may mix games
+    picked = run.part(lambda: pick_games(own, run.game), None)
     if picked is None:
         return {"games_from": None}
     return {"games_from": source.name, "shown_games": dict(zip(("Best games", "Strangest games"), picked, strict=True))}

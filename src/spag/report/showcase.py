@@ -1,7 +1,8 @@
 """The games worth reading: the best, and the strangest. One pass over a file; only the few candidates are kept.
 
-Best: won in many utterances, none of them empty, repeated, copied or a refusal, and without a figure of the game that warns. Strangest: one
-game for each way of being strange, the rarest first. Ties are broken by the games' ids, so a file gives the same games in whatever order.
+Best: won in many utterances, none of them empty, repeated, copied or a refusal, and without a figure of the game that
+warns. Strangest: one game for each way of being strange, the rarest first. Ties are broken by the games' ids, so a file
+gives the same games in whatever order.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spag.core.episodes import Episode
-from spag.evaluation.health import MOST_COPIED, MOST_REPEATED, MOST_VIOLATIONS, free_roles, health
+from spag.evaluation.health import health
+from spag.evaluation.health_warnings import MOST_COPIED, MOST_REPEATED, MOST_VIOLATIONS, free_roles
 from spag.games.base import Explanation, Figure, Game, explain
 
 MOST = 3
@@ -69,7 +71,11 @@ def _is_good(found: Mapping[str, Any], game: Game) -> bool:
 
 def _oddities(game: Game) -> list[str]:
     """Return the ways of being strange, by the share of games that may be so without a warning."""
-    limits = {_oddity(figure): figure.limit for figure in game.figures if figure.limit is not None and figure.limit <= MOST_ODD}
+    limits = {
+        _oddity(figure): figure.limit
+        for figure in game.figures
+        if figure.limit is not None and figure.limit <= MOST_ODD
+    }
     limits |= {COPIED: MOST_COPIED, REPEATED: MOST_REPEATED, AT_ONCE: MOST_VIOLATIONS}
     if free_roles(game):
         limits[LONGEST] = 1.0
@@ -77,7 +83,9 @@ def _oddities(game: Game) -> list[str]:
 
 
 def _oddity(figure: Figure) -> str:
-    """Return a figure's warning as said of one game: ``of games end with a leak`` is one of the games that end with a leak."""
+    """Return a figure's warning as said of one game: ``of games end with a leak`` is one of the games that end with a
+    leak.
+    """
     of, _, what = figure.warning.partition(" ")
     kind, _, does = what.partition(" ")
     return f"one of the {kind} that {does}" if of == "of" else figure.label

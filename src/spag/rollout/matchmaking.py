@@ -1,13 +1,14 @@
 """Matchmaking: the pairings of an arena and the opponents of self-play.
 
-An arena game's id is ``FIRST vs SECOND: TASK``, the players in the order of the game's roles, and its seed comes from (run seed, task)
-alone, so two models with the same replies play the same game.
+An arena game's id is ``FIRST vs SECOND: TASK``, the players in the order of the game's roles, and its seed comes from
+(run seed, task) alone, so two models with the same replies play the same game.
 """
 
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from spag.algorithms.settings import EARLIER, SELF, START
 from spag.core.seeds import derive_seed
 from spag.core.types import Task
 from spag.rollout.runner import GameSpec
@@ -40,21 +41,27 @@ def match_specs(pairing: Pairing, tasks: Sequence[Task], seed: int) -> list[Game
 
 
 def draw_opponents(
-    specs: Sequence[GameSpec], learner: str, weights: Mapping[str, float], earlier: Sequence[str]
+    specs: Sequence[GameSpec],
+    learner: str,
+    weights: Mapping[str, float],
+    earlier: Sequence[str],
+    start: str | None = None,
 ) -> dict[Pairing, list[GameSpec]]:
     """Group games by players: ``learner``, in either role, and an opponent, both drawn by the game's own seed.
 
-    ``weights`` are those of ``selfplay.opponents``: ``earlier`` stands for one of the names in ``earlier``, and for ``self`` while there is
-    none.
+    ``weights`` are those of a phase's ``opponents``. ``EARLIER`` stands for one of the names in ``earlier``, and for
+    the learner itself while there is none; ``START`` for ``start``, where that is given.
     """
     matches: dict[Pairing, list[GameSpec]] = {}
     names = sorted(weights)
     for spec in specs:
         rng = random.Random(derive_seed(spec.seed, "opponent"))
         [opponent] = rng.choices(names, [weights[name] for name in names])
-        if opponent == "earlier":
-            opponent = rng.choice(earlier) if earlier else "self"
-        players = [learner, learner if opponent == "self" else opponent]
+        if opponent == EARLIER:
+            opponent = rng.choice(earlier) if earlier else SELF
+        elif opponent == START and start is not None:
+            opponent = start
+        players = [learner, learner if opponent == SELF else opponent]
         rng.shuffle(players)
         matches.setdefault(Pairing(tuple(players)), []).append(spec)
     return matches

@@ -1,12 +1,13 @@
-"""Who played a game, and how: what each row of a file of games records, and the check that keeps other games out of the file.
+"""The record of who played a game, and how, and the check that keeps other games out of a file.
 
 Beside task, seed and the hashes of its prompts, a row holds
 
     "settings":{"max_turns":5,"judge":"strict","prompts":"3f2a...","words":"shipped","top_words":50000},
-    "players":{"attacker":{"model":"m","sampling":{...},"identity":{"weights":"9b1c...","dtype":"float32","prompt_style":"plain"}}}
+    "players":{"attacker":{"model":"m","sampling":{...},
+                           "identity":{"weights":"9b1c...","dtype":"float32","prompt_style":"plain"}}}
 
-where a setting that names a file stands as the hash of its contents. The record is part of the row, not of a file beside it: it is on disk
-with the game whenever the process dies, and files may be moved, cut and joined. Older rows hold less: what they hold is compared.
+where a setting that names a file is the hash of its contents. The record is part of the row: it is on disk with the
+game whenever the process dies, and files may be moved, cut and joined.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,14 +17,16 @@ from typing import Any
 
 import msgspec
 
-from spag.core.disk import is_file_there
-from spag.core.episodes import Episode, PlayerInfo, read_episodes
+from spag.algorithms.credit import prompt_digest
+from spag.core.episodes import Episode, PlayerInfo
 from spag.core.errors import RunError
-from spag.core.manifest import changes
-from spag.core.store import file_digest, write_rows
 from spag.games.base import Game
 from spag.games.registry import settings_of
-from spag.rollout.runner import GameSpec, prompt_digest
+from spag.rollout.runner import GameSpec
+from spag.storage.disk import is_file_there
+from spag.storage.episodes import read_episodes
+from spag.storage.manifest import changes
+from spag.storage.store import file_digest, write_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,33 +58,37 @@ def check_games(
 ) -> None:
     """Check that every game in ``path`` is one of ``wanted``, by id, and was played as that one is to be.
 
-    With ``force``, other games are removed. ``note`` is told how many, and of how many the players are not known, which older files do not
-    say. Raises ``RunError`` for the first game that differs, naming what does, and ``DataError`` when the file is corrupt.
+    With ``force``, other games are removed, and ``note`` receives how many. Raises ``RunError`` for the first game that
+    differs, naming what does, and ``DataError`` when the file is corrupt.
     """
     if not is_file_there(path):
         return
     stale: set[int] = set()
-    first, unknown, total = "", 0, 0
+    first, total = "", 0
     for number, episode in enumerate(read_episodes(path, torn_ok=True)):
         total += 1
         if found := _differences(episode, wanted.get(episode.id), game):
             first = first or f"{episode.id!r}: {', '.join(found)}"
             stale.add(number)
-        elif any(info.identity is None for info in episode.players.values()) or not episode.players:
-            unknown += 1
     if stale and not force:
         fix = "choose another --output, or let --force play them again"
-        raise RunError(f"{path}: {len(stale)} of its {total} games are others than those asked for, the first {first}; {fix}")
+        raise RunError(
+            f"{path}: {len(stale)} of its {total} games differ from the requested games, the first {first}; {fix}"
+        )
     if stale:
-        write_rows(path, (episode for number, episode in enumerate(read_episodes(path, torn_ok=True)) if number not in stale))
-        note(f"{path}: removed {len(stale)} of {total} games, which were played otherwise, the first {first}")
-    if unknown:
-        note(f"{path}: {unknown} games do not say which weights played them; they count as those of the players named")
+        write_rows(
+            path, (episode for number, episode in enumerate(read_episodes(path, torn_ok=True)) if number not in stale)
+        )
+        note(f"{path}: removed {len(stale)} of {total} games, played with other settings, the first {first}")
 
 
 def played_dtype(path: Path) -> str | None:
     """Return the dtype that the models of a file of games played in; ``None`` where no row says so."""
-    infos = (info for episode in (read_episodes(path, torn_ok=True) if is_file_there(path) else ()) for info in episode.players.values())
+    infos = (
+        info
+        for episode in (read_episodes(path, torn_ok=True) if is_file_there(path) else ())
+        for info in episode.players.values()
+    )
     return next((info.identity["dtype"] for info in infos if info.identity and "dtype" in info.identity), None)
 
 
@@ -90,31 +97,21 @@ def _differences(episode: Episode, wanted: tuple[GameSpec, Provenance] | None, g
     if wanted is None:
         return ["not one of this call's tasks, repeats or pairings"]
     spec, asked = wanted
-    settings = asked.settings if episode.settings is None else episode.settings
-    had = {"seed": episode.seed, "task": episode.task.data, "game": {"name": episode.game, **settings}}
-    now = {"seed": spec.seed, "task": _as_read(spec.task.data), "game": {"name": game.name, **asked.settings}}
+    had = _record(episode.game, episode.settings or {}, episode.players, episode.seed, episode.task.data)
+    now = _record(game.name, asked.settings, asked.players, spec.seed, _as_read(spec.task.data))
     found = changes(had, now)
-    for role, info in asked.players.items():
-        if role in episode.players:
-            found += _player_differences(role, episode.players[role], info)
     digest = episode.history[0].prompt_digest if episode.history else None
     if digest is not None and not found and digest != (first := _first_prompt(spec, game)):
         found.append(f"the hash of the first prompt was {digest!r}, is {first!r}")
     return found
 
 
-def _player_differences(role: str, had: PlayerInfo, asked: PlayerInfo) -> list[str]:
-    """A model's name counts only where its identity is not known: a folder may be moved."""
-    found = changes(had.sampling or asked.sampling, asked.sampling, f"{role}.")
-    if had.identity is None or asked.identity is None:
-        return found + changes({"model": had.model}, {"model": asked.model}, f"{role}.")
-    if had.identity.keys() != asked.identity.keys():  # a model where there was a bot
-        return [*found, f"{role} was {_described(had.identity)}, is {_described(asked.identity)}"]
-    return found + changes(had.identity, asked.identity, f"{role}.")
-
-
-def _described(identity: Mapping[str, str]) -> str:
-    return " ".join(f"{name} {value}" for name, value in identity.items())
+def _record(
+    game: str, settings: Mapping[str, Any], players: Mapping[str, PlayerInfo], seed: int | None, task: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what decides a game. A model's name does not: a folder may be moved."""
+    by_role = {role: {**info.sampling, **(info.identity or {})} for role, info in players.items()}
+    return {"seed": seed, "task": task, "game": {"name": game, **settings}, **by_role}
 
 
 def _first_prompt(spec: GameSpec, game: Game) -> str:

@@ -1,30 +1,23 @@
 """The runner: many games in flight over one or two engines.
 
-Each game is a small state machine that always waits for one utterance. The loop requests the next utterance of every game, applies
-completions in whatever order they come back, and starts a new game when one ends. A game's draws depend on its own seed alone, not on
-which games run beside it.
+Each game is a small state machine that always waits for one utterance. The loop requests the next utterance of every
+game, applies completions in whatever order they come back, and starts a new game when one ends. A game's draws depend
+on its own seed alone, not on which games run beside it.
 """
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import islice
 
-from spag.core.episodes import MAX_UTTERANCE, Episode, PlayerInfo
+from spag.algorithms.credit import prompt_digest
+from spag.core.episodes import Episode, PlayerInfo
 from spag.core.seeds import derive_seed
+from spag.core.thinking import split_thought
 from spag.core.types import State, Task, Utterance
-from spag.engines.base import Completion, Engine, FinishReason, Request, Sampling
+from spag.engines.base import Completion, FinishReason, Player, Request, Sampling
 from spag.games.base import Game
 from spag.games.registry import DEFAULT, get
-
-
-@dataclass(frozen=True, slots=True)
-class Player:
-    """The player of a role: the engine that generates for it, its model's name for the record, and its sampling."""
-
-    engine: Engine
-    model: str
-    sampling: Sampling
+from spag.storage.episodes import MAX_UTTERANCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +31,15 @@ class GameSpec:
 
 @dataclass(slots=True)
 class PlayStats:
-    """Running totals over all finished utterances."""
+    """Totals over utterances. ``unknown_tokens``: those that ended before a token outside the tokenizer;
+    ``cut_thoughts``: those that are empty because a thought before them did not end.
+    """
 
     utterances: int = 0
     empty: int = 0
     retries: int = 0
+    unknown_tokens: int = 0
+    cut_thoughts: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
@@ -54,16 +51,15 @@ class PlayStats:
 
 def game_specs(tasks: Iterable[Task], repeats: int, seed: int) -> list[GameSpec]:
     """Return ``repeats`` games for each task; a game's seed comes from (run seed, task, repeat)."""
-    return [GameSpec(f"{task.id}-{repeat}", task, derive_seed(seed, task.id, repeat)) for task in tasks for repeat in range(repeats)]
-
-
-def prompt_digest(prompt: str) -> str:
-    """Return a short hash that identifies the prompt of an utterance."""
-    return hashlib.sha256(prompt.encode()).hexdigest()[:12]
+    return [
+        GameSpec(f"{task.id}-{repeat}", task, derive_seed(seed, task.id, repeat))
+        for task in tasks
+        for repeat in range(repeats)
+    ]
 
 
 def next_request(id: str, game: Game, state: State, seed: int, attempt: int, sampling: Sampling) -> Request:
-    """Return the request to the player to move; the draw depends on the game's seed, the position and the attempt alone."""
+    """Return the request to the player to move. Game seed, position and attempt decide the draw."""
     role = game.to_move(state)
     assert role is not None
     observation = game.observe(state, role)
@@ -79,16 +75,47 @@ def next_request(id: str, game: Game, state: State, seed: int, attempt: int, sam
 
 
 def should_retry(completion: Completion, attempt: int, sampling: Sampling) -> bool:
-    """Whether to sample again: a sampled utterance came back empty, and not too often before."""
+    """Whether to sample again: a sampled utterance came back empty, and not too often before. A cut thought stands."""
+    if completion.finish_reason is FinishReason.THOUGHT:
+        return False
     return not completion.text.strip() and attempt < sampling.empty_retries and sampling.temperature > 0
 
 
+def without_thought(completion: Completion, sampling: Sampling) -> Completion:
+    """Return a completion whose ``text`` is what is said, with its ``thought`` apart where ``sampling`` lets players
+    think.
+    """
+    if not sampling.thought_tokens:
+        return completion
+    thought, speech, is_cut = split_thought(completion.text)
+    reason = FinishReason.THOUGHT if is_cut else completion.finish_reason
+    return replace(completion, text=sampling.trim(speech), thought=thought[:MAX_UTTERANCE], finish_reason=reason)
+
+
 def _readable(completion: Completion) -> Completion:
-    """Cut a completion to the longest utterance that files may hold; its tokens, which spell the whole of it, go then, too."""
+    """Cut a text longer than files may hold, and drop its tokens, which spell all of it."""
     if len(completion.text) <= MAX_UTTERANCE:
         return completion
     text = completion.text[:MAX_UTTERANCE]
-    return replace(completion, text=text, finish_reason=FinishReason.LENGTH, token_ids=None, logprobs=None, sampling_logprobs=None)
+    return replace(
+        completion, text=text, finish_reason=FinishReason.LENGTH, token_ids=None, logprobs=None, sampling_logprobs=None
+    )
+
+
+def _utterance(role: str, completion: Completion, prompt: str) -> Utterance:
+    """Return what ``role`` said and thought, with its tokens."""
+    drawn = completion.sampling_logprobs if completion.sampling_logprobs != completion.logprobs else None
+    return Utterance(
+        role,
+        completion.text,
+        str(completion.finish_reason),
+        completion.token_ids,
+        completion.logprobs,
+        prompt_digest(prompt),
+        drawn,
+        completion.prompt_ids if completion.prompt_truncated else None,
+        completion.thought,
+    )
 
 
 @dataclass(slots=True)
@@ -107,7 +134,9 @@ class Runner:
     ``in_flight`` games run at once; ``None`` takes as many as the engines work on together.
     """
 
-    def __init__(self, game: Game, players: Mapping[str, Player], stats: PlayStats, in_flight: int | None = None) -> None:
+    def __init__(
+        self, game: Game, players: Mapping[str, Player], stats: PlayStats, in_flight: int | None = None
+    ) -> None:
         self.game, self.players, self.stats, self._in_flight = game, players, stats, in_flight
         self.running: dict[str, _Running] = {}
         self._engines = list({id(player.engine): player.engine for player in players.values()}.values())
@@ -148,11 +177,13 @@ class Runner:
 
     def _apply(self, completion: Completion) -> Episode | None:
         """Apply a finished utterance; return the episode when it ended the game."""
-        running, completion = self.running[completion.id], _readable(completion)
+        running = self.running[completion.id]
         role = self.game.to_move(running.state)
         assert role is not None
+        completion = _readable(without_thought(completion, self.players[role].sampling))
         self.stats.prompt_tokens += completion.prompt_tokens
         self.stats.completion_tokens += completion.completion_tokens
+        self.stats.unknown_tokens += completion.unknown_token
         if should_retry(completion, running.attempt, self.players[role].sampling):
             running.attempt += 1
             self.stats.retries += 1
@@ -160,10 +191,8 @@ class Runner:
             return None
         self.stats.utterances += 1
         self.stats.empty += not completion.text.strip()
-        reason, digest = str(completion.finish_reason), prompt_digest(running.prompt)
-        drawn = completion.sampling_logprobs if completion.sampling_logprobs != completion.logprobs else None
-        said = Utterance(role, completion.text, reason, completion.token_ids, completion.logprobs, digest, drawn)
-        running.state = self.game.apply(running.state, said)
+        self.stats.cut_thoughts += completion.finish_reason is FinishReason.THOUGHT
+        running.state = self.game.apply(running.state, _utterance(role, completion, running.prompt))
         running.attempt = 0
         if self.game.to_move(running.state) is not None:
             self._submit(running)
@@ -181,6 +210,7 @@ class Runner:
             outcome=result.outcome,
             rewards=result.rewards,
             reason=result.reason,
+            length=result.length,
             seed=running.spec.seed,
             players={role: PlayerInfo(player.model, asdict(player.sampling)) for role, player in self.players.items()},
         )
@@ -196,8 +226,8 @@ def play(
 ) -> Iterator[Episode]:
     """Yield episodes of ``game`` (by default Adversarial Taboo) as they finish, in no particular order.
 
-    ``in_flight`` games run at once; by default as many as the engines can work on together. A sampled utterance that comes back empty is
-    sampled again up to twice; after that it stays empty, and the game goes on.
+    ``in_flight`` games run at once; by default as many as the engines can work on together. A sampled utterance that
+    comes back empty is sampled again up to twice; after that it stays empty, and the game goes on.
     """
     for batch in play_batches(game or get(DEFAULT), specs, players, stats or PlayStats(), in_flight):
         yield from batch

@@ -3,8 +3,8 @@
     episodes/step-00001.jsonl            the games that the first process played
     episodes/step-00001.part1.jsonl      those of the second, and so on
 
-A step's games follow from the run's seed and the step, and each has its place in them: whatever is on disk is not played again, by however
-many processes the rest is shared.
+A step's games follow from the run's seed and the step, and each has its place in them: whatever is on disk is not
+played again, by however many processes the rest is shared.
 """
 
 import random
@@ -15,27 +15,25 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spag.config.schema import EngineConfig, ModelConfig, OnlineConfig
-from spag.core.episodes import Episode, PlayerInfo, read_episodes
+from spag.algorithms.settings import SELF, SNAPSHOT, START, OnlineSettings
+from spag.config.schema import EngineConfig, ModelConfig
+from spag.core.episodes import Episode, PlayerInfo
 from spag.core.errors import DataError, EngineError
 from spag.core.seeds import derive_seed
 from spag.core.types import Split
-from spag.engines.base import Engine, UpdatableEngine
-from spag.engines.bot import BOT_PREFIX, BotEngine, bot_of
-from spag.engines.identity import identity_of
-from spag.engines.opening import open_engine, sampling_of
+from spag.engines.base import Engine, Player, UpdatableEngine
+from spag.engines.players import Kind, identity_of, kind_of, open_player, sampling_of
 from spag.games.base import Game
 from spag.rollout.matchmaking import Pairing, draw_opponents
 from spag.rollout.provenance import Provenance, game_record
-from spag.rollout.runner import GameSpec, Player, PlayStats, game_specs, play_batches
+from spag.rollout.runner import GameSpec, PlayStats, game_specs, play_batches
 from spag.rollout.writer import collect_episodes
+from spag.storage.episodes import read_episodes
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 POLICY = "policy"
-START = "start"
-SNAPSHOT = "snapshot"
 OF_THE_POLICY = (POLICY, START, SNAPSHOT)
 """Players that are the policy's model, each with weights of its own."""
 
@@ -48,22 +46,28 @@ class MixedGame:
     weight: float = 1.0
 
 
-def step_specs(mix: Sequence[MixedGame], count: int, step: int, seed: int) -> list[tuple[Game, GameSpec]]:
-    """Return the ``count`` games of a step in order, on tasks drawn anew; a game with fewer tasks plays each several times."""
+def step_specs(
+    mix: Sequence[MixedGame], count: int, step: int, seed: int, repeats: int = 1
+) -> list[tuple[Game, GameSpec]]:
+    """Return the ``count`` games of a step in order, on tasks drawn anew, ``repeats`` games on each.
+
+    A game with fewer tasks plays each more often.
+    """
     total = sum(part.weight for part in mix)
     bounds = [0, *(round(count * weight / total) for weight in accumulate(part.weight for part in mix))]
     found = []
     for part, first, last in zip(mix, bounds, bounds[1:], strict=False):
         drawn = derive_seed(seed, "online", step, part.game.name)
-        for spec in _specs(part.game, last - first, drawn):
+        for spec in _specs(part.game, last - first, drawn, repeats):
             found.append((part.game, GameSpec(f"{step}/{part.game.name}/{spec.id}", spec.task, spec.seed)))
     return found
 
 
-def _specs(game: Game, count: int, seed: int) -> list[GameSpec]:
+def _specs(game: Game, count: int, seed: int, repeats: int) -> list[GameSpec]:
     everything = len(game.tasks(Split.TRAIN, None, 0))
-    repeats = -(-count // everything)
-    specs = game_specs(game.tasks(Split.TRAIN, min(count, everything), seed), repeats, seed)
+    tasks = min(-(-count // repeats), everything)
+    repeats = max(repeats, -(-count // everything))
+    specs = game_specs(game.tasks(Split.TRAIN, tasks, seed), repeats, seed)
     return [spec for repeat in range(repeats) for spec in specs[repeat::repeats]][:count]
 
 
@@ -76,14 +80,15 @@ def episode_files(folder: Path, step: int) -> list[Path]:
 class StepPlayer:
     """The engines of this process, and the games that they play. Use as a context manager.
 
-    ``policy``: the model whose weights are replaced by ``update_weights``. ``rank`` of ``world_size``: this process's share.
+    ``policy``: the model whose weights are replaced by ``update_weights``. ``rank`` of ``world_size``: this process's
+    share.
     """
 
     folder: Path
     mix: Sequence[MixedGame]
     policy: ModelConfig
     engine: EngineConfig
-    settings: OnlineConfig
+    settings: OnlineSettings
     seed: int
     rank: int = 0
     world_size: int = 1
@@ -103,23 +108,28 @@ class StepPlayer:
 
     def specs(self, step: int) -> list[tuple[Game, GameSpec]]:
         """Return the games of ``step`` in order."""
-        return step_specs(self.mix, self.settings.games, step, self.seed)
+        return step_specs(self.mix, self.settings.games, step, self.seed, self.settings.repeats)
 
     def share(self, specs: Sequence[tuple[Game, GameSpec]]) -> Sequence[tuple[Game, GameSpec]]:
         """Return those of ``specs`` that this process plays."""
         return specs[self.rank :: self.world_size]
 
-    def play(self, step: int) -> None:
-        """Play this process's share of the games of ``step`` that are not on disk."""
-        done = {episode.id for path in episode_files(self.folder, step) for episode in read_episodes(path, torn_ok=True)}
+    def play(self, step: int, weights_of: int) -> None:
+        """Play this process's share of the games of ``step`` that are not on disk.
+
+        ``weights_of``: the step that led to the policy's weights, which the games record.
+        """
+        done = {
+            episode.id for path in episode_files(self.folder, step) for episode in read_episodes(path, torn_ok=True)
+        }
         left = [(game, spec) for game, spec in self.share(self.specs(step)) if spec.id not in done]
         if not left:
             return
         path = self.folder / "episodes" / f"step-{step:05d}{f'.part{self.rank}' if self.rank else ''}.jsonl"
         snapshot = self._draw_snapshot(step)
+        played_by = {POLICY: f"step {weights_of}", SNAPSHOT: snapshot.stem if snapshot else ""}
         for game in {id(game): game for game, _ in left}.values():
             specs = [spec for own, spec in left if own is game]
-            played_by = {POLICY: f"step {max(0, step - 1 - self.settings.overlap)}", SNAPSHOT: snapshot.stem if snapshot else ""}
             for pairing, paired in draw_opponents(specs, POLICY, self._weights(snapshot), ()).items():
                 self.play_into(path, game, pairing, paired, played_by)
 
@@ -128,7 +138,9 @@ class StepPlayer:
         found = {episode.id: episode for path in episode_files(self.folder, step) for episode in read_episodes(path)}
         specs = self.specs(step)
         if missing := [spec.id for _, spec in specs if spec.id not in found]:
-            raise DataError(f"{self.folder}: step {step} lacks {len(missing)} of its {len(specs)} games, {missing[0]!r} first")
+            raise DataError(
+                f"{self.folder}: step {step} lacks {len(missing)} of its {len(specs)} games, {missing[0]!r} first"
+            )
         games = {id(game): game for game, _ in specs}.values()
         return [(game, [found[spec.id] for own, spec in specs if own is game]) for game in games]
 
@@ -140,11 +152,14 @@ class StepPlayer:
         specs: Sequence[GameSpec],
         played_by: Mapping[str, str],
     ) -> None:
-        """Play ``specs`` between the players of ``pairing``, by name, into ``path``. ``played_by`` says which weights they have."""
+        """Play ``specs`` between the players of ``pairing``, by name, into ``path``. ``played_by`` says which weights
+        they have.
+        """
         names = dict(zip(game.roles, pairing.players, strict=True))
         sampling = self.settings.sampling.model_dump()
         record = Provenance(
-            game_record(game), {role: PlayerInfo(name, sampling, self._identity(name, played_by)) for role, name in names.items()}
+            game_record(game),
+            {role: PlayerInfo(name, sampling, self._identity(name, played_by)) for role, name in names.items()},
         )
 
         def play_them(left: Sequence[GameSpec], stats: PlayStats, _: ExitStack) -> Iterator[Sequence[Episode]]:
@@ -153,9 +168,13 @@ class StepPlayer:
         summary = collect_episodes(path, specs, play_them, game)
         self.stats.add(summary.stats)
 
-    def play_games(self, game: Game, names: Mapping[str, str], specs: Sequence[GameSpec], stats: PlayStats) -> Iterator[Sequence[Episode]]:
+    def play_games(
+        self, game: Game, names: Mapping[str, str], specs: Sequence[GameSpec], stats: PlayStats
+    ) -> Iterator[Sequence[Episode]]:
         """Yield the games of ``specs`` as they end, each role played by the player of that name."""
-        return play_batches(game, specs, {role: self.player(name, game) for role, name in names.items()}, stats, self.in_flight)
+        return play_batches(
+            game, specs, {role: self.player(name, game) for role, name in names.items()}, stats, self.in_flight
+        )
 
     def player(self, name: str, game: Game) -> Player:
         """Return the player ``name`` of ``game``; its engine opens when it is first asked for."""
@@ -181,7 +200,9 @@ class StepPlayer:
         beside.replace(path)
 
     def _draw_snapshot(self, step: int) -> Path | None:
-        """Load a snapshot from before ``step`` into the opponent's engine and return it; ``None`` where none is wanted or there."""
+        """Load a snapshot from before ``step`` into the opponent's engine and return it; ``None`` where none is wanted
+        or there.
+        """
         every = self.settings.snapshot_every
         known = step - self.settings.overlap  # what the last finished step left, when this one was begun
         taken = [self.folder / "snapshots" / f"step-{at:05d}.safetensors" for at in range(every, known, every)]
@@ -197,7 +218,7 @@ class StepPlayer:
         """Return the opponents' weights; before there is a snapshot, its games are self-play."""
         weights = dict(self.settings.opponents)
         if snapshot is None and SNAPSHOT in weights:
-            weights["self"] = weights.get("self", 0.0) + weights.pop(SNAPSHOT)
+            weights[SELF] = weights.get(SELF, 0.0) + weights.pop(SNAPSHOT)
         return weights
 
     def _updatable(self, name: str) -> UpdatableEngine:
@@ -207,12 +228,11 @@ class StepPlayer:
         return engine
 
     def _engine(self, name: str, game: Game) -> Engine:
-        if name.startswith(BOT_PREFIX):
-            return BotEngine(bot_of(game, name), concurrency=self.engine.concurrency)
-        if name not in self._engines:
-            self._engines[name] = open_engine(self.model_of(name), self.engine)
-            self._stack.callback(self._engines[name].close)
-        return self._engines[name]
+        key = f"{game.name}/{name}" if kind_of(name) is Kind.BOT else name  # games have bots of their own
+        if key not in self._engines:
+            self._engines[key] = open_player(self.model_of(name), game, self.engine)
+            self._stack.callback(self._engines[key].close)
+        return self._engines[key]
 
     def _identity(self, name: str, played_by: Mapping[str, str]) -> dict[str, str]:
         if name in played_by:

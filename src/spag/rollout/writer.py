@@ -7,13 +7,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spag.core.disk import is_file_there
-from spag.core.episodes import ROW_START, Episode, read_episodes
+from spag.core.episodes import Episode
 from spag.core.errors import RunError
 from spag.core.progress import Reporter, SilentReporter
-from spag.core.store import JsonlStore
 from spag.games.base import Game
 from spag.rollout.runner import GameSpec, PlayStats
+from spag.storage.disk import is_file_there
+from spag.storage.episodes import ROW_START, read_episodes
+from spag.storage.store import JsonlStore
 
 PlayThem = Callable[[Sequence[GameSpec], PlayStats, ExitStack], Iterator[Sequence[Episode]]]
 """Plays games here or elsewhere: yields episodes as they finish, counts in the stats, and puts clean-up on the stack.
@@ -47,7 +48,9 @@ class PlaySummary:
     def describe(self, game: Game) -> str:
         """Return rate and shares of outcomes as one line."""
         total = max(self.games, 1)
-        shares = "  ".join(f"{outcome.label} {100 * self.outcomes[name] / total:.0f}%" for name, outcome in game.outcomes.items())
+        shares = "  ".join(
+            f"{outcome.label} {100 * self.outcomes[name] / total:.0f}%" for name, outcome in game.outcomes.items()
+        )
         return f"{self.games_per_hour:,.0f} games/h  {shares}"
 
 
@@ -62,9 +65,9 @@ def collect_episodes(
 ) -> PlaySummary:
     """Play every game of ``specs`` that ``path`` does not hold yet, by id, appending each as it finishes.
 
-    ``path`` may hold other games, too; ``provenance.check_games`` says whether they belong there. ``play_them`` is called only when a game
-    is left to play, so that no model is loaded for nothing. Raises ``RunError`` for an id that ``specs`` have twice, ``DataError`` when the
-    file is corrupt.
+    ``path`` may hold other games, too; ``provenance.check_games`` says whether they belong there. ``play_them`` is
+    called only when a game is left to play, so that no model is loaded for nothing. Raises ``RunError`` for an id that
+    ``specs`` have twice, ``DataError`` when the file is corrupt.
     """
     summary = PlaySummary()
     left = _left_to_play(path, specs, summary)

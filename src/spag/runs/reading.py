@@ -1,7 +1,8 @@
 """The one reader of run folders, for report, page, export and evaluation.
 
-All of it is optional, and a run may be writing it right now. A ``RunFolder`` reads each part once, when it is first asked for; the page
-makes a new one for each request. A damaged part raises ``DataError`` naming file and field; the others stay readable.
+All of it is optional, and a run may be writing it right now. A ``RunFolder`` reads each part once, when it is first
+asked for; the page makes a new one for each request. A damaged part raises ``DataError`` naming file and field; the
+others stay readable.
 """
 
 import time
@@ -12,39 +13,44 @@ from pathlib import Path
 
 from spag.config.files import load_config
 from spag.config.schema import ModelConfig, RunConfig
-from spag.core.episodes import read_episodes
 from spag.core.errors import RunError
-from spag.core.manifest import Manifest
-from spag.evaluation.results import load_health, load_reasoning, load_results
+from spag.evaluation.result_files import load_health, load_reasoning, load_results
 from spag.games.base import Game
 from spag.games.registry import DEFAULT, get
-from spag.runs.folder import (
-    BASE,
-    EPISODES,
-    HEALTH,
-    IMITATION,
-    ONLINE,
-    iterations,
-    learns_online,
-    offline_iterations,
-    planned_stages,
-    trained_models,
+from spag.runs.execute import resolve_dtype
+from spag.runs.plan import BASE, EPISODES, HEALTH, PlannedModel, planned_models, planned_stages, trained_models
+from spag.runs.records import (
+    CollapseWarning,
+    Json,
+    check_results,
+    checked,
+    online_files,
+    read_collapse,
+    read_evaluations,
+    read_rows,
 )
-from spag.runs.records import CollapseSign, Json, check_results, checked, online_files, read_collapse, read_evaluations, read_rows
-from spag.runs.stages import TEACHER, resolve_dtype, teacher_path
+from spag.runs.teachers import TEACHER, teacher_path
+from spag.storage.episodes import read_episodes
+from spag.storage.manifest import Manifest
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """A file of episodes, and the name that it is shown by."""
+class GameFile:
+    """A file of episodes, and the name that it is shown by.
+
+    ``phase``: the model of the online phase that it is of, else empty; ``step``: its online step, ``None`` where it is
+    of none, as an evaluation.
+    """
 
     name: str
     path: Path
+    phase: str = ""
+    step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """A stage of a run. ``status``: done, started or waiting. ``idle_s``: how long ago a started one last wrote to a file."""
+class StageProgress:
+    """A stage of a run. ``status``: done, started or waiting. ``idle_s``: how long ago a started one last wrote."""
 
     name: str
     status: str
@@ -61,6 +67,29 @@ class SelfPlay:
     games: int
     outcomes: Mapping[str, float]
     health: Json | None
+
+
+@dataclass(frozen=True)
+class OnlinePhase:
+    """An online phase: its model's name, its folder, the games that it plays, why it ended early (else empty)."""
+
+    name: str
+    folder: Path
+    games: list[Game]
+    steps: int
+    stopped: str = ""
+
+    def rows(self) -> list[Json]:
+        """Return the figures of every finished step, oldest first."""
+        return read_metrics(self.folder)
+
+    def evaluations(self) -> list[Json]:
+        """Return the evaluations between steps, oldest first: results by opponent and role, and exact figures."""
+        return read_evaluations(self.folder / "evaluations.jsonl")
+
+    def collapse(self) -> list[CollapseWarning]:
+        """Return the warnings of a collapse, in the order in which they came."""
+        return read_collapse(self.folder / "warnings.jsonl")
 
 
 @dataclass(frozen=True)
@@ -87,6 +116,11 @@ class RunFolder:
         return load_config(str(path)) if path.is_file() else None
 
     @cached_property
+    def models(self) -> list[PlannedModel]:
+        """The models that the run trains, in order; none before the settings are written."""
+        return planned_models(self.config) if self.config else []
+
+    @cached_property
     def game(self) -> Game:
         """The game that the settings name, else that of the first episode; Adversarial Taboo while neither is known."""
         return self._game()
@@ -94,35 +128,37 @@ class RunFolder:
     def _game(self) -> Game:
         if self.config is not None:
             return self.config.game.build()
-        episodes = (episode.game for source in self.sources() for episode in read_episodes(source.path))
-        return get(next(episodes, DEFAULT))
+        for source in self.sources():
+            for episode in read_episodes(source.path, torn_ok=True):
+                return get(episode.game)
+        return get(DEFAULT)
 
     @property
     def plan(self) -> str:
-        """How the policy learns after imitation, in words; empty without settings."""
-        if self.config is None:
-            return ""
-        count = offline_iterations(self.config)
-        parts = [f"{count} iteration{'' if count == 1 else 's'} of self-play"] if count else []
-        return " · ".join([*parts, f"{self.config.online.steps} online steps"] if learns_online(self.config) else parts)
+        """What the run learns by, in a few words; empty without settings."""
+        return " · ".join(phase.algorithm for phase in self.config.phases) if self.config else ""
 
     @cached_property
     def stages(self) -> Mapping[str, Json]:
         """What the manifest says of each stage that was begun."""
-        stages = Manifest.open(self.folder).stages if self.folder.is_dir() else {}
+        records = Manifest.open(self.folder).stages if self.folder.is_dir() else {}
+        stages: dict[str, Json] = {name: dict(record) for name, record in records.items()}
         for name, entry in stages.items():
             check_results(self.folder / "manifest.json", name, entry.get("results", {}))
         return stages
 
+    def results(self, stage: str) -> Json:
+        """Return what a stage came to; empty until it is done."""
+        return dict(self.stages.get(stage, {}).get("results") or {})
+
     @cached_property
     def trained_on_held_out(self) -> int | None:
-        """How many games on held-out tasks the run's models were trained on, by what the stages recorded; ``None`` where one did not.
+        """How many games on held-out tasks the run's models were trained on; ``None`` where a stage did not record it.
 
         Online steps draw tasks of the training split alone.
         """
-        trained = [name.removesuffix("/train") for name in self.stages if name.endswith("/train")]
-        results = [{"held_out": 0} if name == ONLINE else self.stages.get(f"{name}/samples", {}).get("results") for name in trained]
-        counts = [one.get("held_out") if isinstance(one, dict) else None for one in results]
+        trained = [model for model in self.models if f"{model.folder}/train" in self.stages]
+        counts = [0 if one.is_online else self.results(f"{one.folder}/train").get("held_out") for one in trained]
         known = [count for count in counts if type(count) is int]
         return sum(known) if known and len(known) == len(counts) else None
 
@@ -132,21 +168,26 @@ class RunFolder:
         count = self.trained_on_held_out
         if count is None:
             return "The run does not record whether games on these tasks were trained on."
-        return f"Games on tasks of the held-out split were trained on, {count:,} of them, so some tasks may not be new." if count else ""
+        if not count:
+            return ""
+        return f"{count:,} games on tasks of the held-out split were trained on, so some tasks may not be new."
 
-    def progress(self) -> list[Stage]:
+    def progress(self) -> list[StageProgress]:
         """Return every stage that the settings ask for, in order."""
         planned = planned_stages(self.config) if self.config else []
         waiting: Json = {"status": "waiting", "seconds": 0.0}
         entries = {name: self.stages.get(name, waiting) for name in (*planned, *self.stages)}
         return [
-            Stage(name, one["status"], one["seconds"], self._idle(name) if one["status"] == "started" else None)
+            StageProgress(name, one["status"], one["seconds"], self._idle(name) if one["status"] == "started" else None)
             for name, one in entries.items()
         ]
 
     def _idle(self, stage: str) -> float:
-        folder = self.folder / stage.partition("/")[0]
-        files = [self.folder / "manifest.json", *folder.glob("*"), *folder.glob("episodes/*"), *folder.glob("evaluations/*")]
+        folder = self.folder / stage.removesuffix("/play").removesuffix("/train")
+        files = [
+            self.folder / "manifest.json",
+            *(found for at in ("", "episodes", "evaluations") for found in (folder / at).glob("*")),
+        ]
         return max(0.0, time.time() - max(file.stat().st_mtime for file in files if file.is_file()))
 
     @cached_property
@@ -155,25 +196,23 @@ class RunFolder:
         log = read_rows(self.folder / "log.jsonl")
         return str(log[-1].get("finished", "")) if log else ""
 
-    def sources(self) -> Iterator[Source]:
-        """Yield the files of games that exist by now: teacher play, iterations in order, online steps and their evaluations, the arena."""
+    def sources(self) -> Iterator[GameFile]:
+        """Yield the files of games that exist by now: teacher play, then each model's in order, then the arena's."""
         if self.folder.is_file():
-            yield Source(self.folder.stem, self.folder)
+            yield GameFile(self.folder.stem, self.folder)
             return
-        if self.config is not None and TEACHER in self.config.imitation.episodes:
-            yield Source(TEACHER, teacher_path(self.config.game.build()))
-        for name in (IMITATION, *iterations(self.folder)):
-            if (path := self.folder / name / EPISODES).is_file():
-                yield Source(name, path)
-        yield from (Source(name, path) for name, path in online_files(self.folder / ONLINE))
+        for model in self.models:
+            if TEACHER in getattr(model.phase.settings, "episodes", ()):
+                yield GameFile(TEACHER, teacher_path(model.game.build()))
+            if (path := self.folder / model.folder / EPISODES).is_file():
+                yield GameFile(model.name, path)
+            if model.is_online:
+                prefix = "" if model.name == self.online_name else f"{model.name}-"
+                for name, step, path in online_files(self.folder / model.folder):
+                    yield GameFile(prefix + name, path, model.name, step)
         for name in ("arena", ""):
             if (path := self.folder / name / EPISODES).is_file():
-                yield Source(name or "episodes", path)
-
-    def health(self, name: str) -> Json | None:
-        """Return an iteration's figures of health; ``None`` where it has none. Raises ``DataError``."""
-        path = self.folder / name / HEALTH
-        return load_health(path) if path.exists() else None
+                yield GameFile(name or "episodes", path)
 
     @cached_property
     def plays(self) -> list[SelfPlay]:
@@ -181,54 +220,88 @@ class RunFolder:
         return self._plays()
 
     def _plays(self) -> list[SelfPlay]:
-        found, player = [], IMITATION
-        for name in iterations(self.folder):
-            if results := self.stages.get(f"{name}/play", {}).get("results"):
-                counts = checked(self.folder / "manifest.json", f"{name}/play", results, games=int, outcomes=dict)["outcomes"]
-                shares = {outcome: counts.get(outcome, 0) / max(1, results["games"]) for outcome in self.game.outcomes}
-                found.append(SelfPlay(name, player, results["games"], shares, self.health(name)))
-            player = name
+        found = []
+        for model in self.models:
+            stage = f"{model.folder}/play"
+            if model.iteration is None or not (results := self.results(stage)):
+                continue
+            checked(self.folder / "manifest.json", stage, results, games=int, outcomes=dict)
+            outcomes = model.game.build().outcomes
+            shares = {outcome: results["outcomes"].get(outcome, 0) / max(1, results["games"]) for outcome in outcomes}
+            found.append(SelfPlay(model.name, model.start, results["games"], shares, self.health(model.name)))
         return found
-
-    def metrics(self, name: str, last_bytes: int | None = None) -> list[Json]:
-        """Return the logged training steps, oldest first; of a long file those in its last bytes."""
-        path = self.folder / name / "metrics.jsonl"
-        return [checked(path, "a row", row, step=int) for row in read_rows(path, last_bytes)]
 
     @cached_property
     def training(self) -> Mapping[str, list[Json]]:
-        """All logged steps, by training."""
-        return {name: rows for name in (IMITATION, *iterations(self.folder)) if (rows := self.metrics(name))}
+        """All logged updates of the offline phases, by model."""
+        offline = [model for model in self.models if not model.is_online]
+        return {model.name: rows for model in offline if (rows := self.metrics(model.name))}
+
+    @cached_property
+    def online_phases(self) -> list[OnlinePhase]:
+        """The online phases that have begun."""
+        found = []
+        for model in self.models:
+            if model.is_online and (folder := self.folder / model.folder).is_dir():
+                games = [game for game, _ in model.phase.mix(model.game)]
+                stopped = str(self.results(f"{model.folder}/train").get("stopped", ""))
+                found.append(OnlinePhase(model.name, folder, games, model.phase.settings.steps, stopped))
+        return found
+
+    @property
+    def online_name(self) -> str:
+        """The model of the last online phase; empty where there is none. Report and page show that phase's steps."""
+        return next((model.name for model in reversed(self.models) if model.is_online), "")
+
+    @property
+    def online_start(self) -> str:
+        """The model that the last online phase begins with; empty where there is none."""
+        return next((model.start for model in reversed(self.models) if model.is_online), "")
+
+    @property
+    def last_online(self) -> OnlinePhase | None:
+        """The last online phase that has begun."""
+        return self.online_phases[-1] if self.online_phases else None
 
     @cached_property
     def online(self) -> list[Json]:
-        """The figures of every finished online step, oldest first."""
-        return self.metrics(ONLINE)
+        """The figures of every finished step of the last online phase, oldest first."""
+        return self.metrics(self.last_online.name) if self.last_online else []
 
     @cached_property
     def online_games(self) -> list[Game]:
-        """The games that online steps play."""
-        mix = self.config.online.mix if self.config else []
-        return [part.build() for part in mix] or [self.game]
+        """The games that the last online phase plays."""
+        return self.last_online.games if self.last_online else [self.game]
 
     @cached_property
     def evaluations(self) -> list[Json]:
-        """The evaluations between online steps, oldest first: how the policy did in each role against an opponent, and exact figures."""
-        return read_evaluations(self.folder / ONLINE / "evaluations.jsonl")
+        """The evaluations between steps, oldest first: results against each opponent by role, and exact figures."""
+        return self.last_online.evaluations() if self.last_online else []
 
     @cached_property
-    def collapse(self) -> list[CollapseSign]:
-        """The signs of a collapse that online training noticed, in the order in which they came."""
-        return read_collapse(self.folder / ONLINE / "warnings.jsonl")
-
-    def exact_figures(self, game: Game) -> Json:
-        """Return the arena's exact figures of a solved game, by model; empty before the arena, and for another game than the arena's."""
-        return dict(self.arena["yardsticks"]) if self.arena and self.arena["game"] == game.name else {}
+    def collapse(self) -> list[CollapseWarning]:
+        """The warnings of a collapse, in the order in which they came."""
+        return self.last_online.collapse() if self.last_online else []
 
     @property
     def stopped(self) -> str:
-        """Why online training ended before its last step; empty where it did not."""
-        return str((self.stages.get(f"{ONLINE}/train", {}).get("results") or {}).get("stopped", ""))
+        """Why the last online phase ended before its last step; empty where it did not."""
+        return self.last_online.stopped if self.last_online else ""
+
+    def metrics(self, name: str, last_bytes: int | None = None) -> list[Json]:
+        """Return the logged updates of a model's training, oldest first; of a long file those in its last bytes."""
+        folder = next((model.folder for model in self.models if model.name == name), name)
+        return read_metrics(self.folder / folder, last_bytes)
+
+    def health(self, name: str) -> Json | None:
+        """Return an iteration's figures of health; ``None`` where it has none. Raises ``DataError``."""
+        folder = next((model.folder for model in self.models if model.name == name), name)
+        path = self.folder / folder / HEALTH
+        return load_health(path) if path.exists() else None
+
+    def exact_figures(self, game: Game) -> Json:
+        """Return the arena's exact figures of a solved game, by model; empty for another game than the arena's."""
+        return dict(self.arena["exact_metrics"]) if self.arena and self.arena["game"] == game.name else {}
 
     @cached_property
     def arena(self) -> Json | None:
@@ -242,7 +315,7 @@ class RunFolder:
 
     def checkpoints(self) -> dict[str, str]:
         """Return what opens each model, by name: base, and those that are trained. Empty without settings."""
-        return {} if self.config is None else {BASE: self.config.model.name, **trained_models(self.folder)}
+        return {} if self.config is None else {BASE: self.config.model.name, **trained_models(self.config, self.folder)}
 
     def model(self, name: str) -> ModelConfig:
         """Return a model as the run's settings load it. Raises ``RunError`` when there is none of that name."""
@@ -252,3 +325,9 @@ class RunFolder:
         measured = Manifest.open(self.folder).measured.get("dtype")
         config = resolve_dtype(self.config, lambda measure: str(measured or measure()))
         return config.model.model_copy(update={"name": checkpoints[name]})
+
+
+def read_metrics(folder: Path, last_bytes: int | None = None) -> list[Json]:
+    """Return the logged steps of a training, oldest first; of a long file those in its last bytes."""
+    path = folder / "metrics.jsonl"
+    return [checked(path, "a row", row, step=int) for row in read_rows(path, last_bytes)]

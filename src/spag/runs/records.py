@@ -1,4 +1,6 @@
-"""Reading the JSON-lines files of a run folder, those of online steps above all: rows with the fields that they must have."""
+"""Reading the JSON-lines files of a run folder, those of online steps above all: rows with the fields that they must
+have.
+"""
 
 import json
 import os
@@ -11,19 +13,23 @@ from typing import Any, TypedDict
 import msgspec
 
 from spag.core.errors import DataError, first_line
-from spag.core.jsonfile import convert, decode, reading
 from spag.evaluation.arena.paired import PairComparison
+from spag.storage.jsonfile import convert, decode, reading
 
 Json = dict[str, Any]
 STEP_SOURCE = "online-step-"
-"""How the names of the sources of online steps begin: ``online-step-00012``, for the second process ``online-step-00012.part1``."""
+"""How the names of the sources of online steps begin: ``online-step-00012``, for the second process
+``online-step-00012.part1``.
+"""
 EVALUATION_SOURCE = "evaluation-step-"
 _STEP_FILE = re.compile(r"step-([0-9]+)([^/]*)[.]jsonl")
 
 
 @dataclass(frozen=True, slots=True)
-class CollapseSign:
-    """A sign that an online run collapses, in words, and the steps that show it; ``last`` is ``None`` while the latest one does."""
+class CollapseWarning:
+    """A sign that an online run collapses, in words, and the steps that show it; ``last`` is ``None`` while the latest
+    one does.
+    """
 
     says: str
     first: int
@@ -57,35 +63,21 @@ def check_results(path: Path, stage: str, results: Json) -> None:
     convert(results, _Results, f"{path}: {stage}: results")
 
 
-def is_online(source: str) -> bool:
-    """Tell whether a source is one of online training."""
-    return source.startswith((STEP_SOURCE, EVALUATION_SOURCE))
-
-
-def step_source(step: int) -> str:
-    """Return the name of the source of an online step."""
-    return f"{STEP_SOURCE}{step:05d}"
-
-
-def step_of(source: str) -> int | None:
-    """Return the online step of a source; ``None`` for one that is of none."""
-    found = re.fullmatch(rf"{STEP_SOURCE}([0-9]+)([.]part[0-9]+)?", source)
-    return int(found[1]) if found else None
-
-
-def online_files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the source names and paths of the games in ``folder`` of online training: of each step, and of its evaluation."""
+def online_files(folder: Path) -> Iterator[tuple[str, int | None, Path]]:
+    """Yield name, step (``None`` for an evaluation) and path of each file of games in ``folder`` of online training."""
     found = []
     for kind, prefix in (("episodes", STEP_SOURCE), ("evaluations", EVALUATION_SOURCE)):
         for path in (folder / kind).glob("step-*.jsonl"):
             if parts := _STEP_FILE.fullmatch(path.name):
                 found.append((int(parts[1]), kind, f"{prefix}{parts[1]}{parts[2]}", path))
-    yield from ((name, path) for _, _, name, path in sorted(found))
+    yield from ((name, step if kind == "episodes" else None, path) for step, kind, name, path in sorted(found))
 
 
 def read_evaluations(path: Path) -> list[Json]:
     """Return the rows of ``evaluations.jsonl``. Raises ``DataError`` naming file and field."""
-    rows = [checked(path, "a row", row, step=int, game=str, opponent=str, roles=list, exact=dict) for row in read_rows(path)]
+    rows = [
+        checked(path, "a row", row, step=int, game=str, opponent=str, roles=list, exact=dict) for row in read_rows(path)
+    ]
     for row in rows:
         place = f"step {row['step']}"
         convert(row["exact"], dict[str, float], f"{path}: {place}, exact")
@@ -97,15 +89,17 @@ def read_evaluations(path: Path) -> list[Json]:
     return rows
 
 
-def read_collapse(path: Path) -> list[CollapseSign]:
-    """Return the signs in ``warnings.jsonl``, in the order in which they came. Raises ``DataError`` naming file and field."""
-    ended: list[CollapseSign] = []
-    shown: dict[str, CollapseSign] = {}
+def read_collapse(path: Path) -> list[CollapseWarning]:
+    """Return the signs in ``warnings.jsonl``, in the order in which they came. Raises ``DataError`` naming file and
+    field.
+    """
+    ended: list[CollapseWarning] = []
+    shown: dict[str, CollapseWarning] = {}
     for row in read_rows(path):
-        step, signs = checked(path, "a row", row, step=int, signs=dict)["step"], row["signs"]
+        step, signs = checked(path, "a row", row, step=int, warnings=dict)["step"], row["warnings"]
         ended += [replace(shown.pop(name), last=step - 1) for name in [name for name in shown if name not in signs]]
         for name, says in signs.items():
-            shown.setdefault(name, CollapseSign(str(says), step, None))
+            shown.setdefault(name, CollapseWarning(str(says), step, None))
     return sorted([*ended, *shown.values()], key=lambda sign: sign.first)
 
 
@@ -114,12 +108,16 @@ def checked(path: Path, place: str, value: Any, **kinds: type) -> Json:
     for field, kind in kinds.items():
         found = value.get(field) if isinstance(value, dict) else None
         if not isinstance(found, (kind, int) if kind is float else kind) or isinstance(found, bool):
-            raise DataError(f"{path}: {place} has no {field} (a {kind.__name__}); remove the file, or redo what wrote it")
+            raise DataError(
+                f"{path}: {place} has no {field} (a {kind.__name__}); remove the file, or redo what wrote it"
+            )
     return dict(value)
 
 
 def read_rows(path: Path, last_bytes: int | None = None) -> list[Json]:
-    """Return the rows of a JSON-lines file, or those in its last bytes; a last line without its end is being written."""
+    """Return the rows of a JSON-lines file, or those in its last bytes; a last line without its end is being
+    written.
+    """
     if not path.exists():
         return []
     with reading(path) as stream:

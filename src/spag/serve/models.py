@@ -1,4 +1,4 @@
-"""The served models: weights and tokenizer, the thread that generates, and prompts as the model reads them."""
+"""A served model: its engine in a thread, and prompts as the model reads them."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -6,80 +6,74 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from spag.config.schema import EngineConfig, ModelConfig
-from spag.core.errors import ModelError
+from spag.core.errors import EngineError, ModelError
 from spag.engines.base import Completion, Engine, Request
+from spag.engines.thread import ModelThread
 from spag.models.tokens import PromptStyle, chat_text, encode_prompt
-from spag.serve.requests import Asked, ChatAsked, CompletionAsked, RefusedError
-from spag.web.models import ModelThread, Reply
+from spag.serve.requests import Asked, CompletionAsked, RefusedError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_LOOK_S = 0.01
-
 
 @dataclass(slots=True)
 class ServedModel:
-    """A model under its ``name``.
+    """A model under its ``name``. ``style``: plain for completions, rendered for conversations.
 
-    ``engine`` opens an engine for plain text, or for conversations that the chat template rendered; after a failure it is opened anew.
-    ``longest``: tokens that a prompt and its text may have together.
+    ``open_engine`` is called again after a failure. ``longest``: tokens that a prompt and its text may have together.
     """
 
     name: str
     style: PromptStyle
     tokenizer: "PreTrainedTokenizerBase"
     longest: int
-    engine: Callable[[PromptStyle], Engine]
-    _threads: dict[PromptStyle, ModelThread] = field(default_factory=dict)
+    open_engine: Callable[[], Engine]
+    _thread: ModelThread | None = field(default=None, init=False)
 
-    def prompts(self, asked: Asked) -> tuple[list[str], PromptStyle]:
-        """Return the texts to continue, and how the engine is to read them. Raises ``RefusedError``."""
-        style = PromptStyle.PLAIN
-        if isinstance(asked, CompletionAsked):
-            texts = [asked.prompt] if isinstance(asked.prompt, str) else asked.prompt
-        else:
-            texts, style = [self._conversation(asked)], PromptStyle.RENDERED if self.style is PromptStyle.CHAT else style
+    def prompts(self, asked: Asked) -> list[str]:
+        """Return the texts to continue. Raises ``RefusedError``."""
+        texts = self._texts(asked)
         for text in texts:
-            length = len(encode_prompt(self.tokenizer, text, style))
+            length = len(encode_prompt(self.tokenizer, text, self.style))
             if not length:
                 raise RefusedError("prompt: it is empty, and the model has no token to start from", field="prompt")
-            if length + asked.tokens > self.longest:
-                says = f"max_tokens: {asked.tokens:,} and a prompt of {length:,} tokens are more than the {self.longest:,}"
-                raise RefusedError(f"{says} that {self.name} is served with", field="max_tokens")
-        return texts, style
+            if length + asked.max_tokens > self.longest:
+                both = f"{asked.max_tokens:,} and a prompt of {length:,} tokens"
+                says = f"max_tokens: {both} are more than the {self.longest:,} that {self.name} is served with"
+                raise RefusedError(says, field="max_tokens")
+        return texts
 
-    def _conversation(self, asked: ChatAsked) -> str:
+    def _texts(self, asked: Asked) -> list[str]:
+        plain = self.style is PromptStyle.PLAIN
+        if isinstance(asked, CompletionAsked):
+            if not plain:
+                fix = "send messages, or serve it with --set model.prompt_style=plain"
+                raise RefusedError(f"prompt: {self.name} is served with prompt_style chat; {fix}", field="prompt")
+            return [asked.prompt] if isinstance(asked.prompt, str) else asked.prompt
         messages = [message.plain() for message in asked.messages]
-        if self.style is PromptStyle.CHAT:
+        if not plain:
             try:
-                return chat_text(self.tokenizer, messages, reply_follows=True)
-            except ModelError as error:  # templates refuse what they do not know: two messages of one role, a system message
+                return [chat_text(self.tokenizer, messages, reply_follows=True)]
+            except ModelError as error:  # templates refuse what they do not know: a system message, two of one role
                 raise RefusedError(f"messages: {error}", field="messages") from error
         if len(messages) > 1 or messages[0]["role"] != "user":
             fix = "send one user message, or serve it with --set model.prompt_style=chat"
             raise RefusedError(f"messages: {self.name} is served with prompt_style plain; {fix}", field="messages")
-        return messages[0]["content"]
+        return [messages[0]["content"]]
 
-    async def answer(self, requests: Sequence[Request], style: PromptStyle) -> list[Completion]:
-        """Return the completions in the order of ``requests``. Raises ``RefusedError`` with status 503 when the model fails."""
-        thread = self._threads.get(style)
-        if thread is None or thread.problem is not None:
-            thread = self._threads[style] = ModelThread(lambda: self.engine(style))
-        replies = [thread.ask(request) for request in requests]
-        while any(_is_due(reply) for reply in replies):
-            await asyncio.sleep(_LOOK_S)
-        if failed := next((reply.error for reply in replies if reply.error is not None), None):
-            raise RefusedError(failed, status=503)
-        return [reply.completion for reply in replies if reply.completion is not None]
+    async def answer(self, requests: Sequence[Request]) -> list[Completion]:
+        """Return the completions in the order of ``requests``. Raises ``RefusedError`` when the model fails."""
+        if self._thread is None or self._thread.problem is not None:
+            self._thread = ModelThread(self.open_engine)
+        replies = [self._thread.ask(request) for request in requests]
+        try:
+            return await asyncio.gather(*(asyncio.wrap_future(reply.future) for reply in replies))
+        except EngineError as error:
+            raise RefusedError(str(error), status=503) from error
 
     def close(self) -> None:
-        for thread in self._threads.values():
-            thread.close()
-
-
-def _is_due(reply: Reply) -> bool:
-    return reply.completion is None and reply.error is None
+        if self._thread is not None:
+            self._thread.close()
 
 
 def open_model(name: str, model: ModelConfig, engine: EngineConfig) -> ServedModel:
@@ -88,13 +82,13 @@ def open_model(name: str, model: ModelConfig, engine: EngineConfig) -> ServedMod
     from spag.models.loading import load_model, load_tokenizer  # noqa: PLC0415
 
     tokenizer = load_tokenizer(model.name, trust_remote_code=model.trust_remote_code)
-    if (style := PromptStyle(model.prompt_style)) is PromptStyle.CHAT:
-        chat_text(tokenizer, [{"role": "user", "content": "Hello"}], reply_follows=True)  # a model without a template is told now
+    style = PromptStyle.PLAIN if model.prompt_style == "plain" else PromptStyle.RENDERED
+    if style is PromptStyle.RENDERED:  # a model without a template fails here, not at the first request
+        chat_text(tokenizer, [{"role": "user", "content": "Hello"}], reply_follows=True)
     weights = load_model(model.name, dtype=model.dtype, device=model.device, trust_remote_code=model.trust_remote_code)
     positions = getattr(weights.config.get_text_config(decoder=True), "max_position_embeddings", None)
-    longest = min(engine.max_length, positions or engine.max_length)
 
-    def opened(reads: PromptStyle) -> Engine:
-        return TransformersEngine(weights, tokenizer, style=reads, concurrency=engine.concurrency)
+    def opened() -> Engine:
+        return TransformersEngine(weights, tokenizer, style=style, concurrency=engine.concurrency)
 
-    return ServedModel(name, style, tokenizer, longest, opened)
+    return ServedModel(name, style, tokenizer, min(engine.max_length, positions or engine.max_length), opened)

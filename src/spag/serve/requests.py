@@ -1,93 +1,86 @@
 """What a client may send: OpenAI's fields, those that an engine can honour. Any other field is refused by name.
 
-A field that changes nothing at its neutral value (``presence_penalty=0``) may be sent with it. ``top_k`` and ``min_tokens`` are vLLM's.
+A field that changes nothing at its neutral value (``presence_penalty=0``) may be sent with it, any field as null.
+``top_k`` and ``min_tokens`` are vLLM's.
 """
 
 import secrets
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from spag.config.base import COLDEST
 from spag.core.errors import SpagError
-from spag.core.jsonfile import decode
+from spag.core.options import MIN_TEMPERATURE
 from spag.core.seeds import derive_seed
 from spag.engines.base import Request, Sampling
+from spag.storage.jsonfile import decode
 
 MOST_CHOICES = 16
 """Texts that one request may ask for, over all its prompts."""
-DEFAULT_CHAT_TOKENS = 256
+NEUTRAL: dict[str, Any] = {
+    **{"presence_penalty": 0, "frequency_penalty": 0, "logit_bias": {}, "echo": False, "best_of": 1, "suffix": ""},
+    **{"top_logprobs": 0, "tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "store": False},
+}
+"""Fields that are not honoured, and the values at which they change nothing."""
+LABELS = {"user", "metadata"}
+"""Fields that say something about the client; they are ignored."""
 
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 
 class RefusedError(SpagError):
-    """A request that is not taken: its status, the field at fault, and one line."""
+    """A request that is not answered: its status, the field at fault, and one line."""
 
     def __init__(self, message: str, *, field: str | None = None, status: int = 400) -> None:
         super().__init__(message)
         self.field, self.status = field, status
 
 
-class _StreamOptions(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class _Fields(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class StreamOptions(_Fields):
     include_usage: bool = False
 
 
-class _Asked(BaseModel):
+class _Asked(_Fields):
     """The fields that both kinds of request have."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
     model: str
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, le=2**31)] | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    min_tokens: Annotated[int, Field(ge=0)] = 0
-    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
-    stop: Stop | Annotated[list[Stop], Field(max_length=4)] | None = None
-    stream: bool | None = None
-    stream_options: _StreamOptions | None = None
-    presence_penalty: Literal[0] | None = None
-    frequency_penalty: Literal[0] | None = None
-    logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
-    user: str | None = None
-
-    @property
-    def stops(self) -> tuple[str, ...]:
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    temperature: float = Field(1.0, ge=0, le=2)
+    top_p: float = Field(1.0, ge=0, le=1)
+    top_k: int = Field(0, ge=-1, le=2**31)
+    max_tokens: int = Field(16, ge=1)  # OpenAI's default
+    min_tokens: int = Field(0, ge=0)
+    n: int = Field(1, ge=1, le=MOST_CHOICES)
+    stop: Stop | Annotated[list[Stop], Field(max_length=4)] = []
+    stream: bool = False
+    stream_options: StreamOptions = StreamOptions()
 
 
 class CompletionAsked(_Asked):
-    """The body of ``POST /v1/completions``. ``logprobs`` 0 asks for those of the sampled tokens; of others there are none."""
+    """The body of ``POST /v1/completions``. ``logprobs`` 0 asks for those of the sampled tokens; of other tokens there
+    are none.
+    """
 
     prompt: str | Annotated[list[str], Field(min_length=1, max_length=MOST_CHOICES)]
     logprobs: Literal[0] | None = None
-    echo: Literal[False] | None = None
-    best_of: Literal[1] | None = None
-    suffix: Literal[""] | None = None
 
     @property
     def wants_logprobs(self) -> bool:
         return self.logprobs is not None
 
-    @property
-    def tokens(self) -> int:
-        return self.max_tokens or 16  # OpenAI's default
 
-
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class _Part(_Fields):
     type: Literal["text"]
     text: str
 
 
-class Message(BaseModel):
+class Message(_Fields):
     """One message of a conversation."""
 
-    model_config = ConfigDict(extra="forbid")
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[_Part]
     name: str | None = None
@@ -98,40 +91,33 @@ class Message(BaseModel):
         return {"role": "system" if self.role == "developer" else self.role, "content": text}
 
 
-class _TextFormat(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-    type: Literal["text"]
-
-
 class ChatAsked(_Asked):
     """The body of ``POST /v1/chat/completions``."""
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=1000)]
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-    logprobs: bool | None = None
-    top_logprobs: Literal[0] | None = None
-    response_format: _TextFormat | None = None
-    tools: Annotated[list[Any], Field(max_length=0)] | None = None
-    tool_choice: Literal["none"] | None = None
-    store: Literal[False] | None = None
-    metadata: dict[str, str] | None = None
+    messages: list[Message] = Field(min_length=1, max_length=1000)
+    max_tokens: int = Field(256, ge=1, validation_alias=AliasChoices("max_completion_tokens", "max_tokens"))
+    logprobs: bool = False
 
     @property
     def wants_logprobs(self) -> bool:
-        return bool(self.logprobs)
-
-    @property
-    def tokens(self) -> int:
-        return self.max_completion_tokens or self.max_tokens or DEFAULT_CHAT_TOKENS
+        return self.logprobs
 
 
 Asked = CompletionAsked | ChatAsked
 
 
-def read_request(body: bytes, kind: type[CompletionAsked] | type[ChatAsked]) -> Asked:
-    """Return the request in ``body``. Raises ``RefusedError`` naming the first field at fault, ``DataError`` for what is no JSON."""
+def read_request(body: bytes, kind: type[Asked]) -> Asked:
+    """Return the request in ``body``. Raises ``RefusedError`` naming the first field at fault, ``DataError`` for what
+    is no JSON.
+    """
+    sent = decode(body, "the request")
+    if isinstance(sent, dict):
+        sent = {
+            name: value for name, value in sent.items()
+            if name not in LABELS and value is not None and not (name in NEUTRAL and value == NEUTRAL[name])
+        }  # fmt: skip
     try:
-        return kind.model_validate(decode(body, "the request"), strict=False)
+        return kind.model_validate(sent)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "the request"
@@ -142,24 +128,25 @@ def read_request(body: bytes, kind: type[CompletionAsked] | type[ChatAsked]) -> 
 def engine_requests(asked: Asked, prompts: list[str], name: str) -> list[Request]:
     """Return a request to the engine for every choice, those of one prompt together.
 
-    A seed decides every choice of its own; without one they are drawn anew each time. Raises ``RefusedError``.
+    The seed decides each choice; without one they differ every time. Raises ``RefusedError``.
     """
-    count = asked.n or 1
-    if count * len(prompts) > MOST_CHOICES:
-        raise RefusedError(f"n: {count} x {len(prompts)} prompts are more than {MOST_CHOICES} texts; ask in several requests", field="n")
-    temperature = 1.0 if asked.temperature is None else asked.temperature
-    if 0 < temperature < COLDEST:
-        raise RefusedError(f"temperature: input should be 0 (greedy) or from {COLDEST} to 2", field="temperature")
+    if asked.n * len(prompts) > MOST_CHOICES:
+        says = f"{asked.n} x {len(prompts)} prompts are more than {MOST_CHOICES} texts; ask in several requests"
+        raise RefusedError(f"n: {says}", field="n")
+    if 0 < asked.temperature < MIN_TEMPERATURE:
+        says = f"input should be 0 (greedy) or from {MIN_TEMPERATURE} to 2"
+        raise RefusedError(f"temperature: {says}", field="temperature")
     sampling = Sampling(
-        temperature=temperature,
-        top_p=1.0 if asked.top_p is None else asked.top_p,
-        top_k=max(0, asked.top_k or 0),
-        max_new_tokens=asked.tokens,
-        min_new_tokens=min(asked.min_tokens, asked.tokens),
+        temperature=asked.temperature,
+        top_p=asked.top_p,
+        top_k=max(0, asked.top_k),
+        max_new_tokens=asked.max_tokens,
+        min_new_tokens=min(asked.min_tokens, asked.max_tokens),
         strip=False,
     )
     seed = secrets.randbits(62) if asked.seed is None else asked.seed
+    stops = (asked.stop,) if isinstance(asked.stop, str) else tuple(asked.stop)
     return [
-        Request(f"{name}-{index}", prompt, sampling, derive_seed(seed, str(index)), asked.stops)
-        for index, prompt in enumerate(one for one in prompts for _ in range(count))
+        Request(f"{name}-{index}", prompt, sampling, derive_seed(seed, str(index)), stops)
+        for index, prompt in enumerate(prompt for prompt in prompts for _ in range(asked.n))
     ]

@@ -2,25 +2,23 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import ConfigError
-from spag.engines.vllm.setup import CPU_STEP_TOKENS, LORA_RANKS
+from spag.engines.vllm.setup import LORA_RANKS
 from spag.models.finding import Adapter, read_adapter, resolve_model
 
 KEY_VARIABLE = "VLLM_API_KEY"
+"""Where vLLM reads the token: on the command line others could see it."""
 
 
-def vllm_command(
-    models: Sequence[tuple[str, ModelConfig]], engine: EngineConfig, host: str, port: int, *, on_cpu: bool = False
-) -> list[str]:
-    """Return ``vllm serve`` and its arguments for ``models``: one base model under one name at most, and adapters of it under theirs.
-
-    The token is not among them: vLLM reads it from ``VLLM_API_KEY``, where nobody else sees it. Raises ``ConfigError`` for models that one
-    vLLM cannot serve.
+def vllm_command(models: Sequence[tuple[str, ModelConfig]], engine: EngineConfig, host: str, port: int) -> list[str]:
+    """Return ``vllm serve`` and its arguments for ``models``: one base model, and adapters of it by their names. Raises
+    ``ConfigError`` for models that one vLLM cannot serve.
     """
     adapters: dict[str, Adapter] = {}
-    names: dict[str, str] = {}  # of models that are no adapters, and what they are called
+    names: dict[str, str] = {}  # of models that are no adapters
     for name, model in models:
         if adapter := read_adapter(Path(model.name).expanduser()):
             adapters[name] = adapter
@@ -28,24 +26,31 @@ def vllm_command(
             names[name] = model.name
     bases = sorted({*names.values(), *(adapter.base for adapter in adapters.values())})
     if len(bases) != 1:
-        raise ConfigError(
-            f"vLLM's server holds one base model, not {', '.join(bases)}; serve them apart, or with engine.backend=transformers"
-        )
+        what = f"vLLM's server holds one base model, not {', '.join(bases)}"
+        raise ConfigError(f"{what}; serve them one by one, or with engine.backend=transformers")
     first = models[0][1]
-    command = ["vllm", "serve", resolve_model(bases[0]), "--served-model-name", *(names or bases), "--host", host, "--port", str(port)]
-    command += ["--dtype", first.dtype, "--max-model-len", str(engine.max_length), "--max-num-seqs", str(engine.concurrency)]
-    command += ["--generation-config", "vllm", "--load-format", "safetensors", "--tensor-parallel-size", str(engine.tensor_parallel)]
-    command += ["--data-parallel-size", str(engine.data_parallel)]
+    options: dict[str, Any] = {
+        "served-model-name": list(names or bases),
+        "host": host,
+        "port": port,
+        "dtype": first.dtype,
+        "max-model-len": engine.max_length,
+        "max-num-seqs": engine.concurrency,
+        "tensor-parallel-size": engine.tensor_parallel,
+        "data-parallel-size": engine.data_parallel,
+        "generation-config": "vllm",  # no sampling defaults from the model's folder
+        "load-format": "safetensors",  # never pickles
+    }
     if engine.memory is not None:
-        command += ["--gpu-memory-utilization", str(engine.memory)]
-    if on_cpu:  # as our own vLLM engine does, and for its reasons: draws that cannot be taken back, and a free slot beside the adapters
-        command += ["--enforce-eager", "--no-enable-chunked-prefill"]
-        command += ["--max-num-batched-tokens", str(max(engine.max_length, CPU_STEP_TOKENS))]
+        options["gpu-memory-utilization"] = engine.memory
     if first.trust_remote_code:
-        command.append("--trust-remote-code")
+        options["trust-remote-code"] = []
     if adapters:
         needed = min(max(adapter.rank for adapter in adapters.values()), LORA_RANKS[-1])
-        rank = next(rank for rank in LORA_RANKS if rank >= needed)
-        command += ["--enable-lora", "--max-lora-rank", str(rank), "--max-loras", str(len(adapters) + on_cpu)]
-        command += ["--lora-modules", *(f"{name}={adapter.folder}" for name, adapter in adapters.items())]
+        options |= {"enable-lora": [], "max-lora-rank": next(rank for rank in LORA_RANKS if rank >= needed)}
+        options |= {"max-loras": len(adapters)}
+        options |= {"lora-modules": [f"{name}={adapter.folder}" for name, adapter in adapters.items()]}
+    command = ["vllm", "serve", resolve_model(bases[0])]
+    for option, value in options.items():
+        command += [f"--{option}", *map(str, value if isinstance(value, list) else [value])]
     return command

@@ -12,36 +12,38 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
+from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import ConfigError, RunError, SpagError
-from spag.display.html import game_style
 from spag.engines.base import Engine
-from spag.engines.bot import BOT_PREFIX, BotEngine, bot_of
-from spag.engines.opening import open_engine
+from spag.engines.players import is_local, open_player
+from spag.engines.thread import REPLY_LIMIT_S
+from spag.report.html import game_style
 from spag.runs.reading import RunFolder
-from spag.web import pages, play
+from spag.web import live_games, pages
 from spag.web.following import RunReader, follow, on_end
 from spag.web.matches import Sessions
-from spag.web.models import REPLY_LIMIT_S, ModelPool, OpenModel
+from spag.web.models import ModelPool, OpenModel
 from spag.web.security import Access, Guard
 from spag.web.site import Site
 
 CONCURRENCY = 4  # utterances a model works on at once
 
 
-def create_app(path: Path, access: Access, *, open_model: OpenModel | None = None, reply_limit_s: float = REPLY_LIMIT_S) -> FastAPI:
-    """Return the application for the run folder or episodes file at ``path``.
+def create_app(
+    path: Path, access: Access, *, open_model: OpenModel | None = None, reply_limit_s: float = REPLY_LIMIT_S
+) -> FastAPI:
+    """Return the application for the run folder or episodes file at ``path``. Raises ``SpagError``.
 
-    ``open_model`` opens an opponent by its name on the page (``base``, ``iteration-1``, ``bot:NAME``); by default as the run's settings
-    say. Raises ``SpagError`` when ``path`` cannot be shown.
+    ``open_model`` opens an opponent by its name on the page (``base``, ``spag-1``, ``bot:NAME``).
     """
-    game_style(_check(path).game)  # a game that cannot be shown is told now
+    game_style(_check(path).game)  # raises for a game that cannot be shown
     reader = RunReader(path)
     models = ModelPool(open_model or (lambda name: _open_opponent(path, name)))
     app = FastAPI(lifespan=_lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.site = Site(path, access, reader, models, Sessions(), reply_limit_s)
     app.include_router(pages.router)
-    app.include_router(play.router)
-    app.mount("/static", StaticFiles(packages=[("spag.web", "static"), ("spag.display", "static")]), name="static")
+    app.include_router(live_games.router)
+    app.mount("/static", StaticFiles(packages=[("spag.web", "static"), ("spag.report", "static")]), name="static")
     for kind in (SpagError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, pages.on_error)
     app.add_middleware(Guard, access=access)
@@ -51,12 +53,9 @@ def create_app(path: Path, access: Access, *, open_model: OpenModel | None = Non
 def _open_opponent(path: Path, name: str) -> Engine:
     """Open a bot, or a model of the run at ``path``. Raises ``RunError`` for one that is gone."""
     run = RunFolder(path)
-    if name.startswith(BOT_PREFIX):
-        return BotEngine(bot_of(run.game, name))
-    model, config = run.model(name), run.config
-    assert config is not None  # a run without settings has no models
+    model = run.model(name) if is_local(name) else ModelConfig(name=name)
     # transformers, whatever the run plays with: its replies can be watched, and two models fit beside each other
-    return open_engine(model, config.engine.model_copy(update={"concurrency": CONCURRENCY, "backend": "transformers"}))
+    return open_player(model, run.game, EngineConfig(concurrency=CONCURRENCY, backend="transformers"))
 
 
 def _check(path: Path) -> RunFolder:
@@ -65,11 +64,11 @@ def _check(path: Path) -> RunFolder:
     if path.is_file():
         with path.open("rb") as stream:
             if stream.read(64).lstrip().startswith(b"["):
-                raise RunError(f"{path}: a JSON list; turn it into JSON lines first: spag import episodes {path} --output FILE")
+                raise RunError(f"{path}: a JSON list; import it first: spag import episodes {path} --output FILE")
     elif not path.is_dir():
         raise RunError(f"{path}: no such run folder or file of episodes")
     elif not (path / "manifest.json").exists() and not any(run.sources()):
-        raise RunError(f"{path}: not a run folder: it has neither a manifest.json nor games; name the --output of spag run")
+        raise RunError(f"{path}: neither a manifest.json nor games in it; name the --output of spag run")
     return run
 
 
@@ -79,7 +78,8 @@ def listen(host: str, port: int) -> socket.socket:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family)
     except OSError as error:
-        raise ConfigError(f"{host}:{port}: cannot be served on: {error.strerror or error}; choose another --host or --port") from error
+        fault = f"cannot be served on: {error.strerror or error}; choose another --host or --port"
+        raise ConfigError(f"{host}:{port}: {fault}") from error
 
 
 @asynccontextmanager

@@ -1,7 +1,6 @@
-"""Following a run while it works: its settings, read anew for each request, and its games, read by a loop.
+"""Following a run at work: its settings are read again when they change, its games by a loop.
 
-A file that cannot be read for a moment (it is being replaced, its disk is away) stops nothing: what was read before is shown, with one
-line that names the file, and the line goes when the file is back.
+While a file cannot be read (it is being replaced, its disk is away), pages show what was read before and name the file.
 """
 
 import asyncio
@@ -17,18 +16,18 @@ from starlette.concurrency import run_in_threadpool
 from spag.config.schema import RunConfig
 from spag.core.errors import SpagError
 from spag.games.base import Game
-from spag.runs.reading import RunFolder, Source
+from spag.runs.reading import GameFile, RunFolder
 from spag.web.index import GameIndex
 
 logger = logging.getLogger(__name__)
 
-FOLLOW_S = 1.0  # between two looks at the files of a run
-AGAIN_S = 5.0  # between two looks at settings that cannot be read
+FOLLOW_S = 1.0  # between two reads of a run's files
+AGAIN_S = 5.0  # between two tries to read damaged settings
 
 
 @dataclass(frozen=True)
 class _KnownRun(RunFolder):
-    """A run folder with the settings and the game of ``known``, which were read before."""
+    """A run folder with settings and game of ``known``, which were read before."""
 
     known: RunFolder
 
@@ -42,9 +41,9 @@ class _KnownRun(RunFolder):
 
 
 class RunReader:
-    """Reads the run at ``path`` for pages and index. Raises ``SpagError`` when it cannot be read to begin with.
+    """Reads the run at ``path`` for pages and index. Raises ``SpagError`` when it cannot be read at the start.
 
-    The game stays the same once games of it are in the index: pages show them by its roles and outcomes.
+    The game stays the same once its games are in the index, because pages show them by its roles and outcomes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -55,10 +54,7 @@ class RunReader:
         _ = self._known.config, self._known.game
 
     def read(self) -> tuple[RunFolder, str]:
-        """Return the run as it is now, and why its settings are older than that; empty where they are not.
-
-        Settings are parsed again when their file changed, and now and then while they cannot be.
-        """
+        """Return the run as it is now, and why its settings are outdated; empty where they are not."""
         stamp, run, now = self._config_stamp(), RunFolder(self._path), time.monotonic()
         if stamp is None or stamp != self._stamp or (self._fault_of_settings and now - self._looked > AGAIN_S):
             try:
@@ -73,11 +69,11 @@ class RunReader:
     def _config_stamp(self) -> tuple[int, ...] | None:
         try:
             found = (self._path / "config.yaml").stat()
-        except OSError:  # a file of episodes, or a run that has no settings yet
+        except OSError:  # a file of episodes, or a run without settings yet
             return None
         return found.st_ino, found.st_ctime_ns, found.st_size
 
-    def _sources(self) -> Iterable[Source]:
+    def _sources(self) -> Iterable[GameFile]:
         return self.read()[0].sources()
 
     def _fault(self, run: RunFolder) -> str:
@@ -89,19 +85,20 @@ class RunReader:
 
 
 async def follow(index: GameIndex) -> None:
-    """Keep the index up with the files for as long as the server runs; each trouble is logged once."""
-    told: list[str] = []
+    """Keep the index up to date while the server runs; each trouble is logged once."""
+    described: list[str] = []
     while True:
         is_behind = await run_in_threadpool(index.sync)
         for trouble in (new := index.troubles):
-            if trouble not in told:
+            if trouble not in described:
                 logger.warning("cannot follow the run for now: %s", trouble)
-        told = new
+        described = new
         await asyncio.sleep(0 if is_behind else FOLLOW_S)
 
 
 def on_end(index: GameIndex, follower: "asyncio.Task[None]") -> None:
-    """Say so, in the terminal and on the page, when the loop ended by itself: a fault of ours."""
+    """Say on the terminal and the page when the loop ended by itself: a fault of ours."""
     if not follower.cancelled() and (error := follower.exception()):
         logger.error("the run is no longer followed", exc_info=error)
-        index.stop(f"The run is no longer followed ({type(error).__name__}); start spag web again. Its terminal says more.")
+        fault = type(error).__name__
+        index.stop(f"The run is no longer followed ({fault}); start spag web again. Its terminal says more.")

@@ -1,10 +1,8 @@
-"""The games of a run in SQLite: filters and full text answer at once, while the games themselves stay in their files.
+"""The games of a run in SQLite, for filters and full-text search; the games themselves stay in their files.
 
-Episode files only grow, so the index follows them by byte offset: ``sync`` reads whole lines after the last one known and leaves a torn
-last line for later. A file that shrank or was replaced is read anew. The index lives in a private temporary database that vanishes with
-the process: nothing is written into the run folder, and nothing can go stale.
-
-A game is named by its source and its line number, which stay the same when the index is built again.
+Episode files only grow, so the index follows them by byte offset: ``sync`` reads whole lines after the last one known
+and leaves a torn last line for later. A file that shrank or was replaced is read again from its start. The database is
+private and temporary: nothing is written into the run folder. A game is named by its source and line number.
 """
 
 import os
@@ -13,41 +11,41 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from spag.core.episodes import TABOO, Episode, episode_of
+from spag.core.episodes import TABOO, Episode
 from spag.core.errors import DataError, SpagError
 from spag.core.types import Task
 from spag.games.base import Game
-from spag.runs.reading import Source
-from spag.runs.records import is_online
+from spag.runs.reading import GameFile
+from spag.storage.episodes import episode_of
 
-MOST_LINES = 10**12
-"""Above the number of any line, within what SQLite holds."""
-BATCH = 400  # games taken in between two chances for a page to be answered
+MOST_LINES = 10**12  # above the number of any line, within what SQLite holds
+BATCH = 400  # games read before pages are answered again
 PREVIEW = 160  # characters of the last utterance that the list of games shows
-_HEAD = 4096  # bytes by which a file is known again
+_HEAD = 4096  # bytes that tell a file from its replacement
 _MOST_FAULTS = 20
 
 _SCHEMA = """
+PRAGMA journal_mode=MEMORY; PRAGMA synchronous=OFF; PRAGMA cache_size=-65536;
 CREATE TABLE games (
     id INTEGER PRIMARY KEY AUTOINCREMENT,  -- never used twice, so that texts of forgotten games match nothing
-    source TEXT NOT NULL, number INTEGER NOT NULL, offset INTEGER NOT NULL, size INTEGER NOT NULL,
+    source TEXT NOT NULL, phase TEXT NOT NULL, step INTEGER,  -- phase: of online games
+    number INTEGER NOT NULL, offset INTEGER NOT NULL, size INTEGER NOT NULL,
     task TEXT NOT NULL COLLATE NOCASE, outcome TEXT NOT NULL, length INTEGER NOT NULL,
     first TEXT NOT NULL, second TEXT NOT NULL, preview TEXT NOT NULL, UNIQUE (source, number)
 );
 CREATE INDEX by_task ON games (task, source);
-CREATE INDEX by_all ON games (source, outcome, length, first, second);
+CREATE INDEX by_all ON games (source, phase, step, outcome, length, first, second);
+CREATE INDEX by_step ON games (step, phase);
 CREATE INDEX by_first ON games (first);
 CREATE INDEX by_second ON games (second);
 CREATE VIRTUAL TABLE texts USING fts5 (text, content='', tokenize='unicode61 remove_diacritics 2');
 """
-_INSERT = """
-INSERT INTO games (source, number, offset, size, task, outcome, length, first, second, preview) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-"""
+_COLUMNS = "source, phase, step, number, offset, size, task, outcome, length, first, second, preview"
+_INSERT = f"INSERT INTO games ({_COLUMNS}) VALUES ({', '.join('?' * 12)})"
 
 
 class _Said(msgspec.Struct):
@@ -59,31 +57,28 @@ class _Player(msgspec.Struct):
 
 
 class _Row(msgspec.Struct):
-    """What the index wants of an episode; token ids and log-probabilities, most of a row's bytes, are skipped unread."""
+    """What the index needs of an episode; token ids and log-probabilities, most of a row's bytes, are skipped."""
 
     history: list[_Said]
-    task: Task | None = None  # not in rows of schema 1
+    task: Task | None = None  # not in rows of upstream
     game: str = TABOO
     outcome: str | None = None
     players: Mapping[str, _Player] = {}
 
 
 _ROWS = msgspec.json.Decoder(_Row)
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for a line that is no row; the last for one that is nested too deeply."""
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # the last: nested too deeply
 
 
-class _OtherGameError(DataError):
-    def __init__(self, game: str, wanted: str) -> None:
-        super().__init__(f"a game of {game}, not {wanted}; open it on its own")
-        self.game = game
+class _OtherGameError(Exception):
+    """The line holds a game of another kind: phases may have games of their own, and online steps may mix games."""
 
 
 @dataclass(slots=True)
 class _Follower:
-    """How far a file has been read, what tells it from another file of that name, and what was wrong with its lines."""
+    """How far a file has been read, what tells it from its replacement, and what was wrong with its lines."""
 
-    path: Path
+    source: GameFile
     inode: int = 0
     head: bytes = b""
     offset: int = 0
@@ -93,10 +88,8 @@ class _Follower:
 
     @property
     def fault(self) -> str:
-        if not self.more_faults:
-            return self.first_fault
-        lines = "1 more line holds" if self.more_faults == 1 else f"{self.more_faults:,} more lines hold"
-        return f"{self.first_fault}; {lines} no game either"
+        more = f"; lines without a game besides: {self.more_faults:,}" if self.more_faults else ""
+        return self.first_fault + more
 
     def note(self, fault: str) -> None:
         """Keep the first fault, and count the others; one that says the same counts as one."""
@@ -105,19 +98,16 @@ class _Follower:
 
 
 class GameIndex:
-    """The index over the files that ``sources`` names, all of them of one game. Safe to use from several threads.
+    """The index of one game over the files in ``sources``, for several threads. An unreadable file keeps its games."""
 
-    A file that cannot be read keeps its games, and is read on when it can be.
-    """
-
-    def __init__(self, sources: Callable[[], Iterable[Source]], game: Callable[[], Game]) -> None:
-        self._troubles: dict[str, str] = {}  # of each source, or of their list: why it cannot be read now
+    def __init__(self, sources: Callable[[], Iterable[GameFile]], game: Callable[[], Game]) -> None:
+        self._troubles: dict[str, str] = {}  # by source: why it cannot be read now; "": the list of sources
         self._sources, self._game = sources, game
         self._followers: dict[str, _Follower] = {}
         self._lock = threading.Lock()
         self._db = sqlite3.connect("", check_same_thread=False, isolation_level=None)  # "": a private temporary file
         self._db.row_factory = sqlite3.Row
-        self._db.executescript("PRAGMA journal_mode=MEMORY; PRAGMA synchronous=OFF; PRAGMA cache_size=-65536;" + _SCHEMA)
+        self._db.executescript(_SCHEMA)
 
     @property
     def troubles(self) -> list[str]:
@@ -125,14 +115,13 @@ class GameIndex:
         return [*self._troubles.values()]
 
     def stop(self, why: str) -> None:
-        """Say on the pages that nothing is followed any more."""
+        """Show on the pages that the run is no longer followed."""
         self._troubles["stopped"] = why
 
     @property
     def faults(self) -> list[str]:
-        """``troubles``, and one line for each file with lines that hold no game; of many files the first twenty."""
-        found = [fault for follower in list(self._followers.values()) if (fault := follower.fault)]
-        found = list(dict.fromkeys(found))
+        """``troubles``, then a line for each of the first twenty files with lines that hold no game."""
+        found = list(dict.fromkeys(fault for one in list(self._followers.values()) if (fault := one.fault)))
         more = [f"{len(found) - _MOST_FAULTS:,} more files have such lines"] if len(found) > _MOST_FAULTS else []
         return [*self.troubles, *found[:_MOST_FAULTS], *more]
 
@@ -145,55 +134,54 @@ class GameIndex:
             self._db.close()
 
     def query(self, sql: str, arguments: Sequence[Any] = ()) -> list[sqlite3.Row]:
-        """Run a reading query over the table ``games`` (and ``texts``)."""
+        """Run a query that reads ``games`` and ``texts``."""
         with self._lock:
             return self._db.execute(sql, arguments).fetchall()
 
     def sync(self) -> bool:
-        """Take in what was appended, in the order of the sources, up to the first that has more than ``BATCH`` games left.
-
-        Returns whether more is waiting. What cannot be read is among ``troubles`` until it can be.
-        """
+        """Read what was appended, source by source, up to ``BATCH`` games of one. Returns whether more is waiting."""
         try:
-            sources = {source.name: source.path for source in self._sources()}
+            sources = {source.name: source for source in self._sources()}
             self._troubles.pop("", None)
         except (SpagError, OSError) as error:
             self._troubles[""] = str(error)
             return False
         for name in [name for name in self._followers if name not in sources]:
             self._forget(name)
-        return any(self._follow(name, path) for name, path in sources.items())
+        return any(map(self._follow, sources.values()))
 
     def episode(self, source: str, number: int) -> Episode | None:
-        """Return a game in full, from its file, or ``None`` when there is none such. Raises ``DataError`` when the file changed."""
+        """Return a game from its file; ``None`` for an unknown one. Raises ``DataError`` when the file changed."""
         follower = self._followers.get(source)
         found = self.query("SELECT offset, size FROM games WHERE source = ? AND number = ?", (source, number))
         if follower is None or not found:
             return None
-        place = f"{follower.path}:{number}"
+        path = follower.source.path
+        place = f"{path}:{number}"
         try:
-            with follower.path.open("rb") as stream:
+            with path.open("rb") as stream:
                 stream.seek(found[0][0])
                 return episode_of(msgspec.json.decode(stream.read(found[0][1]), type=dict[str, Any]), place)
         except OSError as error:
-            raise DataError(f"{follower.path}: cannot be read: {error.strerror}") from error
+            raise DataError(f"{path}: cannot be read: {error.strerror}") from error
         except _UNREADABLE as error:
             raise DataError(f"{place}: not an episode: {error}") from error
 
-    def _follow(self, name: str, path: Path) -> bool:
+    def _follow(self, source: GameFile) -> bool:
+        name, path = source.name, source.path
         try:
             with path.open("rb") as stream:
-                stat, follower = os.fstat(stream.fileno()), self._followers.get(name, _Follower(path))
+                stat, follower = os.fstat(stream.fileno()), self._followers.get(name, _Follower(source))
                 is_same = stat.st_ino == follower.inode and stat.st_size >= follower.offset
                 if name in self._followers and not (is_same and stream.read(len(follower.head)) == follower.head):
                     self._forget(name)
-                    follower = _Follower(path)
+                    follower = _Follower(source)
                 self._followers[name] = follower
                 stream.seek(follower.offset)
                 lines = list(islice(stream, BATCH))
                 if lines and not lines[-1].endswith(b"\n"):
                     lines.pop()  # being written
-                self._add(name, follower, lines)
+                self._add(follower, lines)
                 stream.seek(0)
                 follower.inode, follower.head = stat.st_ino, stream.read(min(_HEAD, follower.offset))
                 self._troubles.pop(name, None)
@@ -204,25 +192,25 @@ class GameIndex:
             self._troubles[name] = str(error)
         return False
 
-    def _add(self, name: str, follower: _Follower, lines: list[bytes]) -> None:
-        """Put the games of whole ``lines`` into the index; the follower counts them once they are in."""
+    def _add(self, follower: _Follower, lines: list[bytes]) -> None:
+        """Index the games in whole ``lines``; the follower counts the lines once all are in."""
         games, faults, game = [], [], self._game()
-        offset = follower.offset
+        source, offset = follower.source, follower.offset
         for number, line in enumerate(lines, start=follower.lines + 1):
-            place = f"{follower.path}:{number}"
+            place = f"{source.path}:{number}"
             if line.strip():
                 try:
-                    games.append(((name, number, offset, len(line)), *_read(line, place, game)))
-                except _OtherGameError as error:  # online steps may mix games
-                    note = f"games of {error.game} are not shown; open a file of them on its own: spag web FILE"
-                    faults.append(note if is_online(name) else f"{place}: not an episode: {error}")
+                    values, text = _read(line, place, game)
+                    games.append(((source.name, source.phase, source.step, number, offset, len(line), *values), text))
+                except _OtherGameError as error:
+                    faults.append(f"games of {error} are not shown; open a file of them on its own: spag web FILE")
                 except (*_UNREADABLE, DataError) as error:
                     faults.append(f"{place}: not an episode: {str(error).removeprefix(f'{place}: ')}")
             offset += len(line)
         with self._lock, self._db:
             self._db.execute("BEGIN")
-            for place_values, values, text in games:
-                added = self._db.execute(_INSERT, (*place_values, *values)).lastrowid
+            for values, text in games:
+                added = self._db.execute(_INSERT, values).lastrowid
                 self._db.execute("INSERT INTO texts (rowid, text) VALUES (?, ?)", (added, text))
         follower.offset, follower.lines = offset, follower.lines + len(lines)
         for fault in faults:
@@ -236,10 +224,10 @@ class GameIndex:
 
 
 def _read(line: bytes, place: str, game: Game) -> tuple[tuple[Any, ...], str]:
-    """Return the columns of a game from ``task`` on, and its text for searches."""
+    """Return the columns of a game from ``task`` on, and its text for search."""
     row = _ROWS.decode(line)
     if row.game != game.name:
-        raise _OtherGameError(row.game, game.name)
+        raise _OtherGameError(row.game)
     task, outcome = row.task, row.outcome
     if task is None or outcome is None:
         whole = episode_of(msgspec.json.decode(line), place)

@@ -1,7 +1,8 @@
-"""Games between a visitor and a model or a bot. Rules, prompts and verdicts are those of self-play; nothing is written to disk.
+"""Games between a visitor and a model or a bot, with the rules, prompts and verdicts of self-play.
 
-A visitor's games belong to a session: an unguessable name in a cookie, kept in memory, limited in number and age. Everything here runs in
-the server's event loop, one call at a time, so a game needs no lock. The visitor sees a game in progress through ``observe`` alone.
+A visitor's games belong to a session: an unguessable name in a cookie, kept in memory, limited in number and age.
+Everything here runs in the server's event loop, one call at a time, so a game needs no lock. The visitor sees a game in
+progress through ``observe`` alone.
 """
 
 import secrets
@@ -12,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from spag.core.errors import ConfigError, DataError, EngineError
 from spag.core.types import Split, State, Task, Utterance
 from spag.engines.base import Sampling
+from spag.engines.thread import REPLY_LIMIT_S, Reply
 from spag.games.base import Game, TextGame
-from spag.rollout.runner import next_request, should_retry
-from spag.web.models import REPLY_LIMIT_S, ModelPool, Reply
+from spag.rollout.runner import next_request, should_retry, without_thought
+from spag.web.models import ModelPool
 
 LONGEST_UTTERANCE = 2000
 MOST_SESSIONS = 256
@@ -24,7 +26,7 @@ SESSION_S = 12 * 3600.0  # without a visit
 
 @dataclass(slots=True)
 class Match:
-    """A game of a visitor, who plays the role ``human``, against ``opponent``, one of ``models``, which samples by ``sampling``."""
+    """A game of a visitor, in the role ``human``, against ``opponent``, one of ``models``."""
 
     game: Game
     state: State
@@ -58,7 +60,8 @@ class Match:
     @property
     def task(self) -> str | None:
         """The task in words, where the visitor may know all of it."""
-        return self.game.describe_task(self.state.task) if self.is_over or not self.game.hidden.get(self.human) else None
+        may_know = self.is_over or not self.game.hidden.get(self.human)
+        return self.game.describe_task(self.state.task) if may_know else None
 
     @property
     def view(self) -> str:
@@ -67,19 +70,19 @@ class Match:
 
     @property
     def history(self) -> tuple[Utterance, ...]:
-        """What was said, as the visitor heard it; in full once the game is over."""
+        """What was said, as the visitor sees it; in full once the game is over."""
         return self.state.history if self.is_over else self.game.observe(self.state, self.human).history
 
     @property
     def reply_so_far(self) -> str:
-        """The part of the reply that there is, where the visitor hears it word for word."""
+        """The reply as far as it is generated, where the visitor may see it word for word."""
         text = self.reply.text_so_far if self.reply else ""
         state = replace(self.state, history=(*self.state.history, Utterance(self.other, text)))
         heard = self.game.observe(state, self.human).history
         return text if heard and heard[-1].content == text else ""
 
     def say(self, text: str) -> None:
-        """Take the visitor's utterance. Raises ``DataError`` for one that cannot be taken."""
+        """Take the visitor's utterance. Raises ``DataError``."""
         if self.is_over:
             raise DataError("this game is over; begin another one")
         if not self.is_humans_move:
@@ -92,7 +95,7 @@ class Match:
         self._request_reply()
 
     def advance(self) -> None:
-        """Take the opponent's reply when it is there, or note why it is not."""
+        """Take the opponent's reply once it is complete, or note why it failed."""
         if self.reply is None:
             return
         self.reply.fail_when_late(self.reply_limit_s)
@@ -101,11 +104,13 @@ class Match:
             self.reply = None
         elif completion is not None:
             self.reply = None
+            completion = without_thought(completion, self.sampling)
             if should_retry(completion, self.attempt, self.sampling):
                 self.attempt += 1
             else:
                 self.attempt = 0
-                self.state = self.game.apply(self.state, Utterance(self.other, completion.text))
+                said = Utterance(self.other, completion.text, thought=completion.thought)
+                self.state = self.game.apply(self.state, said)
             self._request_reply()
 
     def retry(self) -> None:
@@ -131,13 +136,13 @@ Session = OrderedDict[str, Match]
 
 
 def informed_roles(game: Game) -> list[str]:
-    """Return the roles whose player can bring a task: those that know all of it, where the game takes tasks from people."""
+    """Return the roles whose player may name a task: those that know all of it, in games that take custom tasks."""
     takes_tasks = getattr(type(game), "custom_task", None) is not TextGame.custom_task
     return [role for role in game.roles if takes_tasks and not game.hidden.get(role)]
 
 
 def draw_task(game: Game) -> Task:
-    """Return a held-out task; any task of a game that holds none out. Loading a game's tasks may take a while."""
+    """Return a held-out task, or any task of a game without a held-out split. Loading tasks may be slow."""
     seed = secrets.randbits(62)
     try:
         return game.tasks(Split.HELD_OUT, 1, seed)[0]
@@ -146,7 +151,7 @@ def draw_task(game: Game) -> Task:
 
 
 class Sessions:
-    """Visitors' games by session and id, the least recently used session first; old sessions and those above ``most`` are dropped."""
+    """Visitors' games by session and id; expired sessions and the least recently used above ``most`` are dropped."""
 
     def __init__(self, most: int = MOST_SESSIONS, lifetime_s: float = SESSION_S) -> None:
         self._most, self._lifetime_s = most, lifetime_s
@@ -164,7 +169,7 @@ class Sessions:
         return session
 
     def add(self, name: str, match: Match) -> str:
-        """Keep a game in its session, a new one where ``name`` names none; return the session's name."""
+        """Add a game to session ``name``, or to a new one where there is none; return the session's name."""
         session = self.find(name)
         if session is None:
             name, session = secrets.token_urlsafe(24), OrderedDict()

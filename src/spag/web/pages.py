@@ -3,9 +3,7 @@
 import asyncio
 import hashlib
 from collections.abc import Callable
-from functools import partial
-from typing import Annotated, Any, TypeVar
-from urllib.parse import urlencode
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi import Path as PathField
@@ -15,13 +13,11 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from spag.core.errors import SpagError
 from spag.core.types import State
-from spag.display.html import game_style
 from spag.games.base import Game, explain
-from spag.runs.folder import ONLINE
-from spag.runs.records import EVALUATION_SOURCE
+from spag.report.html import game_style
 from spag.web import queries
+from spag.web.figures import phases_of, step_columns, step_rows
 from spag.web.index import MOST_LINES
-from spag.web.online import online_overview, step_columns, step_rows, training_card
 from spag.web.queries import NOBODY, GameFilter
 from spag.web.security import LOGIN, TOKEN_COOKIE
 from spag.web.site import TheSite, form_of, is_swap, site_of
@@ -29,11 +25,9 @@ from spag.web.site import TheSite, form_of, is_swap, site_of
 LATEST = 8
 PER_SOURCE = 3
 SUGGESTED = 40
-_TAIL_BYTES = 1 << 17  # of metrics.jsonl
 _WRONG_TOKEN_S = 1.0
 
 router = APIRouter(default_response_class=HTMLResponse)
-Part = TypeVar("Part")
 
 
 @router.get("/game.css")
@@ -44,33 +38,25 @@ def style(site: TheSite) -> Response:
 
 @router.get("/")
 def overview(request: Request, site: TheSite, seen: str = "") -> Response:
-    """How far the run is, how its games ended, and the latest of them. A damaged file is named, and its part left out.
-
-    htmx asks for the same again and again, saying what it has ``seen``; while nothing changed, the page is left alone.
-    """
+    """The state of the run; a damaged file is named, its part left out. An htmx poll of what was ``seen`` gets 204."""
     run, fault = site.reader.read()
     faults = [*([fault] if fault else []), *site.index.faults]
 
-    def part(read: Callable[[], Part]) -> Part | None:
+    def part(read: Callable[[], Any]) -> Any:
         try:
             return read()
         except SpagError as error:
             faults.append(str(error))
             return None
 
-    stages = part(run.progress) or []
-    trained = [stage.name.removesuffix("/train") for stage in stages if stage.name.endswith("/train")]
-    trained = [name for name in trained if name != ONLINE]  # which has curves of its own
-    steps = {name: part(partial(run.metrics, name, _TAIL_BYTES)) for name in trained}
     body = site.render(
         request,
         "_overview.html",
         config=run.config,
-        stages=stages,
-        plan=part(lambda: run.plan),
-        counts=queries.shown_counts(queries.outcome_counts(site.index)),
-        online=part(lambda: online_overview(run, part(lambda: run.evaluations) or [], part(lambda: run.collapse) or [])),
-        curves=[training_card(name, rows) for name, rows in steps.items() if rows],
+        stages=part(run.progress) or [],
+        plan=run.plan,
+        bars=queries.bars(queries.outcome_counts(site.index)),
+        phases=list(phases_of(run, part)),
         arena=part(lambda: run.arena),
         held_out_doubt=part(lambda: run.held_out_doubt),
         latest=queries.latest_games(site.index, LATEST),
@@ -84,52 +70,58 @@ def overview(request: Request, site: TheSite, seen: str = "") -> Response:
 
 @router.get("/games")
 def games(request: Request, site: TheSite, asked: Annotated[GameFilter, Query()]) -> HTMLResponse:
-    """The list of games. htmx asks for the results alone, and is told the short form of the address."""
+    """The list of games. htmx asks for the results alone, and learns the short form of the address."""
     shown = site.run().game
     winners = (*shown.roles, NOBODY)
     for name, known in (("outcome", shown.outcomes), ("winner", winners)):
         if getattr(asked, name) not in (None, *known):
             raise HTTPException(422, f"{name}: {shown.title} has no such {name}")
     found = queries.find_games(site.index, asked, shown)
-    context: dict[str, Any] = {
-        "asked": asked,
-        "found": found,
-        "newer": urlencode(asked.address(page=found.page - 1)),
-        "older": urlencode(asked.address(page=found.page + 1)),
-        "is_filtered": bool(asked.address(page=1)),
-    }
     if is_swap(request):
-        answer = site.page(request, "_games.html", **context)
-        answer.headers["HX-Replace-Url"] = f"/games?{urlencode(asked.address(page=found.page))}".rstrip("?")
+        answer = site.page(request, "_games.html", asked=asked, found=found)
+        answer.headers["HX-Replace-Url"] = f"/games?{asked.address(found.page)}".rstrip("?")
         return answer
-    return site.page(request, "games.html", choices=queries.choices(site.index), winners=winners, **context)
+    choices = queries.choices(site.index)
+    return site.page(request, "games.html", choices=choices, winners=winners, asked=asked, found=found)
 
 
 @router.get("/steps")
-def steps(request: Request, site: TheSite, page: Annotated[int, Query(ge=1, le=10**6)] = 1) -> HTMLResponse:
-    """The list of online steps, the latest first, each with its games. Damaged metrics are named, and their figures left out."""
-    run, counts, fault = site.run(), queries.outcome_counts(site.index), ""
+def steps(
+    request: Request,
+    site: TheSite,
+    phase: Annotated[str, Query(max_length=200)] = "",
+    page: Annotated[int, Query(ge=1, le=10**6)] = 1,
+) -> HTMLResponse:
+    """The online steps of a phase, by default the last, latest step first. Damaged metrics are named and left out."""
+    phases, counts, fault = site.run().online_phases, queries.outcome_counts(site.index), ""
+    chosen = next((one for one in reversed(phases) if phase in ("", one.name)), None)
+    if chosen is None:
+        raise HTTPException(404, "No online steps here: the phase has not begun, or the run has none of that name.")
     try:
-        figures = run.online
+        figures = chosen.rows()
     except SpagError as error:
         figures, fault = [], site.short(error)
-    rows = step_rows(figures, run.online_games, queries.counts_by_step(counts))
+    rows = step_rows(figures, chosen.games, queries.counts_by_step(counts, chosen.name))
     pages = max(1, -(-len(rows) // queries.STEPS_A_PAGE))
-    first = (min(page, pages) - 1) * queries.STEPS_A_PAGE
+    page = min(page, pages)
     return site.page(
         request,
         "steps.html",
-        rows=rows[first : first + queries.STEPS_A_PAGE],
-        columns=[title for title, *_ in step_columns(run.online_games)],
-        evaluations=[source for source in counts if source.startswith(EVALUATION_SOURCE)],
-        page=min(page, pages),
+        phases=[one.name for one in phases],
+        phase=chosen.name,
+        rows=rows[(page - 1) * queries.STEPS_A_PAGE : page * queries.STEPS_A_PAGE],
+        columns=[title for title, *_ in step_columns(chosen.games)],
+        evaluations=[one.name for one in counts if one.phase == chosen.name and one.step is None],
+        page=page,
         pages=pages,
         fault=fault,
     )
 
 
 @router.get("/games/{source}/{number}")
-def game(request: Request, site: TheSite, source: str, number: Annotated[int, PathField(ge=1, le=MOST_LINES)]) -> HTMLResponse:
+def game(
+    request: Request, site: TheSite, source: str, number: Annotated[int, PathField(ge=1, le=MOST_LINES)]
+) -> HTMLResponse:
     """One game with its verdict."""
     episode = site.index.episode(source, number)
     if episode is None:
@@ -150,18 +142,18 @@ def game(request: Request, site: TheSite, source: str, number: Annotated[int, Pa
 
 
 def _board(shown: Game, state: State) -> str:
-    """Return the view of the last position in games that draw one."""
+    """Return the view of the last position, in games that draw one."""
     view = shown.describe_view(shown.observe(state, shown.roles[0]))
     return view if "\n" in view.strip() else ""
 
 
 @router.get("/tasks")
 def tasks(request: Request, site: TheSite, task: Annotated[str, Query(max_length=200)] = "") -> HTMLResponse:
-    """One task across iterations, side by side; without a task, those worth comparing."""
-    columns = []
+    """One task in each source, side by side; without a task, those worth comparing."""
+    columns, game = [], site.run().game
     for source, (total, rows) in queries.games_of_task(site.index, task.strip(), PER_SOURCE).items():
-        episodes = [(row, site.index.episode(source, row["number"])) for row in rows]
-        shown = [(row["number"], episode, explain(site.run().game, episode)) for row, episode in episodes if episode is not None]
+        episodes = {row["number"]: site.index.episode(source, row["number"]) for row in rows}
+        shown = [(number, episode, explain(game, episode)) for number, episode in episodes.items() if episode]
         columns.append((source, total, shown))
     suggested = [] if columns else queries.shared_tasks(site.index, SUGGESTED)
     return site.page(request, "tasks.html", task=task.strip(), columns=columns, suggested=suggested)
@@ -175,12 +167,14 @@ async def login_page(request: Request, site: TheSite) -> Response:
 
 @router.post(LOGIN)
 async def login(request: Request, site: TheSite) -> Response:
-    """Check a token and remember the visitor by a cookie. A wrong one costs a second."""
+    """Check a token and remember the visitor by a cookie. A wrong token is answered after a second."""
     if not site.access.is_token((await form_of(request)).get("token", "")):
         await asyncio.sleep(_WRONG_TOKEN_S)
         return site.page(request, "login.html", 403, run="", error="That is not the token.")
     answer = RedirectResponse("/", 303)
-    answer.set_cookie(TOKEN_COOKIE, site.access.cookie, httponly=True, samesite="strict", secure=request.url.scheme == "https")
+    answer.set_cookie(
+        TOKEN_COOKIE, site.access.cookie, httponly=True, samesite="strict", secure=request.url.scheme == "https"
+    )
     return answer
 
 
@@ -193,4 +187,6 @@ async def on_error(request: Request, error: Exception) -> Response:
         first = error.errors()[0]
         status, message = 422, f"{first['loc'][-1]}: {str(first['msg']).lower()}"
     title = "Not found" if status == 404 else "That did not work"
-    return site_of(request).page(request, "_error.html" if is_swap(request) else "error.html", status, title=title, message=message)
+    return site_of(request).page(
+        request, "_error.html" if is_swap(request) else "error.html", status, title=title, message=message
+    )

@@ -1,11 +1,12 @@
-"""Who may ask, before any page is made: plain ASGI middleware, so that nothing slips past it.
+"""Access control: ASGI middleware in front of every route.
 
-- On a loopback address only loopback names are answered, so that a page elsewhere cannot reach in by pointing its name here (DNS
-  rebinding). On any other address a token is required.
-- A request that changes something must come from a page of this site (``Origin`` and ``Sec-Fetch-Site``), and say how long it is.
-- Every answer carries a strict Content-Security-Policy: scripts, styles and pictures from here only, none inline, no framing.
+- A loopback address answers to loopback names only, against DNS rebinding; any other address requires a token.
+- A request that changes something must come from a page of this site (``Origin``, ``Sec-Fetch-Site``) and state its
+  length.
+- Every answer carries a strict Content-Security-Policy: scripts, styles and pictures from here only, none inline, no
+  framing.
 
-The token is compared in constant time, and the cookie holds a keyed hash of it that is worth nothing after a restart.
+The token is compared in constant time; the cookie holds a keyed hash of it that expires with the process.
 """
 
 import hmac
@@ -29,7 +30,8 @@ MOST_BYTES = 64 * 1024  # of a request's body
 _SHORTEST_TOKEN = 16
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
 _HEADERS = {
-    "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'",
+    "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
+    "object-src 'none'",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "referrer-policy": "same-origin",  # with no-referrer, browsers send no Origin with a form
@@ -40,7 +42,7 @@ _HEADERS = {
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether ``host`` names this machine and nothing else: localhost or a loopback address."""
+    """Tell whether ``host`` is localhost or a loopback address."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:
@@ -51,7 +53,7 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where the page is served, and the token that it asks for, if any. Raises ``ConfigError`` when that is not safe."""
+    """Where the page is served, and its token, if any. Raises ``ConfigError`` where that is not safe."""
 
     host: str = "127.0.0.1"
     token: str | None = field(default=None, repr=False)
@@ -59,12 +61,14 @@ class Access:
 
     def __post_init__(self) -> None:
         if self.token is None and not is_loopback(self.host):
-            raise ConfigError(f"--host {self.host}: on any address but loopback a token is required; give --token or set {TOKEN_VARIABLE}")
+            needs = f"a token is required beyond loopback; give --token or set {TOKEN_VARIABLE}"
+            raise ConfigError(f"--host {self.host}: {needs}")
         if self.token is not None and len(self.token) < _SHORTEST_TOKEN:
-            raise ConfigError(f"the token has {len(self.token)} characters; use at least {_SHORTEST_TOKEN}: openssl rand -hex 16")
+            fix = f"use at least {_SHORTEST_TOKEN}: openssl rand -hex 16"
+            raise ConfigError(f"the token has {len(self.token)} characters; {fix}")
 
     def is_foreign(self, host: str) -> bool:
-        """Tell whether a request to a loopback address asks for another name (``Host``), which somebody may have pointed here."""
+        """Tell whether a request to a loopback address has another name in ``Host``."""
         try:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:
@@ -77,11 +81,11 @@ class Access:
 
     @property
     def cookie(self) -> str:
-        """What the cookie of a visitor holds who gave the token."""
+        """The cookie's value once the visitor gave the token."""
         return hmac.new(self.key, (self.token or "").encode(), "sha256").hexdigest()
 
     def admits(self, request: HTTPConnection) -> bool:
-        """Tell whether a request brings the token: in ``Authorization: Bearer``, or the cookie."""
+        """Tell whether a request carries the token, in ``Authorization: Bearer`` or the cookie."""
         if self.token is None:
             return True
         scheme, _, offered = request.headers.get("authorization", "").partition(" ")
@@ -117,7 +121,7 @@ class Guard:
         request, path = HTTPConnection(scope), scope["path"]
         headers = request.headers
         if self._access.is_foreign(headers.get("host", "")):
-            return PlainTextResponse("This page answers to localhost only, and not under the name that was asked for.", 421)
+            return PlainTextResponse("This page answers to localhost only, not to another name.", 421)
         if scope["method"] not in _SAFE_METHODS and (fault := _fault_of_change(headers)):
             return fault
         if path == LOGIN or path.startswith("/static/") or self._access.admits(request):
@@ -129,7 +133,7 @@ class Guard:
 
 
 def fault_of_length(headers: Headers, most_bytes: int) -> tuple[int, str] | None:
-    """Return status and text of the refusal of a request that does not say how long it is, or is longer than ``most_bytes``."""
+    """Return status and text that refuse a request of unknown length, or longer than ``most_bytes``."""
     length = headers.get("content-length", "")
     if not length.isdecimal():
         return 411, "A request must say how long it is."

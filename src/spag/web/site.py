@@ -11,9 +11,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse
 
 from spag.core.errors import SpagError
-from spag.display.html import environment
-from spag.engines.bot import BOT_PREFIX
-from spag.runs.folder import ONLINE
+from spag.engines.players import bot_names
+from spag.report.html import environment
 from spag.runs.reading import RunFolder
 from spag.web.following import RunReader
 from spag.web.index import GameIndex
@@ -26,7 +25,7 @@ MOST_FIELDS = 20  # of a form
 
 @dataclass(frozen=True)
 class Site:
-    """The run folder, or file of episodes, at ``path``, and what is kept of it between requests."""
+    """The run folder or file of episodes at ``path``, and what is kept of it between requests."""
 
     path: Path
     access: Access
@@ -44,24 +43,30 @@ class Site:
         return self.reader.read()[0]
 
     def short(self, fault: object) -> str:
-        """Return what is wrong with a file, which is named as it is called within the run."""
+        """Return what is wrong with a file, named by its path within the run."""
         return str(fault).removeprefix(f"{self.path}/")
 
     def opponents(self) -> tuple[list[str], str]:
-        """Return whom visitors can play, models, the latest first, then the game's bots; and why models cannot be found, if so."""
+        """Return whom visitors can play (models, latest first, then bots), and why models are missing, else empty."""
         run, models, fault = self.run(), list[str](), ""
         try:
             models = [*reversed(run.checkpoints())]
         except SpagError as error:
             fault = f"The run's models cannot be found: {self.short(error)}"
-        return [*models, *(f"{BOT_PREFIX}{name}" for name in run.game.bots)], fault
+        return [*models, *bot_names(run.game)], fault
 
     def render(self, request: Request, template: str, **context: Any) -> Markup:
         """Render ``template``; it also sees the run's name and game, and the address asked for."""
         run = self.run()
-        shared = {"run": run.name, "game": run.game, "path": request.url.path, "locked": self.access.token is not None}
-        shared["has_steps"] = (self.path / ONLINE / "episodes").is_dir()
-        return Markup(environment("spag.web").get_template(template).render({**shared, **context}))  # escaped by the template
+        shared = {
+            "run": run.name,
+            "game": run.game,
+            "path": request.url.path,
+            "locked": self.access.token is not None,
+            "has_steps": any(model.is_online and (run.folder / model.folder).is_dir() for model in run.models),
+        }
+        shown = environment("spag.web").get_template(template).render({**shared, **context})
+        return Markup(shown)  # escaped by the template
 
     def page(self, request: Request, template: str, status_code: int = 200, **context: Any) -> HTMLResponse:
         """Answer with ``template``, rendered."""
@@ -78,12 +83,12 @@ TheSite = Annotated[Site, Depends(site_of)]
 
 
 def is_swap(request: Request) -> bool:
-    """Tell whether htmx asks for a piece of a page, rather than a browser for a page."""
+    """Tell whether htmx asks for a piece of a page, not a browser for a page."""
     return "hx-request" in request.headers
 
 
 async def form_of(request: Request) -> dict[str, str]:
-    """Return the fields of a form; its length was checked before. Raises ``HTTPException`` for one with too many."""
+    """Return the fields of a form, whose length was checked before. Raises ``HTTPException`` for too many."""
     body = (await request.body()).decode("utf-8", errors="replace")
     try:
         return dict(parse_qsl(body, keep_blank_values=True, max_num_fields=MOST_FIELDS))

@@ -1,7 +1,7 @@
-"""Where an environment of TextArena stands after a seed and some moves: a pure function over an object that changes.
+"""The position of an environment of TextArena after a seed and some moves: a pure function over a mutable object.
 
-TextArena draws from the global generators of Python and NumPy, when it deals and later. Both are seeded for a replay and put back after it,
-so it takes nothing from our process's draws and depends on none of them.
+TextArena draws from the global generators of Python and NumPy at any time. Both are seeded for a replay and restored
+after it, so replays and our own draws do not affect each other.
 """
 
 import json
@@ -25,9 +25,8 @@ _LOCK = Lock()
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """What an environment says: the observation of each player, whose move it is, and at the end ``rewards`` by player.
-
-    ``invalid`` is the player whose invalid move ended the game.
+    """The observation of each player, whose move it is, and at the end ``rewards`` by player; ``invalid`` is the player
+    whose invalid move ended the game.
     """
 
     seen: tuple[str, ...]
@@ -38,8 +37,10 @@ class Position:
 
 
 @lru_cache(maxsize=4096)
-def position(env_id: str, options: str, seed: int, said: tuple[str, ...]) -> Position:
-    """Return where the environment, made with ``options`` (JSON), stands after the moves ``said``. Raises what making it raises."""
+def position(env_id: str, options: str, seed: int, texts: tuple[str, ...]) -> Position:
+    """Return the position of the environment, made with ``options`` (JSON), after the moves ``texts``. Raises what
+    making it raises.
+    """
     import textarena  # noqa: PLC0415 - takes seconds
 
     with _seeded(seed):
@@ -47,7 +48,7 @@ def position(env_id: str, options: str, seed: int, said: tuple[str, ...]) -> Pos
         if not isinstance(env, textarena.Wrapper):
             env = textarena.wrappers.LLMObservationWrapper(env)  # the -raw environments give lists of messages
         env.reset(num_players=len(PLAYERS), seed=seed)
-        for text in said:
+        for text in texts:
             env.get_observation()
             mover = env.state.current_player_id
             try:
@@ -74,7 +75,7 @@ def _failed(mover: int, error: str) -> Position:
 
 
 def _seen(env: Any, player: int) -> str:
-    """Return what ``player`` would be told now. Nothing is put back: the environment is thrown away after it."""
+    """Return the observation of ``player``. It may change the environment, which is not used again."""
     env.state.current_player_id = player
     return str(env.get_observation()[1])
 

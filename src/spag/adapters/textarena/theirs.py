@@ -1,6 +1,7 @@
-"""TextArena's two-player environments as games: ``textarena:KuhnPoker-v0`` plays, trains and competes like our own (extra ``textarena``).
+"""TextArena's two-player environments as games: ``textarena:KuhnPoker-v0`` plays, trains and competes like our own
+(extra ``textarena``).
 
-An environment is an object that changes, a game is made of functions of what was said: ``replay.py`` leads from one to the other.
+An environment is a mutable object, a game consists of functions of the history: ``replay.py`` connects the two.
 """
 
 import difflib
@@ -31,7 +32,9 @@ class TextArenaGame(TextGame):
 
     env_id: ClassVar[str]
     roles = ROLES
-    role_help: ClassVar[Mapping[str, str]] = dict.fromkeys(ROLES, "The environment's text says what you know and how to move.")
+    role_help: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ROLES, "The environment's text says what you know and how to move."
+    )
     hidden: ClassVar[Mapping[str, tuple[str, ...]]] = dict.fromkeys(ROLES, ("seed",))
     outcomes = outcome_map(
         Outcome(f"{ROLES[0]}_wins", f"{ROLES[0]} wins", "#0072b2", winners=ROLES[:1], rule=_MORE),
@@ -42,8 +45,8 @@ class TextArenaGame(TextGame):
         Outcome("unfinished", "unfinished", "#a3a9b6", rule="A game that was cut short is void."),
     )
 
-    options: Annotated[dict[str, Any], Field(description="arguments of the environment, beside those of its id")] = field(
-        default_factory=dict
+    options: Annotated[dict[str, Any], Field(description="arguments of the environment, beside those of its id")] = (
+        field(default_factory=dict)
     )
     seeds: Annotated[int, Field(ge=1, description="tasks in each split; a task is a seed")] = 1000
     max_utterances: Annotated[int, Field(ge=1, description="utterances after which a game is cut short")] = 100
@@ -52,9 +55,11 @@ class TextArenaGame(TextGame):
         try:
             self._position(State(Task("", {"seed": 0})))
         except (*FAULTS, ImportError, OSError, SyntaxError) as error:
-            said = next((line.strip() for line in str(error).splitlines() if re.search(r"\w", line)), type(error).__name__)
-            said = f"it needs a newer Python ({said})" if isinstance(error, SyntaxError) else said
-            raise ConfigError(f"{self.name}: cannot be started with two players and game.options={self.options}: {said}") from error
+            lines = (line.strip() for line in str(error).splitlines() if re.search(r"\w", line))
+            why = next(lines, type(error).__name__)
+            why = f"it needs a newer Python ({why})" if isinstance(error, SyntaxError) else why
+            what = f"{self.name}: cannot be started with two players and game.options={self.options}"
+            raise ConfigError(f"{what}: {why}") from error
 
     def __hash__(self) -> int:
         return hash((self.name, self.seeds, self.max_utterances))
@@ -65,21 +70,23 @@ class TextArenaGame(TextGame):
     def tasks(self, split: Split, count: int | None, seed: int) -> Sequence[Task]:
         shortage = f"seeds asked for, but there are {self.seeds} in each split; raise game.seeds"
         numbers = drawn(list(range(self.seeds)), count, seed, shortage)
-        return [Task(f"{split}-{number:04d}", {"seed": derive_seed(self.env_id, split, number) % 2**32}) for number in numbers]
+        seeds = {number: derive_seed(self.env_id, split, number) % 2**32 for number in numbers}
+        return [Task(f"{split}-{number:04d}", {"seed": own}) for number, own in seeds.items()]
 
     def split_of(self, task: Task) -> Split:
         return Split.HELD_OUT if task.id.startswith(f"{Split.HELD_OUT}-") else Split.TRAIN
 
     def start(self, task: Task, seed: int) -> State:
         if not isinstance(task.data.get("seed"), int):
-            raise DataError(f"task {task.id!r}: {dict(task.data)} is no task of {self.name}; it must give a seed, as in {{'seed': 7}}")
+            fix = "it must give a seed, as in {'seed': 7}"
+            raise DataError(f"task {task.id!r}: {dict(task.data)} is no task of {self.name}; {fix}")
         return State(task, seed)
 
     def to_move(self, state: State) -> str | None:
         return self.roles[self._position(state).to_move] if state.result is None else None
 
     def observe(self, state: State, role: str) -> Observation:
-        """Return the environment's own observation; what a role heard of the other stands in it, as far as the environment tells."""
+        """Return the environment's own observation, which also holds what it shows of the other's utterances."""
         return Observation(role, (), {"observation": self._position(state).seen[self.roles.index(role)]})
 
     def prompt(self, observation: Observation) -> str:
@@ -104,8 +111,8 @@ class TextArenaGame(TextGame):
 
     def _position(self, state: State) -> Position:
         # Line breaks become spaces: with them an utterance could forge a line of the other's observation.
-        said = tuple(" ".join(said.content.splitlines()) for said in state.history)
-        return position(self.env_id, json.dumps(self.options, sort_keys=True), state.task.data["seed"], said)
+        texts = tuple(" ".join(utterance.content.splitlines()) for utterance in state.history)
+        return position(self.env_id, json.dumps(self.options, sort_keys=True), state.task.data["seed"], texts)
 
 
 def _again(name: str, settings: dict[str, Any]) -> Any:
@@ -113,12 +120,16 @@ def _again(name: str, settings: dict[str, Any]) -> Any:
 
 
 def game_class(env_id: str) -> type[TextArenaGame]:
-    """Return the class of the game ``textarena:ENV_ID``. Raises ``ConfigError`` without TextArena, and for an id that it does not know."""
+    """Return the class of the game ``textarena:ENV_ID``. Raises ``ConfigError`` without TextArena, and for an unknown
+    id.
+    """
     require_package("textarena", PREFIX + env_id, "pip install 'spag-selfplay[textarena]'")
     from textarena.envs.registration import ENV_REGISTRY  # noqa: PLC0415 - takes seconds
 
     if env_id not in ENV_REGISTRY:
         near = difflib.get_close_matches(env_id, ENV_REGISTRY, n=1, cutoff=0.3)
-        raise ConfigError(f"TextArena has no environment {env_id!r}" + (f"; did you mean {PREFIX}{near[0]}?" if near else ""))
-    texts = {"name": PREFIX + env_id, "title": f"{env_id} of TextArena", "summary": "a two-player environment of TextArena"}
-    return type(env_id, (TextArenaGame,), {"__module__": __name__, "env_id": env_id, **texts})
+        hint = f"; did you mean {PREFIX}{near[0]}?" if near else ""
+        raise ConfigError(f"TextArena has no environment {env_id!r}{hint}")
+    texts = {"title": f"{env_id} of TextArena", "summary": "a two-player environment of TextArena"}
+    attributes = {"__module__": __name__, "env_id": env_id, "name": PREFIX + env_id, **texts}
+    return type(env_id, (TextArenaGame,), attributes)

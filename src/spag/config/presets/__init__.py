@@ -1,0 +1,39 @@
+"""The shipped presets: a YAML file each, and what it is for. Imports only the standard library, as ``--help`` needs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+_FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """What a preset is for, the hardware it was written for, and how long it takes there; hours are ``spag plan``'s."""
+
+    purpose: str
+    hardware: str
+    time: str
+
+
+ABOUT = {
+    "demo": Preset("Taboo: imitation, one SPAG iteration, online steps", "2 CPU cores", "15 minutes"),
+    "kuhn": Preset("Kuhn poker online, scored exactly", "2 CPU cores", "8 minutes"),
+    "taboo-online": Preset("Taboo: imitation, then online steps", "2 CPU cores", "not measured"),
+    "textarena-mix": Preset("three TextArena games and Taboo, online", "2 CPU cores", "not measured"),
+    "qwen3": Preset("the paper's recipe with a current model", "1 GPU, 80 GB", "not planned"),
+    "llama2-7b-qlora": Preset("the paper's run with QLoRA", "1 GPU, 24 GB", "41 hours"),
+    "llama2-7b-lora": Preset("the paper's run with LoRA", "1 GPU, 48 GB", "not planned"),
+    "llama2-7b": Preset("the paper's run", "8 GPUs, 80 GB", "3.4 hours"),
+    "baichuan2-13b": Preset("the paper's second model", "8 GPUs, 80 GB", "not planned"),
+}
+"""Every preset, from the smallest machine to the largest."""
+
+
+def preset_names() -> list[str]:
+    """Return the names of the shipped presets, those of small machines first."""
+    return list(ABOUT)
+
+
+def preset_text(name: str) -> str:
+    """Return the YAML of a preset."""
+    return (_FOLDER / f"{name}.yaml").read_text(encoding="utf-8")

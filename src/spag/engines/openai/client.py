@@ -1,4 +1,4 @@
-"""A client of the ``openai`` package for the endpoint that the environment names: address, key, proxy, and limits on time."""
+"""The ``openai`` package's client for the endpoint in the environment: address, key, proxy, limits on time."""
 
 import asyncio
 import ipaddress
@@ -24,10 +24,11 @@ NOTE_INTERVAL_S = 5.0
 
 
 def open_client(base_url: str | None, *, concurrency: int, max_retries: int, timeout_s: float) -> openai.AsyncOpenAI:
-    """Open a client for ``base_url``, or else ``OPENAI_BASE_URL``, with the key in ``OPENAI_API_KEY``. Raises ``ConfigError``.
+    """Open a client for ``base_url``, or else ``OPENAI_BASE_URL``, with the key in ``OPENAI_API_KEY``. Raises
+    ``ConfigError``.
 
-    An endpoint on this machine needs no key and no proxy. The client's ``base_url`` is safe to show: the password and the query of the
-    address, which may be secret, go into headers and query arguments.
+    An endpoint on this machine needs no key and no proxy. The client's ``base_url`` is safe to show: the password and
+    the query of the address, which may be secret, go into headers and query arguments.
     """
     url = _endpoint(base_url)
     shown = _without_secrets(url)
@@ -40,7 +41,10 @@ def open_client(base_url: str | None, *, concurrency: int, max_retries: int, tim
     proxies = getproxies()
     proxy = None if is_local or proxy_bypass(url.host) else proxies.get(url.scheme) or proxies.get("all")
     if proxy and not proxy.startswith(("http://", "https://")) and "://" in proxy:
-        raise ConfigError(f"the proxy for {shown} in the environment does not speak HTTP; set {url.scheme.upper()}_PROXY to one that does")
+        variable = f"{url.scheme.upper()}_PROXY"
+        raise ConfigError(
+            f"the proxy for {shown} in the environment does not speak HTTP; set {variable} to one that does"
+        )
     login = f"{url.username}:{url.password}".encode()
     return openai.AsyncOpenAI(
         api_key=key,
@@ -50,13 +54,17 @@ def open_client(base_url: str | None, *, concurrency: int, max_retries: int, tim
         max_retries=max_retries,
         timeout=httpx2.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
         http_client=_HTTPClient(
-            timeout_s, str(shown).rstrip("/"), max_retries, trust_env=not is_local, limits=httpx2.Limits(max_connections=concurrency)
+            timeout_s,
+            str(shown).rstrip("/"),
+            max_retries,
+            trust_env=not is_local,
+            limits=httpx2.Limits(max_connections=concurrency),
         ),
     )
 
 
 def shown_address() -> str:
-    """Return the address of the endpoint that the environment names, without its password and query. Raises ``ConfigError``."""
+    """Return the endpoint's address without password and query. Raises ``ConfigError``."""
     return str(_without_secrets(_endpoint(None))).rstrip("/")
 
 
@@ -69,9 +77,9 @@ def _without_secrets(url: httpx2.URL) -> httpx2.URL:
 
 
 class _HTTPClient(openai.DefaultAioHttpClient):
-    """The package's aiohttp client with stricter limits: ``timeout_s`` holds for a whole attempt, where the package's starts anew with
-    every byte, and an endpoint that was never reached is not tried again. A ``TransportError`` says what happened without the address.
-    What is tried again is logged, with the address as it is ``shown``.
+    """The package's aiohttp client with stricter limits: ``timeout_s`` holds for a whole attempt, where the package's
+    starts anew with every byte, and an endpoint that was never reached is not tried again. A ``TransportError`` says
+    what happened without the address. What is tried again is logged, with the address as it is ``shown``.
     """
 
     def __init__(self, timeout_s: float, shown: str, max_retries: int, **options: Any) -> None:
@@ -108,7 +116,9 @@ class _HTTPClient(openai.DefaultAioHttpClient):
 def _explain(error: BaseException | None) -> str:
     if isinstance(error, TimeoutError):
         return "no reply in time"
-    text = error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)  # str would have the whole address in it
+    text = (
+        error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)
+    )  # str would have the whole address in it
     return f"no connection: {text or type(error).__name__}"
 
 

@@ -1,8 +1,9 @@
-"""Generation with any endpoint that speaks OpenAI's chat-completions protocol: OpenAI itself, vLLM, llama.cpp's server, a gateway.
+"""Generation with any endpoint that speaks OpenAI's chat-completions protocol: OpenAI itself, vLLM, llama.cpp's server,
+a gateway.
 
-The ``openai`` package sends, retries and parses, on an event loop in a background thread. Differs from the paper: the prompt is one
-user message, never bare text. The protocol has no ``min_new_tokens`` (an empty reply is passed on as it is) and neither
-``top_k`` nor ``max_prompt_tokens`` (both refused). Replies carry no token ids and no log-probabilities.
+The ``openai`` package sends, retries and parses, on an event loop in a background thread. Differs from the paper: the
+prompt is one user message, never bare text. The protocol has no ``min_new_tokens`` (an empty reply is passed on as it
+is) and neither ``top_k`` nor ``max_prompt_tokens`` (both refused). Replies carry no token ids and no log-probabilities.
 """
 
 import asyncio
@@ -15,20 +16,26 @@ import openai
 from anyio.from_thread import start_blocking_portal
 
 from spag.core.errors import ConfigError, EngineError
+from spag.core.thinking import CLOSE, OPEN
 from spag.engines.base import Completion, FinishReason, Request, text_before_stop
 from spag.engines.openai.client import open_client
 
 MAX_STOPS = 4  # of the protocol; the rest is cut here
 MAX_CHARS_PER_TOKEN = 64  # the tail of a longer reply is dropped
 MAX_MESSAGE_CHARS = 300  # of a server's own words in an error
-FIXES = {401: "; check OPENAI_API_KEY", 403: "; check what OPENAI_API_KEY may use", 404: "; check the model's name and OPENAI_BASE_URL"}
+FIXES = {
+    401: "; check OPENAI_API_KEY",
+    403: "; check what OPENAI_API_KEY may use",
+    404: "; check the model's name and OPENAI_BASE_URL",
+}
 
 
 class OpenAIEngine:
-    """Satisfies ``spag.engines.base.Engine``. An attempt may take ``timeout_s`` seconds; ``max_retries`` more may follow.
+    """Satisfies ``spag.engines.base.Engine``. An attempt may take ``timeout_s`` seconds; ``max_retries`` more may
+    follow.
 
-    Raises ``ConfigError`` when the address or the key is missing or malformed. The first request that fails for good ends the engine:
-    ``poll`` hands out what is finished, then raises ``EngineError``, and no queued request is sent.
+    Raises ``ConfigError`` when the address or the key is missing or malformed. The first request that fails for good
+    ends the engine: ``poll`` hands out what is finished, then raises ``EngineError``, and no queued request is sent.
     """
 
     def __init__(
@@ -60,7 +67,9 @@ class OpenAIEngine:
     def submit(self, request: Request) -> None:
         for name in ("top_k", "max_prompt_tokens"):
             if given := getattr(request.sampling, name):
-                raise ConfigError(f"{name} is {given}, which the chat-completions protocol does not have; set {name} to 0")
+                raise ConfigError(
+                    f"{name} is {given}, which the chat-completions protocol does not have; set {name} to 0"
+                )
         self._check_open()
         self._in_flight += 1
         self._portal.start_task_soon(self._complete, request).add_done_callback(self._done.put)
@@ -108,9 +117,13 @@ class OpenAIEngine:
         while True:
             answered, limit_name = self._answered, self._limit_name
             try:
-                return await self._client.chat.completions.with_raw_response.create(**_arguments(self._model, request, limit_name))
+                return await self._client.chat.completions.with_raw_response.create(
+                    **_arguments(self._model, request, limit_name)
+                )
             except openai.BadRequestError as error:
-                refused = "max_completion_tokens" in error.message or (error.param == "max_tokens" and "support" in error.message)
+                refused = "max_completion_tokens" in error.message or (
+                    error.param == "max_tokens" and "support" in error.message
+                )
                 if limit_name == "max_completion_tokens" or not refused:
                     raise
                 self._limit_name = "max_completion_tokens"
@@ -143,11 +156,12 @@ def _arguments(model: str, request: Request, limit_name: str) -> dict[str, Any]:
         "messages": [{"role": "user", "content": request.prompt}],
         "temperature": request.sampling.temperature,
         "top_p": request.sampling.top_p,
-        limit_name: request.sampling.max_new_tokens,
+        limit_name: request.sampling.most_tokens,
         "seed": request.seed & 0x7FFF_FFFF,  # some servers keep 32 bits, and read -1 as "any"
         "n": 1,
     }
-    return arguments | ({"stop": request.stop[:MAX_STOPS]} if request.stop else {})
+    stop = () if request.sampling.thought_tokens else request.stop[:MAX_STOPS]  # a thought may hold one: cut here
+    return arguments | ({"stop": stop} if stop else {})
 
 
 def _read_reply(response: Any, request: Request) -> Completion:
@@ -165,16 +179,29 @@ def _read_reply(response: Any, request: Request) -> Completion:
         is_valid = False
     if not is_valid:
         raise ValueError(f"the reply is not a chat completion: {response.text}")
-    kept = text[: MAX_CHARS_PER_TOKEN * request.sampling.max_new_tokens]
-    if (cut := text_before_stop(kept, request.stop)) is not None:
+    thinking = request.sampling.thought_tokens > 0
+    text = _with_thought(choice.message, text) if thinking else text
+    kept = text[: MAX_CHARS_PER_TOKEN * request.sampling.most_tokens]
+    if (cut := text_before_stop(kept, request.stop, thinking=thinking)) is not None:
         kept, reason = cut, FinishReason.STOP
     elif choice.finish_reason == "length" or len(text) > len(kept):
         reason = FinishReason.LENGTH
-    elif choice.finish_reason == "content_filter" or isinstance(getattr(choice, "stop_reason", None), str):  # vLLM's: the stop string
+    elif choice.finish_reason == "content_filter" or isinstance(
+        getattr(choice, "stop_reason", None), str
+    ):  # vLLM's: the stop string
         reason = FinishReason.STOP
     else:
         reason = FinishReason.EOS
     return Completion(request.id, request.sampling.trim(kept), reason, *tokens)
+
+
+def _with_thought(message: Any, text: str) -> str:
+    """Return a reply with its thought between marks, also where the server has taken it out of the text."""
+    fields = (getattr(message, name, None) for name in ("reasoning_content", "reasoning"))  # vLLM's, DeepSeek's
+    thought = next((field for field in fields if field), None)
+    if not isinstance(thought, str):
+        return text
+    return f"{OPEN}{thought}{CLOSE}{text}" if text else f"{OPEN}{thought}"
 
 
 def _retries_taken(error: openai.APIError) -> int:

@@ -1,10 +1,10 @@
 """Generation with transformers: continuous batching over a slot cache (``slots.py``).
 
-Requests join and leave the running batch at any step. A request takes the free slot whose contents share its longest prefix, so a game's
-next turn prefills only what is new, and a new game copies the rules' keys and values from a neighbour. Requests that stand at the same
-tokens share one forward pass (``_known``): in a small game most of them do, and a step of hundreds of hands costs as much as one of a
-dozen. Works for models of full and sliding-window attention; others (state-space models, models with code of their own) are refused with
-a pointer to vLLM.
+Requests join and leave the running batch at any step. A request takes the free slot whose contents share its longest
+prefix, so a game's next turn prefills only what is new, and a new game copies the rules' keys and values from a
+neighbour. Requests that stand at the same tokens share one forward pass (``_known``): in a small game most of them do,
+and a step of hundreds of hands costs as much as one of a dozen. Works for models of full and sliding-window attention;
+others (state-space models, models with code of their own) are refused with a pointer to vLLM.
 """
 
 import math
@@ -16,12 +16,22 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from spag.core.errors import EngineError, ModelError
-from spag.engines.base import Completion, FinishReason, Request, text_before_stop
+from spag.core.thinking import CLOSE, OPEN
+from spag.engines.base import Completion, FinishReason, Request, text_before_stop, token_limit
+from spag.engines.prompts import encode_request
 from spag.engines.transformers.sampler import random_bits, sample_tokens
 from spag.engines.transformers.slots import ATTENTION, SlotCache, attention_mask
 from spag.models.adapters import use_adapter
 from spag.models.roles import weights_of_adapter
-from spag.models.tokens import PromptStyle, check_ids, decode_reply, encode_prompt, shared_length, stop_token_ids
+from spag.models.tokens import (
+    PromptStyle,
+    check_ids,
+    decode_reply,
+    opens_thought,
+    shared_length,
+    stop_token_ids,
+    token_count,
+)
 
 ALL_LAYERS = "all"
 KNOWN = 256
@@ -30,16 +40,19 @@ KNOWN = 256
 
 @dataclass(slots=True, eq=False)
 class _Row:
-    """A request in progress. While it is active, ``slot`` holds ``prompt`` and all of ``generated`` but its last token."""
+    """A request in progress. ``slot`` holds all of ``tokens`` but the last, -1 is no slot."""
 
     request: Request
     prompt: list[int]
+    truncated: bool
     generator: torch.Generator
     slot: int = -1
     generated: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     sampling_logprobs: list[float] = field(default_factory=list)
     text: str = ""
+    opening: str = ""  # of a thought, where the prompt ends with it
+    closed_at: int | None = None  # tokens up to the end of its thought
 
     @property
     def tokens(self) -> list[int]:
@@ -49,8 +62,8 @@ class _Row:
 class TransformersEngine:
     """Satisfies ``spag.engines.base.Engine``.
 
-    ``reuse`` False empties every slot when its request ends (a baseline for tests and benchmarks). ``adapter``: the one of several LoRA
-    adapters in ``model`` that computes; engines for the others may share the model, one at a time.
+    ``reuse`` False empties every slot when its request ends (a baseline for tests and benchmarks). ``adapter``: the one
+    of several LoRA adapters in ``model`` that computes; engines for the others may share the model, one at a time.
     """
 
     def __init__(
@@ -71,19 +84,19 @@ class TransformersEngine:
             model.set_attn_implementation(ATTENTION)
         self._cache = SlotCache(concurrency, model.config.get_text_config(decoder=True).num_hidden_layers)
         self._stop_ids = stop_token_ids(model.generation_config, tokenizer, style)
-        self._vocabulary = len(model.get_input_embeddings().weight)
+        self._vocabulary, self._token_count = len(model.get_input_embeddings().weight), token_count(tokenizer)
         check_ids(tokenizer, self._stop_ids, self._vocabulary)
         self._queue: list[_Row] = []
         self._active: list[_Row] = []
         self._known: OrderedDict[tuple[int, ...], torch.Tensor] = OrderedDict()
 
     def submit(self, request: Request) -> None:
-        prompt = encode_prompt(self._tokenizer, request.prompt, self._style)[-request.sampling.max_prompt_tokens :]
-        if not prompt:
-            raise EngineError(f"{request.id}: the prompt is empty, and the tokenizer has no BOS to start from")
+        prompt, truncated = encode_request(self._tokenizer, request, self._style)
         check_ids(self._tokenizer, prompt, self._vocabulary)
         generator = torch.Generator(self._model.device).manual_seed(request.seed)
-        self._queue.append(_Row(request, prompt, generator))
+        is_opened = request.sampling.thought_tokens > 0 and opens_thought(self._tokenizer, prompt)
+        opening = OPEN if is_opened else ""
+        self._queue.append(_Row(request, list(prompt), truncated, generator, text=opening, opening=opening))
 
     def poll(self) -> list[Completion]:
         finished: list[Completion] = []
@@ -92,11 +105,13 @@ class TransformersEngine:
                 while not finished and (self._queue or self._active):
                     finished = self._draw_known() or self._admit() or self._decode()
         except (torch.OutOfMemoryError, MemoryError) as error:
-            raise EngineError(f"out of memory with {len(self._active)} utterances in flight; lower engine.concurrency") from error
+            raise EngineError(
+                f"out of memory with {len(self._active)} utterances in flight; lower engine.concurrency"
+            ) from error
         return finished
 
     def partial(self, request_id: str) -> str | None:
-        """Return the text so far of a request in progress, else ``None``. May be called from another thread while ``poll`` runs."""
+        """Return the text so far of an active request, else ``None``. Safe to call while ``poll`` runs."""
         return next((row.text for row in list(self._active) if row.request.id == request_id), None)
 
     def update_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
@@ -105,7 +120,9 @@ class TransformersEngine:
             own = weights_of_adapter(own, self._adapter)
         unknown = [name for name, value in weights.items() if name not in own or own[name].shape != value.shape]
         if unknown or self._queue or self._active:
-            raise EngineError(f"{unknown[0]}: no such weight of that shape" if unknown else "weights change only between requests")
+            raise EngineError(
+                f"{unknown[0]}: no such weight of that shape" if unknown else "weights change only between requests"
+            )
         with torch.no_grad():
             for name, value in weights.items():
                 own[name].copy_(value)
@@ -142,7 +159,9 @@ class TransformersEngine:
         self._queue = [row for row in self._queue if row not in rows]
         starts = self._assign_slots(rows, free)
         tokens = [row.tokens for row in rows]
-        logits = self._forward([row.slot for row in rows], starts, [ids[start:] for ids, start in zip(tokens, starts, strict=True)])
+        logits = self._forward(
+            [row.slot for row in rows], starts, [ids[start:] for ids, start in zip(tokens, starts, strict=True)]
+        )
         for row, ids in zip(rows, tokens, strict=True):
             self._cache.tokens[row.slot] = ids
         self._active.extend(rows)
@@ -150,7 +169,7 @@ class TransformersEngine:
         return self._advance(rows, logits)
 
     def _first_of_equals(self, count: int) -> list[_Row]:
-        """Return up to ``count`` queued requests; those at the tokens of another, or of an active one, wait for its logits."""
+        """Return up to ``count`` queued requests. Those at tokens that another has wait for its logits."""
         seen = {tuple(row.tokens) for row in self._active} if self._reuse else set()
         rows = []
         for row in self._queue:
@@ -164,7 +183,7 @@ class TransformersEngine:
         return rows
 
     def _assign_slots(self, rows: list[_Row], free: list[int]) -> list[int]:
-        """Give each row a slot, longest shared prefix first; return how many tokens of its prompt the slot already holds."""
+        """Give each row the slot of the longest shared prefix; return how many tokens the slots hold."""
         tokens = self._cache.tokens
         wanted = [row.tokens for row in rows]
         pairs = ((shared_length(tokens[slot], ids), index, slot) for index, ids in enumerate(wanted) for slot in free)
@@ -175,7 +194,9 @@ class TransformersEngine:
                 rows[index].slot, held[index] = slot, length
                 open_slots.remove(slot)
         for index, row in enumerate(rows):
-            lengths = [shared_length(kept, wanted[index]) for kept in tokens]  # anew for each row: a copy changes a slot
+            lengths = [
+                shared_length(kept, wanted[index]) for kept in tokens
+            ]  # anew for each row: a copy changes a slot
             donor = max(range(len(tokens)), key=lengths.__getitem__)
             if lengths[donor] > held[index]:
                 self._cache.copy(donor, row.slot, lengths[donor])
@@ -195,7 +216,7 @@ class TransformersEngine:
         return self._advance(list(self._active), logits)
 
     def _compact_slots(self) -> None:
-        """Move active rows from the last slots into gaps among the first, so that keys and values are read without copying."""
+        """Move active rows into the first slots: their keys and values are then read without copying."""
         count = len(self._active)
         gaps = sorted(set(range(count)).difference(row.slot for row in self._active))
         beyond = (row for row in self._active if row.slot >= count)
@@ -227,17 +248,20 @@ class TransformersEngine:
 
     def _advance(self, rows: list[_Row], logits: torch.Tensor) -> list[Completion]:
         """Sample a token for each row; return the completions of rows that ended with it."""
-        stops = sorted(self._stop_ids)
-        banned = {index: stops for index, row in enumerate(rows) if len(row.generated) < row.request.sampling.min_new_tokens}
+        too_short = (len(row.generated) < row.request.sampling.min_new_tokens for row in rows)
+        stops = [token for token in self._stop_ids if token < self._token_count]
+        banned = {index: stops for index, is_short in enumerate(too_short) if is_short}
         generators = [row.generator if row.request.sampling.temperature > 0 else None for row in rows]
         noise = random_bits(generators, logits.shape[-1], logits.device)
-        draw = sample_tokens(logits, [row.request.sampling for row in rows], noise, banned)
+        draw = sample_tokens(logits, [row.request.sampling for row in rows], noise, banned, self._token_count)
         drawn = zip(rows, draw.tokens.tolist(), draw.logprobs.tolist(), draw.sampling_logprobs.tolist(), strict=True)
         finished = []
         for row, token, logprob, sampling_logprob in drawn:
             if not math.isfinite(logprob):  # one logit that is not finite is enough
                 fix = "set model.dtype=float32, or look for broken weights"
-                raise EngineError(f"{row.request.id}: the model's output is not finite (model.dtype={self._dtype}); {fix}")
+                raise EngineError(
+                    f"{row.request.id}: the model's output is not finite (model.dtype={self._dtype}); {fix}"
+                )
             row.generated.append(token)
             row.logprobs.append(logprob)
             row.sampling_logprobs.append(sampling_logprob)
@@ -259,13 +283,16 @@ class TransformersEngine:
 
     def _finish_reason(self, row: _Row) -> FinishReason | None:
         if row.generated[-1] in self._stop_ids:
-            row.text = decode_reply(self._tokenizer, row.prompt, row.generated[:-1])
+            row.text = row.opening + decode_reply(self._tokenizer, row.prompt, row.generated[:-1])
             return FinishReason.EOS
-        row.text = decode_reply(self._tokenizer, row.prompt, row.generated)
-        if (cut := text_before_stop(row.text, row.request.stop)) is not None:
+        sampling = row.request.sampling
+        row.text = row.opening + decode_reply(self._tokenizer, row.prompt, row.generated)
+        if (cut := text_before_stop(row.text, row.request.stop, thinking=sampling.thought_tokens > 0)) is not None:
             row.text = cut
             return FinishReason.STOP
-        return FinishReason.LENGTH if len(row.generated) >= row.request.sampling.max_new_tokens else None
+        if row.closed_at is None and CLOSE in row.text:
+            row.closed_at = len(row.generated)
+        return FinishReason.LENGTH if len(row.generated) >= token_limit(sampling, row.text, row.closed_at) else None
 
     def _complete(self, row: _Row, reason: FinishReason) -> Completion:
         (self._queue if row.slot < 0 else self._active).remove(row)
@@ -281,11 +308,13 @@ class TransformersEngine:
             token_ids=tuple(row.generated),
             logprobs=tuple(row.logprobs),
             sampling_logprobs=tuple(row.sampling_logprobs),
+            prompt_truncated=row.truncated,
         )
 
 
 def _attention_windows(model: PreTrainedModel) -> dict[str, int | None]:
-    """Return the attention window of each kind of layer (``None``: full attention), or of ``ALL_LAYERS`` where they are all alike.
+    """Return the attention window of each kind of layer (``None``: full attention), or of ``ALL_LAYERS`` where they are
+    all alike.
 
     Raises ``ModelError`` for designs that a slot cache cannot hold.
     """
@@ -294,10 +323,13 @@ def _attention_windows(model: PreTrainedModel) -> dict[str, int | None]:
     unknown = kinds - {"full_attention", "sliding_attention"}
     if unknown or type(model).__module__.startswith("transformers_modules"):
         what = ", ".join(sorted(unknown)) or "code of its own"
-        raise ModelError(f"{config._name_or_path}: the transformers engine cannot cache this model ({what}); play it with vLLM")
+        raise ModelError(
+            f"{config._name_or_path}: the transformers engine cannot cache this model ({what}); play it with vLLM"
+        )
     window = getattr(config, "sliding_window", None)
     if window is not None and (not isinstance(window, int) or window < 1):
-        raise ModelError(f"{config._name_or_path}: sliding_window is {window!r} in config.json; it must be a number of tokens, or null")
+        fix = "it must be a number of tokens, or null"
+        raise ModelError(f"{config._name_or_path}: sliding_window is {window!r} in config.json; {fix}")
     if "sliding_attention" in kinds:
         return {kind: window if kind == "sliding_attention" else None for kind in kinds}
     return {ALL_LAYERS: None if kinds else window}

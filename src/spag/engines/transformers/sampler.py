@@ -1,8 +1,9 @@
 """Token sampling for a batch of requests, each with its own parameters and its own stream of random numbers.
 
-Each token of the vocabulary gets its own noise from the request's generator. So the rest of the batch changes a sample only through the
-rounding of the logits: an error of e changes it with a probability of about e. Inverting the cumulative distribution with one random number
-would change it far more often, because every border between two tokens moves.
+Each token of the vocabulary gets its own noise from the request's generator. So the rest of the batch changes a sample
+only through the rounding of the logits: an error of e changes it with a probability of about e. Inverting the
+cumulative distribution with one random number would change it far more often, because every border between two tokens
+moves.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,8 +18,8 @@ from spag.engines.base import Sampling
 class Draw:
     """One token a row. All are (B,).
 
-    ``logprobs``: under the raw distribution, temperature 1, no filter, nothing banned. ``sampling_logprobs``: under the distribution
-    that the token was drawn from; 0 where the temperature is 0.
+    ``logprobs``: under the raw distribution, temperature 1, no filter, nothing banned. ``sampling_logprobs``: under the
+    distribution that the token was drawn from; 0 where the temperature is 0.
     """
 
     tokens: torch.Tensor
@@ -26,17 +27,23 @@ class Draw:
     sampling_logprobs: torch.Tensor
 
 
-def sample_tokens(logits: torch.Tensor, sampling: Sequence[Sampling], noise: torch.Tensor, banned: Mapping[int, Sequence[int]]) -> Draw:
+def sample_tokens(
+    logits: torch.Tensor,
+    sampling: Sequence[Sampling],
+    noise: torch.Tensor,
+    banned: Mapping[int, Sequence[int]],
+    size: int | None = None,
+) -> Draw:
     """Sample one token a row.
 
-    logits: (B, V); noise: (B, V), of ``random_bits`` (not read where the temperature is 0); banned: by row, tokens that must not be
-    sampled.
+    logits: (B, V); noise: (B, V), of ``random_bits`` (not read where the temperature is 0); banned: by row, tokens that
+    must not be sampled, nor any from ``size`` on.
     """
     logits = logits.float()
     raw_total = logits.logsumexp(-1)
-    allowed = logits
+    allowed = logits[:, :size]
     if banned:
-        allowed = logits.clone()
+        allowed = allowed.clone()
         for row, tokens in banned.items():
             allowed[row, torch.tensor(tokens, dtype=torch.long, device=logits.device)] = -torch.inf
     temperature = torch.tensor([s.temperature for s in sampling], device=logits.device)
@@ -46,8 +53,9 @@ def sample_tokens(logits: torch.Tensor, sampling: Sequence[Sampling], noise: tor
     if not bool(greedy.all()):
         scaled = allowed if bool((temperature == 1).all()) else allowed / temperature.where(~greedy, 1.0)[:, None]
         drawn_from = _filtered(scaled, sampling)
-        total = raw_total if drawn_from is logits else drawn_from.logsumexp(-1)
-        chosen = torch.where(greedy, chosen, _gumbel_max(drawn_from, noise))
+        is_raw = drawn_from is allowed and not banned and allowed.shape == logits.shape
+        total = raw_total if is_raw else drawn_from.logsumexp(-1)
+        chosen = torch.where(greedy, chosen, _gumbel_max(drawn_from, noise[:, :size]))
         sampling_logprobs = torch.where(greedy, sampling_logprobs, _at(drawn_from, chosen) - total)
     return Draw(chosen, _at(logits, chosen) - raw_total, sampling_logprobs)
 
@@ -72,7 +80,7 @@ def _gumbel_max(logits: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
 
 
 def _filtered(scaled: torch.Tensor, sampling: Sequence[Sampling]) -> torch.Tensor:
-    """Set what top-k leaves out to minus infinity, and of the rest, as a distribution of its own, what top-p leaves out."""
+    """Set to minus infinity what top-k drops, and then, of the renormalised rest, what top-p drops."""
     if all(s.top_k == 0 and s.top_p >= 1.0 for s in sampling):
         return scaled
     ordered, index = scaled.softmax(-1).sort(-1, descending=True)

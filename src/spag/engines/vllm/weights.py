@@ -1,7 +1,8 @@
-"""New weights as files, which is how vLLM's processes take them: a checkpoint for the base model, a folder for each adapter.
+"""New weights as files, which is how vLLM's processes take them: a checkpoint for the base model, a folder for each
+adapter.
 
-The files lie in shared memory where that has room, else in the temporary folder. The newest of each model stay there until the next ones
-or the end: an update that names some weights takes the others from them.
+The files lie in shared memory where that has room, else in the temporary folder. The newest of each model stay there
+until the next ones or the end: an update that names some weights takes the others from them.
 """
 
 import shutil
@@ -36,7 +37,7 @@ class WeightFiles:
         self._folders: dict[int, tempfile.TemporaryDirectory[str]] = {}
 
     def write(self, weights: Mapping[str, torch.Tensor], adapter: int) -> Path:
-        """Return a folder with ``weights`` and the current values of those not named. Raises ``EngineError`` for those that do not fit."""
+        """Return a folder with all weights, ``weights`` among them. Raises ``EngineError`` for a misfit."""
         dtype: torch.dtype = getattr(torch, self._dtype)
         given = {name: value.detach().to("cpu", dtype).contiguous() for name, value in weights.items()}
         folder = self._write_adapter(given, adapter) if adapter else self._write_model(given)
@@ -58,7 +59,9 @@ class WeightFiles:
         own = dict(model.named_parameters())
         _check(weights, {name: value.shape for name, value in own.items()})
         if len(weights) < len(own):
-            rest = load_model(str(self._current[0]), dtype=self._dtype, device="cpu", trust_remote_code=self._trust_remote_code)
+            rest = load_model(
+                str(self._current[0]), dtype=self._dtype, device="cpu", trust_remote_code=self._trust_remote_code
+            )
             weights = dict(rest.named_parameters()) | weights
         folder = _new_folder(weights)
         model.save_pretrained(folder.name, state_dict=weights)

@@ -1,7 +1,8 @@
-"""The process of one vLLM replica: reads requests and new weights from a pipe, steps the engine, writes back what has finished.
+"""The process of one vLLM replica: reads requests and new weights from a pipe, steps the engine, writes back what has
+finished.
 
-``pool.py`` starts it. It lives as long as the other end of its pipe; a fault ends it with a traceback on its standard error, which the pool
-reads.
+``pool.py`` starts it. It lives as long as the other end of its pipe; a fault ends it with a traceback on its standard
+error, which the pool reads.
 """
 
 import os
@@ -50,7 +51,7 @@ class WorkerUpdate:
 
 @dataclass(frozen=True, slots=True)
 class WorkerOutput:
-    """The sampled tokens, their log-probabilities (raw; under the distribution sampled from), whether the token limit ended them."""
+    """Sampled tokens, raw log-probabilities and those drawn from, and whether the token limit ended them."""
 
     key: str
     token_ids: tuple[int, ...]
@@ -65,18 +66,19 @@ Message = WorkerRequest | WorkerAbort | WorkerUpdate
 def serve(pipe: Connection) -> None:
     """Open an engine and answer messages until the pipe closes.
 
-    The first message holds the arguments of ``vllm.EngineArgs`` and the adapters' folders; ``None`` says that vLLM is ready, with its first
-    weights or with new ones.
+    The first message holds the arguments of ``vllm.EngineArgs``, the adapters' folders and the number of tokens that
+    may be sampled; ``None`` says that vLLM is ready, with its first weights or with new ones.
     """
-    arguments, folders = pipe.recv()
+    arguments, folders, token_count = pipe.recv()
     learned: dict[int, str] = {}
     messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-    # a thread, so that neither side ever waits for the other to make room in the pipe, and the pool's end is seen while vLLM is starting
+    # a thread, so that neither side ever waits for the other to make room in the pipe, and the pool's end is seen while
+    # vLLM is starting
     threading.Thread(target=_read, args=(pipe, messages, learned), daemon=True).start()
     from vllm import EngineArgs, LLMEngine, SamplingParams  # noqa: PLC0415 - only here, in vLLM's own process
 
     engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
-    engine.collective_rpc("report_raw_logprobs")
+    engine.collective_rpc("extend_sampler", args=(token_count,))
     adapters = {index: _adapter(index, path) for index, path in enumerate(folders, 1)}
     pipe.send(None)
     cold = True
@@ -128,7 +130,7 @@ def _update(engine: Any, adapters: dict[int, Any], update: WorkerUpdate) -> None
 
 
 def _read(pipe: Connection, messages: "queue.SimpleQueue[Message | None]", learned: dict[int, str]) -> None:
-    """Pass messages on. When the pipe closes, vLLM may take a while to end, or hang: then the process ends without it."""
+    """Pass messages on. When the pipe closes, end the process, even if vLLM hangs."""
     try:
         while True:
             messages.put(pipe.recv())
@@ -150,7 +152,9 @@ def _output(output: Any) -> WorkerOutput:
     values = done.logprobs.logprobs  # flat: the sampled distribution's and the raw one for each token
     token_ids = tuple(int(token) for token in done.token_ids)
     assert len(values) == 2 * len(token_ids)
-    return WorkerOutput(output.request_id, token_ids, tuple(values[1::2]), tuple(values[::2]), done.finish_reason == "length")
+    return WorkerOutput(
+        output.request_id, token_ids, tuple(values[1::2]), tuple(values[::2]), done.finish_reason == "length"
+    )
 
 
 def main() -> None:

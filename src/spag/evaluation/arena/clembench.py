@@ -1,8 +1,9 @@
 """An arena's games in the metrics of clembench (arXiv 2305.13455; clemcore, ``clemgame/metrics.py``).
 
-There, a game is aborted when somebody breaks its rules, else a success or lost. The main score, 0 to 100, is the mean over games that were
-not aborted. The request success ratio is the share of a game's utterances that kept to the rules. Here a role's success is a game that it
-wins, and a game without a winner is lost for both. clembench's own Taboo counts a clue with the word in it as lost, not as aborted.
+There, a game is aborted when somebody breaks its rules, else a success or lost. The main score, 0 to 100, is the mean
+over games that were not aborted. The request success ratio is the share of a game's utterances that kept to the rules.
+Here a role's success is a game that it wins, and a game without a winner is lost for both. clembench's own Taboo counts
+a clue with the word in it as lost, not as aborted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,9 +15,11 @@ from spag.games.base import Game
 
 @dataclass(frozen=True, slots=True)
 class ClembenchRow:
-    """One player in one role. Shares of ``games``: success, lose and aborted, which sum to 1, and request_success_ratio, a mean over games.
+    """One player in one role. Shares of ``games``: success, lose and aborted, which sum to 1, and
+    request_success_ratio, a mean over games.
 
-    ``main_score``: 0 to 100, ``None`` when every game was aborted. ``request_success_ratio`` is ``None`` when nobody spoke.
+    ``main_score``: 0 to 100, ``None`` when every game was aborted. ``request_success_ratio`` is ``None`` when nobody
+    spoke.
     """
 
     name: str
@@ -29,7 +32,9 @@ class ClembenchRow:
     request_success_ratio: float | None
 
 
-def clembench_rows(results: Mapping[tuple[str, str, str], Result], game: Game, names: Sequence[str]) -> list[ClembenchRow]:
+def clembench_rows(
+    results: Mapping[tuple[str, str, str], Result], game: Game, names: Sequence[str]
+) -> list[ClembenchRow]:
     """Return a row per role and name; ``results`` are by first player, second player and task."""
     found = []
     for place, role in enumerate(game.roles):
@@ -44,7 +49,11 @@ def _row(name: str, role: str, results: Sequence[Result], game: Game) -> Clemben
     outcomes = [game.outcomes[result.outcome] for result in results]
     won = sum(role in one.winners for one in outcomes)
     aborted = sum(one.fault is not None for one in outcomes)
-    ratios = [1 - (one.fault is not None) / result.length for one, result in zip(outcomes, results, strict=True) if result.length]
+    ratios = [
+        1 - (one.fault is not None) / result.length
+        for one, result in zip(outcomes, results, strict=True)
+        if result.length
+    ]
     count, played = len(results), len(results) - aborted
     return ClembenchRow(
         name=name,

@@ -1,18 +1,64 @@
-"""Figures from stored items: every number of ``spag eval`` can be recomputed from the item files, without model or lm-eval."""
+"""Figures from stored items, with error bars: every number of ``spag eval`` can be recomputed from the item files,
+without model or lm-eval.
 
-from collections.abc import Mapping
-from dataclasses import asdict
+Models answer the same items, so differences are paired by item: far less noisy than the difference of two means.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from spag.core.episodes import raw_rows
 from spag.core.errors import RunError
 from spag.core.seeds import derive_seed
-from spag.evaluation.reasoning.stats import item_difference, mean_of, overall
+from spag.evaluation.intervals import DRAWS, Floats, bootstrap_weights, interval, paired_difference
+from spag.storage.episodes import raw_rows
 
 Items = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A mean over ``items`` with its standard error, sample standard deviation / sqrt(items), as lm-eval's; ``None``
+    for one item.
+    """
+
+    value: float
+    se: float | None
+    items: int
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A figure with its 95 % percentile bootstrap interval over items."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class ItemDifference(Interval):
+    """A model minus the reference on the same items.
+
+    better, worse: items on which the model scored higher, lower. p: two-sided exact test of better against worse; on
+    right-or-wrong items this is McNemar's exact test.
+    """
+
+    se: float | None
+    better: int
+    worse: int
+    p: float
+
+
+@dataclass(frozen=True, slots=True)
+class Overall(Interval):
+    """A geometric mean of task means, and its difference to the reference's (0 for the reference itself)."""
+
+    difference: Interval
 
 
 def read_items(path: Path) -> Items:
@@ -20,40 +66,90 @@ def read_items(path: Path) -> Items:
     return [row for _, row in raw_rows(path)]
 
 
-def check_same_items(task: str, items: Mapping[str, Items]) -> None:
+def check_same_prompts(task: str, items: Mapping[str, Items]) -> None:
     """Raise ``RunError`` unless all models answered the same prompts of ``task`` in the same order."""
-    asked = {name: [(row["task"], row["doc"], row["doc_hash"], row["prompt_hash"]) for row in rows] for name, rows in items.items()}
+    keys = ("task", "doc", "doc_hash", "prompt_hash")
+    asked = {name: [tuple(row[key] for key in keys) for row in rows] for name, rows in items.items()}
     first, *others = asked
     for name in others:
         if asked[name] != asked[first]:
-            raise RunError(f"{name} and {first} were asked different items of {task}; evaluate both again in a new --output folder")
+            fix = "evaluate both again in a new --output folder"
+            raise RunError(f"{name} and {first} were asked different items of {task}; {fix}")
 
 
-def figures_of(metrics: Mapping[str, str], items: Mapping[str, Mapping[str, Items]], seed: int) -> dict[str, dict[str, Any]]:
-    """Return each model's figures.
+def figures_of(
+    metrics: Mapping[str, str], items: Mapping[str, Mapping[str, Items]], seed: int
+) -> dict[str, dict[str, Any]]:
+    """Return each model's figures: ``tasks`` (the mean with its error, the difference to the reference, every metric,
+    the parts of a group) and ``geometric_mean``.
 
-    ``metrics``: the metric shown, by task. ``items``: rows by task and model, the reference model first. The result by model holds
-    ``tasks`` (the mean with its error, the difference to the reference, every metric, the parts of a group) and ``geometric_mean``.
+    metrics: the metric shown, by task. items: rows by task and model, the reference first.
     """
     models = list(next(iter(items.values())))
-    figures: dict[str, dict[str, Any]] = {name: {"tasks": {}} for name in models}
+    tasks: dict[str, dict[str, Any]] = {name: {} for name in models}
     columns = []
     for task, metric in metrics.items():
-        values = {name: [row["metrics"][metric] for row in items[task][name]] for name in models}
+        values = {name: [row["metrics"][metric] for row in rows] for name, rows in items[task].items()}
         columns.append(np.asarray(list(values.values()), dtype=np.float64).T)
-        for name in models:
+        for name, rows in items[task].items():
             difference = item_difference(values[name], values[models[0]], derive_seed(seed, "difference", task))
-            rows = items[task][name]
             parts = dict.fromkeys(row["task"] for row in rows)
-            figures[name]["tasks"][task] = {
+            tasks[name][task] = {
                 **asdict(mean_of(values[name])),
                 "difference": asdict(difference),
                 "metrics": _means(rows),
-                "parts": {part: _means([row for row in rows if row["task"] == part]) for part in parts} if len(parts) > 1 else {},
+                "parts": {
+                    part: _means([row for row in rows if row["task"] == part]) for part in parts if len(parts) > 1
+                },
             }
-    for name, figure in zip(models, overall(columns, seed), strict=True):
-        figures[name]["geometric_mean"] = asdict(figure)
-    return figures
+    means = zip(models, overall(columns, seed), strict=True)
+    return {name: {"tasks": tasks[name], "geometric_mean": asdict(mean)} for name, mean in means}
+
+
+def mean_of(values: Sequence[float]) -> Mean:
+    """Return the mean of per-item ``values``. Raises ``ValueError`` when there are none."""
+    if not values:
+        raise ValueError("no items")
+    array = np.asarray(values, dtype=np.float64)
+    se = float(array.std(ddof=1) / math.sqrt(len(array))) if len(array) > 1 else None
+    return Mean(float(array.mean()), se, len(array))
+
+
+def item_difference(values: Sequence[float], reference: Sequence[float], seed: int = 0) -> ItemDifference:
+    """Return the difference of two models on the same items in the same order."""
+    differences = [value - other for value, other in zip(values, reference, strict=True)]
+    mean = mean_of(differences)
+    rows, counts = np.unique(np.asarray(differences, dtype=np.float64), return_counts=True)
+    found = paired_difference(rows, np.ones_like(counts), bootstrap_weights(counts, seed), counts)
+    assert found is not None
+    better, worse = int(counts[rows > 0].sum()), int(counts[rows < 0].sum())
+    return ItemDifference(mean.value, found.low, found.high, mean.se, better, worse, found.p_value)
+
+
+def overall(tasks: Sequence[Floats], seed: int = 0) -> list[Overall]:
+    """Return each model's geometric mean over ``tasks``, arrays (items, models) with the reference in column 0.
+
+    A draw resamples the items of every task, the same ones for all models, so that differences are paired.
+    """
+    values = _geometric([task.mean(axis=0) for task in tasks])
+    draws = _geometric([bootstrap_means(task, derive_seed(seed, "overall", k)) for k, task in enumerate(tasks)])
+    return [
+        Overall(float(value), *interval(draw), Interval(float(value - values[0]), *interval(draw - draws[:, 0])))
+        for value, draw in zip(values, draws.T, strict=True)
+    ]
+
+
+def bootstrap_means(columns: Floats, seed: int, draws: int = DRAWS) -> Floats:
+    """Return the means (draws, models) of resampled items, from ``columns`` (items, models); an item stays whole."""
+    rows, counts = np.unique(columns, axis=0, return_counts=True)
+    means: Floats = bootstrap_weights(counts, seed, draws) @ rows / len(columns)
+    return means
+
+
+def _geometric(means: Sequence[Floats]) -> Floats:
+    with np.errstate(divide="ignore"):
+        result: Floats = np.exp(np.log(np.stack(means)).mean(axis=0))
+    return result
 
 
 def _means(rows: Items) -> dict[str, Any]:

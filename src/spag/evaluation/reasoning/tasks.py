@@ -1,108 +1,73 @@
-"""Reasoning tasks: the paper's under lm-eval's names, and a loader of any lm-eval task, data included, that runs before models load.
-
-The paper names its benchmarks; exact task versions, shots and metrics are not all known, so ``PAPER_TASKS`` fixes them
-(docs/reasoning.md gives the reasons). A task that cannot be loaded is left out with its reason, and the others are evaluated. Task files
-of a user's own folder must be plain: one that names Python code (``!function``), a metric or a data loader from elsewhere is refused unless
-the caller trusts it. Templates of all tasks run in jinja's sandbox.
+"""Loading lm-eval's tasks with their data, before any model is loaded: one that cannot be loaded is left out with its
+reason, and the others are evaluated.
 """
 
 import hashlib
 import json
-import logging
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, chdir, contextmanager
+import random
+from collections.abc import Sequence
+from contextlib import chdir
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
-import datasets
 import httpx
 import httpx2
-import lm_eval.api.model
-import lm_eval.api.task
-import lm_eval.utils
 from aiohttp import ClientError
 from datasets.exceptions import DatasetsError
-from jinja2 import StrictUndefined, TemplateError
-from jinja2.sandbox import SandboxedEnvironment
+from jinja2 import TemplateError
 from lm_eval.api.metrics import mean
 
 from spag.core.errors import ConfigError, DataError, first_line
 from spag.core.progress import Reporter
-from spag.evaluation.reasoning.files import check_task_files
-from spag.evaluation.reasoning.sources import local_spec, open_manager
+from spag.evaluation.reasoning.harness import open_manager, quiet_harness
+from spag.evaluation.reasoning.localdata import SPLITS, local_spec, shots_of
+from spag.evaluation.reasoning.suites import BY_TASK, SUITES, SuiteTask
 
-PAPER = "paper"
-REMEDY = "go online once (HF_HUB_OFFLINE=1 then works from the cache), or read local files with --data or --task-path"
+LOADING_HINT = "go online once, after which HF_HUB_OFFLINE=1 works, or read local files with --data or --task-path"
 
-
-@dataclass(frozen=True, slots=True)
-class PaperTask:
-    """A benchmark of the paper: lm-eval's task or group, the metric shown, and the number of solved examples before a question."""
-
-    task: str
-    metric: str
-    shots: int
-
-
-PAPER_TASKS = {
-    "BBH": PaperTask("bbh", "exact_match", 3),
-    "MMLU": PaperTask("mmlu", "acc", 5),
-    "ARC-e": PaperTask("arc_easy", "acc_norm", 0),
-    "ARC-c": PaperTask("arc_challenge", "acc_norm", 0),
-    "LogiQA2": PaperTask("logiqa2", "acc_norm", 0),
-    "PIQA": PaperTask("piqa", "acc_norm", 0),
-    "MuTual": PaperTask("mutual", "r@1", 0),
-    "WinoGrande": PaperTask("winogrande", "acc", 0),
-}
-_BY_TASK = {paper.task: (label, paper) for label, paper in PAPER_TASKS.items()}
-
-# Building a task reads its data and renders its first item. OSError: no network, no such file or repository, most errors of the hub.
-# DatasetsError, BadZipFile: broken data. RuntimeError: a data set that needs a loading script. ValueError, KeyError: no such split or
-# configuration. TypeError, AttributeError, ImportError, AssertionError, TemplateError: a task file that does not fit its data.
-# The three clients of datasets, the hub and fsspec have errors of their own.
-LOADING_FAILURES = (
-    *(OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError, ImportError, AssertionError),
+# Building a task reads its data and renders its first item. OSError: no network, no such file or repository, most
+# errors of the hub. DatasetsError, BadZipFile: broken data. RuntimeError: a data set that needs a loading script.
+# ValueError, LookupError: no such split or configuration. TypeError, AttributeError, ImportError, AssertionError,
+# TemplateError: a task file that does not fit its data, or a package that it needs. The three clients of datasets, the
+# hub and fsspec have errors of their own.
+LOADING_ERRORS = (
+    *(OSError, RuntimeError, ValueError, LookupError, TypeError, AttributeError, ImportError, AssertionError),
     *(DatasetsError, BadZipFile, TemplateError, httpx.HTTPError, httpx2.HTTPError, ClientError),
 )
-_PLACES = {"dataset_path", "dataset_name", "dataset_kwargs", "training_split"}
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningSettings:
     """Settings of an evaluation.
 
-    tasks: lm-eval's names, or ``paper``. task_path: a folder of task files. data: a folder of JSON Lines files that take the hub's place.
-    limit: items of a task, from its start; a group's parts share it evenly, rounded up. shots: solved examples, for all tasks.
-    max_new_tokens: longest generated answer, in tokens; ``None``: as each task says.
+    tasks: lm-eval's names. task_path: a folder of task files. data: a folder of JSON Lines files, read in place of the
+    hub. limit: items of a task, from its start; a group's parts share it evenly, rounded up. shots: solved examples,
+    for all tasks. max_new_tokens: longest generated answer; ``None``: as each task says. samples: answers drawn at
+    ``temperature`` for each item of a task that generates, whose scores are averaged.
     """
 
-    tasks: tuple[str, ...] = (PAPER,)
+    tasks: tuple[str, ...] = tuple(one.task for one in SUITES["paper"].tasks)
     task_path: Path | None = None
     data: Path | None = None
     trust_task_code: bool = False
     limit: int | None = None
     shots: int | None = None
     max_new_tokens: int | None = None
+    samples: int = 1
+    temperature: float = 0.0
     batch_size: int = 16
     seed: int = 0
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The tasks by lm-eval's names, ``paper`` spelled out, each once."""
-        names = [name for asked in self.tasks for name in (list(_BY_TASK) if asked == PAPER else [asked])]
-        return tuple(dict.fromkeys(names))
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedTask:
     """A task, or a group of tasks whose items have equal weight, with its data in memory.
 
-    parts: lm-eval's task objects by name. limit: items of each part; ``None`` for all. digest: of the definition and of every item that can
-    appear in a prompt, wherever they were read from.
+    parts: lm-eval's task objects by name. limit: items of each part; ``None`` for all. samples: answers drawn for an
+    item. digest: of the definition and of every item that can appear in a prompt, wherever they were read from.
     """
 
     name: str
@@ -110,78 +75,40 @@ class LoadedTask:
     metric: str
     shots: int
     limit: int | None
+    samples: int
     digest: str
     parts: dict[str, Any] = field(repr=False)
 
 
-@contextmanager
-def quiet_harness() -> Iterator[None]:
-    """Run lm-eval and the hub without their bars and log lines (ours are shown), and with templates that cannot reach Python."""
-    sandbox = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
-    sandbox.filters.update(lm_eval.utils.env.filters)
-    no_bar = partial(lm_eval.api.task.tqdm, disable=True)
-    with ExitStack() as stack:
-        for log in map(logging.getLogger, ("lm_eval", "huggingface_hub")):  # the hub's says five times that it tries again
-            stack.callback(log.setLevel, log.level)
-            log.setLevel(logging.ERROR)
-        if not datasets.are_progress_bars_disabled():
-            datasets.disable_progress_bars()
-            stack.callback(datasets.enable_progress_bars)
-        for module, name, value in (
-            (lm_eval.utils, "env", sandbox),
-            (lm_eval.api.task, "tqdm", no_bar),
-            (lm_eval.api.model, "tqdm", no_bar),
-        ):
-            stack.callback(setattr, module, name, getattr(module, name))
-            setattr(module, name, value)
-        yield
-
-
 def load_tasks(settings: ReasoningSettings, reporter: Reporter) -> tuple[list[LoadedTask], dict[str, str]]:
-    """Load tasks with their data. Returns those that could be loaded, and by name the reason, on one line, why another could not.
+    """Load tasks with their data. Returns those that could be loaded, and by name the reason, on one line, why another
+    could not.
 
-    Raises ``ConfigError`` for an unknown or unfit task, and ``DataError`` when no task can be loaded. Relative data files of local tasks
-    are looked for in ``task_path``.
+    Raises ``ConfigError`` for an unknown or unfit task, and ``DataError`` when no task can be loaded. Relative data
+    files of the user's tasks are looked for in ``task_path``.
     """
-    if settings.task_path is not None and not settings.trust_task_code:
-        check_task_files(settings.task_path)
     task_path, data = settings.task_path and settings.task_path.resolve(), settings.data and settings.data.resolve()
+    names = tuple(dict.fromkeys(settings.tasks))
     loaded: list[LoadedTask] = []
     left_out: dict[str, str] = {}
-    with quiet_harness(), chdir(task_path or Path.cwd()):
-        manager = open_manager(settings.names, task_path)
-        for name in settings.names:
+    with quiet_harness(trust_code=settings.trust_task_code), chdir(task_path or Path.cwd()):
+        manager = open_manager(names, task_path)
+        for name in names:
+            known = BY_TASK.get(name, SuiteTask(name, name))
+            shots = known.shots if settings.shots is None else settings.shots
+            random.seed(settings.seed)  # some tasks shuffle choices when they are loaded
             try:
-                spec = local_spec(name, manager.task_index, data, settings.shots) if data else name
+                spec = local_spec(name, manager.task_index, data, shots, task_path) if data else name
                 parts = manager.load([spec])["tasks"]
-            except LOADING_FAILURES as error:
+            except LOADING_ERRORS as error:
                 left_out[name] = f"{type(error).__name__}: {first_line(error, 160)}"
                 reporter.note(f"{name} is left out: {left_out[name]}")
                 continue
-            loaded.append(_prepare(name, parts, settings))
+            loaded.append(_prepare(known, parts, shots, settings))
     if not loaded:
         reasons = "; ".join(f"{name} ({why})" for name, why in left_out.items())
-        raise DataError(f"no task can be loaded: {reasons}; {REMEDY}")
+        raise DataError(f"no task can be loaded: {reasons}; {LOADING_HINT}")
     return loaded, left_out
-
-
-def _prepare(name: str, parts: dict[str, Any], settings: ReasoningSettings) -> LoadedTask:
-    label, paper = _BY_TASK.get(name, (name, None))
-    digest = hashlib.sha256()
-    limit = None if settings.limit is None else -(-settings.limit // len(parts))
-    shots = settings.shots if settings.shots is not None else paper.shots if paper else None
-    for part_name, part in parts.items():
-        if getattr(part, "UNSAFE_CODE", False) or getattr(part, "MULTIMODAL", False):
-            raise ConfigError(f"{part_name}: this task runs code that models write, or needs pictures; spag eval does neither")
-        own = part.get_config("num_fewshot")
-        # as lm-eval's own command: a task file that says 0 means it
-        part.set_config("num_fewshot", 0 if own == 0 else shots if shots is not None else own or 0)
-        if settings.max_new_tokens is not None and part.OUTPUT_TYPE == "generate_until":
-            part.set_config("generation_kwargs", {"max_gen_toks": settings.max_new_tokens}, update=True)
-        _add_definition(digest, part_name, part, limit)
-    used = {int(part.get_config("num_fewshot")) for part in parts.values()}
-    metric = _main_metric(name, list(parts.values()), paper.metric if paper else None)
-    return LoadedTask(name, label, metric, max(used), limit, digest.hexdigest()[:16], parts)
 
 
 def mean_metrics(task: Any) -> list[str]:
@@ -190,21 +117,43 @@ def mean_metrics(task: Any) -> list[str]:
     return [name for name, aggregate in task.aggregation().items() if aggregate is mean and higher.get(name)]
 
 
-def _main_metric(name: str, parts: Sequence[Any], wanted: str | None) -> str:
+def _prepare(known: SuiteTask, parts: dict[str, Any], shots: int | None, settings: ReasoningSettings) -> LoadedTask:
+    limit = None if settings.limit is None else -(-settings.limit // len(parts))
+    generation: dict[str, Any] = {"max_gen_toks": settings.max_new_tokens} if settings.max_new_tokens else {}
+    if settings.temperature:
+        generation |= {"do_sample": True, "temperature": settings.temperature}
+    for name, part in parts.items():
+        if getattr(part, "UNSAFE_CODE", False) or getattr(part, "MULTIMODAL", False):
+            raise ConfigError(
+                f"{name}: this task runs code that models write, or needs pictures; spag eval does neither"
+            )
+        part.set_config("num_fewshot", shots_of(part.get_config("num_fewshot"), shots))
+    digest = _digest(parts, limit)
+    generating = [part for part in parts.values() if part.OUTPUT_TYPE == "generate_until"]
+    for part in generating if generation else ():
+        part.set_config("generation_kwargs", generation, update=True)
+    shown = max(part.get_config("num_fewshot") for part in parts.values())
+    samples = settings.samples if generating else 1
+    metric = _main_metric(known, list(parts.values()))
+    return LoadedTask(known.task, known.label, metric, shown, limit, samples, digest, parts)
+
+
+def _main_metric(known: SuiteTask, parts: Sequence[Any]) -> str:
     common = [metric for metric in mean_metrics(parts[0]) if all(metric in mean_metrics(part) for part in parts)]
-    for metric in (wanted, "acc_norm", *common):
+    for metric in (known.metric, "acc_norm", *common):
         if metric in common:
-            return metric
-    raise ConfigError(
-        f"{name}: none of its metrics is a mean over items ({', '.join(parts[0].aggregation())}), so it has no error per item"
-    )
+            return str(metric)
+    found = ", ".join(parts[0].aggregation())
+    raise ConfigError(f"{known.task}: none of its metrics is a mean over items ({found}), so it has no error per item")
 
 
-def _add_definition(digest: Any, name: str, task: Any, limit: int | None) -> None:
-    """Hash what decides the prompts and answers of a task: its settings, its items, and the pool of solved examples."""
-    definition = {key: value for key, value in task.dump_config().items() if key not in _PLACES}
-    definition["metadata"] = {key: value for key, value in (definition.get("metadata") or {}).items() if key == "version"}
-    rows = [name, definition, *islice(task.eval_docs, limit)]
-    rows += list(task.fewshot_docs() or ()) if task.get_config("num_fewshot") else []
-    for row in rows:
-        digest.update(json.dumps(row, sort_keys=True, default=lambda value: type(value).__name__).encode())
+def _digest(parts: dict[str, Any], limit: int | None) -> str:
+    """Hash what decides prompts and scores: the settings of each part, its items, and the pool of solved examples."""
+    source = {"dataset_path", "dataset_name", "dataset_kwargs", "metadata", *SPLITS}
+    digest = hashlib.sha256()
+    for name, part in parts.items():
+        definition = {key: value for key, value in part.dump_config().items() if key not in source}
+        solved = list(part.fewshot_docs() or ()) if part.get_config("num_fewshot") else []
+        for row in (name, part.VERSION, definition, *islice(part.eval_docs, limit), *solved):
+            digest.update(json.dumps(row, sort_keys=True, default=lambda value: type(value).__name__).encode())
+    return digest.hexdigest()[:16]

@@ -8,11 +8,11 @@ def test_my_game(check):
 from collections.abc import Callable
 
 from spag.games.base import Game
-from spag.games.conformance import declarations, rules
+from spag.games.conformance import checks, declarations
 
 Check = Callable[[Game, int], None]
 CHECKS: tuple[Check, ...] = tuple(
-    value for module in (declarations, rules) for name, value in vars(module).items() if name.startswith("check_")
+    value for module in (declarations, checks) for name, value in vars(module).items() if name.startswith("check_")
 )
 
 

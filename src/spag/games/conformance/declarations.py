@@ -9,13 +9,15 @@ import msgspec
 from spag.core.errors import ConfigError, DataError
 from spag.core.types import Split, Task
 from spag.games.base import Game
-from spag.games.conformance.play import raises
+from spag.games.conformance.playing import raises
 from spag.games.registry import get, settings_of
 
 
 def check_names(game: Game, seed: int) -> None:
     pattern = r"[a-z][a-z0-9_]*(:[A-Za-z0-9_.-]+)?"
-    assert re.fullmatch(pattern, game.name), f"the name {game.name!r} must be lower-case letters, digits and _, or FAMILY:NAME"
+    assert re.fullmatch(pattern, game.name), (
+        f"the name {game.name!r} must be lower-case letters, digits and _, or FAMILY:NAME"
+    )
     for text in (game.title, game.summary):
         assert text.strip() and "\n" not in text, f"title and summary must be one line of text, not {text!r}"
 
@@ -39,7 +41,9 @@ def check_labels_and_colors(game: Game, seed: int) -> None:
     assert len({outcome.label for outcome in outcomes}) == len(outcomes) >= 2, "outcomes need labels that differ"
     assert len({outcome.color.lower() for outcome in outcomes}) == len(outcomes), "outcomes need colors that differ"
     for outcome in outcomes:
-        assert re.fullmatch(r"#[0-9a-fA-F]{6}", outcome.color), f"the color of {outcome.name} is not #rrggbb: {outcome.color!r}"
+        assert re.fullmatch(r"#[0-9a-fA-F]{6}", outcome.color), (
+            f"the color of {outcome.name} is not #rrggbb: {outcome.color!r}"
+        )
 
 
 def check_figures(game: Game, seed: int) -> None:
@@ -47,9 +51,15 @@ def check_figures(game: Game, seed: int) -> None:
     assert len(set(names)) == len(names), f"figures need names that differ: {names}"
     assert len({figure.label for figure in game.figures}) == len(names), "figures need labels that differ"
     for figure in game.figures:
-        assert figure.label and figure.role in (None, *game.roles), f"figure {figure.name} needs a label, and a role of the game or none"
-        assert figure.of is None or figure.of in names, f"figure {figure.name} is a share of {figure.of!r}, which is no figure"
-        assert figure.limit is None or (0 < figure.limit <= 1 and figure.warning), f"figure {figure.name}: a limit needs a warning"
+        assert figure.label and figure.role in (None, *game.roles), (
+            f"figure {figure.name} needs a label, and a role of the game or none"
+        )
+        assert figure.of is None or figure.of in names, (
+            f"figure {figure.name} is a share of {figure.of!r}, which is no figure"
+        )
+        assert figure.limit is None or (0 < figure.limit <= 1 and figure.warning), (
+            f"figure {figure.name}: a limit needs a warning"
+        )
 
 
 def check_settings_make_the_same_game(game: Game, seed: int) -> None:
@@ -64,7 +74,9 @@ def check_games_are_values(game: Game, seed: int) -> None:
 
 def check_tasks_are_json(game: Game, seed: int) -> None:
     for task in game.tasks(Split.TRAIN, None, seed)[:50]:
-        assert msgspec.json.decode(msgspec.json.encode(task), type=Task) == task, f"task {task.id!r} does not survive JSON: {task.data}"
+        assert msgspec.json.decode(msgspec.json.encode(task), type=Task) == task, (
+            f"task {task.id!r} does not survive JSON: {task.data}"
+        )
         shown = game.describe_task(task)
         assert shown.strip() and "\n" not in shown, f"describe_task must give one line, not {shown!r}"
 
@@ -89,18 +101,26 @@ def check_tasks_follow_count_and_seed(game: Game, seed: int) -> None:
         for count in {0, 1, min(7, len(every)), len(every)}:
             drawn = game.tasks(split, count, seed)
             ids = {task.id for task in drawn}
-            assert len(ids) == len(drawn) == count and ids <= every, f"tasks({split}, {count}) gives {len(ids)} tasks of the split"
-            assert drawn == game.tasks(split, count, seed), f"tasks({split}, {count}) differ between calls with the same seed"
+            assert len(ids) == len(drawn) == count and ids <= every, (
+                f"tasks({split}, {count}) gives {len(ids)} tasks of the split"
+            )
+            assert drawn == game.tasks(split, count, seed), (
+                f"tasks({split}, {count}) differ between calls with the same seed"
+            )
 
 
 def check_too_many_tasks_are_refused(game: Game, seed: int) -> None:
     for split in Split:
         count = len(game.tasks(split, None, seed)) + 1
-        assert raises(ConfigError, partial(game.tasks, split, count, seed)), f"{count} tasks of {split} must raise ConfigError"
+        assert raises(ConfigError, partial(game.tasks, split, count, seed)), (
+            f"{count} tasks of {split} must raise ConfigError"
+        )
 
 
 def check_foreign_tasks_are_refused(game: Game, seed: int) -> None:
-    assert raises(DataError, partial(game.start, Task("foreign", {}), seed)), "start must raise DataError for a task of another game"
+    assert raises(DataError, partial(game.start, Task("foreign", {}), seed)), (
+        "start must raise DataError for a task of another game"
+    )
 
 
 def check_custom_tasks_are_playable(game: Game, seed: int) -> None:
@@ -109,4 +129,6 @@ def check_custom_tasks_are_playable(game: Game, seed: int) -> None:
             task = game.custom_task(text)
         except DataError:
             continue
-        assert game.to_move(game.start(task, seed)) in game.roles, f"the task that custom_task made of {text!r} cannot be played"
+        assert game.to_move(game.start(task, seed)) in game.roles, (
+            f"the task that custom_task made of {text!r} cannot be played"
+        )

@@ -1,7 +1,8 @@
 """The tree of Kuhn poker, its equilibria, and the exact value and exploitability of any policy.
 
-Kuhn, "A simplified two-person poker" (1950): three cards, an ante of one chip, one bet of one chip. Chips are always player_0's net gain.
-A policy gives each move's probability in each of the 12 information sets, which are named by card and moves: ``K``, ``K check bet``.
+Kuhn, "A simplified two-person poker" (1950): three cards, an ante of one chip, one bet of one chip. Chips are always
+player_0's net gain. A policy gives each move's probability in each of the 12 information sets, which are named by card
+and moves: ``K``, ``K check bet``.
 """
 
 from collections.abc import Iterator, Mapping
@@ -49,7 +50,8 @@ def value(first: Policy, second: Policy) -> float:
 
 
 def best_response_value(policy: Policy, player: int) -> float:
-    """Return the most that ``player`` (0 or 1) can expect, in its own chips, against an opponent who follows ``policy``.
+    """Return the most that ``player`` (0 or 1) can expect, in its own chips, against an opponent who follows
+    ``policy``.
 
     Some deterministic policy is always a best response; each player has only 2^6 of them.
     """
@@ -72,7 +74,9 @@ def uniform() -> Policy:
 
 
 def equilibrium(alpha: float = 1 / 3) -> Policy:
-    """Return the equilibrium in which player_0 bluffs with probability ``alpha``, 0 to 1/3: player_0 has a family, player_1 just one."""
+    """Return the equilibrium in which player_0 bluffs with probability ``alpha``, 0 to 1/3: player_0 has a family,
+    player_1 just one.
+    """
     pays: Mapping[Moves, tuple[float, float, float]] = {  # the probability of betting or calling with J, Q and K
         (): (alpha, 0, 3 * alpha),
         ("check",): (1 / 3, 0, 1),

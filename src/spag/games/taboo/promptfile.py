@@ -4,12 +4,12 @@
      "instructions": {"attacker": "... {target_word} ...", "defender": "..."},
      "header": "\\n\\nThe conversation so far:\\n", "line": "- {role}: {content}\\n", "cue": "{role} says:\\n"}
 
-``header``, ``line`` and ``cue`` may be left out. A file with ``"format": "upstream"`` has ``rules``, ``instructions`` (for play) and
-``player_instructions`` (for training), and is rendered as upstream does.
+``header``, ``line`` and ``cue`` may be left out. A file with ``"format": "upstream"`` has ``rules``, ``instructions``
+(for play) and ``player_instructions`` (for training), and is rendered as upstream does.
 
-Upstream's ``utils.py`` assigns these as three literals: ``GAME_RULE_PROMPTS``, a list of paraphrases of the rules, and ``INSTRUCT_PROMPTS``
-and ``PLAYER_INSTRUCT_PROMPTS``, dicts from role to instruction, all with ``str.format`` fields. The file is parsed and never run, and its
-texts are not copied into this project.
+Upstream's ``utils.py`` assigns these as three literals: ``GAME_RULE_PROMPTS``, a list of paraphrases of the rules, and
+``INSTRUCT_PROMPTS`` and ``PLAYER_INSTRUCT_PROMPTS``, dicts from role to instruction, all with ``str.format`` fields.
+The file is parsed and never run, and its texts are not copied into this project.
 """
 
 import ast
@@ -20,16 +20,26 @@ from pathlib import Path
 from typing import Any
 
 from spag.core.errors import DataError
-from spag.core.jsonfile import MAX_DOCUMENT, read_json, reading
-from spag.core.store import write_atomically
 from spag.core.types import Observation, Utterance
 from spag.games.taboo.prompts import Prompts, PromptSet
 from spag.games.taboo.types import Role
-from spag.games.taboo.upstream_prompts import FORMAT, Draws, UpstreamPrompts, upstream_play_prompt, upstream_training_prompt
+from spag.games.taboo.upstream_prompts import (
+    FORMAT,
+    Draws,
+    UpstreamPrompts,
+    upstream_play_prompt,
+    upstream_training_prompt,
+)
+from spag.storage.jsonfile import MAX_DOCUMENT, read_json, reading
+from spag.storage.store import write_atomically
 
 LONGEST_FILE = 2**20
 """Bytes of a prompt file; upstream's prompts have 20 KB."""
-LITERALS = {"rules": "GAME_RULE_PROMPTS", "instructions": "INSTRUCT_PROMPTS", "player_instructions": "PLAYER_INSTRUCT_PROMPTS"}
+LITERALS = {
+    "rules": "GAME_RULE_PROMPTS",
+    "instructions": "INSTRUCT_PROMPTS",
+    "player_instructions": "PLAYER_INSTRUCT_PROMPTS",
+}
 """Upstream's names for the fields of ``UpstreamPrompts``."""
 
 
@@ -57,9 +67,10 @@ def upstream_prompt(
 ) -> str:
     """Return a prompt as the paper's published code renders it, for the player to move: the one who did not speak last.
 
-    ``prompts`` is a file that ``spag import prompts`` wrote; ``history`` holds ``{"role", "content"}``. Without ``draws`` it is the prompt
-    of play; with them, keyed as in ``tests/golden/upstream_prompts.json``, the training prompt that they give. Self-play and training
-    render with the same functions. Raises ``DataError`` for a file of other prompts, an unknown role, and draws that are not upstream's.
+    ``prompts`` is a file that ``spag import prompts`` wrote; ``history`` holds ``{"role", "content"}``. Without
+    ``draws`` it is the prompt of play; with them, keyed as in ``tests/golden/upstream_prompts.json``, the training
+    prompt that they give. Self-play and training render with the same functions. Raises ``DataError`` for a file of
+    other prompts, an unknown role, and draws that are not upstream's.
     """
     texts = load_prompts(prompts)
     if not isinstance(texts, UpstreamPrompts):
@@ -134,4 +145,6 @@ def _literal(tree: ast.Module, name: str, place: str) -> tuple[int, Any]:
     try:
         return line, ast.literal_eval(value)
     except (ValueError, TypeError, RecursionError, MemoryError) as error:  # TypeError: an unhashable key
-        raise DataError(f"{place}:{line}: {name} is not made of plain literals (f-strings, names and calls are not run)") from error
+        raise DataError(
+            f"{place}:{line}: {name} is not made of plain literals (f-strings, names and calls are not run)"
+        ) from error

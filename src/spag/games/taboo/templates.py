@@ -1,4 +1,6 @@
-"""Prompt templates in ``str.format`` syntax: what a prompt file must hold, and which placeholders its texts may name."""
+"""Prompt templates in ``str.format`` syntax: what a prompt file must hold, and which placeholders its texts may
+name.
+"""
 
 import string
 from collections.abc import Mapping
@@ -16,7 +18,9 @@ _INSTRUCTION_FIELDS = {Role.ATTACKER: frozenset({"max_turns", "target_word"}), R
 
 
 def fields_of(data: Any, known: tuple[str, ...]) -> dict[str, Any]:
-    """Return the JSON object ``data``. Raises ``DataError`` for another value, or a field that is not among ``known``."""
+    """Return the JSON object ``data``. Raises ``DataError`` for another value, or a field that is not among
+    ``known``.
+    """
     if not isinstance(data, dict):
         raise DataError(f"expected a JSON object, got {type(data).__name__}")
     unknown = [key for key in data if key not in known]
@@ -48,17 +52,23 @@ def check_rules(rules: tuple[str, ...]) -> None:
 
 
 def check_instructions(name: str, texts: Mapping[Role, str]) -> None:
-    """Raise ``DataError`` unless each role has an instruction: the attacker's names the target word, the defender's may not."""
+    """Raise ``DataError`` unless each role has an instruction: the attacker's names the target word, the defender's may
+    not.
+    """
     for role, allowed in _INSTRUCTION_FIELDS.items():
         if role not in texts:
             raise DataError(f"{name} has no {role}; give one instruction for each role")
         check_template(f"{name}.{role}", texts[role], allowed, allowed & {"target_word"})
 
 
-def check_template(name: str, template: Any, allowed: frozenset[str], needed: frozenset[str] = frozenset(), *, blank: bool = False) -> None:
-    """Raise ``DataError`` unless ``template`` is a text that ``str.format`` takes, with the ``needed`` placeholders and no others.
+def check_template(
+    name: str, template: Any, allowed: frozenset[str], needed: frozenset[str] = frozenset(), *, blank: bool = False
+) -> None:
+    """Raise ``DataError`` unless ``template`` is a text that ``str.format`` takes, with the ``needed`` placeholders and
+    no others.
 
-    A placeholder stands alone, without conversion or format: ``{max_turns:99999999}`` would be a text of that many characters.
+    A placeholder stands alone, without conversion or format: ``{max_turns:99999999}`` would be a text of that many
+    characters.
     """
     if not isinstance(template, str):
         raise DataError(f"{name} is a {type(template).__name__}; it must be a text")

@@ -1,10 +1,11 @@
 """The prompts of the paper's published code (Linear95/SPAG, ``utils.py``), rendered as it renders them, byte by byte.
 
-The wording is not part of this project: ``spag import prompts`` reads it from the user's copy (``promptfile.py``). What differs from our
-own prompts (``prompts.py``):
+The wording is not part of this project: ``spag import prompts`` reads it from the user's copy (``promptfile.py``). What
+differs from our own prompts (``prompts.py``):
 
 - Utterances stand as they were said, also where they have several lines, so a player can forge a line of the other.
-- Play has its own instructions, which bring their line breaks; training has others, and draws everything anew for each utterance.
+- Play has its own instructions, which bring their line breaks; training has others, and draws everything anew for each
+utterance.
 - A prompt ends with ``:`` or a space, not with a line break.
 
 ``tests/golden/upstream_prompts.json`` pins both renderings.
@@ -61,7 +62,9 @@ class UpstreamPrompts:
     def parse(data: Any) -> "UpstreamPrompts":
         """Build a set from the JSON value of a prompt file. Raises ``DataError``."""
         fields = fields_of(data, _FIELDS)
-        return UpstreamPrompts(rules_of(fields), by_role(fields, "instructions"), by_role(fields, "player_instructions"))
+        return UpstreamPrompts(
+            rules_of(fields), by_role(fields, "instructions"), by_role(fields, "player_instructions")
+        )
 
     def dump(self) -> dict[str, Any]:
         """Return the JSON value that ``parse`` reads back."""
@@ -75,10 +78,12 @@ class UpstreamPrompts:
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """What upstream draws for one training prompt. The two coins, true with probability ``COIN``, matter in the layout ``alpaca`` only.
+    """What upstream draws for one training prompt. The two coins, true with probability ``COIN``, matter in the layout
+    ``alpaca`` only.
 
-    ``next_player`` and ``other`` name the players; ``rules`` is the paraphrase, from 0; ``system_prefix_shown`` puts ``system_prefix``
-    before the rules; ``instruction_is_cue`` ends the prompt with the instruction, its last character replaced by a colon.
+    ``next_player`` and ``other`` name the players; ``rules`` is the paraphrase, from 0; ``system_prefix_shown`` puts
+    ``system_prefix`` before the rules; ``instruction_is_cue`` ends the prompt with the instruction, its last character
+    replaced by a colon.
     """
 
     dialog_prefix: str
@@ -102,7 +107,9 @@ class Draws:
 
     @staticmethod
     def parse(data: Mapping[str, Any]) -> "Draws":
-        """Read draws with the keys of ``upstream_prompts.json``; ``below_0.2``, the coins, may be absent. Raises ``DataError``."""
+        """Read draws with the keys of ``upstream_prompts.json``; ``below_0.2``, the coins, may be absent. Raises
+        ``DataError``.
+        """
         try:
             names, coins = data["names"], data.get("below_0.2", {})
             return Draws(
@@ -130,7 +137,9 @@ def upstream_play_prompt(observation: Observation, prompts: UpstreamPrompts) -> 
 
 
 def upstream_training_prompt(observation: Observation, prompts: UpstreamPrompts, draws: Draws) -> str:
-    """Return upstream's training prompt with ``draws``. Raises ``DataError`` for a paraphrase that ``prompts`` does not have."""
+    """Return upstream's training prompt with ``draws``. Raises ``DataError`` for a paraphrase that ``prompts`` does not
+    have.
+    """
     if not 0 <= draws.rules < len(prompts.rules):
         raise DataError(f"draws: rules is {draws.rules}; the prompt file has paraphrases 0 to {len(prompts.rules) - 1}")
     role, prefix = Role(observation.role), f"\n{draws.dialog_prefix}"

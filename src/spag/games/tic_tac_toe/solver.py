@@ -1,12 +1,15 @@
-"""The board of tic-tac-toe, its symmetries, and perfect play by minimax.
+"""The board of tic-tac-toe, its symmetries, perfect play by minimax, and what a policy earns.
 
-A board is nine characters of ``X``, ``O`` and ``.``, row by row; its squares are numbered 1 to 9. X moves first. From the empty board
-5,478 boards can be reached, few enough to remember the value of each.
+A board is nine characters of ``X``, ``O`` and ``.``, row by row; its squares are numbered 1 to 9. X moves first. From
+the empty board 5,478 boards can be reached, few enough to remember the value of each. A policy gives each move's
+probability on every board.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from itertools import permutations
+
+Policy = Mapping[str, Mapping[int, float]]
 
 EMPTY = "." * 9
 LINES = ((1, 2, 3), (4, 5, 6), (7, 8, 9), (1, 4, 7), (2, 5, 8), (3, 6, 9), (1, 5, 9), (3, 5, 7))
@@ -24,18 +27,21 @@ def place(board: str, square: int) -> str:
 
 
 def board_after(squares: Iterable[int]) -> str:
-    """Return the board after moves on ``squares``, from the empty one; an illegal move leaves it as it is."""
+    """Return the board after moves on ``squares``, from the empty one."""
     board = EMPTY
     for square in squares:
-        board = place(board, square) if square in legal_moves(board) else board
+        board = place(board, square)
     return board
 
 
 def winning_line(board: str) -> tuple[int, ...] | None:
     """Return three squares in a row with the same mark."""
-    return next((line for line in LINES if board[line[0] - 1] != "." and len({board[square - 1] for square in line}) == 1), None)
+    return next(
+        (line for line in LINES if board[line[0] - 1] != "." and len({board[square - 1] for square in line}) == 1), None
+    )
 
 
+@cache
 def legal_moves(board: str) -> tuple[int, ...]:
     """Return the free squares, none when somebody has won."""
     return () if winning_line(board) else tuple(square for square in range(1, 10) if board[square - 1] == ".")
@@ -55,9 +61,23 @@ def best_moves(board: str) -> tuple[int, ...]:
     return tuple(square for square in legal_moves(board) if -value(place(board, square)) == value(board))
 
 
+def decisions() -> Mapping[str, tuple[int, ...]]:
+    """Return every board on which somebody moves, with moves that lead to it."""
+    found: dict[str, tuple[int, ...]] = {}
+    new: dict[str, tuple[int, ...]] = {EMPTY: ()}
+    while new:
+        found |= new
+        after = {
+            place(board, square): (*squares, square) for board, squares in new.items() for square in legal_moves(board)
+        }
+        new = {board: squares for board, squares in after.items() if legal_moves(board)}
+    return found
+
+
 @cache
 def openings(plies: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """Return every sequence of up to ``plies`` first moves (4 at most: nobody has won by then) from which perfect play draws.
+    """Return every sequence of up to ``plies`` first moves (4 at most: nobody has won by then) from which perfect play
+    draws.
 
     Those that are rotations or reflections of one another are together.
     """
@@ -73,3 +93,31 @@ def _images(squares: tuple[int, ...]) -> Iterable[tuple[int, ...]]:
         yield squares
         yield tuple(_MIRRORED[square - 1] for square in squares)
         squares = tuple(_ROTATED[square - 1] for square in squares)
+
+
+def uniform(board: str) -> Mapping[int, float]:
+    """Return the chances of a player who takes any free square."""
+    return dict.fromkeys(legal_moves(board), 1 / len(legal_moves(board)))
+
+
+def perfect(board: str) -> Mapping[int, float]:
+    """Return the chances of a player who takes any square that keeps the value."""
+    return dict.fromkeys(best_moves(board), 1 / len(best_moves(board)))
+
+
+def reward(policy: Policy, mark: str, opponent: Callable[[str], Mapping[int, float]] | None) -> Callable[[str], float]:
+    """Return a function of the board: the expected reward of ``mark``, which follows ``policy``, against ``opponent``,
+    or against a best response where it is ``None``.
+    """
+
+    @cache
+    def expected(board: str) -> float:
+        if not legal_moves(board):
+            return float(value(board) if mark_to_move(board) == mark else -value(board))
+        after = {square: expected(place(board, square)) for square in legal_moves(board)}
+        if mark_to_move(board) != mark and opponent is None:
+            return min(after.values())
+        chances = policy[board] if mark_to_move(board) == mark else opponent(board) if opponent else {}
+        return sum(chance * after[square] for square, chance in chances.items())
+
+    return expected

@@ -16,7 +16,8 @@ LOCAL = "local"
 
 @contextmanager
 def connected(address: str) -> Iterator[None]:
-    """Connect to the cluster at ``address`` (``local`` starts one on this machine); an open connection is used and left open.
+    """Connect to the cluster at ``address`` (``local`` starts one on this machine); an open connection is used and left
+    open.
 
     Raises ``ConfigError`` when there is none.
     """

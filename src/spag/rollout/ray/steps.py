@@ -1,8 +1,8 @@
 """Online steps that Ray actors play, on GPUs and nodes that do not train: ``RayStepPlayer``.
 
-The first training process leads the actors: it hands out the games of a step, writes them as they end, and sends new weights once a step
-through Ray's object store. The other training processes only train. A step's games follow from seed and step, so they are those that the
-training processes would have played.
+The first training process leads the actors: it hands out the games of a step, writes them as they end, and sends new
+weights once a step through Ray's object store. The other training processes only train. A step's games follow from seed
+and step, so they are those that the training processes would have played.
 """
 
 import logging
@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 
 from spag.config.schema import ClusterConfig, ModelConfig
 from spag.core.episodes import Episode
-from spag.engines.opening import gpus_of
+from spag.engines.base import Player
+from spag.engines.players import gpus_of
 from spag.games.base import Game
 from spag.models.finding import cache_folder
-from spag.rollout.ray.play import RayPlayers, open_on_ray
+from spag.rollout.ray.driver import RayPlayers, open_on_ray
 from spag.rollout.ray.weights import fetch, publish
 from spag.rollout.ray.worker import PlayJob
-from spag.rollout.runner import GameSpec, Player, PlayStats
+from spag.rollout.runner import GameSpec, PlayStats
 from spag.rollout.steps import OF_THE_POLICY, POLICY, StepPlayer
 
 if TYPE_CHECKING:
@@ -47,14 +48,24 @@ class RayStepPlayer(StepPlayer):
     def share(self, specs: Sequence[tuple[Game, GameSpec]]) -> Sequence[tuple[Game, GameSpec]]:
         return specs if self.rank == 0 else ()
 
-    def play_games(self, game: Game, names: Mapping[str, str], specs: Sequence[GameSpec], stats: PlayStats) -> Iterator[Sequence[Episode]]:
+    def play_games(
+        self, game: Game, names: Mapping[str, str], specs: Sequence[GameSpec], stats: PlayStats
+    ) -> Iterator[Sequence[Episode]]:
         assert self._actors is not None  # the other processes have no share
-        return self._actors.play(specs, stats, game=game, players={role: _key(game, name) for role, name in names.items()})
+        return self._actors.play(
+            specs, stats, game=game, players={role: _key(game, name) for role, name in names.items()}
+        )
 
     def _open(self) -> RayPlayers:
-        """Start the actors. On a cluster without GPUs, cores are shared as if every training process were an actor, too."""
+        """Start the actors. On a cluster without GPUs, cores are shared as if every training process were an actor,
+        too.
+        """
         count = self.cluster.online_workers or 1
-        names = {POLICY, *self.settings.opponents, *(self.settings.evaluation_opponents if self.settings.evaluate_every else ())} - {"self"}
+        names = {
+            POLICY,
+            *self.settings.opponents,
+            *(self.settings.evaluation_opponents if self.settings.evaluate_every else ()),
+        } - {"self"}
         models = {name: self.model_of(name) for name in names}
         gpus = gpus_of(list(models.values()), self.engine)
         models = {name: publish(model, self.cluster.storage) for name, model in models.items()}
@@ -65,7 +76,9 @@ class RayStepPlayer(StepPlayer):
 
 
 def _open_players(own: StepPlayer, models: Mapping[str, ModelConfig], stack: ExitStack) -> dict[str, Player]:
-    """Open the engines of all players on a node. Each player is there once for every game, because bots differ by game."""
+    """Open the engines of all players on a node. Each player is there once for every game, because bots differ by
+    game.
+    """
     here = {name: fetch(model, cache_folder()) for name, model in models.items()}
     own = stack.enter_context(replace(own, policy=here[POLICY]))
     opened_as = {name: name if name in OF_THE_POLICY else model.name for name, model in here.items()}

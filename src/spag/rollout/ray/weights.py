@@ -1,12 +1,13 @@
-"""Transfer of weights to the engines of other nodes: models through storage that all nodes see, a folder or any fsspec URL.
+"""Transfer of weights to the engines of other nodes: models through storage that all nodes see, a folder or any fsspec
+URL.
 
-A checkpoint is stored under a name of its own, made from its files' names, sizes and times of change; the list of its files is written
-last, so that a half-written copy is never loaded. What changes between the plays of online learning goes through Ray's object store as
-numpy arrays, which Ray copies in one piece where it pickles tensors: 538 MB took 4 s as tensors.
+A checkpoint is stored under its digest; the list of its files is written last, so that a half-written copy is never
+loaded. What changes between the plays of online learning
+goes through Ray's object store as numpy arrays, which Ray copies in one piece where it pickles tensors: 538 MB took 4 s
+as tensors.
 """
 
 import fcntl
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,8 +17,9 @@ import fsspec  # type: ignore[import-untyped]
 
 from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError, ModelError, StorageError, first_line
-from spag.core.store import folder_beside, folder_identity
+from spag.models.identity import weights_digest
 from spag.models.roles import read_roles
+from spag.storage.store import folder_beside
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,18 +29,19 @@ _SHARED = "shared:"
 
 
 def publish(model: ModelConfig, storage: str | None) -> ModelConfig:
-    """Return ``model`` under a name that other nodes find: its full path, or its copy in ``storage``, made unless it is there.
+    """Return ``model`` under a name that other nodes find: its full path, or its copy in ``storage``, made unless it is
+    there.
 
-    Only folders are copied. Raises ``ConfigError`` for a storage URL of an unknown kind, ``StorageError`` when it cannot be written.
+    Only folders are copied. Raises ``ModelError`` for a folder that is no model, ``ConfigError`` for a storage URL of
+    an unknown kind, ``StorageError`` when it cannot be written.
     """
     folder = Path(model.name).expanduser()
     if storage is None or not folder.is_dir():  # processes of other nodes work in other folders
         return model.model_copy(update={"name": str(folder.resolve())}) if folder.exists() else model
-    identity = folder_identity(folder)
-    for part in map(Path, (read_roles(str(folder)) or {}).values()):
-        identity += [[f"{part.name}/{name}", *rest] for name, *rest in folder_identity(part)]
-    target = f"{storage.rstrip('/')}/{folder.parent.name}-{hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]}"
-    names = [name for name, _, _ in identity]
+    target = f"{storage.rstrip('/')}/{folder.parent.name}-{weights_digest(str(folder))}"
+    folders = (folder, *map(Path, (read_roles(str(folder)) or {}).values()))
+    files = (file for part in folders for file in sorted(part.iterdir()) if file.is_file())
+    names = [file.relative_to(folder).as_posix() for file in files]
     try:
         system, root = fsspec.core.url_to_fs(target)
         if not system.exists(f"{root}/{_LIST}"):
@@ -71,20 +74,31 @@ def fetch(model: ModelConfig, cache: Path) -> ModelConfig:
                         system.get_file(f"{root}/{name}", str(beside / name))
                     beside.rename(local)
             except OSError as error:
-                raise ModelError(f"{url}: the weights cannot be read: {first_line(error)}; does this node see cluster.storage?") from error
+                raise ModelError(
+                    f"{url}: the weights cannot be read: {first_line(error)}; does this node see cluster.storage?"
+                ) from error
     return model.model_copy(update={"name": str(local)})
 
 
 def pack(weights: "Mapping[str, Tensor]") -> dict[str, tuple[Any, str, tuple[int, ...]]]:
-    """Return each weight's bytes as a numpy array, (N,) uint8, its type and its shape. Arrays share the memory of weights on the CPU."""
+    """Return each weight's bytes, (N,) uint8, type and shape. On the CPU no memory is copied."""
     import torch  # noqa: PLC0415 - slow, and only learning needs it
 
-    flat = {name: weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy() for name, weight in weights.items()}
-    return {name: (flat[name], str(weight.dtype).removeprefix("torch."), tuple(weight.shape)) for name, weight in weights.items()}
+    flat = {
+        name: weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        for name, weight in weights.items()
+    }
+    return {
+        name: (flat[name], str(weight.dtype).removeprefix("torch."), tuple(weight.shape))
+        for name, weight in weights.items()
+    }
 
 
 def unpack(packed: "Mapping[str, tuple[Any, str, tuple[int, ...]]]") -> "dict[str, Tensor]":
     """Return the tensors that ``pack`` took, in memory of their own."""
     import torch  # noqa: PLC0415
 
-    return {name: torch.from_numpy(flat.copy()).view(getattr(torch, dtype)).reshape(shape) for name, (flat, dtype, shape) in packed.items()}
+    return {
+        name: torch.from_numpy(flat.copy()).view(getattr(torch, dtype)).reshape(shape)
+        for name, (flat, dtype, shape) in packed.items()
+    }

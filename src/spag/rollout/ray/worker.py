@@ -1,7 +1,8 @@
-"""The Ray actor that plays: it opens engines once and keeps games in flight over them until its driver ends. They may learn between plays.
+"""The Ray actor that plays: it opens engines once and keeps games in flight over them until its driver ends. They may
+learn between plays.
 
-Each call of ``turn`` brings new games and returns finished ones; two calls are always in flight, so that an engine never waits for the
-network.
+Each call of ``advance`` brings new games and returns finished ones; two calls are always in flight, so that an engine
+never waits for the network.
 """
 
 import time
@@ -13,21 +14,21 @@ from typing import Any
 
 from spag.core.episodes import Episode
 from spag.core.errors import EngineError
-from spag.engines.base import UpdatableEngine
+from spag.engines.base import Player, UpdatableEngine
 from spag.games.base import Game
 from spag.rollout.ray.weights import unpack
-from spag.rollout.runner import GameSpec, Player, PlayStats, Runner
+from spag.rollout.runner import GameSpec, PlayStats, Runner
 
 BEAT_S = 0.2
-"""Minimum duration of a turn while games are in flight, so that fast engines send many games in one message."""
+"""Minimum duration of a call while games are in flight, so that fast engines send many games in one message."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlayJob:
     """The job of every worker.
 
-    ``open_players`` returns the players of ``game`` by role, or players by any name for plays that say who takes which role. ``gpus``: how
-    many one worker needs, where the cluster has any.
+    ``open_players`` returns the players of ``game`` by role, or players by any name for plays that say who takes which
+    role. ``gpus``: how many one worker needs, where the cluster has any.
     """
 
     open_players: Callable[[ExitStack], Mapping[str, Player]]
@@ -52,14 +53,16 @@ class PlayWorker:
     def open(self, job: PlayJob) -> None:
         """Open the engines. Raises ``SpagError``."""
         self._players, self._in_flight = job.open_players(self._stack), job.in_flight
-        self.cast(job.game, None)
+        self.assign(job.game, None)
 
-    def cast(self, game: Game, names: Mapping[str, str] | None) -> None:
-        """Play ``game`` from now on, each role by the opened player of that name; ``None``: players go by their roles' names."""
+    def assign(self, game: Game, names: Mapping[str, str] | None) -> None:
+        """Play ``game`` from now on, each role by the opened player of that name; ``None``: players go by their roles'
+        names.
+        """
         players = self._players if names is None else {role: self._players[name] for role, name in names.items()}
         self._runner = Runner(game, players, PlayStats(), self._in_flight)
 
-    def turn(self, specs: Sequence[GameSpec]) -> tuple[list[Episode], PlayStats]:
+    def advance(self, specs: Sequence[GameSpec]) -> tuple[list[Episode], PlayStats]:
         """Add ``specs`` and play until a game is finished, or nothing is left. Raises ``EngineError``."""
         assert self._runner is not None
         runner, began, episodes = self._runner, time.monotonic(), list[Episode]()
@@ -76,7 +79,9 @@ class PlayWorker:
     def update_weights(self, packed: Mapping[str, Any], name: str | None) -> None:
         """Give new weights, packed, to the engine of the player ``name``, or to all engines. Raises ``EngineError``."""
         weights = unpack(packed)
-        for engine in {id(player.engine): player.engine for own, player in self._players.items() if name in (None, own)}.values():
+        for engine in {
+            id(player.engine): player.engine for own, player in self._players.items() if name in (None, own)
+        }.values():
             if not isinstance(engine, UpdatableEngine):
                 raise EngineError(f"{type(engine).__name__} takes no new weights")
             engine.update_weights(weights)

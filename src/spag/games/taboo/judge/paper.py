@@ -1,8 +1,11 @@
-"""The judge of the published code (Linear95/SPAG at 4abe36b), kept to compare with its results; ``matching.py`` is the better one.
+"""The judge of the published code (Linear95/SPAG at 4abe36b), kept to compare with its results; strict
+mode is the better one.
 
-Its known defects are kept: forms are matched as substrings (``cat`` in ``category``), a guess is right when a form merely opens it
-(``cathedral`` for ``cat``), and nothing hidden is seen. Upstream takes plurals from a language library; here simple rules give them, and
-``data/plurals.txt`` where the library decides otherwise, for every word of the paper's list and of ours.
+Its known defects are kept: forms are matched as substrings (``cat`` in ``category``), a guess is right when a form
+merely opens it (``cathedral`` for ``cat``), and nothing hidden is seen. A form in double, single or back quotes is a
+form too, so one more character, the quote, may stand before it. Upstream takes plurals from a language library;
+here simple rules give them, and ``data/plurals.txt`` where the library decides otherwise, for every word of the paper's
+list and of ours.
 """
 
 import re
@@ -12,6 +15,7 @@ from importlib import resources
 from spag.games.taboo.types import Outcome, Role
 
 _GUESS = "i know the word! it"
+_ANNOUNCEMENT = "i know the word"
 _ANY_GUESS = re.compile(f"{_GUESS}.{{1,8}}")
 
 
@@ -41,7 +45,12 @@ def _forms(target_word: str) -> tuple[str, ...]:
 @lru_cache(maxsize=4096)
 def _right_guess(target_word: str) -> re.Pattern[str]:
     forms = "|".join(re.escape(form) for form in _forms(target_word))
-    return re.compile(f"{_GUESS}.{{1,8}}(?:{forms})")
+    return re.compile(f"{_GUESS}.{{1,8}}(?:{forms}|([\"'`])(?:{forms})\\1)")
+
+
+def stops_play(role: Role | str, text: str) -> bool:
+    """Tell whether upstream's loop of play ends with this utterance; it asks for nothing else."""
+    return role == Role.DEFENDER and _ANNOUNCEMENT in text.lower()
 
 
 def announces_guess(text: str) -> bool:

@@ -1,0 +1,157 @@
+"""From games to samples: what algorithms share. Who is trained, which prompt an utterance answered, what it was."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, pstdev
+
+from spag.algorithms.settings import RewardOverride
+from spag.core.episodes import Episode, TrainingSample
+from spag.core.errors import DataError
+from spag.core.types import Result, Split, State, Utterance
+from spag.games.base import Game
+from spag.games.replay import replay
+
+DRIFT = 0.01
+"""Advantages below this share of a game's range of rewards count as none: what is left of a baseline when all games
+end alike, which AdamW would still turn into full steps.
+"""
+
+
+def result_of(episode: Episode, game: Game, *, judge: bool = False) -> Result:
+    """Return how a game ended: as it was judged when it was played, or by ``game`` where it was not, or with ``judge``.
+
+    Raises ``DataError`` for a game that is of another kind, or cannot be replayed.
+    """
+    if judge or episode.outcome is None or episode.length is None or episode.game != game.name:
+        return replace(replay(game, episode), reason="")  # refuses a game of another kind
+    return Result(episode.outcome, episode.rewards, episode.length, "")
+
+
+def without_held_out(games: Sequence[Episode], game: Game, source: str, notes: list[str]) -> list[Episode]:
+    """Return the games on tasks that may be trained on, and note how many others there were.
+
+    Raises ``DataError`` when all were.
+    """
+    kept = [episode for episode in games if game.split_of(episode.task) is not Split.HELD_OUT]
+    if left_out := len(games) - len(kept):
+        if not kept:
+            fix = "name games on other tasks, or train on these with keep_held_out=true"
+            raise DataError(f"{source}: all {left_out:,} games are on held-out tasks, which are left out; {fix}")
+        notes.append(f"{source}: {left_out:,} of {len(games):,} games left out, because their tasks are held out")
+    return kept
+
+
+def is_trained(episode: Episode, role: str, learner: str | None) -> bool:
+    """Tell whether the player of ``role`` is the one that learns; ``None``: every player does."""
+    player = episode.players.get(role)
+    return learner is None or (player is not None and player.model == learner)
+
+
+def spoken_by(role: str, history: Sequence[Utterance]) -> list[int]:
+    """Return the positions of the utterances of ``role``."""
+    return [at for at, said in enumerate(history) if said.role == role]
+
+
+def position(episode: Episode, at: int) -> State:
+    """Return the position before the utterance ``at``."""
+    return State(episode.task, episode.seed or 0, tuple(episode.history[:at]))
+
+
+def prompt_digest(prompt: str) -> str:
+    """Return a short hash that identifies the prompt of an utterance."""
+    return hashlib.sha256(prompt.encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True, slots=True)
+class RoleRewards:
+    """Rewards of finished games, those of the game replaced where ``override`` says so."""
+
+    game: Game
+    override: RewardOverride
+
+    def of(self, episode: Episode, role: str) -> float:
+        """Return the reward of ``role`` at the end of ``episode``."""
+        outcome = self.game.outcomes[episode.outcome or ""]
+        if outcome.is_draw and role in self.override.tie_by_role:
+            return self.override.tie_by_role[role]
+        if outcome.is_draw and self.override.tie is not None:
+            return self.override.tie
+        if outcome.fault == role and self.override.illegal is not None:
+            return self.override.illegal
+        return episode.rewards[role]
+
+    @property
+    def spread(self) -> float:
+        """The range of the rewards that a role can get."""
+        low, high = self.game.reward_range
+        given = [self.override.tie, self.override.illegal, *self.override.tie_by_role.values()]
+        paid = [low, high, *(reward for reward in given if reward is not None)]
+        return max(paid) - min(paid)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """An utterance that is trained: position ``at`` of ``episode``, ``later`` more of the same player follow."""
+
+    episode: Episode
+    role: str
+    at: int
+    later: int
+
+    @property
+    def said(self) -> Utterance:
+        return self.episode.history[self.at]
+
+
+def trained_turns(episodes: Sequence[Episode], game: Game, role: str, learner: str | None) -> Iterator[Turn]:
+    """Yield the utterances of ``role`` that are trained, in order: none behind the decision, where play went on."""
+    for episode in episodes:
+        if is_trained(episode, role, learner):
+            spoken = spoken_by(role, episode.history[: episode.length])
+            yield from (Turn(episode, role, at, len(spoken) - 1 - number) for number, at in enumerate(spoken))
+
+
+def as_sampled(turn: Turn, game: Game, advantage: float) -> TrainingSample | None:
+    """Return the sample of an utterance as it was sampled, behind the prompt that the engine saw; ``None`` if empty.
+
+    Raises ``DataError`` for an utterance without token ids, or whose prompt is not the one that the engine saw.
+    """
+    said, episode = turn.said, turn.episode
+    if said.token_ids is None:
+        raise DataError(f"game {episode.id!r}: utterance {turn.at + 1} has no token ids; play it with a local engine")
+    if not said.token_ids:
+        return None
+    prompt = game.prompt(game.observe(position(episode, turn.at), turn.role))
+    if said.prompt_digest not in (None, prompt_digest(prompt)):
+        what = f"utterance {turn.at + 1} answered another prompt than {game.name} gives now"
+        raise DataError(f"game {episode.id!r}: {what}; play it again")
+    return TrainingSample(
+        prompt=prompt,
+        completion=said.content,
+        reward=advantage,
+        role=f"{game.name}/{turn.role}",
+        episode_id=episode.id,
+        turn=turn.at // len(game.roles) + 1,
+        prompt_ids=said.prompt_ids,
+        completion_ids=said.token_ids,
+        logprobs=said.sampling_logprobs or said.logprobs,
+        truncated=said.finish_reason == "length",
+        thinking=said.thought is not None,
+    )
+
+
+def without_drift(advantages: Sequence[float], spread: float) -> list[float]:
+    """Return ``advantages`` with those below ``DRIFT`` of the range of rewards, ``spread``, as 0."""
+    return [0.0 if abs(advantage) < DRIFT * spread else advantage for advantage in advantages]
+
+
+def normalized(advantages: Sequence[float], spread: float) -> list[float]:
+    """Return ``advantages`` centred and divided by their standard deviation; those that are 0 stay 0.
+
+    The divisor is at least a tenth of the range of rewards, so that a step of games that end alike is not blown up.
+    """
+    if not advantages:
+        return []
+    centre, scale = fmean(advantages), max(pstdev(advantages), 0.1 * spread)
+    return [(advantage - centre) / scale if advantage else 0.0 for advantage in advantages]

@@ -1,0 +1,116 @@
+"""The token-level policy gradient of the online algorithms, which differ in their advantages only.
+
+Tokens are trained as they were sampled. The engine and the trainer never agree exactly on a token's probability
+(precision, kernels, temperature, filters), and games may be a step old; the quotient is an importance weight. With
+several updates a step, ratios to the policy before the first one are clipped as in PPO (arXiv 1707.06347).
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from spag.algorithms.base import Metrics, Needs, TokenBatch, mean_of
+from spag.algorithms.settings import OnlineSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class PolicyGradient:
+    """What online algorithms share: everything but their options and ``credit``."""
+
+    def __init__(self, settings: Any, *, seed: int = 0, state: Mapping[str, Any] | None = None) -> None:
+        self.settings = settings
+
+    @property
+    def needs(self) -> Needs:
+        settings: OnlineSettings = self.settings
+        entropy = bool(settings.entropy_coef or settings.entropy_coef_end)
+        return Needs(reference=settings.needs_reference, entropy=entropy, sampled=True)
+
+    def loss(self, batch: TokenBatch) -> "tuple[Tensor, Metrics]":
+        return policy_gradient_loss(batch, self.settings)
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def summary(self) -> dict[str, Any]:
+        return {}
+
+
+def scheduled(start: float, end: float | None, step: int, steps: int) -> float:
+    """Return a coefficient that moves along a line from ``start`` (step 1) to ``end`` (step ``steps``), then stays.
+
+    ``end`` ``None``: it stays at ``start``.
+    """
+    return start if end is None or steps < 2 else start + (end - start) * min(1.0, (step - 1) / (steps - 1))
+
+
+def importance_correction(batch: TokenBatch, kind: str, limit: float) -> "Tensor":
+    """Return the weight of each token for what the engine sampled it from, (K,), without gradient.
+
+    w_t = exp(old_t - sampling_t). ``token``: min(w_t, limit) (truncated importance sampling); ``sequence``:
+    min(prod w over the utterance, limit); ``mask``: w_t where 1/limit <= w_t <= limit, else 0.
+    """
+    log_ratio = (batch.old_logprob - batch.sampling_logprob).detach()
+    if kind == "sequence":
+        return batch.total(log_ratio).exp().clamp(max=limit)[batch.sample]
+    ratio = log_ratio.exp()
+    if kind == "mask":
+        return ratio.where((ratio <= limit) & (ratio >= 1.0 / limit), ratio.new_zeros(()))
+    return ratio.clamp(max=limit)
+
+
+def policy_gradient_terms(
+    batch: TokenBatch, correction: "Tensor", *, clip_range: float, kl_coef: float, entropy_coef: float
+) -> "Tensor":
+    """Return each token's loss without its share, (K,).
+
+    r_t = exp(lp_t - old_t)
+    l_t = -c_t * (min(A * r_t, A * clip(r_t, 1 - clip_range, 1 + clip_range)) - kl_coef / 2 * (lp_t - ref_t)^2)
+          - entropy_coef * H_t
+
+    The gradient of half the squared difference is that of KL[policy || reference], in expectation over the policy's own
+    tokens.
+    """
+    advantage = batch.advantage[batch.sample]
+    ratio = (batch.logprob - batch.old_logprob).exp()
+    surrogate = (advantage * ratio).minimum(advantage * ratio.clamp(1.0 - clip_range, 1.0 + clip_range))
+    penalty = 0.5 * kl_coef * (batch.logprob - batch.ref_logprob) ** 2
+    return -correction * (surrogate - penalty) - entropy_coef * batch.entropy
+
+
+def policy_gradient_loss(batch: TokenBatch, settings: OnlineSettings) -> "tuple[Tensor, Metrics]":
+    """Return sum_t weight / (total weight * most_tokens) * l_t of ``policy_gradient_terms``, and metrics.
+
+    The constant divisor, the tokens of the longest thought and utterance, gives every token of the update the same
+    part, so that long utterances are neither favored nor punished (arXiv 2503.20783).
+    """
+    steps = settings.anneal_steps or settings.steps
+    terms = policy_gradient_terms(
+        batch,
+        importance_correction(batch, settings.correction, settings.correction_limit),
+        clip_range=settings.clip_range,
+        kl_coef=scheduled(settings.kl_coef, settings.kl_coef_end, batch.step, steps),
+        entropy_coef=scheduled(settings.entropy_coef, settings.entropy_coef_end, batch.step, steps),
+    )
+    weight = batch.weight[batch.sample]
+    loss = (weight * terms).sum() / (max(batch.totals.weight, 1e-9) * settings.sampling.most_tokens)
+    return loss, _metrics(batch, weight, settings)
+
+
+def _metrics(batch: TokenBatch, weight: "Tensor", settings: OnlineSettings) -> Metrics:
+    to_engine = batch.old_logprob - batch.sampling_logprob
+    found = {
+        "mismatch": mean_of(to_engine.abs(), weight),
+        "mismatch_kl": mean_of(to_engine.exp() - 1.0 - to_engine, weight),
+    }
+    if settings.needs_reference:
+        to_reference = batch.ref_logprob - batch.logprob
+        found["kl"] = mean_of(to_reference.exp() - 1.0 - to_reference, weight)
+    if settings.updates > 1:
+        ratio = (batch.logprob - batch.old_logprob).exp()
+        found["importance_ratio"] = mean_of(ratio, weight)
+        found["clip_fraction"] = mean_of(((ratio - 1.0).abs() > settings.clip_range).float(), weight)
+    found["entropy"] = mean_of(batch.entropy, weight)
+    by_role = batch.by_group("{}/entropy", batch.entropy, weight, batch.group[batch.sample], sft=False)
+    return found | dict(by_role)

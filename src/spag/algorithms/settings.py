@@ -1,0 +1,315 @@
+"""Options of a phase that algorithms share: how weights are updated, and where a phase's games come from.
+
+An algorithm's own options extend one of the three kinds of phase, which decides how a run carries it out:
+``TeacherSettings`` trains once on files of games or samples, ``IterationSettings`` plays a file of games with the
+current policy and trains on it, several times, and ``OnlineSettings`` plays and trains step by step.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from spag.core.options import (
+    Count,
+    CountOrZero,
+    Decay,
+    Fraction,
+    NonNegative,
+    Number,
+    Positive,
+    SamplingConfig,
+    Section,
+    Temperature,
+)
+
+FREE_TO_CHANGE = frozenset(
+    {"micro_batch_size", "gradient_checkpointing", "save_steps", "processes", "parallel", "offload"}
+)
+"""Options that do not change what is computed: a phase may resume with other values of them."""
+SELF, START, SNAPSHOT, BASE, EARLIER = "self", "start", "snapshot", "base", "earlier"
+"""Opponents by name: the policy itself, the phase's start model, a frozen policy of an earlier step, the run's base
+model, and a model that an earlier phase or iteration of the run trained.
+"""
+
+
+class LoraConfig(Section):
+    """A LoRA adapter (arXiv 2106.09685)."""
+
+    rank: Annotated[int, Field(gt=0, le=4096)] = Field(16, description="rank of the update matrices")
+    alpha: Count = Field(32, description="scale of the update is alpha / rank")
+    target_modules: str | list[str] = Field("all-linear", description="which layers get an adapter")
+    quantize: bool = Field(
+        False, description="QLoRA: the base model's weights in 4 bits while training (bitsandbytes, NF4)"
+    )
+    per_role: bool = Field(
+        False, description="online phases: one adapter for each role of each game, over one base model"
+    )
+
+
+class UpdateSettings(Section):
+    """How weights are updated, whatever the algorithm."""
+
+    learning_rate: Positive = Field(5e-6, description="peak learning rate")
+    lr_scheduler: Literal["cosine", "linear", "constant", "warmup_decay", "warmup_decay_0.13"] = Field(
+        "cosine",
+        description="shape after a linear warm-up; or DeepSpeed's WarmupDecayLR (logarithmic warm-up, linear decay): "
+        "warmup_decay, or warmup_decay_0.13 with the late start of upstream's release",
+    )
+    warmup_ratio: Fraction = Field(0.03, description="share of the updates with rising learning rate")
+    weight_decay: NonNegative = Field(0.0, description="AdamW weight decay")
+    adam_beta1: Decay = Field(0.9, description="AdamW's decay of the mean gradient")
+    adam_beta2: Decay = Field(0.999, description="AdamW's decay of the mean squared gradient")
+    max_grad_norm: NonNegative = Field(1.0, description="clip the gradient's norm; 0 switches clipping off")
+    micro_batch_size: Count = Field(2, description="samples a forward pass, on each process")
+    kl_coef: NonNegative = Field(
+        0.0, description="weight of the KL term towards the reference policy; 0 computes no reference"
+    )
+    gradient_checkpointing: bool = Field(True, description="recompute activations to save memory")
+    lora: LoraConfig | None = Field(None, description="train a LoRA adapter instead of all weights")
+    processes: Count | None = Field(
+        None,
+        description="processes that train together; null takes what torchrun started, else one a visible GPU (one on "
+        "CPUs)",
+    )
+    parallel: Literal["replicas", "fsdp", "deepspeed"] = Field(
+        "replicas",
+        description="how processes share the model. replicas: each holds all of it; fsdp (FSDP2) and deepspeed "
+        "(ZeRO-3, not online) shard weights, gradients and optimiser",
+    )
+    offload: bool = Field(False, description="fsdp, deepspeed: keep sharded weights and optimiser in CPU memory")
+    save_steps: Count = Field(50, description="steps between checkpoints to resume from")
+    save_dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="precision of the saved weights, full ones only; the published code saves bfloat16"
+    )
+
+    @property
+    def per_role(self) -> bool:
+        """Whether each role has an adapter of its own."""
+        return self.lora is not None and self.lora.per_role
+
+
+class OfflineSettings(UpdateSettings):
+    """Training on samples that are all there before the first update."""
+
+    max_length: Count = Field(2048, description="tokens of prompt and completion; longer ones lose tokens on the left")
+    epochs: Count = Field(1, description="passes over the samples")
+    max_steps: Count | None = Field(
+        None, description="exactly this many updates: passes are cut or repeated; replaces epochs"
+    )
+    global_batch_size: Count = Field(128, description="samples an update, over all processes")
+    discount: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
+        0.8, description="the winner's k-th utterance gets (1/discount)^k, normalised over the game"
+    )
+    template: Literal["random", "game", "play"] = Field(
+        "random",
+        description="wording of a sample's prompt. random: drawn per utterance, as the paper; game: drawn once a game, "
+        "which trains faster; play: the prompt of play, fastest",
+    )
+    completions: Literal["sampled", "text"] = Field(
+        "sampled",
+        description="what is trained of an utterance. sampled: the tokens that the engine drew, where they are known; "
+        "text: its text, tokenised again and ended, as the published code",
+    )
+    sft_coef: NonNegative = Field(0.5, description="weight of the SFT mix's loss")
+    sft_data: Path | None = Field(
+        None, description="instruction data mixed in (Alpaca JSON or prompt/completion rows); null mixes none"
+    )
+    sft_samples: CountOrZero | None = Field(None, description="how many SFT rows to mix in; null takes all")
+    loss_group: Count | None = Field(
+        None,
+        description="RL and SFT losses are averaged within random groups of this many samples, then over the groups: 2 "
+        "is the published code's micro-batch (docs/training.md); null averages over the global batch",
+    )
+    keep_held_out: bool = Field(
+        False,
+        description="train on held-out tasks too, as the paper does; report and model card then claim nothing held out",
+    )
+
+
+class TeacherSettings(OfflineSettings):
+    """Training on files of games or samples."""
+
+    episodes: list[str] = Field(
+        ["teacher"],
+        description="what is learned from: 'teacher' (games that the game ships), bot:NAME, or files of games or "
+        "samples (ours or upstream's)",
+    )
+    max_episodes: Count | None = Field(
+        None, description="use this many games, drawn by seed; null uses all (200 of a bot)"
+    )
+
+
+def check_opponents(names: Any, known: tuple[str, ...]) -> None:
+    """Raise ``ValueError`` for a name that is neither ``known`` nor a model's."""
+    for name in names:
+        if name not in known and not set(name) & {"/", ":"}:  # a model's name has one of them
+            models = "a model: ORG/NAME, ./FOLDER, openai:MODEL, bot:NAME"
+            raise ValueError(f"there is no opponent {name} (known: {', '.join(known)}, or {models})")
+
+
+def _extended(shared: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Return the options ``own`` over those that are ``shared``, section by section."""
+    pairs = {name: (shared.get(name), one) for name, one in own.items()}
+    sections = {name: {**a, **b} for name, (a, b) in pairs.items() if isinstance(a, dict) and isinstance(b, dict)}
+    return {**shared, **own, **sections}
+
+
+class IterationSettings(OfflineSettings):
+    """Play with the current policy into a file, then training on it; repeated."""
+
+    iterations: Annotated[int, Field(gt=0, le=1000)] = Field(3, description="play and train this often (SPAG epochs)")
+    tasks: Count | None = Field(
+        None, description="tasks (target words, deals, cities) an iteration, drawn from the train split; null plays all"
+    )
+    repeats: Annotated[int, Field(gt=0, le=10_000)] = Field(1, description="games a task")
+    sampling: SamplingConfig = Field(default_factory=SamplingConfig, description="how both players sample")
+    sampling_by_role: dict[str, SamplingConfig] = Field(
+        {}, description="how the player of a role samples, where it differs, by the role's name"
+    )
+    opponents: Annotated[dict[str, Positive], Field(min_length=1)] = Field(
+        {SELF: 1.0},
+        description="whom the policy plays, by weight: self, base, start, earlier (any model that the run trained "
+        "before), or a model (ORG/NAME, ./FOLDER, openai:MODEL). Only the policy's own utterances are trained",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete_roles(cls, data: Any) -> Any:
+        """A role's sampling extends the shared one."""
+        if not isinstance(data, dict) or not isinstance(data.get("sampling_by_role"), dict):
+            return data
+        shared = data.get("sampling", {})
+        if not isinstance(shared, dict):
+            return data
+        by_role = data["sampling_by_role"].items()
+        roles = {role: _extended(shared, own) if isinstance(own, dict) else own for role, own in by_role}
+        return {**data, "sampling_by_role": roles}
+
+    def sampling_of(self, role: str) -> SamplingConfig:
+        """Return how the player of ``role`` samples."""
+        return self.sampling_by_role.get(role, self.sampling)
+
+    @field_validator("opponents")
+    @classmethod
+    def _known_opponents(cls, weights: dict[str, float]) -> dict[str, float]:
+        check_opponents(weights, (SELF, BASE, START, EARLIER))
+        return weights
+
+
+class OnlineSampling(SamplingConfig):
+    """How the policy samples in online steps: an empty utterance is trained as it is, so it is never sampled again."""
+
+    temperature: Temperature = Field(1.0, description="0 would leave nothing to learn from")
+    min_new_tokens: CountOrZero = Field(1, description="shortest utterance, in tokens")
+
+    @property
+    def empty_retries(self) -> int:
+        return 0
+
+
+class RewardOverride(Section):
+    """Rewards that replace a game's."""
+
+    tie: Number | None = Field(None, description="what each role gets in a draw; null: what the game says")
+    illegal: Number | None = Field(None, description="what a role gets that breaks a rule; null: what the game says")
+    tie_by_role: dict[str, Number] = Field({}, description="what a role gets in a draw, by its name")
+
+
+class MovingReference(Section):
+    """A reference policy that follows the policy: exactly one of the two."""
+
+    ema: Annotated[float, Field(gt=0.0, le=1.0)] | None = Field(
+        None, description="after each step it moves this share of the way to the policy"
+    )
+    every: Count | None = Field(None, description="it becomes the policy every this many steps")
+
+    @model_validator(mode="after")
+    def _one(self) -> "MovingReference":
+        if (self.ema is None) == (self.every is None):
+            raise ValueError("name one: {ema: 0.03} or {every: 40}")
+        return self
+
+
+class OnlineSettings(UpdateSettings):
+    """Steps that play games with the current policy and train on them."""
+
+    learning_rate: Positive = Field(1e-6, description="peak learning rate")
+    lr_scheduler: Literal["cosine", "linear", "constant"] = Field("constant", description="shape after the warm-up")
+    micro_batch_size: Count = Field(8, description="samples a forward pass, on each process")
+    gradient_checkpointing: bool = Field(False, description="recompute activations to save memory")
+    save_steps: Count = Field(10, description="steps between checkpoints to resume from")
+    parallel: Literal["replicas", "fsdp"] = Field(
+        "replicas", description="how processes share the model: replicas, each holds all of it; or fsdp (FSDP2)"
+    )
+    steps: Count = Field(100, description="steps of play and training")
+    games: Annotated[int, Field(gt=0, le=1_000_000)] = Field(64, description="games a step")
+    mix: list[dict[str, Any]] = Field(
+        [],
+        description="games that are played side by side, each {name, weight, its settings}, with baselines of its own; "
+        "empty: the phase's game alone",
+    )
+    sampling: OnlineSampling = Field(default_factory=OnlineSampling, description="how the policy samples")
+    opponents: Annotated[dict[str, Positive], Field(min_length=1)] = Field(
+        {SELF: 1.0},
+        description="whom the policy plays, by weight: self, start (the phase's first policy, frozen), snapshot (a "
+        "frozen policy of an earlier step), or a model or bot. Only the policy's own utterances are trained",
+    )
+    snapshot_every: Count = Field(20, description="steps between the frozen policies that snapshot is drawn from")
+    rewards: dict[str, RewardOverride] = Field({}, description="rewards that replace those of a game, by its name")
+    roles: str = Field("both", description="whose utterances are trained: both, or one role (an ablation)")
+    epochs: Count = Field(1, description="passes over a step's samples")
+    minibatches: Count = Field(1, description="updates a pass")
+    clip_range: Annotated[float, Field(gt=0.0, lt=1.0)] = Field(
+        0.2, description="importance ratios of several updates are clipped to 1 -/+ this"
+    )
+    correction: Literal["token", "sequence", "mask"] = Field(
+        "token",
+        description="importance weight between the engine's probabilities and the trainer's. token: each token's, "
+        "truncated; sequence: the utterance's, truncated; mask: each token's, 0 outside 1/limit to limit",
+    )
+    correction_limit: Annotated[float, Field(ge=1.0, le=1000.0)] = Field(2.0, description="limit of that weight")
+    entropy_coef: NonNegative = Field(0.0, description="weight of the tokens' entropy at the first step")
+    entropy_coef_end: NonNegative | None = Field(None, description="what entropy_coef moves to; null: it stays")
+    kl_coef_end: NonNegative | None = Field(None, description="what kl_coef moves to; null: it stays")
+    anneal_steps: Count | None = Field(None, description="steps in which both coefficients reach their ends; null: all")
+    reference: Literal["fixed"] | MovingReference = Field(
+        "fixed", description="the policy that the KL term pulls to: the start's (fixed), {ema: 0.03}, or {every: 40}"
+    )
+    average_decay: Decay = Field(
+        0.0,
+        description="the final policy is a moving average of the weights with this decay a step; 0: the last weights",
+    )
+    overlap: bool = Field(
+        False, description="play the next step's games, with the weights before this update, while training"
+    )
+    evaluate_every: Count | None = Field(10, description="steps between evaluations on held-out tasks; null: none")
+    evaluation_tasks: Count = Field(16, description="held-out tasks of an evaluation, each played in both roles")
+    evaluation_opponents: list[str] = Field([START], description="whom an evaluation meets: start, a model or a bot")
+    stop_on_collapse: bool = Field(False, description="end the phase after a step that shows a collapse, else warn")
+
+    @property
+    def updates(self) -> int:
+        """Updates a step."""
+        return self.epochs * self.minibatches
+
+    @property
+    def needs_reference(self) -> bool:
+        return bool(self.kl_coef or self.kl_coef_end)
+
+    @property
+    def repeats(self) -> int:
+        """Games a task, in each step; a step draws as many tasks as that leaves."""
+        return 1
+
+    @field_validator("opponents")
+    @classmethod
+    def _known_opponents(cls, weights: dict[str, float]) -> dict[str, float]:
+        check_opponents(weights, (SELF, START, SNAPSHOT))
+        return weights
+
+    @field_validator("evaluation_opponents")
+    @classmethod
+    def _known_evaluation_opponents(cls, names: list[str]) -> list[str]:
+        check_opponents(names, (START,))
+        return names

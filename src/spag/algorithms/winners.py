@@ -1,0 +1,195 @@
+"""Rewards of the paper: discounted returns for winners, and role weights (arXiv 2404.10642, section 3.2).
+
+Only winners' utterances become samples. A winner's k-th utterance (k = 1, 2, ...) has the coefficient
+``(1/discount)**k``, normalised to sum to 1 over the game, so later utterances, nearer to the win, earn more. The role
+weight ``N / (2 * N_role)`` makes both roles count one half in expectation, however unequal their numbers of wins.
+Rewards for losers and ties are options that upstream leaves out; its author reports that negative rewards for the loser
+"did not even converge". Texts are stripped of white space, as upstream's; a text that is empty then keeps its share of
+the return and is left out, where upstream trains its end token.
+
+Where the current policy (``learner``) played frozen opponents, only its own utterances become samples, since the
+importance ratio is against it; ``N`` and ``N_role`` count the games that give samples.
+"""
+
+import math
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from spag.algorithms.credit import is_trained, position, result_of, spoken_by
+from spag.core.episodes import Episode, SampleType, TrainingSample
+from spag.core.seeds import derive_seed
+from spag.core.types import Result, Split
+from spag.games.base import Game
+from spag.games.registry import DEFAULT, get
+
+_LARGEST_POWER = 600.0
+"""e to this is 1e260: powers up to it can be added up."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewardSettings:
+    """How games become samples. Rewards of losers and ties are the total over that side's utterances.
+
+    ``template``: the wording of prompts, ``random`` (drawn for each utterance, as upstream), ``game`` (drawn once a
+    game, so that its utterances share a prefix) or ``play`` (the prompt of play). ``sampled_tokens``: train the tokens
+    as they were sampled, where they are known; else the text, tokenised again and with an end token, as upstream.
+    ``roles``: whose samples are kept (``None``: all); the others' are made and weighed alike, then dropped.
+    ``everyone``: both roles of every game without a broken rule, with reward and weight 1, whoever won.
+    ``judge``: judge every game again, also those that were judged when they were played.
+    """
+
+    discount: float = 0.8
+    loser_reward: float = 0.0
+    tie_reward: float = 0.0
+    template: str = "random"
+    sampled_tokens: bool = True
+    seed: int = 0
+    sample_type: SampleType = SampleType.RL
+    roles: frozenset[str] | None = None
+    learner: str | None = None
+    everyone: bool = False
+    judge: bool = False
+
+
+@dataclass(slots=True)
+class RewardStats:
+    """What the games were and what became of them. ``utterances`` counts those up to the judged ends, ``held_out``
+    the games on held-out tasks.
+    """
+
+    utterances: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    samples: Counter[str] = field(default_factory=Counter)
+    wins: Counter[str] = field(default_factory=Counter)
+    role_weights: dict[str, float] = field(default_factory=dict)
+    empty_completions: int = 0
+    held_out: int = 0
+
+    def summary(self) -> dict[str, Any]:
+        """Return what the record of a phase says of its samples."""
+        return {
+            "outcomes": dict(self.outcomes),
+            "samples": dict(self.samples),
+            "role_weights": {role: round(weight, 3) for role, weight in self.role_weights.items()},
+            "held_out": self.held_out,
+        }
+
+
+def return_coefficients(count: int, discount: float) -> list[float]:
+    """Return the normalised coefficients of ``count`` utterances: ``(1/discount)**k``, summing to 1."""
+    last = count if -count * math.log(discount) > _LARGEST_POWER else 0  # the same shares, from the largest power down
+    powers = [discount ** (last - k) for k in range(1, count + 1)]
+    total = sum(powers)
+    return [power / total for power in powers]
+
+
+def role_weights(wins: Mapping[str, int]) -> dict[str, float]:
+    """Return ``N / (2 * N_role)`` for each role that won, with ``N`` the sum of all roles' wins."""
+    total = sum(wins.values())
+    return {role: total / (2 * count) for role, count in wins.items() if count}
+
+
+def assign_rewards(
+    episodes: Iterable[Episode],
+    discount: float = 0.8,
+    judge: str = "strict",
+    *,
+    settings: RewardSettings | None = None,
+    game: Game | None = None,
+    stats: RewardStats | None = None,
+) -> list[TrainingSample]:
+    """Judge ``episodes`` and return the training samples in game order.
+
+    ``settings`` replaces ``discount``, and ``game`` (by default Adversarial Taboo) ``judge``, when given. ``stats`` is
+    filled in when given. The prompt of a sample is drawn by (seed, episode id, turn), so it does not depend on the
+    other episodes. Raises ``DataError`` for a game that cannot be judged.
+    """
+    settings = settings or RewardSettings(discount=discount, judge=True)
+    game, stats = game or get(DEFAULT, judge=judge), stats if stats is not None else RewardStats()
+    judged = [(episode, result_of(episode, game, judge=settings.judge)) for episode in episodes]
+    rewards = [_trained_rewards(episode, game, result, settings) for episode, result in judged]
+    trained: Counter[str] = Counter()
+    for (episode, result), rewarded in zip(judged, rewards, strict=True):
+        winners = game.outcomes[result.outcome].winners
+        if rewarded:
+            trained.update(winners)
+        stats.outcomes[result.outcome] += 1
+        stats.wins.update(winners)
+        stats.utterances += result.length
+        stats.held_out += game.split_of(episode.task) is Split.HELD_OUT
+    stats.role_weights = role_weights({role: trained[role] for role in game.roles})
+    samples: list[TrainingSample] = []
+    for (episode, result), rewarded in zip(judged, rewards, strict=True):
+        for role, total in rewarded.items():
+            if settings.roles is None or role in settings.roles:
+                weight = _weight(game.outcomes[result.outcome].winners, role, settings, stats)
+                samples += _role_samples(episode, game, result, role, total, weight, settings, stats)
+    return samples
+
+
+def _trained_rewards(episode: Episode, game: Game, result: Result, settings: RewardSettings) -> dict[str, float]:
+    """Return the total reward of every role that is trained on this game, winners first."""
+    outcome = game.outcomes[result.outcome]
+    totals: dict[str, float] = {}
+    if settings.everyone:
+        totals = dict.fromkeys(game.roles, 1.0) if outcome.fault is None else {}
+    elif outcome.winners:
+        losers = [role for role in game.roles if role not in outcome.winners]
+        winners = [role for role in game.roles if role in outcome.winners]
+        totals = {role: result.rewards[role] for role in winners} | dict.fromkeys(losers, settings.loser_reward)
+    elif outcome.is_draw:
+        totals = dict.fromkeys(game.roles, settings.tie_reward)
+    return {role: total for role, total in totals.items() if total and is_trained(episode, role, settings.learner)}
+
+
+def _weight(winners: Sequence[str], role: str, settings: RewardSettings, stats: RewardStats) -> float:
+    """Return the weight of a role's samples: a loser's weigh as the winner's, those of ties 1."""
+    if settings.everyone or not winners:
+        return 1.0
+    return stats.role_weights[role if role in winners else winners[0]]
+
+
+def _role_samples(
+    episode: Episode,
+    game: Game,
+    result: Result,
+    role: str,
+    total: float,
+    weight: float,
+    settings: RewardSettings,
+    stats: RewardStats,
+) -> Iterator[TrainingSample]:
+    spoken = spoken_by(role, episode.history[: result.length])
+    for at, coefficient in zip(spoken, return_coefficients(len(spoken), settings.discount), strict=True):
+        said = episode.history[at]
+        if not said.content.strip():
+            stats.empty_completions += 1  # it keeps its share of the return, but there is nothing to train on
+            continue
+        stats.samples[role] += 1
+        yield TrainingSample(
+            prompt=_prompt(episode, game, at, settings),
+            completion=said.content.strip(),
+            reward=total * coefficient,
+            weight=weight,
+            role=role,
+            type=settings.sample_type,
+            episode_id=episode.id,
+            turn=at // len(game.roles) + 1,
+            completion_ids=said.token_ids if settings.sampled_tokens else None,
+            truncated=settings.sampled_tokens and said.finish_reason == "length",
+            thinking=settings.sampled_tokens and said.token_ids is not None and said.thought is not None,
+        )
+
+
+def _prompt(episode: Episode, game: Game, at: int, settings: RewardSettings) -> str:
+    """Return the prompt that the utterance at position ``at`` is trained with."""
+    observation = game.observe(position(episode, at), episode.history[at].role)
+    if settings.template == "play":
+        return game.prompt(observation)
+    utterance = (at,) if settings.template == "random" else ()
+    return game.training_prompt(
+        observation, random.Random(derive_seed(settings.seed, episode.id or episode.task.id, *utterance))
+    )

@@ -1,0 +1,85 @@
+"""What options are made of: the base class of every section, and the types of their values. Imports no torch."""
+
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+LARGEST = 10**9
+"""No option takes a larger number: far above what any machine has, and small enough for every sum of several."""
+Count = Annotated[int, Field(gt=0, le=LARGEST)]
+CountOrZero = Annotated[int, Field(ge=0, le=LARGEST)]
+Positive = Annotated[float, Field(gt=0.0, le=LARGEST)]
+NonNegative = Annotated[float, Field(ge=0.0, le=LARGEST)]
+Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Decay = Annotated[float, Field(ge=0.0, lt=1.0)]
+MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 100.0
+"""Temperatures above 0 divide logits; far below this, the quotients leave the range of float32."""
+
+
+class Section(BaseModel):
+    """A group of options: unknown keys are errors, values never change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def _check_temperature(value: float) -> float:
+    """Return ``value``. Raises ``PydanticCustomError`` for a temperature that is neither 0 nor one to divide by."""
+    if value and not MIN_TEMPERATURE <= value <= MAX_TEMPERATURE:
+        limits = {"least": MIN_TEMPERATURE, "most": MAX_TEMPERATURE}
+        raise PydanticCustomError("temperature", "input should be 0 (greedy) or from {least} to {most}", limits)
+    return value
+
+
+Temperature = Annotated[float, Field(ge=0.0), AfterValidator(_check_temperature)]
+
+
+class ThinkingConfig(Section):
+    """Private reasoning before each utterance."""
+
+    enabled: bool = Field(
+        False, description="players may reason in private before they speak; chat templates get enable_thinking"
+    )
+    max_tokens: Count = Field(
+        1024, description="longest thought, in tokens, its marks counted; a longer one is cut, and nothing is said"
+    )
+
+
+class SamplingConfig(Section):
+    """How a player samples."""
+
+    temperature: Temperature = Field(1.2, description="0 is greedy (the paper's testing mode)")
+    top_p: Fraction = Field(1.0, description="nucleus sampling; 1 switches it off")
+    top_k: CountOrZero = Field(0, description="keep the k most likely tokens; 0 switches it off")
+    max_new_tokens: Count = Field(256, description="longest utterance, in tokens")
+    min_new_tokens: CountOrZero = Field(
+        2, description="shortest utterance, in tokens; models emit empty utterances otherwise"
+    )
+    thinking: ThinkingConfig = Field(default_factory=ThinkingConfig, description="private reasoning before speech")
+    published: bool = Field(
+        False,
+        description="treat texts as the published code does: white space around an utterance stays in the history, an "
+        "empty utterance stands (else it is sampled again, twice at most), and a prompt of more than 2,048 tokens "
+        "loses its beginning",
+    )
+
+    @property
+    def thought_tokens(self) -> int:
+        """The longest thought, in tokens; 0 switches thinking off."""
+        return self.thinking.max_tokens if self.thinking.enabled else 0
+
+    @property
+    def most_tokens(self) -> int:
+        """The longest reply, in tokens: thought and utterance."""
+        return self.thought_tokens + self.max_new_tokens
+
+    @property
+    def empty_retries(self) -> int:
+        """How often an empty utterance is sampled again."""
+        return 0 if self.published else 2
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """The longest prompt, in tokens; 0 keeps all of it."""
+        return 2048 if self.published else 0

@@ -1,0 +1,149 @@
+"""A model in a thread of its own that answers requests from any thread: for the web UI, the adapters' opponents and
+``spag serve``.
+
+An engine's ``poll`` may block until something is finished. One with a method ``partial``, which other threads may call
+meanwhile (``TransformersEngine``), shows a reply while it grows.
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from spag.core.errors import EngineError, SpagError
+from spag.core.thinking import split_thought
+from spag.engines.base import Completion, Engine, Request
+
+logger = logging.getLogger(__name__)
+
+REPLY_LIMIT_S = 120.0
+
+
+@dataclass(slots=True)
+class Reply:
+    """A reply requested from ``model``. ``future`` becomes its completion, or an ``EngineError``."""
+
+    request: Request
+    model: "ModelThread"
+    asked: float = field(default_factory=time.monotonic)
+    future: Future[Completion] = field(default_factory=Future)
+
+    @property
+    def completion(self) -> Completion | None:
+        return self.future.result() if self.future.done() and self.future.exception() is None else None
+
+    @property
+    def error(self) -> str | None:
+        problem = self.future.exception() if self.future.done() else None
+        return None if problem is None else str(problem)
+
+    @property
+    def text_so_far(self) -> str:
+        """What the model has said so far, without its thoughts; empty where the engine cannot tell."""
+        partial: Callable[[str], str | None] | None = getattr(self.model.engine, "partial", None)
+        if (completion := self.completion) is not None:
+            text = completion.text
+        else:
+            text = (partial(self.request.id) or "").strip() if partial else ""
+        return split_thought(text).speech.strip() if self.request.sampling.thought_tokens else text
+
+    def wait(self, limit_s: float) -> Completion:
+        """Return the completion once it is there. Raises ``EngineError`` when the model fails, or after ``limit_s``
+        seconds, loading not counted.
+        """
+        self.model.opened.wait()
+        with suppress(TimeoutError):
+            self.future.result(max(0.0, self._deadline(limit_s) - time.monotonic()))
+        self._fail_as_late(limit_s)
+        return self.future.result()
+
+    def fail_when_late(self, limit_s: float) -> None:
+        """Give up ``limit_s`` seconds after the request, loading not counted."""
+        if self.model.opened.is_set() and time.monotonic() > self._deadline(limit_s):
+            self._fail_as_late(limit_s)
+
+    def finish(self, outcome: Completion | EngineError) -> None:
+        """Set the outcome; the first one counts."""
+        with suppress(InvalidStateError):
+            if isinstance(outcome, EngineError):
+                self.future.set_exception(outcome)
+            else:
+                self.future.set_result(outcome)
+
+    def _deadline(self, limit_s: float) -> float:
+        return max(self.asked, self.model.loaded or 0.0) + limit_s
+
+    def _fail_as_late(self, limit_s: float) -> None:
+        what = f"the model has not answered within {limit_s:.0f} s"
+        self.finish(EngineError(f"{what}; it may be busy or gone, so wait a little and try again"))
+
+
+class ModelThread:
+    """One model, opened by ``open_engine`` in a thread of its own. Methods may be called from any thread."""
+
+    def __init__(self, open_engine: Callable[[], Engine]) -> None:
+        self.opened = threading.Event()  # also set when opening failed
+        self.loaded: float | None = None
+        self.engine: Engine | None = None
+        self.problem: str | None = None  # why it takes no more requests
+        self.asked: dict[str, Reply] = {}
+        self._open_engine = open_engine
+        self._inbox: queue.SimpleQueue[Reply | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._in_flight = 0  # of the engine; only the thread itself uses it
+        threading.Thread(target=self._work, name="model", daemon=True).start()
+
+    def ask(self, request: Request) -> Reply:
+        """Queue a request. Returns at once."""
+        reply = Reply(request, self)
+        with self._lock:
+            if self.problem is None:
+                self.asked[request.id] = reply
+                self._inbox.put(reply)
+            else:
+                reply.finish(EngineError(self.problem))
+        return reply
+
+    def close(self) -> None:
+        """Free the model; unanswered requests fail."""
+        self._inbox.put(None)
+
+    def _work(self) -> None:
+        problem = "the model stopped unexpectedly; the terminal says why"
+        try:
+            self.engine = self._open_engine()
+            self.loaded = time.monotonic()
+            self.opened.set()
+            while self._submit_waiting(self.engine):
+                for completion in self.engine.poll():
+                    self._in_flight -= 1
+                    with self._lock:
+                        self.asked.pop(completion.id).finish(completion)
+            problem = "the model was closed"
+        except SpagError as error:
+            problem = str(error)
+            logger.warning("a model failed: %s", error)
+        finally:
+            with self._lock:
+                self.problem = problem
+                for reply in self.asked.values():
+                    reply.finish(EngineError(problem))
+                self.asked.clear()
+            self.opened.set()
+            if self.engine is not None:
+                self.engine.close()
+                self.engine = None
+
+    def _submit_waiting(self, engine: Engine) -> bool:
+        """Submit new requests; block for one when the engine has none. Returns whether to go on."""
+        while not self._in_flight or not self._inbox.empty():
+            reply = self._inbox.get()
+            if reply is None:
+                return False
+            engine.submit(reply.request)
+            self._in_flight += 1
+        return True

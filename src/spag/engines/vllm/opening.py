@@ -1,0 +1,118 @@
+"""Starts vLLM for a base model and its LoRA adapters."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import torch
+from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedTokenizerBase
+
+from spag.config.schema import EngineConfig, ModelConfig
+from spag.engines.vllm.engine import VLLMEngine
+from spag.engines.vllm.pool import VLLMPool
+from spag.engines.vllm.setup import VLLMSettings, engine_arguments, worker_environments
+from spag.models.finding import check_generation_config, read_adapter, resolve_model
+from spag.models.loading import checked_device, load_tokenizer
+from spag.models.refusals import loading
+from spag.models.tokens import PromptStyle, stop_token_ids, token_count
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model that a pool serves.
+
+    ``name`` is the folder of its tokenizer (the adapter's or the base model's); ``adapter`` counts from 1 into the
+    settings' adapters, 0 is the base model.
+    """
+
+    name: str
+    style: PromptStyle = PromptStyle.PLAIN
+    adapter: int = 0
+
+
+def open_vllm(models: Sequence[ModelConfig], engine: EngineConfig, split: int) -> list[VLLMEngine]:
+    """Start one vLLM for ``models``, a base model or adapters of it, and return an engine for each.
+
+    ``split`` is how many vLLMs share the memory. Raises what ``start_vllm`` does.
+    """
+    adapters = [read_adapter(Path(model.name).expanduser()) for model in models]
+    folders = list(dict.fromkeys(str(adapter.folder) for adapter in adapters if adapter))
+    first = models[0]
+    settings = VLLMSettings(
+        model=resolve_model(adapters[0].base if adapters[0] else first.name),
+        dtype=first.dtype,
+        device=checked_device(first.device),
+        adapters=tuple(folders),
+        max_lora_rank=max((adapter.rank for adapter in adapters if adapter), default=0),
+        concurrency=engine.concurrency,
+        max_length=engine.max_length,
+        tensor_parallel=engine.tensor_parallel,
+        data_parallel=engine.data_parallel,
+        memory=engine.memory,
+        split=split,
+        trust_remote_code=first.trust_remote_code,
+    )
+    numbers = [folders.index(str(adapter.folder)) + 1 if adapter else 0 for adapter in adapters]
+    served = [
+        ServedModel(model.name, PromptStyle(model.prompt_style), number)
+        for model, number in zip(models, numbers, strict=True)
+    ]
+    return start_vllm(settings, served)
+
+
+def start_vllm(settings: VLLMSettings, models: Sequence[ServedModel]) -> list[VLLMEngine]:
+    """Start vLLM and return an engine for each of ``models``; the last one closed ends it.
+
+    Raises ``ModelError`` for a model without a readable config, ``ConfigError`` for too few GPUs, ``EngineError`` when
+    vLLM does not start.
+    """
+    config = _load_config(settings)
+    tokenizers = [load_tokenizer(model.name, trust_remote_code=settings.trust_remote_code) for model in models]
+    stops = [_stop_ids(settings, tokenizer, model.style) for tokenizer, model in zip(tokenizers, models, strict=True)]
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    environments = worker_environments(settings, cores=cores, visible_gpus=_visible_gpus())
+    arguments = engine_arguments(
+        settings,
+        model_positions=getattr(config, "max_position_embeddings", None),
+        token_bytes=_token_bytes(config, settings.dtype),
+        free_bytes=psutil.virtual_memory().available,
+    )
+    count = max(map(token_count, tokenizers))
+    pool = VLLMPool(arguments, environments, count, settings.adapters)
+    return [
+        VLLMEngine(pool, tokenizer, stop_ids, model.style, settings.concurrency, model.adapter)
+        for tokenizer, stop_ids, model in zip(tokenizers, stops, models, strict=True)
+    ]
+
+
+def _load_config(settings: VLLMSettings) -> PreTrainedConfig:
+    with loading(settings.model, settings.model, trust_remote_code=settings.trust_remote_code):
+        config = AutoConfig.from_pretrained(settings.model, trust_remote_code=settings.trust_remote_code)
+        return config.get_text_config(decoder=True)
+
+
+def _stop_ids(settings: VLLMSettings, tokenizer: PreTrainedTokenizerBase, style: PromptStyle) -> frozenset[int]:
+    check_generation_config(settings.model)
+    try:
+        generation = GenerationConfig.from_pretrained(settings.model)
+    except OSError:  # many models have none
+        generation = None
+    return stop_token_ids(generation, tokenizer, style)
+
+
+def _token_bytes(config: PreTrainedConfig, dtype: str) -> int:
+    """Return what one token's keys and values take, over all layers."""
+    heads = config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    return int(2 * config.num_hidden_layers * kv_heads * head_dim * getattr(torch, dtype).itemsize)
+
+
+def _visible_gpus() -> list[str]:
+    """Return the GPUs that we may use, as ``CUDA_VISIBLE_DEVICES`` names them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return [name for name in named.split(",") if name]
+    return [str(index) for index in range(torch.cuda.device_count())]

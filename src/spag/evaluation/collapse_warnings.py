@@ -1,0 +1,139 @@
+"""Warnings, in words, that online training collapses, from the rows of ``online/metrics.jsonl``.
+
+Every figure is a mean over the last ``WINDOW`` steps, compared with the mean over the first ``WINDOW`` or with a limit.
+The limits are wide, so a warning is worth a look at the games. docs/online.md says what to do then.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from spag.evaluation.health_warnings import MOST_VIOLATIONS, MOST_WINS_OF_ONE_ROLE
+
+WINDOW = 4
+"""Steps that a figure is averaged over: one step's games are few, and a single odd step is no collapse."""
+LEAST_STEPS = 2 * WINDOW
+"""Steps before which nothing is said: the first steps and the last ones must not overlap."""
+LENGTH_FACTOR = 3.0
+"""Growth or shrinkage of utterances: models that ramble, or answer one word, to please the reward."""
+LEAST_ENTROPY = 0.01
+"""Nats a token. A reply of 20 tokens then comes out the same four times out of five: there is nothing left to
+explore.
+"""
+ENTROPY_FALL = 0.1
+"""Share of the first steps' entropy; a policy that is good and still explores keeps more."""
+MOST_WITHOUT_ADVANTAGE = 0.9
+"""Share of samples. The gradient then comes from a tenth of the batch, or from none of it."""
+DISTINCT_FALL = 0.5
+"""Share of the first steps' distinct utterances."""
+FREE_TEXT = 0.25
+"""Share of distinct utterances in the first steps below which a game is one of few moves, where repetition says
+nothing.
+"""
+LEAST_DECIDED = 0.1
+"""Wins a game, of all roles together, below which it says nothing which role they fall to."""
+MOST_KL = 0.5
+"""Nats a token between policy and reference. A reply of 20 tokens is then e^10 times likelier than it was."""
+MOST_MISMATCH_KL = 0.05
+"""Nats a token between engine and trainer. Rounding gives 1e-3 at most (bfloat16); more means other weights or other
+sampling.
+"""
+
+Row = Mapping[str, Any]
+
+
+def collapse_warnings(rows: Sequence[Row]) -> dict[str, str]:
+    """Return the warnings after the last of ``rows`` (all steps from the first, in order), by figure; none for few
+    steps.
+
+    Figures are named as in the rows: ``GAME/ROLE/length``, ``kl``. A figure that the rows do not have gives none.
+    """
+    if len(rows) < LEAST_STEPS:
+        return {}
+    first, last = rows[:WINDOW], rows[-WINDOW:]
+    found: dict[str, str] = {}
+    for key in _roles(last):
+        for name, judge in _JUDGES.items():
+            then, now = _mean(first, f"{key}/{name}"), _mean(last, f"{key}/{name}")
+            if then is not None and now is not None and (says := judge(then, now)) and _is_trained(name, key, last):
+                found[f"{key}/{name}"] = f"{_title(key)}: {says}"
+    return found | dict(_role_drift(last)) | dict(_distances(last))
+
+
+def _length(then: float, now: float) -> str:
+    if then <= 0 or (now < then * LENGTH_FACTOR and now > then / LENGTH_FACTOR):
+        return ""
+    return f"utterances have {'grown' if now > then else 'shrunk'} from {then:.1f} to {now:.1f} tokens"
+
+
+def _entropy(then: float, now: float) -> str:
+    if now >= LEAST_ENTROPY and now >= ENTROPY_FALL * then:
+        return ""
+    return f"entropy has fallen from {then:.3f} to {now:.3f} nats a token: the policy says nearly the same always"
+
+
+def _no_advantage(then: float, now: float) -> str:
+    return f"{100 * now:.0f} % of samples have no advantage and teach nothing" if now > MOST_WITHOUT_ADVANTAGE else ""
+
+
+def _illegal(then: float, now: float) -> str:
+    if now <= MOST_VIOLATIONS or now < then:  # still many, but fewer than at first: it learns
+        return ""
+    return f"{100 * now:.0f} % of games end with its breaking the rules, at first {100 * then:.0f} %"
+
+
+def _distinct(then: float, now: float) -> str:
+    if then < FREE_TEXT or now >= DISTINCT_FALL * then:
+        return ""
+    return f"distinct utterances have fallen from {100 * then:.0f} to {100 * now:.0f} % of a step's"
+
+
+_JUDGES: Mapping[str, Callable[[float, float], str]] = {
+    "length": _length,
+    "entropy": _entropy,
+    "no_advantage": _no_advantage,
+    "illegal": _illegal,
+    "distinct": _distinct,
+}
+
+
+def _is_trained(name: str, key: str, rows: Sequence[Row]) -> bool:
+    """Tell whether a lack of advantages matters: a role that is not trained has no samples, so no entropy either."""
+    return name != "no_advantage" or _mean(rows, f"{key}/entropy") is not None
+
+
+def _role_drift(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
+    """Yield the role that wins nearly every game of those that were won."""
+    wins = {key: _mean(rows, f"{key}/win") or 0.0 for key in _roles(rows)}
+    for key, won in wins.items():
+        everyone = sum(value for other, value in wins.items() if _game(other) == _game(key))
+        if everyone >= LEAST_DECIDED and won > MOST_WINS_OF_ONE_ROLE * everyone:
+            yield f"{key}/win", f"{_title(key)}: wins {100 * won / everyone:.0f} % of the games that a role wins"
+
+
+def _distances(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
+    kl, mismatch = _mean(rows, "kl"), _mean(rows, "mismatch_kl")
+    if kl is not None and kl > MOST_KL:
+        yield "kl", f"the policy is {kl:.2f} nats a token away from the reference"
+    if mismatch is not None and mismatch > MOST_MISMATCH_KL:
+        yield "mismatch_kl", f"engine and trainer disagree about the sampled tokens by {mismatch:.2f} nats each"
+
+
+def _roles(rows: Sequence[Row]) -> list[str]:
+    """Return every ``GAME/ROLE`` of which the rows have figures."""
+    return list(dict.fromkeys(name.rpartition("/")[0] for row in rows for name in row if name.count("/") == 2))
+
+
+def _game(key: str) -> str:
+    return key.partition("/")[0]
+
+
+def _title(key: str) -> str:
+    game, _, role = key.partition("/")
+    return f"{role} of {game}"
+
+
+def _mean(rows: Sequence[Row], name: str) -> float | None:
+    found = [value for row in rows if isinstance(value := row.get(name), int | float) and math.isfinite(value)]
+    return fmean(found) if found else None

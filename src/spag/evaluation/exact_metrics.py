@@ -1,0 +1,80 @@
+"""A model's policy in a solved game, read off its probabilities instead of played games, and the game's exact figures
+of it.
+"""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from spag.config.schema import ModelConfig
+from spag.games.base import SolvedGame
+from spag.models.roles import model_of_role
+from spag.models.tokens import PromptStyle, encode_prompt
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True, slots=True)
+class MoveProbabilities:
+    """``policy``: decision -> move -> probability, normalised over the legal moves, which had ``legal_mass`` together
+    (by decision).
+
+    A move's probability is that of its bare text and the end of the reply: ``[bet]``, and not a word more.
+    """
+
+    policy: Mapping[str, Mapping[str, float]]
+    legal_mass: Mapping[str, float]
+
+    def __or__(self, other: "MoveProbabilities") -> "MoveProbabilities":
+        return MoveProbabilities({**self.policy, **other.policy}, {**self.legal_mass, **other.legal_mass})
+
+
+def move_probabilities(model: ModelConfig, game: SolvedGame) -> MoveProbabilities:
+    """Return what ``model`` would do at every decision of ``game``. Raises what loading a model raises."""
+    from spag.models.loading import fastest_dtype, load_model, load_tokenizer  # noqa: PLC0415 - imports torch
+
+    trusted, style = model.trust_remote_code, PromptStyle(model.prompt_style)
+    dtype = fastest_dtype() if model.dtype == "auto" else model.dtype
+    names = {role: model_of_role(model.name, game.name, role) for role in game.roles}
+    found = MoveProbabilities({}, {})
+    for name in dict.fromkeys(names.values()):
+        tokenizer = load_tokenizer(name, trust_remote_code=trusted)
+        weights = load_model(name, dtype=dtype, device=model.device, trust_remote_code=trusted)
+        found |= probabilities_of(weights, tokenizer, style, game, [role for role in game.roles if names[role] == name])
+    return found
+
+
+def probabilities_of(
+    weights: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase",
+    style: PromptStyle,
+    game: SolvedGame,
+    roles: Collection[str],
+) -> MoveProbabilities:
+    """Return what a loaded model would do at every decision of ``roles``."""
+    from spag.models.scoring import completion_logprobs  # noqa: PLC0415 - imports torch
+
+    policy, legal_mass = {}, {}
+    decisions = [decision for decision in game.decisions() if decision.observation.role in roles]
+    prompts = [encode_prompt(tokenizer, game.prompt(decision.observation), style) for decision in decisions]
+    moves = [decision.moves for decision in decisions]
+    scored = completion_logprobs(weights, tokenizer, prompts, moves, style)
+    for decision, logprobs in zip(decisions, scored, strict=True):
+        likeliest = max(logprobs)
+        shares = [math.exp(logprob - likeliest) for logprob in logprobs]
+        policy[decision.key] = {move: share / sum(shares) for move, share in zip(decision.moves, shares, strict=True)}
+        legal_mass[decision.key] = sum(map(math.exp, logprobs))
+    return MoveProbabilities(policy, legal_mass)
+
+
+def score_model(model: ModelConfig, game: SolvedGame) -> dict[str, float]:
+    """Return the game's figures of the model's policy, and ``legal_mass``, its mean over decisions."""
+    return figures_of(move_probabilities(model, game), game)
+
+
+def figures_of(found: MoveProbabilities, game: SolvedGame) -> dict[str, float]:
+    """Return the game's figures of a policy, and ``legal_mass``."""
+    return {**game.score_policy(found.policy), "legal_mass": fmean(found.legal_mass.values())}

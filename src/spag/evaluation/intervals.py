@@ -1,0 +1,138 @@
+"""Rates and paired differences with intervals and p-values.
+
+Tasks are the unit of chance: every figure that compares players resamples or flips whole tasks, because the games on
+one task are alike.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+DRAWS = 2000
+"""Bootstrap samples behind an interval."""
+
+_Z = 1.959963984540054  # the normal distribution's 97.5 % point
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A share of ``total`` (or a mean count), with its 95 % interval."""
+
+    count: int
+    total: int
+    rate: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A mean with its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def wilson(count: int, total: int, observations: int | None = None) -> Rate:
+    """Return ``count / total`` with the Wilson interval of so many independent observations, by default ``total``.
+
+    Nothing observed gives 0 in [0, 1].
+    """
+    if total == 0:
+        return Rate(0, 0, 0.0, 0.0, 1.0)
+    share, spread = count / total, _Z**2 / (observations or total)
+    centre = (share + spread / 2) / (1 + spread)
+    half = math.sqrt(spread * share * (1 - share) + spread**2 / 4) / (1 + spread)
+    return Rate(count, total, share, centre - half if count else 0.0, centre + half if count < total else 1.0)
+
+
+def rate_over_tasks(hits: Ints, totals: Ints) -> Rate:
+    """Return the share of all games that are hits, with the Wilson interval of as many observations as there are tasks.
+
+    ``hits`` and ``totals``, shape (tasks,): by task. Games on one task are alike (a player opens them with the same
+    utterance, whoever answers), and how much so is not estimated: an estimate from few hits would make the interval of
+    0 hits wider than that of 1.
+    """
+    return wilson(int(hits.sum()), int(totals.sum()), int(np.count_nonzero(totals)))
+
+
+def mean_over_tasks(sums: Ints | Floats, totals: Ints) -> Mean:
+    """Return the mean a game, with a normal interval over tasks (none for a single task). Shapes as for
+    ``rate_over_tasks``.
+    """
+    total, tasks = max(int(totals.sum()), 1), int(np.count_nonzero(totals))
+    mean = float(sums.sum()) / total
+    spread = tasks / (tasks - 1) * float(((sums - mean * totals) ** 2).sum()) if tasks > 1 else 0.0
+    half = _Z * math.sqrt(spread) / total
+    return Mean(mean, mean - half, mean + half)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A mean paired difference, its 95 % bootstrap interval, and the exact p-value of there being none."""
+
+    mean: float
+    low: float
+    high: float
+    p_value: float
+
+
+def bootstrap_weights(counts: Ints, seed: int, draws: int = DRAWS) -> Ints:
+    """Return how often each row occurs in each resampling of ``counts.sum()`` units, shape (draws, rows).
+
+    ``counts``, shape (rows,): how many units a row stands for. Drawing the counts of equal units at once is the same as
+    drawing units.
+    """
+    total = int(counts.sum())
+    return np.random.default_rng(seed).multinomial(total, counts / total, size=draws)
+
+
+def paired_difference(
+    differences: Ints | Floats, cells: Ints | Floats, weights: Ints, counts: Ints | int = 1
+) -> Difference | None:
+    """Return the mean difference a cell, or ``None`` when there is no cell.
+
+    ``differences``, shape (rows,): the sum over a row's cells of one player's score less the other's. ``cells``, shape
+    (rows,): how many there are. ``weights``: as ``bootstrap_weights`` gives them for ``counts``. The p-value is that of
+    ``sign_flip_p``, over the signs alone where differences are not whole numbers.
+    """
+    if not cells.any():
+        return None
+    totals, sizes = weights @ differences, weights @ cells
+    low, high = interval(totals[sizes > 0] / sizes[sizes > 0])
+    mean = float((differences * counts).sum() / (cells * counts).sum())
+    whole = (differences if differences.dtype.kind == "i" else np.sign(differences)).astype(np.int64)
+    return Difference(mean, low, high, sign_flip_p(np.repeat(whole, counts).tolist()))
+
+
+def interval(replicates: Floats) -> tuple[float, float]:
+    """Return the 95 % percentile interval of bootstrap replicates."""
+    low, high = np.quantile(replicates, (0.025, 0.975))
+    return float(low), float(high)
+
+
+def sign_flip_p(differences: Sequence[int]) -> float:
+    """Return the exact two-sided p-value of the sum, if every difference were as likely with the other sign.
+
+    This is the sign-flip permutation test over all 2^n flips. When the differences are -1, 0 and 1 it is McNemar's
+    exact test.
+    """
+    from scipy.stats import binom  # noqa: PLC0415 - slow to import, and only new results need it
+
+    sizes = Counter(abs(difference) for difference in differences if difference)
+    law: NDArray[np.floating] = np.ones(1)  # law[k]: the chance that the positive differences add up to k
+    for size, count in sizes.items():
+        wider = np.zeros(law.size + size * count)
+        for positive, chance in enumerate(binom.pmf(np.arange(count + 1), count, 0.5)):
+            wider[positive * size : positive * size + law.size] += chance * law
+        law = wider
+    sums = 2 * np.arange(law.size) - (law.size - 1)
+    return float(min(1.0, law[np.abs(sums) >= abs(sum(differences))].sum()))

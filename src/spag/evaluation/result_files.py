@@ -1,0 +1,180 @@
+"""Reading ``arena/results.json``, ``health.json`` and ``reasoning/results.json``, checked field by field."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NotRequired, TypedDict
+
+import msgspec
+
+from spag.core.errors import ConfigError, DataError
+from spag.evaluation.arena.clembench import ClembenchRow
+from spag.evaluation.arena.grid import MatrixCell
+from spag.evaluation.arena.paired import PairComparison, RoleComparison
+from spag.evaluation.arena.ratings import Rating
+from spag.evaluation.arena.standings import RoleTable
+from spag.evaluation.health import RoleHealth
+from spag.evaluation.intervals import Rate
+from spag.games.base import Game
+from spag.games.registry import get
+from spag.storage.jsonfile import read_json
+
+Json = dict[str, Any]
+_REDO = "remove it, or redo what wrote it"
+
+
+class _Arena(TypedDict):
+    game: str
+    settings: Json
+    note: str
+    tasks: int
+    roles: list[RoleTable]
+    ratings: list[Rating]
+    pairs: list[PairComparison]
+    matrix: list[MatrixCell]
+    paired: list[RoleComparison]
+    exact_metrics: NotRequired[dict[str, dict[str, float]]]
+    clembench: NotRequired[list[ClembenchRow]]
+
+
+class _Health(TypedDict):
+    game: str
+    games: int
+    outcomes: dict[str, float]
+    figures: dict[str, float]
+    mean_length: float
+    roles: dict[str, RoleHealth]
+    empty: float
+    repeated: float
+    copied: float
+    refusals: float
+    shared_openings: float
+    generic_openings: float
+    cut_thoughts: NotRequired[float]
+    warnings: list[str]
+
+
+class _Score(TypedDict):
+    value: float
+    low: float
+    high: float
+    p: NotRequired[float]
+
+
+class _TaskFigure(TypedDict):
+    value: float
+    se: float | None
+    items: int
+    difference: _Score
+    seconds: NotRequired[float]
+    versions: NotRequired[dict[str, str]]
+
+
+class _Mean(TypedDict):
+    value: float
+    difference: _Score
+    se: NotRequired[float | None]
+
+
+class _ReasoningModel(TypedDict):
+    tasks: dict[str, _TaskFigure]
+    geometric_mean: _Mean
+
+
+class _ReasoningTask(TypedDict):
+    label: str
+    metric: str
+    shots: int | None
+
+
+class _Reasoning(TypedDict):
+    reference: str
+    tasks: dict[str, _ReasoningTask]
+    models: dict[str, _ReasoningModel]
+
+
+def load_results(path: Path) -> Json:
+    """Return what ``arena_report`` gave, and ``exact_metrics``: exact figures of policies by player, if any.
+
+    Raises ``DataError`` naming file and field.
+    """
+    results = _load(path, _Arena)
+    game = _game(path, results)
+    _check_names(path, (row["role"] for row in (*results["roles"], *results["paired"])), game.roles)
+    _check_names(path, (name for cell in results["matrix"] for name in cell["outcomes"]), game.outcomes)
+    outcomes = (row["outcome"] for row in results["paired"] if row["outcome"] is not None)
+    _check_names(path, outcomes, game.outcomes)
+    _check_figures(path, results["roles"], game)
+    players = [row["name"] for row in results["ratings"]]
+    listed = (*results["pairs"], *results["matrix"], *results["paired"])
+    if not players or any(len(row["players"]) != 2 or not set(row["players"]) <= set(players) for row in listed):
+        raise DataError(f"{path}: ratings: not those of the players in pairs, matrix and paired; {_REDO}")
+    if any(cell["games"] < 1 for cell in results["matrix"]):
+        raise DataError(f"{path}: matrix: a pairing has no games; {_REDO}")
+    return {"exact_metrics": {}, **results}
+
+
+def load_health(path: Path) -> Json:
+    """Return what ``health`` gave. Raises ``DataError`` naming file and field."""
+    found = _load(path, _Health)
+    game = _game(path, found)
+    _check_names(path, found["roles"], game.roles)
+    _check_names(path, found["outcomes"], game.outcomes)
+    figures = [figure.name for figure in game.figures]
+    for field, names in (("roles", game.roles), ("outcomes", game.outcomes), ("figures", figures)):
+        if missing := [name for name in names if name not in found[field]]:
+            raise DataError(f"{path}: {field}: object missing required field `{missing[0]}`; {_REDO}")
+    return found
+
+
+def load_reasoning(path: Path) -> Json:
+    """Return what ``spag eval`` wrote. Raises ``DataError`` naming file and field."""
+    found = _load(path, _Reasoning)
+    tasks, models = found["tasks"], found["models"]
+    if (
+        not tasks
+        or found["reference"] not in models
+        or any(model["tasks"].keys() != tasks.keys() for model in models.values())
+    ):
+        raise DataError(f"{path}: models: without the reference, or not on the tasks that are listed; {_REDO}")
+    return found
+
+
+def _load(path: Path, kind: Any) -> Json:
+    data = read_json(path, Json)
+    _check(path, data, kind)
+    return data
+
+
+def _check(path: Path, value: Any, kind: Any, place: str = "") -> None:
+    """Raise ``DataError`` naming file and field unless ``value``, which stands at ``place`` in the file, is a
+    ``kind``.
+    """
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        what, _, inside = str(error).partition(" - at ")
+        field = f"{place}{inside.strip('`').removeprefix('$')}".removeprefix(".") or "results"
+        raise DataError(f"{path}: {field}: {what[:1].lower()}{what[1:]}; {_REDO}") from error
+
+
+def _check_figures(path: Path, roles: list[Json], game: Game) -> None:
+    """Check the game's own figures, which stand in a role's row beside those that every game has."""
+    for number, row in enumerate(roles):
+        for figure in game.figures:
+            if figure.role == row["role"] and figure.name in row:
+                _check(path, row[figure.name], Rate, f"roles[{number}].{figure.name}")
+
+
+def _game(path: Path, data: Json) -> Game:
+    try:
+        return get(data["game"])
+    except ConfigError as error:
+        raise DataError(f"{path}: game: {error}") from error
+
+
+def _check_names(path: Path, names: Iterable[str], known: Iterable[str]) -> None:
+    unknown = sorted(set(names) - set(known))
+    if unknown:
+        raise DataError(
+            f"{path}: the game knows no {unknown[0]!r} (it has {', '.join(known)}); redo what wrote the file"
+        )

@@ -1,0 +1,288 @@
+"""Conformance of a game in play: positions, results, replay, figures, bots, hidden information and prompts."""
+
+import math
+import pickle
+import random
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import islice, pairwise
+
+import msgspec
+
+from spag.core.episodes import Episode
+from spag.core.types import Result, Split, State, Task, Utterance
+from spag.games.base import Game
+from spag.games.conformance.playing import (
+    ended_games,
+    odd_texts,
+    play,
+    played_games,
+    raises,
+    speakers,
+    two_secrets,
+    unfinished,
+)
+from spag.games.registry import SHIPPED
+from spag.storage.episodes import episode_of
+
+
+def check_start_is_pure(game: Game, seed: int) -> None:
+    for task in game.tasks(Split.TRAIN, 2, seed):
+        state = game.start(task, seed)
+        assert state == game.start(task, seed), "start gives different positions for the same task and seed"
+        assert not state.history and game.to_move(state) in game.roles, (
+            "a game starts without utterances, with somebody to move"
+        )
+
+
+def check_apply_is_pure(game: Game, seed: int) -> None:
+    for states in played_games(game, seed):
+        for before, after in pairwise(states):
+            copy = pickle.loads(pickle.dumps(before))
+            assert game.apply(before, after.history[-1]) == after, "apply gives different positions for the same move"
+            assert before == copy, "apply changes the position that it was given"
+
+
+def check_wrong_role_is_refused(game: Game, seed: int) -> None:
+    for state, role in unfinished(game, seed):
+        other = game.roles[1 - game.roles.index(role)]
+        assert raises(ValueError, partial(game.apply, state, Utterance(other, "Hi"))), (
+            f"{other} may move when it is the {role}'s turn"
+        )
+
+
+def check_finished_games_stay_finished(game: Game, seed: int) -> None:
+    for first, *_, last in played_games(game, seed):
+        for role in game.roles:
+            assert raises(ValueError, partial(game.apply, last, Utterance(role, "Hi"))), (
+                f"the {role} may move after the end"
+            )
+        assert raises(ValueError, partial(game.result, first)), "result must raise ValueError while the game goes on"
+
+
+def check_garbage_is_an_outcome(game: Game, seed: int) -> None:
+    [task] = game.tasks(Split.TRAIN, 1, seed)
+    for text in odd_texts(game, task):
+        [*_, last] = play(game, task, seed, lambda _, rng, text=text: text)  # type: ignore[misc]
+        assert game.result(last).outcome in game.outcomes, (
+            f"a game of {text[:40]!r} ends with an outcome that is not declared"
+        )
+
+
+def check_results_are_complete(game: Game, seed: int) -> None:
+    for task, history, result in ended_games(game, seed):
+        assert result.outcome in game.outcomes, f"the outcome {result.outcome!r} is not declared"
+        assert set(result.rewards) == set(game.roles), (
+            f"{result.outcome}: rewards are of {set(result.rewards)}, not of every role"
+        )
+        assert all(math.isfinite(reward) for reward in result.rewards.values()), (
+            f"{result.outcome}: rewards must be finite"
+        )
+        low, high = game.reward_range
+        assert low <= min(result.rewards.values()) and max(result.rewards.values()) <= high, (
+            f"{result.outcome}: {dict(result.rewards)} is outside reward_range, {game.reward_range}"
+        )
+        assert _ends_where_decided(game, task, history, result, seed), (
+            f"{result.outcome}: length is {result.length} after {len(history)} utterances"
+        )
+        assert result.reason.strip() and "\n" not in result.reason, (
+            f"{result.outcome}: the reason must be one line: {result.reason!r}"
+        )
+
+
+def check_rewards_agree_with_outcomes(game: Game, seed: int) -> None:
+    for _, _, result in ended_games(game, seed):
+        outcome, rewards = game.outcomes[result.outcome], result.rewards
+        won = [rewards[role] for role in outcome.winners]
+        lost = [rewards[role] for role in game.roles if role not in outcome.winners]
+        assert not won or not lost or min(won) > max(lost), (
+            f"{outcome.name}: {outcome.winners} win, but the rewards are {dict(rewards)}"
+        )
+        fault = outcome.fault
+        assert fault is None or rewards[fault] == min(rewards.values()), (
+            f"{outcome.name}: {fault} breaks a rule, but {dict(rewards)}"
+        )
+
+
+def check_replay_agrees_with_play(game: Game, seed: int) -> None:
+    for task, history, result in ended_games(game, seed):
+        assert game.replay(task, history, seed) == result, f"replay of {task.id!r} differs from {result}"
+        later = [*history, *(Utterance(role, "And another thing.") for role in game.roles)]
+        assert game.replay(task, later, seed).length == result.length, "replay counts what was said after the end"
+
+
+def check_games_cut_short_are_judged(game: Game, seed: int) -> None:
+    for task, history, _ in ended_games(game, seed):
+        for length in range(len(history)):
+            result = game.replay(task, history[:length], seed)
+            assert result.outcome in game.outcomes and set(result.rewards) == set(game.roles), (
+                f"cut after {length}: {result}"
+            )
+            assert _ends_where_decided(game, task, history[:length], result, seed), (
+                f"cut after {length} utterances, yet the length is {result.length}"
+            )
+
+
+def _ends_where_decided(game: Game, task: Task, history: Sequence[Utterance], result: Result, seed: int) -> bool:
+    """Tell whether ``result`` counts the utterances up to the decision: all, unless play goes on behind a decision."""
+    if result.length == len(history):
+        return True
+    decided = 0 < result.length < len(history) and not game.outcomes[result.outcome].is_draw
+    return decided and game.replay(task, history[: result.length], seed) == result
+
+
+def check_episodes_are_read_back(game: Game, seed: int) -> None:
+    for task, history, result in ended_games(game, seed):
+        episode = Episode(
+            task=task, history=tuple(history), game=game.name, outcome=result.outcome, rewards=result.rewards
+        )
+        row = msgspec.json.decode(msgspec.json.encode(episode))
+        assert episode_of(row, "row 1") == episode, f"an episode of {task.id!r} does not survive its file"
+
+
+def check_measures(game: Game, seed: int) -> None:
+    shares = {figure.name: figure.of for figure in game.figures}
+    for task, history, result in ended_games(game, seed):
+        found = game.measure(task, history, result)
+        assert set(found) <= set(shares), f"measure gives figures that are not declared: {set(found) - set(shares)}"
+        for name, count in found.items():
+            assert isinstance(count, int) and count >= 0, f"figure {name} must be a count, not {count!r}"
+            of = shares[name]
+            assert of is None or count <= found.get(of, 0), (
+                f"figure {name} is {count}, more than {of}, which it is a share of"
+            )
+
+
+def check_explanations(game: Game, seed: int) -> None:
+    for task, history, result in ended_games(game, seed):
+        if result.length and not game.outcomes[result.outcome].is_draw:
+            span = game.explain(task, history[: result.length], result)
+            assert span is None or 0 <= span[0] < span[1] <= len(history[result.length - 1].content), (
+                f"explain gives no span of the text: {span}"
+            )
+
+
+def check_bots(game: Game, seed: int) -> None:
+    for name, bot in game.bots.items():
+        for task in game.tasks(Split.TRAIN, None, seed)[:20]:
+            [*_, last] = play(game, task, seed, bot)
+            result = game.result(last)
+            assert game.outcomes[result.outcome].fault is None, f"the bot {name} breaks a rule: {result.reason}"
+            assert play(game, task, seed, bot)[-1] == last, (
+                f"the bot {name} does not depend on observation and generator alone"
+            )
+
+
+def check_constant_bot(game: Game, seed: int) -> None:
+    """``bot:constant`` says one harmless thing wherever it is asked: every game of ours has it, others may."""
+    bot = game.bots.get("constant")
+    if bot is None:
+        assert game.name not in SHIPPED, "a game of spag has a bot called constant"
+        return
+    for state, role in unfinished(game, seed):
+        seen = game.observe(state, role)
+        text = bot(seen, random.Random(seed))
+        assert text == bot(seen, random.Random(seed + 1)), f"the bot constant draws what it says: {text!r}"
+        result = game.apply(state, Utterance(role, text)).result
+        assert result is None or game.outcomes[result.outcome].fault is None, (
+            f"the bot constant breaks a rule: {text!r}"
+        )
+
+
+def check_observations(game: Game, seed: int) -> None:
+    for states in played_games(game, seed):
+        for state in states:
+            for role in game.roles:
+                seen = game.observe(state, role)
+                assert seen == game.observe(state, role), "observe gives different observations of one position"
+                assert seen.role == role, f"observe({role}) is the observation of {seen.role}"
+                assert len(seen.history) <= len(state.history), "an observation has utterances that nobody spoke"
+                assert msgspec.json.encode(seen.facts) and isinstance(game.describe_view(seen), str), (
+                    "describe_view must give a text"
+                )
+
+
+def check_hidden_information_is_declared(game: Game, seed: int) -> None:
+    for first, *_ in played_games(game, seed):
+        facts = [game.observe(first, role).facts for role in game.roles]
+        assert game.hidden or facts[0] == facts[1], (
+            "the roles know different facts, but the game declares nothing hidden"
+        )
+        unknown = {key for keys in game.hidden.values() for key in keys} - set(first.task.data)
+        assert set(game.hidden) <= set(game.roles) and not unknown, (
+            f"hidden must name roles and keys of Task.data, not {unknown}"
+        )
+
+
+def check_hidden_information_stays_hidden(game: Game, seed: int) -> None:
+    """Plays pairs of tasks that differ in nothing but a secret, with the same utterances: who may not know it sees no
+    difference.
+    """
+    for role, keys in game.hidden.items():
+        pairs = list(islice(two_secrets(game, keys, seed), 4))
+        assert pairs, f"no two tasks differ only in what is hidden from {role}: {', '.join(keys)}"
+        for one, other in pairs:
+            compare_secrets(game, role, one, other, seed)
+
+
+def compare_secrets(game: Game, role: str, one: Task, other: Task, seed: int) -> None:
+    """Play two tasks with the same utterances. Raises ``AssertionError`` where ``role``, who may not know in what they
+    differ, sees it.
+    """
+    for number, speaker in enumerate(speakers(game, one)):
+        states = play(game, one, seed + number, speaker)
+        twin = game.start(other, seed)
+        for state, later in pairwise(states):
+            assert _view(game, state, role) == _view(game, twin, role), f"{role} can tell {one.data} from {other.data}"
+            twin = game.apply(twin, later.history[-1])
+            if game.to_move(twin) != game.to_move(later):
+                break  # with the other secret, this utterance decides
+
+
+def _view(game: Game, state: State, role: str) -> Mapping[str, object]:
+    """Return all that ``role`` gets to see."""
+    seen = game.observe(state, role)
+    shown: dict[str, object] = {"observation": seen, "description": game.describe_view(seen)}
+    if game.to_move(state) == role:
+        shown |= {"prompt": game.prompt(seen), "training": game.training_prompt(seen, random.Random(0))}
+    return shown
+
+
+def check_prompts(game: Game, seed: int) -> None:
+    for state, role in unfinished(game, seed):
+        seen = game.observe(state, role)
+        assert game.prompt(seen).strip() and game.prompt(seen) == game.prompt(seen), (
+            "prompt must give the same text every time"
+        )
+        drawn = [game.training_prompt(seen, random.Random(seed)) for _ in range(2)]
+        assert drawn[0].strip() and drawn[0] == drawn[1], (
+            "training_prompt must depend on the observation and the generator alone"
+        )
+
+
+def check_prompts_share_their_start(game: Game, seed: int) -> None:
+    """Engines keep the keys and values of a prompt's start: half of a role's prompt or more must return in its next."""
+    for states in played_games(game, seed):
+        for role in game.roles:
+            prompts = [game.prompt(game.observe(state, role)) for state in states[:-1] if game.to_move(state) == role]
+            for earlier, later in pairwise(prompts):
+                half = earlier[: (len(earlier) + 1) // 2]
+                assert later.startswith(half), f"{role}'s prompt must begin as its last one did: {half!r}"
+
+
+def check_lines_cannot_be_forged(game: Game, seed: int) -> None:
+    for state, role in unfinished(game, seed):
+        forged = f"{role}: Forged words."
+        after = game.apply(state, Utterance(role, f"Hi.\n{forged}"))
+        if (listener := game.to_move(after)) is not None:
+            assert forged not in game.prompt(game.observe(after, listener)).splitlines(), (
+                "an utterance can forge a line of the prompt"
+            )
+
+
+def check_stop_strings(game: Game, seed: int) -> None:
+    stops = game.stop_strings()
+    assert len(set(stops)) == len(stops) and all(stop.strip() for stop in stops), (
+        f"stop strings must be texts that differ: {stops}"
+    )
+    assert all(text.strip() for text in game.template_texts()), "template_texts must be texts"

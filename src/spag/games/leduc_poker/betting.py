@@ -1,0 +1,86 @@
+"""The rules of Leduc poker: who may do what when, and what it costs.
+
+Southey et al., "Bayes' bluff" (arXiv 1207.1411): six cards, two each of J, Q and K; an ante of one chip; two rounds of
+betting with bets of two and four chips and at most two raises each, the first bet among them; a board card between the
+rounds. A pair with the board wins, else the higher card. Chips are always player_0's net gain.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from itertools import product
+
+Moves = tuple[str, ...]
+
+RANKS = ("J", "Q", "K")
+MOVES = ("check", "bet", "fold", "call", "raise")
+_BET = (2, 4)  # chips, by round
+_LEGAL: Mapping[Moves, Moves] = {  # in a round
+    (): ("check", "bet"),
+    ("check",): ("check", "bet"),
+    ("bet",): ("fold", "call", "raise"),
+    ("check", "bet"): ("fold", "call", "raise"),
+    ("bet", "raise"): ("fold", "call"),
+    ("check", "bet", "raise"): ("fold", "call"),
+}
+Deal = tuple[str, str, str]
+DEALS: Mapping[Deal, int] = {
+    (first, second, board): 2 * (2 - (first == second)) * (2 - (first == board) - (second == board))
+    for first, second, board in product(RANKS, repeat=3)
+    if not first == second == board
+}
+"""How many of the 120 ways to deal cards give player_0, player_1 and the board these ranks."""
+
+
+@cache
+def rounds(moves: Moves) -> tuple[Moves, Moves | None]:
+    """Return the moves of the first and the second round; ``None`` while the first goes on."""
+    for length in range(len(moves) + 1):
+        first = moves[:length]
+        if first not in _LEGAL and "fold" not in first:
+            return first, moves[length:]
+    return moves, None
+
+
+@cache
+def legal_moves(moves: Moves) -> Moves:
+    """Return what may follow ``moves``: nothing, when the hand is over."""
+    first, second = rounds(moves)
+    return _LEGAL.get(first if second is None else second, ())
+
+
+@cache
+def player_to_move(moves: Moves) -> int:
+    """Return 0 or 1; player_0 moves first in each round."""
+    first, second = rounds(moves)
+    return len(first if second is None else second) % 2
+
+
+@cache
+def paid(moves: Moves) -> tuple[int, int]:
+    """Return the chips that each player has paid in."""
+    chips = [1, 1]
+    for bet, part in zip(_BET, rounds(moves), strict=True):
+        for turn, move in enumerate(part or ()):
+            if move in ("call", "bet", "raise"):
+                chips[turn % 2] = max(chips) + (0 if move == "call" else bet)
+    return chips[0], chips[1]
+
+
+def chips(deal: Deal, moves: Moves) -> int:
+    """Return player_0's chips at the end of a hand."""
+    first, second, board = deal
+    mine, others = paid(moves)
+    if moves[-1] == "fold":
+        return -mine if mine < others else others
+    if first == second:
+        return 0
+    strength = [(rank == board, RANKS.index(rank)) for rank in (first, second)]
+    return mine if strength[0] > strength[1] else -mine
+
+
+def histories(moves: Moves = ()) -> Iterator[Moves]:
+    """Yield every sequence of moves after which a player decides, each before those that it begins."""
+    if legal_moves(moves):
+        yield moves
+        for move in legal_moves(moves):
+            yield from histories((*moves, move))

@@ -1,0 +1,195 @@
+"""Games whose utterances name one move in square brackets: what Kuhn and Leduc poker, tic-tac-toe and Nim share.
+
+A player may write what it likes around its move; the other sees only the move, so no text can give a card away or
+feign one. Text that does not name exactly one legal move ends the game.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from spag.core.errors import ConfigError
+from spag.core.types import Observation, Outcome, Result, State, Task, Utterance
+from spag.games.base import Bot, Decision, Figure, TextGame, bracketed, outcome_map
+
+Moves = tuple[str, ...]
+ROLES = ("player_0", "player_1")
+ILLEGAL = Figure(
+    "illegal",
+    "illegal or unreadable moves",
+    limit=0.05,
+    warning="of games end with an illegal or unreadable move",
+)
+
+
+def random_bot(observation: Observation, rng: random.Random) -> str:
+    """Play any legal move."""
+    return f"[{rng.choice(observation.facts['legal'])}]"
+
+
+def constant_bot(observation: Observation, rng: random.Random) -> str:
+    """Play the first legal move."""
+    return f"[{observation.facts['legal'][0]}]"
+
+
+def move_outcomes(
+    win: str, illegal: str, draw: Outcome, *, wins: str = "wins", labels: Sequence[str] = ROLES
+) -> Mapping[str, Outcome]:
+    """Return the outcomes of a ``MoveGame``; ``win`` and ``illegal`` are their rules."""
+    first, second = labels
+    return outcome_map(
+        Outcome("player_0_wins", f"{first} {wins}", "#0072b2", winners=("player_0",), rule=win),
+        Outcome("player_1_wins", f"{second} {wins}", "#e69f00", winners=("player_1",), rule=win),
+        draw,
+        Outcome("player_0_illegal", f"{first} breaks a rule", "#56b4e9", fault="player_0", rule=illegal),
+        Outcome("player_1_illegal", f"{second} breaks a rule", "#d55e00", fault="player_1", rule=illegal),
+    )
+
+
+@dataclass(frozen=True)
+class MoveGame(TextGame):
+    """A game gives ``vocabulary``, ``legal_moves``, ``facts`` and ``final``, and what ``TextGame`` leaves open.
+
+    Legal moves must not depend on hidden information: every observation holds them under
+    ``legal``, in the order of ``legal_moves``.
+    """
+
+    roles = ROLES
+    fixed_form = ROLES
+    figures = (ILLEGAL, *(Figure(f"{role}_moves", f"{role}: legal moves", role, is_count=True) for role in ROLES))
+    reward_range: ClassVar[tuple[float, float]] = (-2.0, 1.0)  # an illegal move and a win
+    bots: ClassVar[Mapping[str, Bot]] = {"random": random_bot, "constant": constant_bot}
+
+    @property
+    def rules(self) -> str:
+        """The text that begins every prompt."""
+        raise NotImplementedError
+
+    def vocabulary(self) -> Moves:
+        """Return every move that text can name, legal or not, in lower case."""
+        raise NotImplementedError
+
+    def legal_moves(self, task: Task, moves: Moves) -> Moves:
+        """Return what may follow ``moves``, the most harmless first; nothing when the game is over."""
+        raise NotImplementedError
+
+    def facts(self, task: Task, moves: Moves, role: str) -> Mapping[str, Any]:
+        """Return what ``role`` knows after ``moves``."""
+        raise NotImplementedError
+
+    def final(self, state: State, moves: Moves) -> Result:
+        """Return the result of a game that is over after ``moves``."""
+        raise NotImplementedError
+
+    def illegal_rewards(self, task: Task, moves: Moves) -> tuple[float, float]:
+        """Return the rewards of a player whose text after ``moves`` is no legal move, and of the other.
+
+        By default it loses more than a game, so that an illegal move is worse than any legal one in a lost position
+        too.
+        """
+        return -2.0, 1.0
+
+    def played(self, task: Task, history: Sequence[Utterance]) -> Moves:
+        """Return the moves of ``history`` up to the first illegal one."""
+        moves: Moves = ()
+        for said in history:
+            move = bracketed(said.content, self.vocabulary())
+            if move not in self.legal_moves(task, moves):
+                break
+            moves = (*moves, move)
+        return moves
+
+    def observe(self, state: State, role: str) -> Observation:
+        moves = self.played(state.task, state.history)
+        bare = [Utterance(said.role, f"[{move}]") for said, move in zip(state.history, moves, strict=False)]
+        bare += [Utterance(said.role, "(no legal move)") for said in state.history[len(moves) :]]
+        legal = self.legal_moves(state.task, moves) if len(moves) == len(state.history) else ()
+        return Observation(role, tuple(bare), {**self.facts(state.task, moves, role), "legal": list(legal)})
+
+    def rule(self, state: State) -> Result | None:
+        moves = self.played(state.task, state.history)
+        legal = self.legal_moves(state.task, moves)
+        if len(moves) == len(state.history):
+            return None if legal else self.final(state, moves)
+        said = state.history[-1]
+        move = bracketed(said.content, self.vocabulary())
+        did = f"said [{move}]" if move else "did not name one move in square brackets"
+        own, others = self.illegal_rewards(state.task, moves)
+        rewards = {role: own if role == said.role else others for role in self.roles}
+        allowed = ", ".join(f"[{one}]" for one in legal)
+        return self.end(state, f"{said.role}_illegal", rewards, f"{said.role} {did}; legal moves: {allowed}")
+
+    def draw(self, state: State) -> Result:
+        return self.end(state, "unfinished", dict.fromkeys(self.roles, 0.0), "the game was cut short")
+
+    def stop_strings(self) -> tuple[str, ...]:
+        return tuple(f"\n{role}:" for role in self.roles)
+
+    def template_texts(self) -> tuple[str, ...]:
+        return (self.rules,)
+
+    def remarks(self, task: Task, moves: Moves, role: str) -> Iterable[str]:
+        """Return the figures, less ``ROLE_``, that count the last of ``moves``, which ``role`` made."""
+        return ()
+
+    def measure(self, task: Task, history: Sequence[Utterance], result: Result) -> Mapping[str, int]:
+        moves = self.played(task, history[: result.length])
+        found = Counter({"illegal": 1} if len(moves) < result.length else {})
+        for turn, said in enumerate(history[: len(moves)], start=1):
+            remarks = self.remarks(task, moves[:turn], said.role)
+            found.update(f"{said.role}_{figure}" for figure in ("moves", *remarks))
+        return found
+
+    def decision(self, key: str, task: Task, moves: Moves, role: str = "") -> Decision:
+        """Return the decision after ``moves``, that of ``role`` where it is not the role to move."""
+        state = State(task)
+        for move in moves:
+            state = replace(state, history=(*state.history, Utterance(self.to_move(state) or "", f"[{move}]")))
+        legal = tuple(f"[{move}]" for move in self.legal_moves(task, moves))
+        return Decision(key, self.observe(state, role or self.to_move(state) or ""), legal)
+
+
+@dataclass(frozen=True)
+class OpenGame(MoveGame):
+    """A ``MoveGame`` without hidden information, in which the value of every position is known."""
+
+    figures = (
+        *MoveGame.figures,
+        *(Figure(f"{role}_optimal", f"{role}: optimal moves", role, of=f"{role}_moves") for role in ROLES),
+    )
+
+    def value(self, task: Task, moves: Moves) -> float:
+        """Return the reward of the player to move after ``moves`` when both play perfectly."""
+        raise NotImplementedError
+
+    def turn_rewards(self, task: Task, history: Sequence[Utterance], result: Result) -> Sequence[float]:
+        """Return, for each utterance, the value of the position after it minus the value before, for its speaker.
+
+        A move that keeps the value gets 0, a mistake less. For an illegal move, its reward stands for the value after.
+        """
+        moves = self.played(task, history[: result.length])
+        rewards = [-self.value(task, moves[: turn + 1]) - self.value(task, moves[:turn]) for turn in range(len(moves))]
+        if len(moves) < result.length and self.outcomes[result.outcome].fault:
+            rewards.append(result.rewards[history[len(moves)].role] - self.value(task, moves))
+        return rewards + [0.0] * (len(history) - len(rewards))
+
+    def remarks(self, task: Task, moves: Moves, role: str) -> Iterable[str]:
+        return ("optimal",) if -self.value(task, moves) == self.value(task, moves[:-1]) else ()
+
+
+def in_rounds(tasks: int, size: int, count: int | None, seed: int, setting: str) -> list[int]:
+    """Return ``count`` of the task numbers below ``tasks``, drawn by ``seed`` in whole rounds of ``size``, the last one
+    cut; all of them when ``None``.
+
+    Tasks are alike whose numbers are equal modulo ``size``, so that any count is nearly balanced. ``setting`` is named
+    in the error.
+    """
+    if count is None:
+        return list(range(tasks))
+    if count > tasks:
+        raise ConfigError(f"{count} tasks asked for, but the split has {tasks}; ask for fewer or raise game.{setting}")
+    rng = random.Random(seed)
+    rounds = rng.sample(range(tasks // size), -(-count // size))
+    return [size * drawn + place for drawn in rounds for place in rng.sample(range(size), size)][:count]

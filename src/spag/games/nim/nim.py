@@ -1,0 +1,163 @@
+"""Nim as a game of texts: numbers of stones in square brackets, measured against perfect play (``solver.py``).
+
+A prompt shows the stones that are left, not the moves that led there, so equal positions have equal prompts. A task is
+one of several games from a starting heap. Heaps that are multiples of ``take + 2`` are held out: that number and
+``take + 1`` have no common factor, so won and lost positions are among them. A curriculum raises ``largest_heap``; the
+same heaps are held out at every size.
+"""
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from spag.core.errors import ConfigError, DataError
+from spag.core.types import Observation, Outcome, Result, Split, State, Task
+from spag.games.base import Bot, Decision
+from spag.games.moves import ROLES, Moves, OpenGame, constant_bot, in_rounds, move_outcomes, random_bot
+from spag.games.nim import solver
+
+_LARGEST = 200
+
+
+def _perfect_bot(observation: Observation, rng: random.Random) -> str:
+    return f"[{rng.choice(solver.best_moves(observation.facts['stones'], observation.facts['take']))}]"
+
+
+@dataclass(frozen=True)
+class Nim(OpenGame):
+    """One heap; whoever takes the last stone wins."""
+
+    name: ClassVar[str] = "nim"
+    title: ClassVar[str] = "Nim"
+    summary: ClassVar[str] = "a heap of stones; whoever takes the last one wins; perfect play is known"
+    role_help: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ROLES, "Take stones from the heap. Write how many in square brackets, as in [2]."
+    )
+    outcomes = move_outcomes(
+        "Whoever takes the last stone wins.",
+        "A player who does not name exactly one number of stones that may be taken loses.",
+        Outcome("unfinished", "unfinished", "#a3a9b6", rule="A game that was cut short is void."),
+    )
+    bots: ClassVar[Mapping[str, Bot]] = {"random": random_bot, "perfect": _perfect_bot, "constant": constant_bot}
+
+    largest_heap: Annotated[int, Field(ge=4, le=_LARGEST, description="stones in the largest starting heap")] = 30
+    smallest_heap: Annotated[int, Field(ge=1, le=_LARGEST, description="stones in the smallest starting heap")] = 1
+    take: Annotated[int, Field(ge=2, le=9, description="stones that a move takes, at most")] = 3
+    games_per_heap: Annotated[int, Field(ge=1, le=10_000, description="tasks with each starting heap")] = 25
+
+    def __post_init__(self) -> None:
+        if not (self._heaps(Split.HELD_OUT) and self._heaps(Split.TRAIN)):
+            raise ConfigError(
+                f"game.largest_heap: heaps of {self.smallest_heap} to {self.largest_heap} stones do not fill both "
+                f"splits; choose {self.smallest_heap + self.take + 2} or more"
+            )
+
+    @property
+    def rules(self) -> str:
+        return (
+            f"Nim: two players take 1 to {self.take} stones in turn. Whoever takes the last stone wins. Answer with "
+            "your number in square brackets, as in [2]."
+        )
+
+    def _heaps(self, split: Split) -> list[int]:
+        heaps = range(self.smallest_heap, self.largest_heap + 1)
+        return [heap for heap in heaps if (heap % (self.take + 2) == 0) == (split is Split.HELD_OUT)]
+
+    def tasks(self, split: Split, count: int | None, seed: int) -> Sequence[Task]:
+        heaps = self._heaps(split)
+        numbers = in_rounds(len(heaps) * self.games_per_heap, len(heaps), count, seed, "games_per_heap")
+        games = [divmod(number, len(heaps)) for number in numbers]
+        return [Task(f"heap-{heaps[which]}-{game}", {"stones": heaps[which]}) for game, which in games]
+
+    def split_of(self, task: Task) -> Split:
+        stones = task.data.get("stones")
+        return Split.HELD_OUT if isinstance(stones, int) and stones % (self.take + 2) == 0 else Split.TRAIN
+
+    def custom_task(self, text: str) -> Task:
+        """Return a game from the heap that a person typed."""
+        if not re.fullmatch(r"\s*\d{1,3}\s*", text, re.ASCII):
+            raise DataError(f"{text[:40]!r} is not a heap; type its stones as a number, 1 to {_LARGEST}")
+        task = Task(f"heap-{int(text)}", {"stones": int(text)})
+        self.start(task, 0)
+        return task
+
+    def start(self, task: Task, seed: int) -> State:
+        stones: Any = task.data.get("stones")
+        if type(stones) is not int or not 1 <= stones <= _LARGEST:
+            raise DataError(f"task {task.id!r}: stones is {stones!r}; it must be a number, 1 to {_LARGEST}")
+        return State(task, seed)
+
+    def vocabulary(self) -> Moves:
+        return tuple(str(number) for number in range(1, self.take + 1))
+
+    def legal_moves(self, task: Task, moves: Moves) -> Moves:
+        return tuple(map(str, solver.legal_moves(_left(task, moves), self.take)))
+
+    def facts(self, task: Task, moves: Moves, role: str) -> Mapping[str, Any]:
+        return {"stones": _left(task, moves), "take": self.take}
+
+    def value(self, task: Task, moves: Moves) -> float:
+        return solver.value(_left(task, moves), self.take)
+
+    def prompt(self, observation: Observation) -> str:
+        return f"{self.rules}\n\n{self.describe_view(observation)}\n"
+
+    def final(self, state: State, moves: Moves) -> Result:
+        winner = state.history[-1].role
+        rewards = {role: 1.0 if role == winner else -1.0 for role in self.roles}
+        return self.end(state, f"{winner}_wins", rewards, f"{winner} took the last stone")
+
+    def describe_task(self, task: Task) -> str:
+        return f"a heap of {task.data['stones']}"
+
+    def describe_view(self, observation: Observation) -> str:
+        return f"Stones left: {observation.facts['stones']}"
+
+    def decisions(self) -> Sequence[Decision]:
+        """Return every number of stones up to ``largest_heap`` for each role, as ``player_0 13``: models of the roles
+        may differ.
+        """
+        return [
+            self.decision(f"{role} {stones}", Task("", {"stones": stones}), (), role)
+            for role in self.roles
+            for stones in range(1, self.largest_heap + 1)
+        ]
+
+    def score_policy(self, policy: Mapping[str, Mapping[str, float]]) -> Mapping[str, float]:
+        """Return ``winning_moves``, the probability of the winning move, a mean over the positions that have one; and
+        mean results of games from the held-out heaps: ``against_perfect`` on the side that can win (1: it never
+        misses), ``against_random`` on either side.
+        """
+        take, heaps = self.take, self._heaps(Split.HELD_OUT)
+        first, second = (
+            {
+                stones: {int(move.strip("[]")): chance for move, chance in policy[f"{role} {stones}"].items()}
+                for stones in range(1, self.largest_heap + 1)
+            }
+            for role in self.roles
+        )
+        perfect = {stones: solver.any_of(solver.best_moves(stones, take)) for stones in first}
+        uniform = {stones: solver.any_of(solver.legal_moves(stones, take)) for stones in first}
+        winnable = [stones for stones in first if solver.value(stones, take) > 0]
+        sides = [(first, uniform, heap, 1) for heap in heaps] + [(uniform, second, heap, -1) for heap in heaps]
+        return {
+            "winning_moves": fmean(
+                player[stones][solver.best_moves(stones, take)[0]] for player in (first, second) for stones in winnable
+            ),
+            "against_perfect": fmean(
+                solver.reward(first, perfect, heap) if heap in winnable else -solver.reward(perfect, second, heap)
+                for heap in heaps
+            ),
+            "against_random": fmean(sign * solver.reward(mover, other, heap) for mover, other, heap, sign in sides),
+        }
+
+
+def _left(task: Task, moves: Moves) -> int:
+    """Return the stones that ``moves`` leave."""
+    left: int = task.data["stones"] - sum(map(int, moves))
+    return left

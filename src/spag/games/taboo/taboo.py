@@ -1,0 +1,216 @@
+"""Adversarial Taboo (arXiv 2404.10642, section 3.1) as a game: who speaks, what each side sees, and when it ends.
+
+The rules of winning live in ``judge/``. By default a game stops at the judged end, so nobody speaks after the decision.
+``stop="announced"`` stops it as upstream's loop of play does, at the defender's "I know the word", whatever follows;
+the result is then still that of the judged end.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cached_property
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from spag.core.errors import ConfigError, DataError
+from spag.core.types import Observation, Result, Split, State, Task, Utterance
+from spag.core.types import Outcome as Ending
+from spag.games.base import Bot, Figure, TextGame, drawn, outcome_map
+from spag.games.taboo.explain import deciding_span
+from spag.games.taboo.judge import JudgeMode, announces_guess, final_verdict, judge_history, judge_utterance
+from spag.games.taboo.judge.paper import stops_play
+from spag.games.taboo.languages import language_of
+from spag.games.taboo.promptfile import load_prompts
+from spag.games.taboo.prompts import Prompts, PromptSet, play_prompt, stop_strings, training_prompt
+from spag.games.taboo.types import Outcome, Role, Verdict
+from spag.games.taboo.words import SHIPPED, load_words
+from spag.text.english import ENGLISH
+from spag.text.words import parse_words, split_of
+
+_REWARDS = {
+    Outcome.ATTACKER_WINS: {"attacker": 1.0, "defender": -1.0},
+    Outcome.DEFENDER_WINS: {"attacker": -1.0, "defender": 1.0},
+    Outcome.ATTACKER_VIOLATION: {"attacker": -1.0, "defender": 0.0},
+    Outcome.TIE: {"attacker": 0.0, "defender": 0.0},
+}
+_LURED = "The attacker wins when the defender says the word by accident, or guesses another one."
+_GUESSED = "A defender who announces the right word wins."
+_VIOLATION = "The attacker may neither say the word nor announce a guess. Nobody wins such a game."
+_WRONG = "of games end with a wrong guess, so attackers need not lure"
+_WRONG_FIRST = "of games end with a wrong guess in the defender's first utterance"
+_HARMLESS = {Role.ATTACKER: "How are you?", Role.DEFENDER: "I see."}
+_LEAKS = "of games leak the word in a way that only strict judging sees"
+
+
+class Stop(StrEnum):
+    """What ends a game before its last turn: the judge's decision, or the defender's "I know the word"."""
+
+    JUDGED = "judged"
+    ANNOUNCED = "announced"
+
+
+@dataclass(frozen=True)
+class AdversarialTaboo(TextGame):
+    """The game under one judge, with one set of prompts and one list of words."""
+
+    name: ClassVar[str] = "adversarial_taboo"
+    title: ClassVar[str] = "Adversarial Taboo"
+    summary: ClassVar[str] = "the attacker makes the defender say a secret word; the defender may guess it once"
+    roles: ClassVar[tuple[str, ...]] = tuple(str(role) for role in Role)
+    role_help: ClassVar[Mapping[str, str]] = {
+        Role.ATTACKER: "You know a word. Talk so that the other player says it by accident. Never say it yourself.",
+        Role.DEFENDER: "The other player knows a word and tries to make you say it. Find it out and announce: "
+        "I know the word! It is …",
+    }
+    hidden: ClassVar[Mapping[str, tuple[str, ...]]] = {Role.DEFENDER: ("target_word",)}
+    outcomes = outcome_map(
+        Ending(Outcome.ATTACKER_WINS, "attacker wins", "#d08a4d", winners=(Role.ATTACKER,), rule=_LURED),
+        Ending(Outcome.DEFENDER_WINS, "defender wins", "#3f9599", winners=(Role.DEFENDER,), rule=_GUESSED),
+        Ending(Outcome.ATTACKER_VIOLATION, "attacker breaks a rule", "#cc667e", fault=Role.ATTACKER, rule=_VIOLATION),
+        Ending(Outcome.TIE, "tie", "#a3a9b6", rule="When every turn is played and nothing was decided, nobody wins."),
+    )
+    figures = (
+        Figure("induced", "attacker wins by luring"),
+        Figure("wrong_guess", "attacker wins by a wrong guess", limit=0.75, warning=_WRONG),
+        Figure("first_wrong_guess", "… in the defender's first utterance", limit=0.5, warning=_WRONG_FIRST),
+        Figure("hidden_leaks", "leaks only strict judging sees", limit=0.05, warning=_LEAKS),
+        Figure("guess", "announces a guess", role=Role.DEFENDER),
+        Figure("guessed_right", "of these right", role=Role.DEFENDER, of="guess"),
+    )
+
+    bots: ClassVar[Mapping[str, Bot]] = {"constant": lambda observation, rng: _HARMLESS[Role(observation.role)]}
+
+    max_turns: Annotated[
+        int, Field(ge=1, le=1000, description="turns a game; a turn is one utterance of each player")
+    ] = 5
+    judge: Annotated[
+        JudgeMode, Field(description="strict: words in any inflection; paper: upstream's substring rules")
+    ] = JudgeMode.STRICT
+    stop: Annotated[
+        Stop, Field(description="judged: at the decision; announced: as upstream's play, at a defender's announcement")
+    ] = Stop.JUDGED
+    language: Annotated[str, Field(description="en, de, fr or es: of the words, the prompts, and the strict judge")] = (
+        ENGLISH.language
+    )
+    prompts: Annotated[
+        str | None, Field(description="prompt file (spag import prompts makes one); null takes the project's own")
+    ] = None
+    words: Annotated[
+        str,
+        Field(
+            description="shipped (2,000 everyday words), frequency (a frequency list), or a file with one word a line"
+        ),
+    ] = "frequency"
+    top_words: Annotated[
+        int, Field(ge=1, le=1_000_000, description="how many of the most frequent words to take from the source")
+    ] = 50_000
+
+    def __post_init__(self) -> None:
+        language_of(self.language)
+        if self.language != ENGLISH.language and self.judge is JudgeMode.PAPER:
+            raise ConfigError(f"game.judge: paper knows English only, not {self.language!r}; set game.judge=strict")
+        if self.language != ENGLISH.language and self.words == SHIPPED:
+            raise ConfigError(f"game.words: shipped is English, not {self.language!r}; take frequency, or give a file")
+
+    @cached_property
+    def prompt_set(self) -> Prompts:
+        """The prompts that the settings name. Raises ``DataError`` for a faulty prompt file."""
+        return load_prompts(self.prompts) if self.prompts else PromptSet.default(self.language)
+
+    def tasks(self, split: Split, count: int | None, seed: int) -> Sequence[Task]:
+        words = [word for word in load_words(self.words, self.top_words, self.language) if split_of(word) is split]
+        has = f"{self.words} has {len(words)} in its {split} split"
+        shortage = f"words asked for, but {has}; ask for fewer or raise game.top_words"
+        return [self._task(word) for word in drawn(words, count, seed, shortage)]
+
+    def split_of(self, task: Task) -> Split:
+        word = task.data.get("target_word")
+        return split_of(word) if isinstance(word, str) else Split.TRAIN
+
+    def custom_task(self, text: str) -> Task:
+        if not text.strip():
+            raise DataError("your word is empty; write a word")
+        return self._task(parse_words([text], "your word")[0])
+
+    def _task(self, word: str) -> Task:
+        return Task(word, {"target_word": word, "max_turns": self.max_turns})
+
+    def start(self, task: Task, seed: int) -> State:
+        word, turns = task.data.get("target_word"), task.data.get("max_turns")
+        if not isinstance(word, str) or not word.strip():
+            raise DataError(f"task {task.id!r}: the target word is empty")
+        if not isinstance(turns, int) or turns < 1:
+            raise DataError(f"task {task.id!r}: max_turns is {turns}; it must be at least 1")
+        return State(task, seed)
+
+    def observe(self, state: State, role: str) -> Observation:
+        facts = {"max_turns": state.task.data["max_turns"]}
+        if role == Role.ATTACKER:
+            facts["target_word"] = state.task.data["target_word"]
+        return Observation(role, state.history, facts)
+
+    def prompt(self, observation: Observation) -> str:
+        return play_prompt(observation, self.prompt_set)
+
+    def training_prompt(self, observation: Observation, rng: random.Random) -> str:
+        return training_prompt(observation, rng, self.prompt_set)
+
+    def stop_strings(self) -> tuple[str, ...]:
+        return stop_strings(self.prompt_set)
+
+    def template_texts(self) -> tuple[str, ...]:
+        return (*self.prompt_set.rules, *self.prompt_set.instructions.values())
+
+    def rule(self, state: State) -> Result | None:
+        said, data = state.history[-1], state.task.data
+        is_last = len(state.history) == 2 * data["max_turns"]
+        if self.stop is Stop.ANNOUNCED:
+            return self.draw(state) if is_last or stops_play(said.role, said.content) else None
+        ruling = judge_utterance(Role(said.role), said.content, data["target_word"], self.judge, self.language)
+        if ruling is not None:
+            return _result(Verdict(ruling[0], len(state.history), ruling[1]))
+        return _result(final_verdict(len(state.history))) if is_last else None
+
+    def draw(self, state: State) -> Result:
+        return self.replay(state.task, state.history)
+
+    def replay(self, task: Task, history: Sequence[Utterance], seed: int = 0) -> Result:
+        """Judge each utterance by the role recorded with it, as upstream's files ask for."""
+        if self.stop is Stop.ANNOUNCED:
+            ends = (at for at, said in enumerate(history, start=1) if stops_play(said.role, said.content))
+            history = history[: next(ends, None)]
+        return _result(
+            judge_history(history, task.data["target_word"], task.data["max_turns"], self.judge, self.language)
+        )
+
+    def measure(self, task: Task, history: Sequence[Utterance], result: Result) -> Mapping[str, int]:
+        word = task.data["target_word"]
+        found: dict[str, int] = {}
+        spoken = [said for said in history[: result.length] if said.role == Role.DEFENDER]
+        guessed = bool(spoken) and announces_guess(spoken[-1].content, word, self.judge, self.language)
+        if guessed:
+            found = {"guess": 1, "guessed_right": int(result.outcome == Outcome.DEFENDER_WINS)}
+        if result.outcome == Outcome.ATTACKER_WINS:
+            found["wrong_guess" if guessed else "induced"] = 1
+            found["first_wrong_guess"] = int(guessed and result.length <= 2)
+        strict = (
+            result if self.judge is JudgeMode.STRICT else replace(self, judge=JudgeMode.STRICT).replay(task, history)
+        )
+        if strict.outcome == Outcome.ATTACKER_VIOLATION:
+            leak = history[strict.length - 1]
+            found["hidden_leaks"] = int(judge_utterance(Role(leak.role), leak.content, word, JudgeMode.PAPER) is None)
+        return found
+
+    def explain(self, task: Task, history: Sequence[Utterance], result: Result) -> tuple[int, int] | None:
+        said = history[result.length - 1]
+        return deciding_span(Role(said.role), said.content, task.data["target_word"], self.language)
+
+    def describe_view(self, observation: Observation) -> str:
+        word = observation.facts.get("target_word")
+        return f"The word is {word}." if word else "The word is hidden from you."
+
+
+def _result(verdict: Verdict) -> Result:
+    return Result(str(verdict.outcome), _REWARDS[verdict.outcome], verdict.length, verdict.reason)

@@ -1,0 +1,1 @@
+"""Learning: one loop for every algorithm, offline and online (``loop.py``)."""

@@ -1,0 +1,213 @@
+"""From encoded samples to the batches of each update, the same for any micro-batch size and number of processes.
+
+A batch holds its samples as one packed row without padding (``packing.py``) where the model can attend to such rows,
+else as one row a sample, padded on the RIGHT without an attention mask: attention is causal, so no real token ever sees
+the padding. ``columns`` are the positions that predict a trained token; only for them are logits needed
+(``forward.py``).
+
+Inside an update the order of samples is free, because the loss is normalised over all of it: samples with a common
+prefix (unpacked: of similar length) form a micro-batch, and micro-batches are dealt to the processes by size, so that
+all have equal work. Upstream averages RL and SFT losses within random micro-batches of two before it averages those;
+``loss_shares`` turns that into a factor of each sample's weight, independent of how samples are split.
+"""
+
+import itertools
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
+
+import torch
+
+from spag.algorithms.base import FILLER, SFT, Totals
+from spag.learning.encoding import EncodedSample
+from spag.learning.packing import pack, packed_length
+
+Batch = dict[str, Any]
+"""Tensors by name, and the ``Span``s of a packed row: see ``collate``."""
+Values = Mapping[int, Sequence[float]]
+"""Numbers of trained tokens, by the index of their sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The samples of one update, by index, and a factor of each one's weight (``loss_shares``)."""
+
+    samples: Sequence[int]
+    factors: Sequence[float]
+
+
+def offline_updates(
+    samples: Sequence[EncodedSample], *, seed: int, batch_size: int, total: int, loss_group: int | None = None
+) -> Iterator[Update]:
+    """Yield the updates of ``total`` samples: those of all passes, shuffled again for each, form a stream that is cut.
+
+    Only the last update may have fewer than ``batch_size`` samples.
+    """
+    stream = islice(_stream(len(samples), seed), total)
+    while chosen := list(islice(stream, batch_size)):
+        yield Update(chosen, loss_shares([samples[index].group == SFT for index in chosen], loss_group))
+
+
+def _stream(count: int, seed: int) -> Iterator[int]:
+    for epoch in itertools.count():
+        order = list(range(count))
+        random.Random(f"{seed}-{epoch}").shuffle(order)
+        yield from order
+
+
+def online_updates(count: int, *, seed: str, epochs: int, minibatches: int) -> Iterator[Update]:
+    """Yield the updates of a step: its ``count`` samples are shuffled for each pass and cut into mini-batches."""
+    for epoch in range(epochs):
+        order = list(range(count))
+        random.Random(f"{seed}-{epoch}").shuffle(order)
+        for part in range(minibatches):
+            chosen = order[part::minibatches]
+            yield Update(chosen, [1.0] * len(chosen))
+
+
+def loss_shares(is_sft: Sequence[bool], size: int | None) -> list[float]:
+    """Return the factors of weights that make means over an update means within groups, averaged over the groups.
+
+    ``is_sft`` holds the update in its drawn order, cut into groups of ``size`` (the last may be smaller; ``None``: one
+    group). A sample counts 1 / (its kind's samples in its group x groups) where the loss has 1 / (its kind's samples in
+    the update).
+    """
+    if size is None:
+        return [1.0] * len(is_sft)
+    groups = [is_sft[start : start + size] for start in range(0, len(is_sft), size)]
+    return [is_sft.count(kind) / (group.count(kind) * len(groups)) for group in groups for kind in group]
+
+
+def micro_batches(
+    indices: Sequence[int],
+    sequences: Sequence[Sequence[int]],
+    size: int,
+    *,
+    packed: bool,
+    groups: Sequence[int] | None = None,
+) -> list[list[int]]:
+    """Divide the samples at ``indices`` into batches of ``size`` (the last may be smaller), the most tokens first.
+
+    ``sequences``: every sample's tokens. ``groups``: every sample's group, where a batch may be of one only. The
+    largest batch comes first so that memory runs out at once or never.
+    """
+    ordered = sorted(
+        indices, key=lambda index: (sequences[index], index) if packed else (-len(sequences[index]), index)
+    )
+    kinds = [ordered]
+    if groups is not None:
+        kinds = [[index for index in ordered if groups[index] == kind] for kind in sorted(set(groups))]
+    batches = [kind[start : start + size] for kind in kinds for start in range(0, len(kind), size)]
+
+    def tokens(batch: list[int]) -> int:
+        rows = [sequences[index] for index in batch]
+        return packed_length(rows) if packed else max(map(len, rows)) * len(rows)
+
+    return sorted(batches, key=tokens, reverse=True)
+
+
+@dataclass
+class TrainingData:
+    """The samples of a file, or of an online step, and numbers of their trained tokens by name (``columns``).
+
+    ``by_group``: micro-batches are of one group, for models with an adapter for each role.
+    """
+
+    samples: Sequence[EncodedSample]
+    micro_batch_size: int
+    packed: bool
+    by_group: bool = False
+    rank: int = 0
+    world_size: int = 1
+    columns: dict[str, Values] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.samples and self.samples[0].sampling_logprobs is not None:
+            self.columns["sampling_logprob"] = {
+                index: sample.sampling_logprobs or () for index, sample in enumerate(self.samples)
+            }
+
+    def batches(self, update: Update) -> list[Batch]:
+        """Return this process's micro-batches of an update; all processes get equally many."""
+        places = list(zip(update.samples, update.factors, strict=True))
+        found = self.split(range(len(places)), [self.samples[index] for index in update.samples])
+        dealt = (found[start : start + self.world_size][self.rank :] for start in range(0, len(found), self.world_size))
+        return [self._batch([places[at] for at in mine[0]]) if mine else self._filler() for mine in dealt]
+
+    def split(self, indices: Sequence[int], samples: Sequence[EncodedSample], factor: int = 1) -> list[list[int]]:
+        """Return micro-batches of ``indices`` into ``samples``, ``factor`` times as large as in training."""
+        return micro_batches(
+            indices,
+            [sample.input_ids for sample in samples],
+            self.micro_batch_size * factor,
+            packed=self.packed,
+            groups=[sample.group for sample in samples] if self.by_group else None,
+        )
+
+    def totals(self, update: Update) -> Totals:
+        """Return the counts of an update, over all processes."""
+        chosen = [self.samples[index] for index in update.samples]
+        sft = sum(sample.group == SFT for sample in chosen)
+        weight = sum(sample.weight for sample in chosen if sample.group != SFT)
+        return Totals(samples=len(chosen) - sft, sft=sft, weight=weight)
+
+    def _batch(self, places: Sequence[tuple[int, float]]) -> Batch:
+        rows = [replace(self.samples[index], weight=self.samples[index].weight * factor) for index, factor in places]
+        tokens = {
+            name: torch.tensor([value for index, _ in places for value in values[index]], dtype=torch.float32)
+            for name, values in self.columns.items()
+        }
+        return {**collate(rows, packed=self.packed), **tokens}
+
+    def _filler(self) -> Batch:
+        """Return the batch of a process without samples left: the shortest one with weight 0, which is not counted."""
+        index = min(range(len(self.samples)), key=lambda at: len(self.samples[at].input_ids))
+        batch = self._batch([(index, 0.0)])
+        batch["group"] = torch.full_like(batch["group"], FILLER)
+        return batch
+
+
+def collate(samples: Sequence[EncodedSample], *, packed: bool) -> Batch:
+    """Return one batch of B samples, K trained tokens and R rows of T tokens (R = 1 if ``packed``, else B).
+
+    ``input_ids`` and ``position_ids`` (R, T) int64, unpacked rows right-padded with 0. ``columns`` (C,): positions
+    where logits are needed. ``picks`` (K,): where in the flattened (R, C) each trained token is predicted; ``labels``
+    (K,): that token; ``sample`` (K,): its sample. ``spans``: which tokens of a packed row see each other.
+    ``advantage`` and ``weight`` (B,) float32. ``group`` (B,) int64, a group's number or ``FILLER``.
+    """
+    sources = _packed_rows(samples) if packed else _padded_rows(samples)
+    return {
+        **sources,
+        "labels": torch.tensor([token for sample in samples for token in sample.completion]),
+        "sample": torch.tensor([index for index, sample in enumerate(samples) for _ in sample.completion]),
+        "advantage": torch.tensor([sample.reward for sample in samples], dtype=torch.float32),
+        "weight": torch.tensor([sample.weight for sample in samples], dtype=torch.float32),
+        "group": torch.tensor([sample.group for sample in samples], dtype=torch.int64),
+    }
+
+
+def _packed_rows(samples: Sequence[EncodedSample]) -> Batch:
+    packing = pack([sample.fed for sample in samples])
+    sources = torch.cat([row[sample.completion_start - 1 :] for sample, row in zip(samples, packing.rows, strict=True)])
+    columns, picks = torch.unique(sources, return_inverse=True)
+    row = {"input_ids": packing.input_ids[None], "position_ids": packing.position_ids[None], "spans": packing.spans}
+    return {**row, "columns": columns, "picks": picks}
+
+
+def _padded_rows(samples: Sequence[EncodedSample]) -> Batch:
+    rows = [torch.tensor(sample.fed) for sample in samples]
+    input_ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True).long()
+    width = input_ids.shape[1]
+    wanted = torch.zeros(len(samples), width, dtype=torch.bool)
+    for index, (sample, row) in enumerate(zip(samples, rows, strict=True)):
+        wanted[index, sample.completion_start - 1 : len(row)] = True
+    columns = wanted.any(dim=0).nonzero().squeeze(1)
+    picks = wanted[:, columns].flatten().nonzero().squeeze(1)
+    return {
+        "input_ids": input_ids,
+        "position_ids": torch.arange(width).expand_as(input_ids),
+        "columns": columns,
+        "picks": picks,
+    }

@@ -1,0 +1,266 @@
+"""Checkpoint and resume: the state that interrupted training leaves on disk.
+
+``state/`` holds checkpoint folders, one after another, named by how many updates are done. One is
+complete when it holds the marker that is written last, after every file is on disk; all others are thrown away. A
+folder loses its marker before anything else of it is deleted. ``state/fingerprint`` says what the state belongs to: a
+state made from other samples, another start model or other settings is never resumed.
+"""
+
+import hashlib
+import json
+import logging
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from pickle import PickleError
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedType
+from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
+
+from spag.algorithms.settings import FREE_TO_CHANGE, UpdateSettings
+from spag.core.errors import DataError, RunError
+from spag.learning.sharding import (
+    check_resumable,
+    is_sharded,
+    load_shares,
+    load_tensors,
+    save_shares,
+    save_tensors,
+    whole_weights,
+    whole_zero3_weights,
+)
+from spag.learning.weights import WeightCopy
+from spag.models.identity import weights_digest
+from spag.models.refusals import Refusals, described
+from spag.storage.jsonfile import read_json
+from spag.storage.store import write_atomically, write_json
+
+if TYPE_CHECKING:
+    from spag.learning.loop import Phase
+
+logger = logging.getLogger(__name__)
+
+STATE = "state.json"
+"""What a checkpoint remembers of the algorithm: plain JSON."""
+LONGEST = 1 << 20
+"""Tokens of the longest sample of an online phase, whose samples are never cut: a bound for attention windows."""
+_MARKER = "complete"
+_PREFIX = "checkpoint-"
+
+
+def fingerprint(parts: Iterable[Any]) -> str:
+    """Return a digest of JSON values."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(json.dumps(part, sort_keys=True).encode())
+        digest.update(b"\n")
+    return digest.hexdigest()
+
+
+def phase_fingerprint(phase: "Phase") -> str:
+    """Return a digest of all that a phase's results depend on."""
+    settings = phase.settings.model_dump(mode="json", exclude=set(FREE_TO_CHANGE))
+    model = phase.model
+    origin = [weights_digest(phase.start_from), model.prompt_style, model.dtype, model.trust_remote_code]
+    return fingerprint([phase.algorithm.name, origin, settings, phase.seed, phase.identity])
+
+
+def earlier_work(
+    output: Path, wanted: str, settings: UpdateSettings, processes: int
+) -> Callable[[], tuple[dict[str, Any] | None, Path | None]]:
+    """Return a function that finds the result of a finished phase, or the checkpoint to resume from.
+
+    It deletes stale files, so the first process alone calls it.
+    """
+
+    def find() -> tuple[dict[str, Any] | None, Path | None]:
+        if (finished := finished_result(output, wanted)) is not None:
+            return finished, None
+        resume_from = open_state(output / "state", wanted)
+        if resume_from is not None:
+            check_resumable(resume_from, settings.parallel, processes)
+        return None, resume_from
+
+    return find
+
+
+def warmup_updates(ratio: float, total: int) -> int:
+    """Return how many updates the warm-up takes; a single update gets none, or it would learn nothing."""
+    return min(math.ceil(ratio * total), total - 1)
+
+
+def save(
+    folder: Path,
+    accelerator: Accelerator,
+    model: nn.Module,
+    optimizer: Any,
+    state: Mapping[str, Any],
+    moving: Mapping[str, WeightCopy | None],
+) -> None:
+    """Save a checkpoint: weights, optimiser, other weights that move, random state, the algorithm's state.
+
+    Every process must call it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if accelerator.distributed_type is DistributedType.DEEPSPEED:
+        model.save_checkpoint(folder)  # type: ignore[operator]
+    else:
+        save_shares(folder, model, optimizer.optimizer)
+    for name, copy in moving.items():
+        if copy is not None:
+            save_tensors(folder / name, copy.values)
+    random_state = {"cpu": torch.get_rng_state()} | (
+        {"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {}
+    )
+    torch.save(random_state, folder / f"random-{accelerator.process_index}.pt")
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        scaler = accelerator.scaler.state_dict() if accelerator.scaler is not None else {}
+        write_json(folder / STATE, {"algorithm": state, "scaler": scaler})
+        finish_checkpoint(folder)
+
+
+def load(
+    folder: Path, accelerator: Accelerator, model: nn.Module, optimizer: Any, moving: Mapping[str, WeightCopy | None]
+) -> None:
+    """Load what ``save`` wrote. Every process must call it. Raises ``RunError`` for a damaged file."""
+    with resuming(folder):
+        if accelerator.distributed_type is DistributedType.DEEPSPEED:
+            model.load_checkpoint(folder)  # type: ignore[operator]
+        else:
+            load_shares(folder, model, optimizer.optimizer)
+        for name, copy in moving.items():
+            if copy is not None:
+                load_tensors(folder / name, copy.values)
+        random_file = folder / f"random-{accelerator.process_index}.pt"
+        if random_file.is_file():  # more processes than before have none
+            random_state = torch.load(random_file, weights_only=True)
+            torch.set_rng_state(random_state["cpu"])
+            if "cuda" in random_state and torch.cuda.is_available():
+                torch.cuda.set_rng_state(random_state["cuda"])
+        if accelerator.scaler is not None and (scaler := read_state(folder)["scaler"]):
+            accelerator.scaler.load_state_dict(scaler)
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """Return the algorithm's state in a checkpoint."""
+    return read_json(folder / STATE, dict[str, Any])
+
+
+def final_weights(accelerator: Accelerator, model: nn.Module) -> dict[str, Tensor] | None:
+    """Return the weights of a sharded model, gathered on the first process; ``None`` where each has all of it.
+
+    Every process must call it.
+    """
+    policy = accelerator.unwrap_model(model)
+    if accelerator.distributed_type is DistributedType.DEEPSPEED:
+        return whole_zero3_weights(policy)
+    return whole_weights(policy, on_first=True) if is_sharded(policy) else None
+
+
+def resuming(checkpoint: Path) -> Refusals:
+    """Turn what reading a damaged checkpoint raises into one line that says what to do."""
+
+    def explain(error: BaseException) -> RunError:
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
+            return RunError(f"{checkpoint}: out of memory while it was read; free memory, then retry: training resumes")
+        fix = f"remove {checkpoint.parent} to train from the start"
+        return RunError(f"{checkpoint}: cannot be resumed, a file of it is damaged ({described(error, 120)}); {fix}")
+
+    return Refusals(explain, also=(CheckpointException, PickleError))
+
+
+def open_state(state: Path, wanted: str) -> Path | None:
+    """Return the newest complete checkpoint with the fingerprint ``wanted``, and delete everything else in
+    ``state``.
+
+    Raises ``DataError`` for a checkpoint whose own record of the steps was damaged.
+    """
+    label = state / "fingerprint"
+    if state.is_dir() and not (label.is_file() and label.read_bytes() == wanted.encode()):
+        if any(state.iterdir()):
+            logger.warning("%s is of other samples or settings; training starts over", state)
+        discard_state(state)
+    write_atomically(label, wanted)
+    complete = [folder for folder in state.glob(f"{_PREFIX}*") if (folder / _MARKER).is_file()]
+    newest = max(complete, key=checkpoint_updates, default=None)
+    _discard_all(state, but=newest)
+    if newest is not None:
+        _check_steps(newest)
+    return newest
+
+
+def _check_steps(checkpoint: Path) -> None:
+    try:
+        read_json(checkpoint / STATE, dict[str, Any])
+    except DataError as error:
+        raise DataError(f"{error}; remove {checkpoint.parent} to train from the start") from error
+
+
+class _Finished(msgspec.Struct):
+    """``training.json``."""
+
+    fingerprint: str
+    result: dict[str, Any]
+
+
+def finished_result(output: Path, wanted: str) -> dict[str, Any] | None:
+    """Return the result that ``record_result`` wrote for the same fingerprint; else delete it and half-saved
+    checkpoints.
+
+    Raises ``DataError`` for a file of that name that it did not write.
+    """
+    record = output / "training.json"
+    finished = read_json(record, _Finished) if record.exists() else None
+    if finished is not None and finished.fingerprint == wanted and (output / "checkpoint").is_dir():
+        discard_state(output / "state")
+        return finished.result
+    record.unlink(missing_ok=True)
+    for leftover in output.glob(".checkpoint-*"):
+        discard_state(leftover)
+    return None
+
+
+def record_result(output: Path, wanted: str, result: dict[str, Any]) -> None:
+    """Record that the checkpoint in ``output`` is complete; only then delete the state."""
+    write_atomically(output / "training.json", json.dumps({"fingerprint": wanted, "result": result}, indent=2) + "\n")
+    discard_state(output / "state")
+
+
+def checkpoint_folder(state: Path, updates: int) -> Path:
+    return state / f"{_PREFIX}{updates}"
+
+
+def checkpoint_updates(folder: Path) -> int:
+    """Return how many updates were done when a checkpoint was saved."""
+    return int(folder.name.removeprefix(_PREFIX))
+
+
+def finish_checkpoint(folder: Path) -> None:
+    """Mark a checkpoint complete, then delete older ones."""
+    for file in folder.rglob("*"):
+        if file.is_file():
+            with file.open("rb") as opened:
+                os.fsync(opened.fileno())
+    write_atomically(folder / _MARKER, "")
+    _discard_all(folder.parent, but=folder)
+
+
+def discard_state(state: Path) -> None:
+    """Delete ``state`` such that no half-deleted checkpoint can ever be taken for a complete one."""
+    _discard_all(state, but=None)
+    shutil.rmtree(state, ignore_errors=True)
+
+
+def _discard_all(state: Path, *, but: Path | None) -> None:
+    for folder in state.glob(f"{_PREFIX}*"):
+        if folder != but:
+            (folder / _MARKER).unlink(missing_ok=True)
+            shutil.rmtree(folder)

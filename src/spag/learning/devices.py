@@ -1,0 +1,130 @@
+"""The accelerator that a phase trains with, its optimiser, and checks that settings fit this machine."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from accelerate import Accelerator, PartialState
+from accelerate.state import AcceleratorState, GradientState
+from accelerate.utils import DeepSpeedPlugin, DistributedType, InitProcessGroupKwargs, set_seed
+from torch import nn
+from torch.optim import AdamW, Optimizer
+
+from spag.algorithms.settings import OfflineSettings, UpdateSettings
+from spag.config.schema import ModelConfig
+from spag.core.errors import ConfigError, require_package
+from spag.learning.sharding import deepspeed_settings, fsdp_plugin
+from spag.models.loading import checked_device, default_device
+
+
+def make_accelerator(model: ModelConfig, settings: UpdateSettings, seed: int) -> Accelerator:
+    """Return the accelerator of a phase; under torchrun this joins the process group. Raises ``ConfigError``."""
+    on_cpu = (model.device or default_device()) == "cpu"
+    if on_cpu:  # else DeepSpeed, which transformers imports wherever it is installed, looks for a GPU, or warns
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    check_settings(model, settings)
+    for name in ("fsdp", "deepspeed"):  # transformers and accelerate look at these
+        os.environ[f"ACCELERATE_USE_{name.upper()}"] = str(settings.parallel == name).lower()
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+    options: dict[str, Any] = {}
+    if settings.parallel == "fsdp":
+        options["fsdp_plugin"] = fsdp_plugin(settings, model.dtype)
+    if settings.parallel == "deepspeed":
+        _prepare_deepspeed(on_cpu)
+        options["deepspeed_plugin"] = DeepSpeedPlugin(hf_ds_config=deepspeed_settings(settings, model.dtype))
+    precision = {"bfloat16": "bf16", "float16": "fp16"}.get(model.dtype, "no")
+    PartialState(cpu=on_cpu, **_backend(on_cpu, settings))
+    handlers = [InitProcessGroupKwargs(**_backend(on_cpu, settings))] if _backend(on_cpu, settings) else None
+    cpu = on_cpu and settings.parallel != "deepspeed"  # with cpu=True, accelerate would leave DeepSpeed out
+    accelerator = Accelerator(cpu=cpu, mixed_precision=precision, kwargs_handlers=handlers, **options)
+    if settings.parallel == "fsdp" and on_cpu:  # accelerate knows FSDP2 on GPUs only, and would keep replicas
+        accelerator.state.fsdp_plugin = options["fsdp_plugin"]
+        accelerator.state.distributed_type = DistributedType.FSDP
+    set_seed(seed)
+    return accelerator
+
+
+def _backend(on_cpu: bool, settings: UpdateSettings) -> dict[str, str]:
+    if on_cpu:
+        return {"backend": "gloo"} if "LOCAL_RANK" in os.environ else {}
+    if settings.parallel == "fsdp" and "LOCAL_RANK" in os.environ:
+        return {"backend": "cuda:nccl,cpu:gloo"}  # with offload, some tensors to sum are on the CPU
+    return {}
+
+
+def _prepare_deepspeed(on_cpu: bool) -> None:
+    if on_cpu:
+        import deepspeed  # noqa: PLC0415 - an optional package
+
+        # This communication kernel would be compiled now, which takes a compiler and a minute.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
+
+
+def make_optimizer(model: nn.Module, settings: UpdateSettings) -> Optimizer:
+    """Return AdamW over the trained weights; biases and norms do not decay."""
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    groups = [
+        {"params": [weight for weight in trained if weight.ndim >= 2], "weight_decay": settings.weight_decay},
+        {"params": [weight for weight in trained if weight.ndim < 2], "weight_decay": 0.0},
+    ]
+    betas = (settings.adam_beta1, settings.adam_beta2)
+    return AdamW([group for group in groups if group["params"]], lr=settings.learning_rate, betas=betas, fused=True)
+
+
+def check_settings(model: ModelConfig, settings: UpdateSettings, processes: int | None = None) -> None:
+    """Raise ``ConfigError`` for settings with which ``processes`` processes (``None``: torchrun's) cannot train."""
+    device = checked_device(model.device)
+    _check_device(device, model.dtype)
+    if settings.lora is not None and settings.lora.quantize:
+        require_package("bitsandbytes", "lora.quantize", "pip install bitsandbytes, or set lora.quantize=false")
+    if isinstance(settings, OfflineSettings):
+        _check_batch(settings, processes or int(os.environ.get("WORLD_SIZE", "1")))  # torchrun's
+    _check_sharing(model, settings, device, started=processes is None)
+
+
+def check_packages(names: Sequence[str]) -> None:
+    """Raise ``ConfigError`` for a tracker in ``report_to`` whose package is missing."""
+    for name in names:
+        require_package(name, f"report_to={name}", f"pip install {name}, or take it out of report_to")
+
+
+def _check_batch(settings: OfflineSettings, processes: int) -> None:
+    if settings.global_batch_size % (settings.micro_batch_size * processes):
+        product = f"micro_batch_size={settings.micro_batch_size} times {processes} processes"
+        raise ConfigError(f"global_batch_size={settings.global_batch_size} is not a multiple of {product}")
+
+
+def _check_sharing(model: ModelConfig, settings: UpdateSettings, device: str, *, started: bool) -> None:
+    kind = settings.parallel
+    if kind == "replicas":
+        return
+    if settings.lora is not None and settings.lora.quantize:
+        what = "a model in 4 bits is not sharded; set parallel=replicas"
+        raise ConfigError(f"parallel={kind} with lora.quantize: {what}")
+    if settings.per_role:
+        what = "adapters take turns in whole models; set parallel=replicas"
+        raise ConfigError(f"parallel={kind} with lora.per_role: {what}")
+    if kind == "fsdp" and model.dtype == "float16":
+        raise ConfigError("parallel=fsdp with model.dtype=float16: set model.dtype to bfloat16 or float32")
+    if kind == "deepspeed":
+        require_package("deepspeed", "parallel=deepspeed", "pip install deepspeed, or set parallel=fsdp")
+        if device == "cpu" and model.dtype != "float32":
+            what = f"parallel=deepspeed with model.dtype={model.dtype} on the CPU"
+            raise ConfigError(f"{what}: set model.dtype=float32, or parallel=fsdp")
+    if started and "LOCAL_RANK" not in os.environ:
+        what = "processes share the model, so call spag.learning.launch, or start with torchrun"
+        raise ConfigError(f"parallel={kind}: {what}")
+
+
+def _check_device(device: str, dtype: str) -> None:
+    kind, _, index = device.partition(":")
+    if index not in ("", "0"):
+        fix = "training takes the first visible GPU; choose it with CUDA_VISIBLE_DEVICES"
+        raise ConfigError(f"model.device={device}: {fix}")
+    if kind == "cpu" and dtype == "float16":
+        raise ConfigError("model.dtype=float16: training on the CPU needs bfloat16 or float32")
+    if kind == "cuda" and dtype == "bfloat16" and not torch.cuda.is_bf16_supported():
+        raise ConfigError("model.dtype=bfloat16: this GPU does not support it; use float16 or float32")

@@ -1,0 +1,169 @@
+"""Training samples as tokens.
+
+A completion's tokens are those that were sampled, where they are known and the tokenizer decodes them to the same text;
+else the text is tokenised on its own and the end token is appended, unless the completion was truncated. Only
+completions are trained. Offline, samples that are too long lose tokens on the left. Online, nothing is cut: a policy is
+trained behind the very prompt that the engine saw, on the very tokens that it sampled.
+"""
+
+import logging
+import math
+from array import array
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from spag.algorithms.base import OTHER, SFT
+from spag.core.episodes import SampleType, TrainingSample
+from spag.core.errors import ConfigError, DataError
+from spag.core.thinking import split_thought
+from spag.models.tokens import PromptStyle, encode_prompt, end_token_id
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedSample:
+    """One sample as tokens: ``input_ids`` (T,), of which those from ``completion_start`` (at least 1) on are trained.
+
+    ``sampling_logprobs``: those of the trained tokens when they were sampled, where they are needed.
+    """
+
+    input_ids: "array[int]"
+    completion_start: int
+    reward: float = 0.0
+    weight: float = 1.0
+    group: int = OTHER
+    sampling_logprobs: tuple[float, ...] | None = None
+
+    @staticmethod
+    def of(ids: Sequence[int], completion_start: int, **values: Any) -> "EncodedSample":
+        return EncodedSample(array("i", ids), completion_start, **values)
+
+    @property
+    def fed(self) -> "array[int]":
+        """(T - 1,): the model's input; the last token is only predicted."""
+        return self.input_ids[:-1]
+
+    @property
+    def completion(self) -> "array[int]":
+        """The trained tokens."""
+        return self.input_ids[self.completion_start :]
+
+
+def group_names(samples: Sequence[TrainingSample]) -> tuple[str, ...]:
+    """Return the groups with metrics of their own: the SFT mix, samples without a role, and each role."""
+    return ("sft", "other", *sorted({sample.role for sample in samples if sample.role is not None}))
+
+
+def encode_samples(
+    samples: Sequence[TrainingSample], tokenizer: PreTrainedTokenizerBase, style: PromptStyle, max_length: int
+) -> list[EncodedSample]:
+    """Tokenise ``samples`` for offline training; ``group`` is an index in ``group_names``.
+
+    Raises ``DataError`` for a reward or weight that is not a finite number, ``ConfigError`` for a useless
+    ``max_length``.
+    """
+    if max_length < 2:
+        need = "at least 2 tokens are needed, one to predict and one to predict it from"
+        raise ConfigError(f"max_length={max_length}: {need}")
+    end, groups = end_token_id(tokenizer, style), group_names(samples)
+    encoded, retokenised = [], 0
+    for index, sample in enumerate(samples):
+        place = f"sample {index} (episode {sample.episode_id!r})"
+        if not (math.isfinite(sample.reward) and math.isfinite(sample.weight)):
+            raise DataError(f"{place}: reward {sample.reward} and weight {sample.weight} must be finite")
+        as_sampled = _are_of(sample, tokenizer)
+        retokenised += sample.completion_ids is not None and not as_sampled
+        prompt = list(sample.prompt_ids or ()) if as_sampled else []
+        prompt = prompt or encode_prompt(tokenizer, sample.prompt, style, thinking=sample.thinking and as_sampled)
+        if as_sampled:
+            completion = list(sample.completion_ids or ())
+        else:
+            ending = [] if sample.truncated else [end]
+            completion = tokenizer.encode(sample.completion, add_special_tokens=False) + ending
+        ids = (prompt + completion)[-max_length:]
+        if len(ids) < 2:
+            raise DataError(f"{place}: prompt and completion hold no token, so there is nothing to train on")
+        # A first token has no context to be predicted from: of a completion that fills max_length, the rest is trained.
+        start = max(len(ids) - len(completion), 1)
+        group = SFT if sample.type is SampleType.SFT else OTHER if sample.role is None else groups.index(sample.role)
+        encoded.append(EncodedSample.of(ids, start, reward=sample.reward, weight=sample.weight, group=group))
+    _log_changes(encoded, max_length, retokenised)
+    return encoded
+
+
+def _are_of(sample: TrainingSample, tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether the sample has sampled tokens that ``tokenizer`` decodes to its completion; another model's are not."""
+    ids = sample.completion_ids
+    if not ids or min(ids) < 0 or max(ids) >= len(tokenizer):
+        return False
+    text = str(tokenizer.decode(ids, skip_special_tokens=True))
+    spoken = split_thought(text).speech if sample.thinking else text
+    return spoken.strip().startswith(sample.completion.strip())
+
+
+def _log_changes(encoded: Sequence[EncodedSample], max_length: int, retokenised: int) -> None:
+    cut = sum(len(sample.input_ids) == max_length for sample in encoded)
+    if cut:
+        what = "longer ones lost tokens on the left"
+        logger.info("%d of %d samples fill max_length=%d; %s", cut, len(encoded), max_length, what)
+    if retokenised:
+        what = "their text is tokenised again"
+        logger.info("%d of %d samples have tokens of another tokenizer; %s", retokenised, len(encoded), what)
+
+
+def encode_sampled(
+    samples: Sequence[TrainingSample], tokenizer: PreTrainedTokenizerBase, style: PromptStyle, roles: Sequence[str]
+) -> list[EncodedSample]:
+    """Tokenise the samples of an online step exactly as the engine saw and sampled them; ``group`` is 2 + its role.
+
+    Leaves out samples with a token that the tokenizer does not know: vocabularies are padded, and a model can sample
+    what cannot be read back. Raises ``DataError`` for a sample without log-probabilities.
+    """
+    encoded = []
+    for sample in samples:
+        ids = sample.completion_ids or ()
+        if min(ids, default=0) < 0 or max(ids, default=0) >= len(tokenizer):
+            continue
+        if sample.logprobs is None or len(sample.logprobs) != len(ids):
+            place = f"game {sample.episode_id!r}, turn {sample.turn}"
+            raise DataError(f"{place}: it has no log-probabilities; online training needs a local engine")
+        asked = sample.prompt_ids or encode_prompt(tokenizer, sample.prompt, style, thinking=sample.thinking)
+        prompt = list(asked)
+        encoded.append(
+            EncodedSample.of(
+                [*prompt, *ids],
+                len(prompt),
+                reward=sample.reward,
+                weight=sample.weight,
+                group=2 + roles.index(str(sample.role)),
+                sampling_logprobs=tuple(sample.logprobs),
+            )
+        )
+    return encoded
+
+
+def merge_equal(samples: Sequence[TrainingSample], *, by_advantage: bool = False) -> list[TrainingSample]:
+    """Merge samples of equal role, prompt and tokens: one with their mean advantage, its weight the sum of theirs.
+
+    The gradient is that of all of them, as long as no ratio is clipped: with several updates a step, merge only what
+    has an equal advantage, too (``by_advantage``). Of their sampling log-probabilities, which differ by rounding, the
+    first one's are kept. In a small game a step of hundreds of games has a few dozen different samples.
+    """
+    groups: dict[tuple[Any, ...], list[TrainingSample]] = defaultdict(list)
+    for sample in samples:
+        key = sample.role, sample.prompt, sample.prompt_ids, sample.completion_ids, sample.thinking
+        groups[(*key, sample.reward) if by_advantage else key].append(sample)
+    return [
+        replace(
+            group[0],
+            reward=fmean((sample.reward for sample in group), weights=[sample.weight for sample in group]),
+            weight=sum(sample.weight for sample in group),
+        )
+        for group in groups.values()
+    ]

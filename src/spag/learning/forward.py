@@ -1,0 +1,181 @@
+"""The policy's log-probability of each completion, without the tensor of all logits, (B, T, V), that upstream computes.
+
+A prompt is ten times as long as its completion, and logits of 50,000 or more entries for every position cost more time
+and memory than a small model's layers. So logits are computed only for the positions that predict a trained token, a
+chunk at a time, and the backward pass computes each chunk again instead of keeping it. The head does this inside the
+model's own forward pass, so DDP, FSDP and peft see nothing unusual.
+
+Not every model supports this: ``probe_capabilities`` tries it. Other models get padded rows, or compute all logits.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - torch's own convention
+from torch.utils.checkpoint import checkpoint
+
+from spag.learning.attention import ATTENTION, spans_on
+from spag.learning.batches import Batch, collate
+from spag.learning.encoding import EncodedSample
+
+CHUNK = 256
+"""Positions whose logits exist at once: 50 MB with 50,000 tokens in float32."""
+
+_PROBE = ([2, 3, 4, 5, 6], [2, 3, 4, 7], [8, 9])
+_PROBE_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """The optimisations that a model's forward pass supports.
+
+    packed: attends within packed rows; kept: computes logits for chosen positions (``logits_to_keep``); chunked: lets
+    us call its head.
+    """
+
+    packed: bool = False
+    kept: bool = False
+    chunked: bool = False
+
+
+def probe_capabilities(model: nn.Module, longest: int) -> Capabilities:
+    """Return the capabilities of ``model`` for samples of up to ``longest`` tokens, tried on a few short ones.
+
+    Leaves the model unchanged, except for packed attention where that works.
+    """
+    samples = [EncodedSample.of(ids, completion_start=1) for ids in _PROBE]
+    training = model.training
+    model.eval()
+    with torch.no_grad():
+        expected = _probe(model, samples, Capabilities())
+        found = Capabilities(kept=_agrees(model, samples, Capabilities(kept=True), expected))
+        chunked = replace(found, chunked=True)
+        if found.kept and _agrees(model, samples, chunked, expected):
+            found = chunked
+        packed = replace(found, packed=True)
+        if _attends_to_all(model, longest):
+            before = _bare(model).config._attn_implementation
+            set_packed_attention(model)
+            if _agrees(model, samples, packed, expected):
+                found = packed
+            else:
+                _bare(model).set_attn_implementation(before)
+    model.train(training)
+    return found
+
+
+def set_packed_attention(model: nn.Module) -> None:
+    _bare(model).set_attn_implementation(ATTENTION)
+
+
+def token_scores(model: nn.Module, batch: Batch, capabilities: Capabilities, *, entropy: bool = False) -> Tensor:
+    """Return each trained token's log-probability, (K, 1), with gradient; with ``entropy`` also that of its
+    distribution, in nats: (K, 2).
+
+    ``model`` may be wrapped (DDP, FSDP, peft). ``batch`` is what ``collate`` made for the same capabilities.
+    """
+    arguments: dict[str, Any] = {"input_ids": batch["input_ids"], "use_cache": False}
+    if capabilities.packed:
+        arguments |= {"position_ids": batch["position_ids"], "packed_spans": _spans(batch)}
+    if capabilities.kept:
+        arguments["logits_to_keep"] = batch["columns"]
+    if capabilities.chunked:
+        with _chunked_head(model, batch, entropy):
+            scored: Tensor = model(**arguments).logits[0]
+    else:
+        logits = model(**arguments).logits
+        kept = logits if capabilities.kept else logits[:, batch["columns"]]
+        scored = _scores(kept.flatten(0, 1)[batch["picks"]], batch["labels"], entropy)
+    return scored
+
+
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    return {
+        name: value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
+        for name, value in batch.items()
+    }
+
+
+@contextmanager
+def _chunked_head(model: nn.Module, batch: Batch, entropy: bool) -> Iterator[None]:
+    """Let the model's forward pass return ``_scores`` of the labels, with a batch dimension of 1, where it would return
+    logits.
+    """
+    head = _bare(model).get_output_embeddings()
+    plain = head.forward
+
+    def score(hidden: Tensor, labels: Tensor) -> Tensor:
+        return _scores(plain(hidden), labels, entropy)
+
+    def forward(hidden: Tensor) -> Tensor:
+        rows = hidden.flatten(0, 1)[batch["picks"]]
+        parts = [
+            checkpoint(score, rows[at : at + CHUNK], batch["labels"][at : at + CHUNK], use_reentrant=False)
+            for at in range(0, len(rows), CHUNK)
+        ]
+        return torch.cat(parts)[None].clone()  # FSDP2 warns of outputs that are views
+
+    head.forward = forward
+    try:
+        yield
+    finally:
+        head.forward = plain
+
+
+def _scores(logits: Tensor, labels: Tensor, entropy: bool) -> Tensor:
+    """Return log p(label), and if wanted the entropy, (K, 1 or 2), for ``logits`` (K, V); half precision is summed in
+    float32.
+    """
+    if not entropy:
+        return -F.cross_entropy(logits.float(), labels, reduction="none")[:, None]
+    logprobs = logits.float().log_softmax(-1)
+    picked = logprobs.gather(-1, labels[:, None]).squeeze(-1)
+    return torch.stack([picked, -(logprobs.exp() * logprobs).sum(-1)], dim=1)
+
+
+def _spans(batch: Batch) -> Any:
+    device = batch["input_ids"].device
+    dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else torch.float32
+    return spans_on(batch["spans"], device, dtype)
+
+
+def _bare(model: nn.Module) -> Any:
+    """Return the transformers model inside DDP, FSDP and peft wrappers."""
+    inner: Any = model
+    while hasattr(inner, "module"):
+        inner = inner.module
+    return inner.get_base_model() if hasattr(inner, "get_base_model") else inner
+
+
+def _attends_to_all(model: nn.Module, longest: int) -> bool:
+    """Whether no attention window is shorter than the longest sample, so that every layer attends to all previous
+    tokens.
+    """
+    config = _bare(model).config.get_text_config(decoder=True)
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    window = getattr(config, "sliding_window", None)
+    return kinds <= {"full_attention", "sliding_attention"} and (window is None or window >= longest)
+
+
+def _probe(model: nn.Module, samples: list[EncodedSample], capabilities: Capabilities) -> Tensor:
+    batch = collate(samples, packed=capabilities.packed)
+    return token_scores(model, to_device(batch, next(model.parameters()).device), capabilities)[:, 0]
+
+
+def _agrees(model: nn.Module, samples: list[EncodedSample], capabilities: Capabilities, expected: Tensor) -> bool:
+    """Whether ``model`` supports ``capabilities`` and computes the same log-probabilities with them."""
+    try:
+        found = _probe(model, samples, capabilities)
+    except (
+        TypeError,
+        ValueError,
+        AttributeError,
+        IndexError,
+        RuntimeError,
+    ):  # its forward pass does not know the argument, or ignores it
+        return False
+    return torch.allclose(found, expected, atol=_PROBE_TOLERANCE, rtol=_PROBE_TOLERANCE)

@@ -1,0 +1,81 @@
+"""The launcher of training: in this process, in several on this machine, or on a Ray cluster, with the same worker.
+
+A process that torchrun, ``accelerate launch`` or Ray started joins its group and starts nothing.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from spag.algorithms.settings import UpdateSettings
+from spag.config.schema import ModelConfig
+from spag.core.progress import Reporter, Tracker
+from spag.rollout.ray import require_ray
+from spag.storage.jsonfile import read_json
+
+if TYPE_CHECKING:
+    from spag.learning.trackers import OnProgress, TrainProgress, Unit
+    from spag.learning.worker import TrainingJob
+
+
+def train_on(job: "TrainingJob", reporter: Reporter, title: str) -> dict[str, Any]:
+    """Do ``job`` and return what it wrote into training.json, with the versions that decide what it computed.
+
+    The model is in ``output/checkpoint`` afterwards. Raises what ``TrainingJob.run`` raises, and ``RunError`` naming
+    the process when one of several is lost.
+    """
+    from spag.models.loading import library_versions  # noqa: PLC0415 - imports torch
+
+    with _progress_bars(reporter, title) as show:
+        _launch(job, job.cluster.address, show)
+    result = read_json(job.output / "training.json", dict[str, Any])["result"]
+    return {**result, "versions": library_versions()}
+
+
+def process_count(model: ModelConfig, settings: UpdateSettings) -> int:
+    """Return how many processes of this machine train.
+
+    Those that torchrun started, else as many as asked for, or one a visible GPU.
+    """
+    return int(os.environ.get("WORLD_SIZE", "0")) or settings.processes or max(1, gpu_count(model))
+
+
+def gpu_count(model: ModelConfig) -> int:
+    """Return how many GPUs are visible, none for a model that is kept on the CPU."""
+    import torch  # noqa: PLC0415 - slow to import
+
+    return torch.cuda.device_count() if model.device != "cpu" else 0
+
+
+def _launch(job: "TrainingJob", address: str | None, show: "OnProgress") -> None:
+    count = process_count(job.model, job.settings)
+    if "WORLD_SIZE" in os.environ or (address is None and count == 1 and job.settings.parallel == "replicas"):
+        job.run(show)
+    elif address is not None:
+        require_ray(address)
+        from spag.learning.ray import train_on_ray  # noqa: PLC0415 - imports ray
+
+        train_on_ray(job, address, show)
+    else:
+        from spag.learning.processes import run_in_processes  # noqa: PLC0415 - imports torch
+
+        run_in_processes(job, count, show)
+
+
+@contextmanager
+def _progress_bars(reporter: Reporter, title: str) -> "Iterator[OnProgress]":
+    """Show a progress bar for each unit of training, one after the other."""
+    bars: dict[Unit, Tracker] = {}
+    with ExitStack() as stack:
+
+        def show(at: "TrainProgress") -> None:
+            if at.unit not in bars:
+                stack.close()  # the bar of the unit before
+                bars[at.unit] = stack.enter_context(reporter.track(f"{title}: {at.unit}", at.total_steps))
+            loss = "" if at.loss is None else f"  loss {at.loss:.3f}"
+            bars[at.unit].update(
+                at.step, f"{at.samples_per_second:.2f} samples/s{loss}{at.detail and '  ' + at.detail}"
+            )
+
+        yield show

@@ -1,0 +1,148 @@
+"""Packed rows: several token sequences in one row without padding, shared prefixes computed once.
+
+The sequences of a micro-batch form a prefix tree: tokens that begin several of them (the rules of the game, the history
+that two moves of one game have in common) appear once. The tree is laid out depth first; a token attends to itself and
+its ancestors, its position is its depth. Every token sees exactly what it would see in a sequence of its own, so
+log-probabilities and gradients are those of the sequences one by one, up to rounding. Upstream pads each sequence to
+the longest of its batch and computes every prefix anew.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from spag.models.tokens import shared_length
+
+_WHOLE = 96
+"""A subtree of at most so many tokens attends in one piece: many small calls cost more than some masked-out scores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of the row whose queries are computed together.
+
+    They attend to the row's stretches ``context`` entirely (their common ancestors), and among themselves as ``mask``
+    says. ``mask`` (stop - start, context + stop - start) is True where a query may look; ``None`` means causal, without
+    context.
+    """
+
+    start: int
+    stop: int
+    context: tuple[tuple[int, int], ...] = ()
+    mask: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """A packed row of T tokens.
+
+    ``input_ids`` and ``position_ids`` (T,) int64. ``rows``: for each sequence the row's index of each of its tokens,
+    (L,) int64. ``spans`` cover 0..T in order.
+    """
+
+    input_ids: Tensor
+    position_ids: Tensor
+    rows: list[Tensor]
+    spans: list[Span]
+
+
+@dataclass(slots=True)
+class _Branch:
+    """Tokens ``start`` to ``stop`` without a fork; ``end`` is the end of all that descends from them."""
+
+    start: int
+    stop: int
+    end: int
+    children: "list[_Branch]" = field(default_factory=list)
+
+
+def pack(sequences: Sequence[Sequence[int]]) -> Packing:
+    """Lay out ``sequences``, each of at least one token, as one row.
+
+    Sequences with a common prefix should be adjacent: only the prefix shared with the sequence before is computed once.
+    """
+    tokens: list[int] = []
+    depths: list[int] = []
+    rows: list[Tensor] = []
+    path: list[int] = []  # the row's index of each token of the sequence before
+    before: Sequence[int] = ()
+    for sequence in sequences:
+        kept = shared_length(before, sequence)
+        path = path[:kept] + list(range(len(tokens), len(tokens) + len(sequence) - kept))
+        tokens.extend(sequence[kept:])
+        depths.extend(range(kept, len(sequence)))
+        rows.append(torch.tensor(path))
+        before = sequence
+    ends = _ends(depths)
+    spans = list(_spans(_branches(depths, ends), torch.tensor(ends)))
+    return Packing(torch.tensor(tokens), torch.tensor(depths), rows, spans)
+
+
+def packed_length(sequences: Sequence[Sequence[int]]) -> int:
+    """Return how many tokens ``pack`` would lay out."""
+    before: Sequence[int] = ()
+    total = 0
+    for sequence in sequences:
+        total += len(sequence) - shared_length(before, sequence)
+        before = sequence
+    return total
+
+
+def _ends(depths: Sequence[int]) -> list[int]:
+    """Return for each token the end of its subtree: depth first, it is the next token that is not deeper."""
+    ends = [len(depths)] * len(depths)
+    open_tokens: list[int] = []
+    for index, depth in enumerate(depths):
+        while len(open_tokens) > depth:
+            ends[open_tokens.pop()] = index
+        open_tokens.append(index)
+    return ends
+
+
+def _branches(depths: Sequence[int], ends: Sequence[int]) -> list[_Branch]:
+    """Return the roots of the tree of branches. A branch ends where it forks, so all its children continue its last
+    token.
+    """
+    forks = set()
+    path: list[int] = []
+    for index, depth in enumerate(depths):
+        if 0 < depth < len(path):
+            forks.add(path[depth - 1])
+        path[depth:] = [index]
+    starts = [at for at in range(len(depths)) if at == 0 or at - 1 in forks or depths[at] != depths[at - 1] + 1]
+    roots: list[_Branch] = []
+    stack: list[_Branch] = []
+    for start, stop in zip(starts, [*starts[1:], len(depths)], strict=True):
+        while stack and stack[-1].end <= start:
+            stack.pop()
+        branch = _Branch(start, stop, ends[start])
+        (stack[-1].children if stack else roots).append(branch)
+        stack.append(branch)
+    return roots
+
+
+def _spans(branches: Sequence[_Branch], ends: Tensor, context: tuple[tuple[int, int], ...] = ()) -> Iterator[Span]:
+    for branch in branches:
+        if branch.end - branch.start <= _WHOLE or not branch.children:
+            yield _span(branch.start, branch.end, context, ends)
+        else:
+            yield _span(branch.start, branch.stop, context, ends)
+            yield from _spans(branch.children, ends, _joined(context, (branch.start, branch.stop)))
+
+
+def _span(start: int, stop: int, context: tuple[tuple[int, int], ...], ends: Tensor) -> Span:
+    size, before = stop - start, sum(last - first for first, last in context)
+    query = torch.arange(start, stop)[:, None]
+    key = torch.arange(start, stop)[None, :]
+    mask = (key <= query) & (query < ends[start:stop][None, :])
+    if not context and bool((mask == torch.ones(size, size, dtype=torch.bool).tril()).all()):
+        return Span(start, stop)
+    return Span(start, stop, context, torch.cat([torch.ones(size, before, dtype=torch.bool), mask], dim=1))
+
+
+def _joined(context: tuple[tuple[int, int], ...], stretch: tuple[int, int]) -> tuple[tuple[int, int], ...]:
+    if context and context[-1][1] == stretch[0]:
+        return (*context[:-1], (context[-1][0], stretch[1]))
+    return (*context, stretch)

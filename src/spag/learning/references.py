@@ -1,0 +1,114 @@
+"""Log-probabilities of samples under a model that does not learn meanwhile, computed before the updates that need them.
+
+Offline, the reference policy is the start model: its log-probabilities are computed before the first update and kept in
+``reference.jsonl``, so no second model is in memory, and a resumed run does not compute them again. They come from the
+module that is trained afterwards (same precision, same wrapping), so that importance ratios start at 1. The file:
+
+    {"fingerprint": "9f0c...", "rows": 2}
+    {"sample": 0, "logprobs": [-1.25, -0.5]}
+    {"sample": 1, "logprobs": [-0.125]}
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from torch import nn
+
+from spag.core.errors import DataError
+from spag.learning.batches import Batch, TrainingData, Values, collate
+from spag.learning.encoding import EncodedSample
+from spag.learning.forward import Capabilities, to_device, token_scores
+from spag.learning.sharding import release_gathered
+from spag.storage.jsonfile import convert, json_lines
+from spag.storage.store import write_rows
+
+LARGER = 4
+"""Factor by which batches without gradients are larger."""
+REMEMBERED = 4096
+"""Samples whose log-probabilities are kept: in a small game the same ones come in every step."""
+
+
+def logprobs_of(
+    data: TrainingData,
+    indices: Sequence[int],
+    model: nn.Module,
+    capabilities: Capabilities,
+    accelerator: Accelerator,
+    *,
+    before: Callable[[Batch], None] = lambda batch: None,
+    on_batch: Callable[[int], None] = lambda count: None,
+) -> Values:
+    """Return the log-probabilities of the trained tokens of the samples at ``indices``, on every process.
+
+    Every process computes a share, in equally many forward passes, as sharded models need. ``before`` is called with
+    each batch before its pass, ``on_batch`` with how many samples it had.
+    """
+    found = data.split(indices, data.samples, LARGER)
+    model.eval()
+    mine: list[tuple[int, list[float]]] = []
+    with torch.no_grad(), accelerator.autocast():
+        for start in range(0, len(found), data.world_size):
+            part = found[min(start + data.rank, len(found) - 1)]  # a process without any left repeats the last
+            batch = to_device(collate([data.samples[at] for at in part], packed=data.packed), accelerator.device)
+            before(batch)
+            flat = token_scores(model, batch, capabilities)[:, 0].tolist()
+            for index in part:
+                count = len(data.samples[index].completion)
+                mine.append((index, flat[:count]))
+                flat = flat[count:]
+            on_batch(len(part))
+    release_gathered(model)
+    return dict(gather_object(mine))
+
+
+class LogprobCache:
+    """Log-probabilities under the reference policy of samples seen lately; forgotten when it moves."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[int, int, bytes], Sequence[float]] = {}
+
+    def missing(self, samples: Sequence[EncodedSample]) -> list[int]:
+        """Return the indices of samples that are not known."""
+        return [index for index, sample in enumerate(samples) if _key(sample) not in self.known]
+
+    def complete(self, samples: Sequence[EncodedSample], found: Values) -> Values:
+        """Take the values ``found`` by index; return those of all samples."""
+        self.known |= {_key(samples[index]): values for index, values in found.items()}
+        values = {index: self.known[_key(sample)] for index, sample in enumerate(samples)}
+        while len(self.known) > REMEMBERED:
+            del self.known[next(iter(self.known))]
+        return values
+
+
+def _key(sample: EncodedSample) -> tuple[int, int, bytes]:
+    return sample.group, sample.completion_start, sample.input_ids.tobytes()
+
+
+class _Row(msgspec.Struct):
+    sample: int
+    logprobs: list[float]
+
+
+def read_reference(path: Path, fingerprint: str) -> dict[int, list[float]] | None:
+    """Return log-probabilities by sample, or ``None`` where the file is absent, damaged or of something else."""
+    try:
+        header, *rows = [row for _, row in json_lines(path)] or [None]
+        if header != _header(fingerprint, len(rows)):
+            return None
+        return {row.sample: row.logprobs for row in convert(rows, list[_Row], str(path))}
+    except DataError:
+        return None
+
+
+def write_reference(path: Path, fingerprint: str, logprobs: Mapping[int, Sequence[float]]) -> None:
+    """Write the file: complete or absent."""
+    rows = ({"sample": sample, "logprobs": list(logprobs[sample])} for sample in sorted(logprobs))
+    write_rows(path, (row for part in ([_header(fingerprint, len(logprobs))], rows) for row in part))
+
+
+def _header(fingerprint: str, rows: int) -> dict[str, str | int]:
+    return {"fingerprint": fingerprint, "rows": rows}

@@ -1,0 +1,268 @@
+"""The games of the current policy, step by step: the source of online phases.
+
+    PHASE/  episodes/step-00001.jsonl  metrics.jsonl (a row a step)  evaluations.jsonl (a row a game and opponent)
+            evaluations/step-00010.jsonl (their games)  warnings.jsonl (a row whenever the warnings change)
+            snapshots/  checkpoint/  state/
+
+Games are on disk before they count: a killed run goes back to its last checkpoint and trains on the files again. Every
+process plays its share and reads all games; the first one writes. With ``overlap`` the next step's games are played in
+a thread while this step's samples are trained: they are then one update old, which importance weights correct.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from spag.algorithms.credit import RoleRewards, is_trained
+from spag.algorithms.settings import OnlineSettings, RewardOverride
+from spag.core.episodes import Episode, TrainingSample
+from spag.core.seeds import derive_seed
+from spag.core.types import Split
+from spag.engines.base import FinishReason
+from spag.evaluation.arena.standings import arena_report
+from spag.evaluation.collapse_warnings import collapse_warnings
+from spag.evaluation.exact_metrics import MoveProbabilities, figures_of, probabilities_of
+from spag.games.base import Game, SolvedGame
+from spag.games.registry import settings_of
+from spag.learning.metrics import MetricsLog, Row
+from spag.learning.sources import Material, Policy
+from spag.models.adapters import use_adapter
+from spag.models.roles import adapter_name
+from spag.models.tokens import PromptStyle
+from spag.rollout.matchmaking import Pairing
+from spag.rollout.runner import game_specs
+from spag.rollout.steps import POLICY, StepPlayer
+from spag.storage.episodes import read_episodes
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a phase is: its folder, the last step that is done, and whether this process writes files."""
+
+    folder: Path
+    step: int
+    is_first: bool
+
+
+class SelfplaySource(AbstractContextManager["SelfplaySource"]):
+    """Satisfies ``spag.learning.sources.Source``. ``player`` opens the engines that play."""
+
+    learner: str | None = POLICY
+
+    def __init__(
+        self,
+        player: StepPlayer,
+        settings: OnlineSettings,
+        seed: int,
+        tokenizer: PreTrainedTokenizerBase,
+        style: PromptStyle,
+        place: Place,
+    ) -> None:
+        self.player, self.settings, self.seed = player, settings, seed
+        self.tokenizer, self.style, self.place = tokenizer, style, place
+        self.steps, self.folder = settings.steps, place.folder
+        self.figures: dict[str, float] = {}
+        self.seconds = dict.fromkeys(("play_s", "update_weights_s", "evaluate_s"), 0.0)
+        self.stopped = ""
+        self.games: Sequence[tuple[Game, Sequence[Episode]]] = ()
+        self.evaluations = MetricsLog(self.folder / "evaluations.jsonl", place.step) if place.is_first else None
+        self.watch = CollapseWatch(self.folder, place.step) if place.is_first else None
+        self._thread = ThreadPoolExecutor(1, "spag-play")
+        self._ahead: tuple[int, Future[None]] | None = None
+        self._holds: int | None = None
+
+    def __enter__(self) -> "SelfplaySource":
+        self.player.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            self._wait()
+        finally:
+            self._thread.shutdown()
+            self.player.__exit__(*error)
+
+    def identity(self) -> Any:
+        return [[part.game.name, part.weight, dict(settings_of(part.game))] for part in self.player.mix]
+
+    def next(self, step: int, policy: Policy | None) -> Material:
+        assert policy is not None
+        self.seconds = dict.fromkeys(self.seconds, 0.0)
+        if self._ahead is not None and self._ahead[0] == step:
+            with self._timed("play_s"):
+                self._wait()
+        else:
+            self._update_engines(policy, step - 1)
+            with self._timed("play_s"):
+                self.player.play(step, step - 1)
+        with self._timed("play_s"):
+            policy.wait()  # the others' games are on disk then
+            self.games = self.player.episodes(step)
+        if self.settings.overlap and step < self.steps:
+            self._update_engines(policy, step - 1)
+            self._ahead = step + 1, self._thread.submit(self.player.play, step + 1, step - 1)
+        return Material(self.games)
+
+    def finish(self, step: int, row: Row, samples: Sequence[TrainingSample], policy: Policy) -> bool:
+        self.figures = {}
+        for game, episodes in self.games:
+            own = [sample for sample in samples if str(sample.role).startswith(f"{game.name}/")]
+            self.figures |= figures(episodes, game, self.settings.rewards.get(game.name, RewardOverride()), own)
+        row |= self.figures
+        if step % self.settings.snapshot_every == 0:
+            weights = policy.weights()
+            if self.place.is_first:
+                self.player.save_snapshot(step, weights)
+        if self._evaluates(step):
+            self._wait()  # the engines are free then
+            with self._timed("evaluate_s"), policy.final():
+                self.player.update_weights(policy.weights())
+                self._holds = None
+                for part in self.player.mix if self.place.is_first else ():
+                    self._evaluate(step, part.game, policy.policy())
+        row |= self.seconds
+        if self.watch is None:
+            return True
+        found = self.watch.look(row)
+        if found and self.settings.stop_on_collapse and step < self.steps:
+            self.stopped = f"step {step}: {'; '.join(found.values())}"
+        return not self.stopped
+
+    def results(self) -> dict[str, Any]:
+        return {"stopped": self.stopped} if self.stopped else {}
+
+    def describe(self) -> str:
+        rewards = {name: value for name, value in self.figures.items() if name.endswith("/reward")}
+        text = "  ".join(f"{name.split('/')[-2]} {value:+.2f}" for name, value in rewards.items())
+        found = [name.partition("/")[2] or name for name in self.watch.found] if self.watch else []
+        return f"{text}  collapse? {', '.join(found)}" if found else text
+
+    def _wait(self) -> None:
+        """Let the games that are played ahead end."""
+        if self._ahead is not None:
+            self._ahead[1].result()
+            self._ahead = None
+
+    def _update_engines(self, policy: Policy, step: int) -> None:
+        """Give the engines the weights that ``step`` led to, unless they have them."""
+        if self._holds != step:
+            with self._timed("update_weights_s"):
+                self.player.update_weights(policy.weights())
+            self._holds = step
+
+    def _timed(self, name: str) -> "Timer":
+        return Timer(self.seconds, name)
+
+    def _evaluates(self, step: int) -> bool:
+        every = self.settings.evaluate_every
+        return every is not None and (step % every == 0 or step == self.steps)
+
+    def _evaluate(self, step: int, game: Game, policy: PreTrainedModel | None) -> None:
+        """Play held-out tasks against each opponent, in both roles; add the exact figures of a solved game."""
+        assert self.evaluations is not None
+        exact: dict[str, float] = {}
+        if isinstance(game, SolvedGame) and policy is not None:
+            exact = figures_of(self._probabilities(policy.eval(), game), game)
+        tasks = game.tasks(Split.HELD_OUT, self.settings.evaluation_tasks, derive_seed(self.seed, "evaluation"))
+        for opponent in self.settings.evaluation_opponents:
+            name = f"step-{step:05d}-{_file_name(game.name)}-{_file_name(opponent)}.jsonl"
+            path = self.folder / "evaluations" / name
+            for pairing in (Pairing((POLICY, opponent)), Pairing((opponent, POLICY))):
+                specs = game_specs(tasks, 1, derive_seed(self.seed, "evaluation", pairing.title))
+                named = [type(spec)(f"{pairing.title}: {spec.task.id}", spec.task, spec.seed) for spec in specs]
+                self.player.play_into(path, game, pairing, named, {POLICY: f"step {step}"})
+            report = arena_report(read_episodes(path), game, (POLICY, opponent))
+            own = [row for row in report["roles"] if row["name"] == POLICY]
+            about = {"step": step, "game": game.name, "opponent": opponent}
+            self.evaluations.append({**about, "roles": own, "pair": report["pairs"], "exact": exact})
+
+    def _probabilities(self, policy: PreTrainedModel, game: SolvedGame) -> MoveProbabilities:
+        found = MoveProbabilities({}, {})
+        for role in game.roles:
+            if self.settings.per_role:
+                use_adapter(policy, adapter_name(f"{game.name}/{role}"))
+            found |= probabilities_of(policy, self.tokenizer, self.style, game, [role])
+        return found
+
+
+class CollapseWatch:
+    """The warnings of a collapse after each step, and their record. Rows after the step to resume from are dropped."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        self.rows: list[Row] = MetricsLog(folder / "metrics.jsonl", step).rows
+        self.log = MetricsLog(folder / "warnings.jsonl", step)
+        self.found = collapse_warnings(self.rows)
+
+    def look(self, row: Row) -> Mapping[str, str]:
+        """Take the row of a step and return the warnings after it."""
+        before, self.rows = self.found.keys(), [*self.rows, row]
+        self.found = collapse_warnings(self.rows)
+        if self.found.keys() != before:
+            self.log.append({"step": row["step"], "warnings": self.found})
+        return self.found
+
+
+def figures(
+    episodes: Sequence[Episode], game: Game, override: RewardOverride, samples: Sequence[TrainingSample]
+) -> dict[str, float]:
+    """Return a step's figures of one game by ``GAME/ROLE/FIGURE``: of the policy's own play in each role.
+
+    Shares are of the games in which the policy had the role, or of its utterances there. Under ``GAME/ROLE against
+    OPPONENT/FIGURE`` stand reward and wins of games against others than itself.
+    """
+    found: dict[str, float] = {f"{game.name}/games": len(episodes)}
+    rewards = RoleRewards(game, override)
+    for role in game.roles:
+        key, own = f"{game.name}/{role}", [one for one in episodes if is_trained(one, role, POLICY)]
+        if not own:
+            continue
+        said = [utterance for one in own for utterance in one.history if utterance.role == role]
+        outcomes = Counter(one.outcome for one in own)
+        trained = [sample for sample in samples if sample.role == key]
+        found |= {
+            f"{key}/reward": fmean(rewards.of(one, role) for one in own),
+            f"{key}/win": _share(outcomes, [n for n, end in game.outcomes.items() if role in end.winners]),
+            f"{key}/illegal": _share(outcomes, [n for n, end in game.outcomes.items() if end.fault == role]),
+            f"{key}/length": fmean(len(one.token_ids or ()) for one in said) if said else 0.0,
+            f"{key}/no_advantage": fmean(sample.reward == 0.0 for sample in trained) if trained else 1.0,
+            f"{key}/distinct": len({utterance.content for utterance in said}) / max(len(said), 1),
+        }
+        if thinkers := [utterance for utterance in said if utterance.thought is not None]:
+            found[f"{key}/cut_thoughts"] = fmean(one.finish_reason == FinishReason.THOUGHT for one in thinkers)
+        for opponent in sorted({name for one in own for name in _opponents(one, role)}):
+            met = [one for one in own if opponent in _opponents(one, role)]
+            found[f"{key} against {opponent}/reward"] = fmean(rewards.of(one, role) for one in met)
+    return found
+
+
+def _opponents(episode: Episode, role: str) -> Iterator[str]:
+    return (info.model for other, info in episode.players.items() if other != role and info.model != POLICY)
+
+
+def _share(outcomes: Counter[str | None], names: Sequence[str]) -> float:
+    return sum(outcomes[name] for name in names) / max(1, outcomes.total())
+
+
+def _file_name(text: str) -> str:
+    return "".join(letter if letter.isalnum() else "-" for letter in text)
+
+
+class Timer:
+    """Adds the seconds of a block to an entry."""
+
+    def __init__(self, seconds: dict[str, float], name: str) -> None:
+        self.seconds, self.name = seconds, name
+
+    def __enter__(self) -> None:
+        self.began = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds[self.name] = self.seconds.get(self.name, 0.0) + time.perf_counter() - self.began

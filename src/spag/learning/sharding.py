@@ -1,0 +1,174 @@
+"""Sharding of a model over processes: settings for FSDP2 and ZeRO-3, sharded checkpoints, gathered weights.
+
+Replicas and FSDP2 write one format, torch's distributed checkpoint by parameter names: each process writes its own
+shard (a gathered state dict would take 16 bytes a parameter on one process) and reads the shards it needs. So any
+number of processes can resume, with FSDP2 or without. DeepSpeed writes its own format, which only as many processes can
+read.
+"""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import FullyShardedDataParallelPlugin
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from spag.algorithms.settings import UpdateSettings
+from spag.core.errors import RunError
+
+SHARES = "shares"
+"""The folder of weights and optimiser state in a checkpoint."""
+
+_TRAINED = StateDictOptions(ignore_frozen_params=True)
+
+
+def fsdp_plugin(settings: UpdateSettings, dtype: str) -> FullyShardedDataParallelPlugin:
+    """Return accelerate's settings of FSDP2: decoder layers are sharded one by one; one process reads the start model.
+
+    Gradients are summed, and log-probabilities kept, in float32.
+    """
+    precision = None
+    if dtype != "float32":
+        precision = MixedPrecisionPolicy(param_dtype=getattr(torch, dtype), reduce_dtype=torch.float32)
+    return FullyShardedDataParallelPlugin(
+        fsdp_version=2,
+        reshard_after_forward=True,
+        auto_wrap_policy="transformer_based_wrap",
+        cpu_offload=settings.offload and torch.cuda.is_available(),  # on the CPU everything is there already
+        cpu_ram_efficient_loading=True,
+        activation_checkpointing=settings.gradient_checkpointing,
+        state_dict_type="SHARDED_STATE_DICT",
+        mixed_precision_policy=precision,
+    )
+
+
+def deepspeed_settings(settings: UpdateSettings, dtype: str) -> dict[str, Any]:
+    """Return DeepSpeed's configuration of the paper's setting: ZeRO-3, bfloat16, gradients clipped. AdamW is torch's,
+    as without it.
+
+    ``auto`` values depend on the model's width; accelerate fills them in.
+    """
+    place = {"device": "cpu", "pin_memory": torch.cuda.is_available()} if settings.offload else {"device": "none"}
+    return {
+        "zero_optimization": {
+            "stage": 3,
+            "offload_param": place,
+            "offload_optimizer": place,
+            "overlap_comm": torch.cuda.is_available(),
+            "reduce_bucket_size": "auto",
+            "stage3_prefetch_bucket_size": "auto",
+            "stage3_param_persistence_threshold": "auto",
+        },
+        "bf16": {"enabled": dtype == "bfloat16"},
+        "fp16": {"enabled": dtype == "float16"},
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,  # DeepSpeed's own needs a compiler at run time
+        "gradient_clipping": settings.max_grad_norm,
+        "gradient_accumulation_steps": 1,  # the loop sets the boundaries of an update itself
+        "train_micro_batch_size_per_gpu": settings.micro_batch_size,
+        "steps_per_print": 1_000_000_000,
+    }
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether FSDP2 shards the weights of ``model``."""
+    return any(isinstance(weight, DTensor) for weight in model.parameters())
+
+
+def release_gathered(model: nn.Module) -> None:
+    """Let FSDP2 forget the weights that it gathered: its outermost module keeps them after a pass without gradients,
+    and would compute with them although the shares have changed since.
+    """
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
+def save_shares(folder: Path, model: nn.Module, optimizer: Optimizer) -> None:
+    """Write trained weights and the optimiser's state into ``folder``. Every process must call it."""
+    with _alone_is_fine():
+        save(_state(model, optimizer), checkpoint_id=folder / SHARES)
+
+
+def load_shares(folder: Path, model: nn.Module, optimizer: Optimizer) -> None:
+    """Load what ``save_shares`` wrote into ``model`` and ``optimizer``. Every process must call it."""
+    state = _state(model, optimizer)
+    with _alone_is_fine():
+        load(state, checkpoint_id=folder / SHARES)
+    set_model_state_dict(model, state["model"], options=StateDictOptions(ignore_frozen_params=True, strict=False))
+    set_optimizer_state_dict(model, optimizer, state["optimizer"], options=_TRAINED)
+
+
+def save_tensors(folder: Path, tensors: Sequence[Tensor]) -> None:
+    """Write tensors, each process its shards. Every process must call it."""
+    if tensors:
+        with _alone_is_fine():
+            save({str(index): tensor for index, tensor in enumerate(tensors)}, checkpoint_id=folder)
+
+
+def load_tensors(folder: Path, tensors: Sequence[Tensor]) -> None:
+    """Load what ``save_tensors`` wrote into ``tensors``. Every process must call it."""
+    with _alone_is_fine():
+        load({str(index): tensor for index, tensor in enumerate(tensors)}, checkpoint_id=folder)
+
+
+def whole_weights(model: nn.Module, *, on_first: bool = False) -> dict[str, Tensor]:
+    """Return the trained weights of an FSDP2 model by name, whole: on every process, or on the CPU of the first.
+
+    Every process must call it. Of tied weights only one is returned: gathered ones would be copies.
+    """
+    options = StateDictOptions(full_state_dict=True, cpu_offload=on_first, ignore_frozen_params=True)
+    weights = get_model_state_dict(model, options=options)
+    copies = getattr(model, "all_tied_weights_keys", {})
+    return {name: value for name, value in weights.items() if isinstance(value, Tensor) and name not in copies}
+
+
+def whole_zero3_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return the trained weights of a ZeRO-3 model in float32, by name. Every process must call it."""
+    from deepspeed.utils import safe_get_full_fp32_param  # noqa: PLC0415 - optional
+
+    trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    return {name: safe_get_full_fp32_param(parameter).cpu() for name, parameter in trained}
+
+
+def check_resumable(folder: Path, parallel: str, processes: int) -> None:
+    """Raise ``RunError`` when ``folder`` is a checkpoint that ``processes`` processes cannot read: DeepSpeed's needs
+    the same number.
+    """
+    saved = len(list(folder.glob("global_step*/*_optim_states.pt")))  # one file a process
+    if saved == (processes if parallel == "deepspeed" else 0):
+        return
+    by = "without DeepSpeed; resume without"
+    if saved:
+        by = f"by DeepSpeed with {saved} processes; resume with parallel=deepspeed and {saved}"
+    raise RunError(f"{folder} was saved {by}, or delete {folder.parent} to start over")
+
+
+def _state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+    return {
+        "model": get_model_state_dict(model, options=_TRAINED),
+        "optimizer": get_optimizer_state_dict(model, optimizer, options=_TRAINED),
+    }
+
+
+@contextmanager
+def _alone_is_fine() -> Iterator[None]:
+    """Silence torch's warning that a single process saves by itself."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+        yield

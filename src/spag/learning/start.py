@@ -1,0 +1,143 @@
+"""The model that training starts from, and its capabilities (``policy.py``).
+
+QLoRA (arXiv 2305.14314): the base model's weights in 4 bits (NF4, with quantised constants), computing in
+``model.dtype``; the adapter is an ordinary one. Play loads it over the base model in full precision, so the policy that
+plays differs a little from the trained one.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DeepSpeedPlugin, broadcast_object_list, set_seed
+from torch import nn
+from transformers import BitsAndBytesConfig, PreTrainedModel
+from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
+
+from spag.algorithms.settings import LoraConfig
+from spag.config.schema import ModelConfig
+from spag.core.errors import ConfigError, require_package
+from spag.learning.forward import Capabilities, probe_capabilities, set_packed_attention
+from spag.models.finding import adapter_base
+from spag.models.loading import load_adapters, load_model
+from spag.models.refusals import Refusals, described
+from spag.models.roles import LONE_ADAPTER, adapter_names, model_of_role
+
+
+def trainable(
+    model: ModelConfig,
+    lora: LoraConfig | None,
+    accelerator: Accelerator,
+    seed: int,
+    longest: int,
+    roles: Mapping[str, bool] | None = None,
+) -> tuple[PreTrainedModel, Capabilities]:
+    """Return the model of ``load``, in float32 on the CPU or sharded (the accelerator places it), and its capabilities
+    for ``longest`` tokens.
+
+    The first process probes them, because with sharding it alone has the weights. Raises ``ModelError``, and
+    ``ConfigError`` without bitsandbytes.
+    """
+    found: Capabilities | None = None
+    if accelerator.state.deepspeed_plugin is not None and accelerator.is_main_process:
+        with _unsharded(accelerator.state.deepspeed_plugin):
+            found = probe_capabilities(load(model, lora, accelerator, seed), longest)
+    policy = load(model, lora, accelerator, seed, roles or {})
+    if found is None and accelerator.is_main_process:
+        with _full_precision(policy):
+            found = probe_capabilities(policy, longest)
+    capabilities = broadcast_object_list([found])[0]
+    if capabilities.packed:
+        set_packed_attention(policy)
+    return policy, capabilities
+
+
+def load(
+    model: ModelConfig,
+    lora: LoraConfig | None,
+    accelerator: Accelerator,
+    seed: int,
+    roles: Mapping[str, bool] = MappingProxyType({}),
+) -> PreTrainedModel:
+    """Return ``model``: an adapter folder, which is trained further, or a plain model, to which ``lora`` adds a new
+    adapter.
+
+    ``roles``: every ``GAME/ROLE`` that gets an adapter of its own, and whether it is trained. Each is what the lone
+    adapter would be.
+    """
+    in_4_bits = lora is not None and lora.quantize
+    options: dict[str, Any] = {
+        "dtype": "float32",
+        "device": str(accelerator.device) if in_4_bits else "cpu",
+        "trust_remote_code": model.trust_remote_code,
+        "quantization": quantization(model.dtype) if in_4_bits else None,
+    }
+    names = adapter_names(roles)
+    starts = {name: model_of_role(model.name, *role.rsplit("/", 1)) for role, name in names.items()}
+    if any(adapter_base(Path(start).expanduser()) for start in starts.values()):
+        policy: Any = load_adapters(starts, trainable=True, **options)
+    else:
+        policy = load_model(model.name, trainable_adapter=True, **options)
+    if lora is not None and not hasattr(policy, "peft_config"):
+        for name in names.values() or [LONE_ADAPTER]:
+            policy = _with_new_adapter(policy, name, lora, seed, model.name)
+    if roles:
+        policy.set_requires_grad([name for role, name in names.items() if roles[role]])
+        policy.set_requires_grad([name for role, name in names.items() if not roles[role]], requires_grad=False)
+    return policy
+
+
+def _with_new_adapter(policy: Any, name: str, lora: LoraConfig, seed: int, model: str) -> Any:
+    import peft  # noqa: PLC0415 - slow to import, and only adapters need it
+
+    settings = peft.LoraConfig(
+        task_type="CAUSAL_LM",
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        target_modules=lora.target_modules,
+    )
+    set_seed(seed)
+    with Refusals(lambda error: ConfigError(f"lora: {model} takes no such adapter: {described(error)}")):
+        if isinstance(policy, peft.PeftModel):
+            policy.add_adapter(name, settings)
+            return policy
+        return peft.get_peft_model(policy, settings, adapter_name=name)
+
+
+def quantization(dtype: str) -> BitsAndBytesConfig:
+    """Return QLoRA's quantization of the base model. Raises ``ConfigError`` without bitsandbytes."""
+    require_package("bitsandbytes", "lora.quantize", "pip install bitsandbytes, or set lora.quantize=false")
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=getattr(torch, dtype),
+    )
+
+
+@contextmanager
+def _full_precision(model: nn.Module) -> Iterator[None]:
+    """Let 4-bit layers compute in float32, so that two results can be compared."""
+    layers: list[Any] = [module for module in model.modules() if hasattr(module, "compute_dtype")]
+    before = [layer.compute_dtype for layer in layers]
+    for layer in layers:
+        layer.compute_dtype = torch.float32
+    try:
+        yield
+    finally:
+        for layer, dtype in zip(layers, before, strict=True):
+            layer.compute_dtype = dtype
+
+
+@contextmanager
+def _unsharded(plugin: DeepSpeedPlugin) -> Iterator[None]:
+    """Load models whole: under ZeRO-3 transformers shards them while loading, and the shards cannot compute yet."""
+    unset_hf_deepspeed_config()
+    try:
+        yield
+    finally:
+        set_hf_deepspeed_config(plugin.dschf)

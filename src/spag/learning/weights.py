@@ -1,0 +1,71 @@
+"""Copies of the trained weights: a reference policy that is fixed or follows, and the average of a run's policies."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from spag.algorithms.settings import MovingReference
+
+
+class WeightCopy:
+    """Other values of the trained weights; frozen weights are shared. Sharded weights stay sharded.
+
+    With LoRA that is the adapter alone, so a reference policy costs no second model.
+    """
+
+    def __init__(self, weights: Sequence[nn.Parameter]) -> None:
+        self.weights = weights
+        self.values: list[Tensor] = [weight.detach().clone() for weight in weights]
+
+    @torch.no_grad()
+    def move(self, share: float) -> None:
+        """Go ``share`` of the way to the present weights: 1 copies them."""
+        for value, weight in zip(self.values, self.weights, strict=True):
+            value.lerp_(weight.detach(), share)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Let the model compute with these values until the block ends."""
+        self.swap()
+        try:
+            yield
+        finally:
+            self.swap()
+
+    @torch.no_grad()
+    def swap(self) -> None:
+        """Exchange the model's values and these."""
+        for at, weight in enumerate(self.weights):
+            if isinstance(weight, DTensor):  # FSDP2 keeps views of the storage: its contents must change, not its place
+                before = weight.detach().clone()
+                weight.copy_(self.values[at])
+                self.values[at].copy_(before)
+            else:
+                weight.data, self.values[at] = self.values[at], weight.data
+
+
+class Reference(WeightCopy):
+    """The policy that a KL term pulls to: the start's, or one that follows the policy.
+
+    As in magnetic mirror descent (arXiv 2206.05825) and NashPG (arXiv 2510.18183), where a moving anchor converges to
+    an equilibrium and a fixed one stays biased.
+    """
+
+    def __init__(self, weights: Sequence[nn.Parameter], settings: "str | MovingReference") -> None:
+        super().__init__(weights)
+        self.settings = settings if isinstance(settings, MovingReference) else None
+
+    def after_step(self, step: int) -> bool:
+        """Follow the policy after ``step``, if the settings say so; return whether the reference changed."""
+        if self.settings is None:
+            return False
+        if self.settings.ema is not None:
+            self.move(self.settings.ema)
+            return True
+        if step % (self.settings.every or 1) == 0:
+            self.move(1.0)
+            return True
+        return False

@@ -1,0 +1,180 @@
+"""A phase of training as a job: a JSON file that any process can run, alone or together with others.
+
+    output/processes/  job.json  progress.json (of the first process)  one folder of logs per launch
+
+``python -m spag.learning.worker JOB PARENT`` is what each of several processes runs (``processes.py`` starts them, on
+Ray ``ray.py``). The folder is removed when training ends.
+"""
+
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel, TypeAdapter
+from torch.distributed.elastic.multiprocessing.errors import record
+
+from spag.algorithms import get
+from spag.algorithms.settings import OfflineSettings, OnlineSettings, UpdateSettings
+from spag.config.schema import ClusterConfig, EngineConfig, GameConfig, ModelConfig, PhaseConfig
+from spag.learning.failures import clear_failures
+from spag.learning.loop import Loop, Phase, Start
+from spag.learning.selfplay import Place, SelfplaySource
+from spag.learning.sources import FileSource, Source
+from spag.learning.trackers import OnProgress, TrainProgress
+from spag.models.tokens import PromptStyle
+from spag.rollout.provenance import game_record
+from spag.rollout.steps import MixedGame, StepPlayer
+from spag.storage.parents import exit_with_parent
+from spag.storage.store import file_digest
+
+PROGRESS = TypeAdapter(TrainProgress)
+
+
+class TrainingJob(BaseModel, frozen=True):
+    """A phase, or an iteration of one. ``files``: games or samples that it trains on, none online.
+
+    ``seed`` decides the order of training, ``credit_seed`` (by default the same) what is drawn of the games.
+    ``learner``: the player whose utterances are trained. ``limit``: use this many games of teacher play, of which
+    ``teacher`` leaves out those on held-out tasks.
+    """
+
+    model: ModelConfig
+    phase: PhaseConfig
+    game: GameConfig
+    start_from: str
+    output: Path
+    seed: int
+    credit_seed: int | None = None
+    files: list[Path] = []
+    learner: str | None = None
+    limit: int | None = None
+    teacher: bool = False
+    engine: EngineConfig = EngineConfig()
+    cluster: ClusterConfig = ClusterConfig()
+    report_to: list[str] = []
+
+    @property
+    def settings(self) -> UpdateSettings:
+        settings: UpdateSettings = self.phase.settings
+        return settings
+
+    @property
+    def draws(self) -> int:
+        """The seed of what is drawn of the games."""
+        return self.seed if self.credit_seed is None else self.credit_seed
+
+    @property
+    def folder(self) -> Path:
+        """Where the processes and their launcher exchange files."""
+        return self.output / "processes"
+
+    @property
+    def progress_file(self) -> Path:
+        return self.folder / "progress.json"
+
+    def to_json(self) -> str:
+        """Return the job with absolute paths, for processes that may work in another folder."""
+        start = Path(self.start_from).expanduser()
+        absolute = {
+            "output": self.output.absolute(),
+            "files": [path.absolute() for path in self.files],
+            "start_from": str(start.absolute()) if start.exists() else self.start_from,
+        }
+        return self.model_copy(update=absolute).model_dump_json(indent=2)
+
+    def run(self, progress: OnProgress | None = None) -> dict[str, Any]:
+        """Do it in this process, together with the others of its process group if there is one; return the result.
+
+        Raises ``DataError`` without samples, ``ConfigError`` for settings that do not fit, ``ModelError``, ``RunError``
+        when the loss is not finite or memory runs out, and ``StorageError`` when the disk is full.
+        """
+        with clear_failures(self.output):
+            self.output.mkdir(parents=True, exist_ok=True)
+            origin = str(Path(self.start_from).resolve()) if Path(self.start_from).is_dir() else self.start_from
+            games = self._mix()
+            phase = Phase(
+                model=self.model,
+                settings=self.settings,
+                start_from=origin,
+                output=self.output,
+                seed=self.seed,
+                credit_seed=self.draws,
+                algorithm=get(self.phase.algorithm),
+                identity=self._identity(games),
+                roles=[f"{part.game.name}/{role}" for part in games for role in part.game.roles],
+                report_to=self.report_to,
+            )
+            return Loop(phase, partial(self._open_source, games), progress).run()
+
+    def _mix(self) -> list[MixedGame]:
+        """Return the games of online steps; none offline."""
+        if isinstance(self.settings, OfflineSettings):
+            return []
+        return [MixedGame(game, weight) for game, weight in self.phase.mix(self.game)]
+
+    def _identity(self, games: list[MixedGame]) -> Any:
+        """Return what the samples depend on besides the phase's options."""
+        if not isinstance(settings := self.settings, OfflineSettings):
+            return [[part.game.name, part.weight, game_record(part.game)] for part in games]
+        files = [*self.files, *([settings.sft_data] if settings.sft_data else [])]
+        digests = [file_digest(path) for path in files]
+        about = [digests, self.draws, self.learner, self.limit, self.teacher]
+        return [self.game.name, game_record(self.game.build()), *about]
+
+    def _open_source(self, games: list[MixedGame], start: Start) -> Source:
+        if isinstance(settings := self.settings, OfflineSettings):
+            return FileSource(
+                files=self.files,
+                game=self.game.build(),
+                settings=settings,
+                seed=self.draws,
+                learner=self.learner,
+                limit=self.limit,
+                leaves_out_held_out=self.teacher,
+            )
+        assert isinstance(settings, OnlineSettings)
+        kind: Any = StepPlayer
+        if self.cluster.address is not None and self.cluster.online_workers is not None:
+            from spag.rollout.ray.steps import RayStepPlayer  # noqa: PLC0415 - ray is optional
+
+            kind = partial(RayStepPlayer, cluster=self.cluster)
+        player = kind(
+            folder=self.output,
+            mix=games,
+            policy=self.model.model_copy(update={"name": start.policy}),
+            engine=self.engine,
+            settings=settings,
+            seed=self.seed,
+            rank=start.rank,
+            world_size=start.world_size,
+        )
+        place = Place(self.output, start.step, start.rank == 0)
+        return SelfplaySource(player, settings, self.seed, start.tokenizer, PromptStyle(self.model.prompt_style), place)
+
+
+def run_in_group(text: str) -> None:
+    """Run the job that ``text`` describes as one of several processes, and write progress to a file."""
+    job = TrainingJob.model_validate_json(text)
+
+    def report(at: TrainProgress) -> None:
+        beside = job.progress_file.with_suffix(".new")
+        beside.write_bytes(PROGRESS.dump_json(at))
+        beside.replace(job.progress_file)  # a reader sees the old file or the new one
+
+    job.run(report)
+
+
+@record
+def main() -> None:
+    """Run as one of several processes. Arguments: the job's file, and the id of the process that started this one."""
+    exit_with_parent(int(sys.argv[2]))
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // int(os.environ["LOCAL_WORLD_SIZE"])))
+    run_in_group(Path(sys.argv[1]).read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    main()

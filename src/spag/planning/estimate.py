@@ -1,0 +1,85 @@
+"""What ``spag run --dry-run`` prints: every stage, what would become of it and how much work it is, and whether there
+is room for it here. A model whose shape is not known (``specs.py``), or that is converted first, has no estimates.
+"""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from spag.algorithms.settings import OnlineSettings
+from spag.config.schema import RunConfig
+from spag.core.errors import ModelError
+from spag.core.progress import Reporter
+from spag.planning.notes import disk_bytes, run_notes
+from spag.planning.plan import Planner, StagePlan, label_of
+from spag.planning.specs import GIB, KNOWN_SHAPES, at_hand, read_shape
+from spag.runs.execute import preview_run
+from spag.runs.plan import planned_models
+
+_STAND_IN = KNOWN_SHAPES["smollm2-135m"]  # the work of a stage does not depend on the model's shape
+
+
+@dataclass(frozen=True, slots=True)
+class StageEstimate:
+    """A stage: ``state`` as ``Manifest.preview`` has it, ``work`` in words."""
+
+    name: str
+    state: str
+    work: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunEstimate:
+    """What a run would do. ``facts``: lines by what they are about. ``doubts``: why it does not fit; none: it does."""
+
+    stages: list[StageEstimate]
+    facts: dict[str, str]
+    doubts: list[str]
+
+
+def estimate_run(config: RunConfig, folder: Path, reporter: Reporter, *, force: bool = False) -> RunEstimate:
+    """Check a run and say what it would do; nothing is done. Raises what ``run`` raises before its first minute of
+    work.
+    """
+    states = preview_run(config, folder, reporter, force=force)
+    try:
+        shape = read_shape(config.model.name, trust_remote_code=config.model.trust_remote_code)
+    except ModelError:  # of another family, or a GGUF file: its config has been read before
+        shape = None
+    planner = Planner(config, shape or _STAND_IN, *at_hand(config.model))
+    plans = planner.stages
+    works = {name: _work(name, plans, config) for name, _ in states}
+    found = RunEstimate([StageEstimate(name, state, works[name]) for name, state in states], {}, [])
+    count = "" if planner.device.is_cpu else f"{planner.devices} x "
+    found.facts["machine"] = f"{count}{planner.device.name}, {planner.device.memory / GIB:.1f} GiB"
+    found.facts["model"] = config.model.name + (f", {shape.parameters:,} parameters" if shape else "")
+    if shape is not None:
+        for plan in plans:
+            taken = f"{plan.memory.total / GIB:.1f} GiB of {plan.room / GIB:.1f}"
+            found.facts[f"memory of {plan.name}"] = taken
+            found.doubts.extend(f"{plan.name}: {what} ({taken}); see spag plan" for what in plan.problems)
+        needed = disk_bytes(config, shape, [name for name, state in states if state != "done before"])
+        place = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
+        free = shutil.disk_usage(place).free
+        found.facts["disk"] = f"{needed / GIB:.1f} GiB for models and checkpoints, {free / GIB:.1f} free in {place}"
+        if needed > free:
+            found.doubts.append(f"{folder}: {found.facts['disk']}; free space, or choose another --output")
+        found.facts.update(run_notes(planner))
+    return found
+
+
+def _work(stage: str, plans: list[StagePlan], config: RunConfig) -> str:
+    """Return the work of a stage in words."""
+    folder, _, part = stage.rpartition("/")
+    by_name = {plan.name: plan for plan in plans}
+    if stage == "arena":
+        return f"{by_name['arena'].count:,} games"
+    model = next(model for model in planned_models(config) if model.folder == folder)
+    settings, label = model.phase.settings, label_of(model)
+    if isinstance(settings, OnlineSettings):
+        return f"{settings.steps:,} steps of {settings.games:,} games"
+    if part == "play":
+        plan = by_name.get(f"{label} self-play")
+        return f"{plan.count:,} games" if plan else "games of bots"
+    plan = by_name[label]
+    return f"about {plan.count:,} samples, {plan.updates:,} updates"

@@ -1,0 +1,213 @@
+"""The samples and games that a plan counts: games that exist stand in for those that a run will play.
+
+The game itself renders the prompts, so rules, prompt files and shared prefixes are those of the run. Utterances are
+those of the shipped teacher games, drawn out because models say more, or of a game without any, those of its bots.
+"""
+
+import random
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from math import ceil
+from statistics import fmean
+from typing import Any
+
+from spag.algorithms import get
+from spag.algorithms.credit import position, result_of
+from spag.algorithms.settings import OfflineSettings, OnlineSettings, TeacherSettings
+from spag.config.schema import PhaseConfig
+from spag.core.episodes import Episode, TrainingSample
+from spag.core.errors import ConfigError
+from spag.core.types import Split, Utterance
+from spag.engines.players import Kind, kind_of
+from spag.games.base import Game
+from spag.models.tokens import shared_length
+from spag.runs.teachers import BOT_GAMES, bot_games, teacher_file, teacher_path
+from spag.storage.episodes import is_file_of_samples, raw_rows, read_episodes, read_samples
+from spag.storage.sft import read_sft
+
+_PIECES = re.compile(r" ?[^\W\d_]+|\d| ?[^\w\s]+|\s+(?!\S)|\s|_")
+"""What tokenizers cut a text into before they merge bytes: words, digits, marks. SmolLM2's has 0 to 9 % more tokens in
+the prompts and moves of the seven shipped games.
+"""
+EXAMPLES, COUNTED = 128, 512
+"""Games that stand in for those of play, and teacher games (of bots, played) whose samples are counted; more are
+extrapolated.
+"""
+_DRAWS = 8
+"""Updates that are drawn to find the largest micro-batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The samples or games of a stage: how many, the tokens fed after packing (read after prefix caching), the tokens
+    trained (generated behind different texts), the mean length of a text, the tokens fed and trained in the largest
+    micro-batch (of the longest text), micro-batches (utterances), the ``games`` that were counted, or the tokens of all
+    prompts as they are sent, all tokens ``drawn``, and how often each sample is trained on.
+    """
+
+    count: int
+    fed: float
+    trained: float
+    length: float
+    largest: tuple[float, float]
+    parts: float
+    games: int = 0
+    prompts: float = 0.0
+    drawn: float = 0.0
+    passes: float = 1.0
+
+    def __mul__(self, times: float) -> "Work":
+        """Return this work ``times`` over."""
+        sums = {name: getattr(self, name) * times for name in ("fed", "trained", "parts", "prompts", "drawn")}
+        return replace(self, count=round(self.count * times), **sums)
+
+
+@lru_cache(maxsize=4)
+def _examples(game: Game) -> tuple[list[Episode], bool]:
+    """Return finished games, and whether their players speak freely: shipped games, or those of a bot."""
+    try:
+        games, free = list(read_episodes(teacher_path(game)))[:EXAMPLES], True
+    except ConfigError:  # it ships none
+        name = next(name for name in ("random", *game.bots) if name in game.bots)
+        games, free = list(bot_games(f"bot:{name}", EXAMPLES, 0, game)), False
+    ends = [result_of(episode, game) for episode in games]
+    judged = zip(games, ends, strict=True)
+    return [replace(one, outcome=end.outcome, rewards=end.rewards, length=end.length) for one, end in judged], free
+
+
+@lru_cache(maxsize=16)
+def examples(game: Game, tokens: float) -> list[Episode]:
+    """Return finished games, with utterances of ``tokens`` tokens where players speak freely."""
+    games, free = _examples(game)
+    size = max(round(tokens), 1)
+
+    def drawn_out(said: Utterance) -> Utterance:
+        words = pieces(f" {said.content}")
+        return replace(said, content="".join((words * (size // len(words) + 1))[:size]).strip())
+
+    return [replace(one, history=tuple(map(drawn_out, one.history))) for one in games] if free else games
+
+
+def teacher_work(phase: PhaseConfig, settings: TeacherSettings, game: Game) -> Work:
+    """Return what a phase learns from its files and bots; samples are counted on a part of the games."""
+    samples: list[TrainingSample] = []
+    sources: list[tuple[str, Sequence[Episode], int]] = []  # a source, its games where there are any yet, how many
+    rows = 0
+    for source in settings.episodes:
+        path = teacher_file(source, game)
+        if path is None:
+            sources.append((source, [], settings.max_episodes or BOT_GAMES))
+        elif is_file_of_samples(path):
+            rows, samples = rows + sum(1 for _ in raw_rows(path)), [*samples, *read_samples(path)]
+        else:
+            every = list(read_episodes(path))
+            games = [one for one in every if settings.keep_held_out or game.split_of(one.task) is Split.TRAIN]
+            sources.append((source, games, len(games)))
+    total = sum(count for _, _, count in sources)
+    chosen = [one for source in sources for one in _part(*source, total, game)]
+    credited, used = _credited(phase, chosen, game), min(total, settings.max_episodes or total)
+    count = rows + round(used * len(credited) / max(len(chosen), 1))
+    return _offline(settings, [*samples, *credited], count, used)
+
+
+def _part(source: str, games: Sequence[Episode], count: int, total: int, game: Game) -> Sequence[Episode]:
+    """Return the share of ``COUNTED`` games that a source of ``count`` among ``total`` has: drawn from its ``games``,
+    or played by its bot.
+    """
+    share = min(count, ceil(COUNTED * count / max(total, 1)))
+    if kind_of(source) is Kind.BOT:  # only these are played, however many the run will play
+        return list(bot_games(source, share, 0, game))
+    return random.Random(0).sample(games, share)
+
+
+def iteration_work(phase: PhaseConfig, game: Game, games: float, tokens: float) -> Work:
+    """Return what an iteration trains on after ``games`` games with utterances of ``tokens`` tokens."""
+    episodes = examples(game, tokens)
+    samples = _credited(phase, episodes, game)
+    return _offline(phase.settings, samples, round(games * len(samples) / len(episodes)), round(games))
+
+
+def _credited(phase: PhaseConfig, games: Sequence[Episode], game: Game) -> list[TrainingSample]:
+    algorithm: Any = get(phase.algorithm)(phase.settings, seed=0)
+    return list(algorithm.credit(games, game, None))
+
+
+def _offline(settings: OfflineSettings, samples: Sequence[TrainingSample], unique: int, games: int) -> Work:
+    """Return the work of all updates on ``unique`` samples like ``samples``, and on the SFT mix."""
+    sft = read_sft(settings.sft_data, settings.sft_samples, 0) if settings.sft_data else []
+    total = max(unique + len(sft), 1)
+    mixed = [*samples, *sft[: len(sft) * len(samples) // unique if unique else None]] or [_EMPTY]
+    size = min(settings.global_batch_size, len(mixed))
+    draws = [random.Random(seed).sample(mixed, size) for seed in range(_DRAWS)]
+    parts = [part for draw in draws for part in micro_batches(draw, settings.micro_batch_size, settings.max_length)]
+    count = settings.max_steps * settings.global_batch_size if settings.max_steps else total * settings.epochs
+    length = fmean(min(_tokens(one.prompt + one.completion), settings.max_length) for draw in draws for one in draw)
+    scale = count / (size * _DRAWS)
+    fed, trained = scale * sum(fed for fed, _ in parts), scale * sum(trained for _, trained in parts)
+    return Work(count, fed, trained, length, max(parts), scale * len(parts), games, passes=count / total)
+
+
+_EMPTY = TrainingSample(prompt=" ", completion="")
+
+
+def online_work(settings: OnlineSettings, mix: Sequence[tuple[Game, float]], tokens: float) -> Work:
+    """Return what a pass over one step trains on: every utterance of the trained roles, equal ones merged."""
+    samples: dict[tuple[str, str, str], TrainingSample] = {}
+    for game, weight in mix:
+        wanted = max(round(settings.games * weight / sum(weight for _, weight in mix)), 1)
+        for said in (said for episode in examples(game, tokens)[:wanted] for said in _utterances(episode, game)):
+            if settings.roles in ("both", said.role):
+                samples[f"{game.name}/{said.role}", said.prompt, said.completion] = said
+    parts = micro_batches(list(samples.values()), settings.micro_batch_size)
+    length = fmean(_tokens(one.prompt + one.completion) for one in samples.values())
+    fed, trained = sum(fed for fed, _ in parts), sum(trained for _, trained in parts)
+    return Work(len(samples), fed, trained, length, max(parts), len(parts), passes=settings.epochs)
+
+
+@lru_cache(maxsize=16)
+def play_work(game: Game, tokens: float) -> Work:
+    """Return what an average game reads and generates. Engines compute equal beginnings once, and draw from them."""
+    played = examples(game, tokens)
+    said = [sample for episode in played for sample in _utterances(episode, game)]
+    prompts, written = [_tokens(one.prompt) for one in said], [_tokens(one.completion) + 1 for one in said]
+    longest = max(before + after for before, after in zip(prompts, written, strict=True))
+    length, read = fmean(prompts) + fmean(written) / 2, _packed([pieces(one.prompt) for one in said])
+    decoded = len({(one.prompt, one.completion) for one in said}) * fmean(written)
+    sums = Work(
+        len(played), read, decoded, length, (longest, max(written)), len(said), prompts=sum(prompts), drawn=sum(written)
+    )
+    return sums * (1 / len(played))
+
+
+def _utterances(episode: Episode, game: Game) -> Iterator[TrainingSample]:
+    """Yield each utterance of a game behind the prompt of play that it answers."""
+    for at, said in enumerate(episode.history[: episode.length]):
+        prompt = game.prompt(game.observe(position(episode, at), said.role))
+        yield TrainingSample(prompt=prompt, completion=said.content, role=said.role)
+
+
+def micro_batches(samples: Sequence[TrainingSample], size: int, limit: int = 10**6) -> list[tuple[float, float]]:
+    """Return the tokens fed and trained of each micro-batch, packed as ``spag.learning.batches`` packs them: sorted,
+    and what a sample shares with the one before fed once. Samples lose tokens above ``limit`` on the left.
+    """
+    ordered = sorted((pieces(one.prompt + one.completion)[-limit:], _tokens(one.completion) + 1) for one in samples)
+    cut = [ordered[start : start + size] for start in range(0, len(ordered), size)]
+    return [(_packed([text for text, _ in part]), sum(min(trained, limit) for _, trained in part)) for part in cut]
+
+
+def _packed(texts: Sequence[list[str]]) -> int:
+    """Return the tokens of ``texts``, each prefix shared with the text before counted once."""
+    ordered = sorted(texts)
+    return sum(map(len, ordered)) - sum(shared_length(*pair) for pair in pairwise(ordered))
+
+
+def pieces(text: str) -> list[str]:
+    """Return the words, digits and marks of ``text``, which stand for its tokens."""
+    return _PIECES.findall(text)
+
+
+def _tokens(text: str) -> int:
+    return len(pieces(text))

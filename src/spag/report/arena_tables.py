@@ -1,0 +1,141 @@
+"""The arena's results as tables, for any game: labels and order are those of its outcomes and figures."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from spag.engines.players import Kind, kind_of
+from spag.evaluation.arena.paired import compared
+from spag.games.base import Game
+from spag.report.cells import Cell, Table, exact_cell, interval, oriented, p_value, rate_cell, signed, unsigned
+from spag.report.html import spaced
+
+Arena = Mapping[str, Any]
+"""What ``load_results`` returns."""
+
+
+def is_competitive(game: Game) -> bool:
+    """Tell whether one player can win alone; ratings and scores say nothing of players who win together."""
+    return any(len(outcome.winners) == 1 for outcome in game.outcomes.values())
+
+
+def last_model(arena: Arena) -> str:
+    """Return the name of the last player that is no bot, else of the last."""
+    names = [str(row["name"]) for row in arena["ratings"]]
+    return next((name for name in reversed(names) if kind_of(name) is not Kind.BOT), names[-1])
+
+
+def arena_tables(arena: Arena, game: Game) -> Iterator[Table]:
+    """Yield every table of an arena."""
+    yield from (role_table(arena, game, role) for role in game.roles)
+    yield matrix_table(arena, game)
+    if is_competitive(game):
+        yield from (pair_table(arena), rating_table(arena))
+    yield change_table(arena, game)
+    yield exact_table(arena["exact_metrics"])
+
+
+def role_table(arena: Arena, game: Game, role: str) -> Table:
+    """How each player did in ``role``: its reward, every share with its interval, and mean counts."""
+    columns = _role_columns(game, role)
+    rows = [
+        (
+            row["name"],
+            signed(row["reward"]["mean"], 2),
+            *(_rate(row.get(key), scale) for key, (_, scale) in columns.items()),
+        )
+        for row in arena["roles"]
+        if row["role"] == role
+    ]
+    labels = ("player", "mean", *(label for label, _ in columns.values()))
+    return Table(f"As {spaced(role)}: mean reward, and % of games with 95 % intervals", labels, tuple(rows))
+
+
+def _role_columns(game: Game, role: str) -> dict[str, tuple[str, int]]:
+    """Return label and scale (100 for a share, 1 for a mean count) of the rates that the game can bring about."""
+    outcomes = game.outcomes.values()
+    columns = {
+        "win": ("wins", any(role in one.winners for one in outcomes)),
+        "tie": ("ties" if is_competitive(game) else "nobody wins", any(one.is_draw for one in outcomes)),
+        "violation": ("breaks the rules", any(one.fault == role for one in outcomes)),
+        "loss": ("loses", any(one.winners and role not in one.winners for one in outcomes)),
+    }
+    shown = {key: (label, 100) for key, (label, is_possible) in columns.items() if is_possible}
+    own = (figure for figure in game.figures if figure.role == role)
+    return shown | {one.name: (one.label.removeprefix(f"{role}: "), 1 if one.is_count else 100) for one in own}
+
+
+def _rate(rate: Mapping[str, Any] | None, scale: int) -> Cell:
+    found = rate_cell(rate)
+    return found if found is None or scale == 100 else f"{found.rate:.1f}"
+
+
+def matrix_table(arena: Arena, game: Game) -> Table:
+    """First role by row, second by column: the share of each outcome."""
+    shown = {
+        tuple(cell["players"]): " / ".join(
+            f"{100 * cell['outcomes'].get(name, 0) / cell['games']:.0f}" for name in game.outcomes
+        )
+        for cell in arena["matrix"]
+    }
+    names = list(dict.fromkeys(name for players in shown for name in players))
+    title = "% " + " / ".join(outcome.label for outcome in game.outcomes.values())
+    rows = tuple((name, *(shown.get((name, other), "") for other in names)) for name in names)
+    return Table(title, (" \\ ".join(game.roles), *names), rows)
+
+
+def pair_table(arena: Arena) -> Table:
+    """Every two players, the later one first, in both roles."""
+    rows = []
+    for pair in arena["pairs"]:
+        (one, other), (won, lost) = pair["players"], pair["wins"]
+        score = oriented(pair["score"], as_is=False) if pair["score"] else None
+        points, p = (interval(score, 100), p_value(score["p_value"])) if score else (None, None)
+        rows.append((f"{other} – {one}", f"{pair['games']:,}", f"{lost} – {won}", str(pair["undecided"]), points, p))
+    columns = ("players", "games", "wins", "undecided", "score", "p")
+    return Table("Head to head, in both roles", columns, tuple(rows))
+
+
+def rating_table(arena: Arena) -> Table:
+    """Elo points with their intervals."""
+    rows = [
+        (row["name"], "0" if row["low"] == row["high"] else interval(row, value="points")) for row in arena["ratings"]
+    ]
+    return Table("Elo rating by reward", ("player", "points over the first"), tuple(rows))
+
+
+def change_table(arena: Arena, game: Game) -> Table:
+    """What the last model does otherwise than each of the others, in the same role on the same tasks."""
+    last, labels = last_model(arena), _paired_labels(game)
+    rows = []
+    for row in arena["paired"]:
+        if last in row["players"]:
+            is_first = row["players"][0] == last
+            now, then = (row["one"], row["other"]) if is_first else (row["other"], row["one"])
+            label, scale, digits = labels[row["role"], row["outcome"]]
+            change = " → ".join(unsigned(scale * value, digits) for value in (then, now))
+            difference = oriented(row["difference"], is_first)
+            changed = interval(difference, scale, digits=digits)
+            rows.append((label, row["players"][is_first], change, changed, p_value(difference["p_value"])))
+    title = f"{last} on the same tasks, against the same opponents"
+    return Table(title, ("", "against", "then → now", "difference", "p"), tuple(rows), texts=2)
+
+
+def _paired_labels(game: Game) -> dict[tuple[str, str | None], tuple[str, int, int]]:
+    """Return label, scale and digits of what the arena compares players by: (role, outcome), or no outcome for the
+    reward.
+    """
+    times = Counter(outcome.name for _, outcome in compared(game))
+    rewards = {(role, None): (f"reward as {spaced(role)}", 1, 2) for role in game.roles}
+    outcomes = {
+        (role, one.name): (one.label if times[one.name] == 1 else f"{one.label} ({role})", 100, 0)
+        for role, one in compared(game)
+    }
+    return rewards | {key: (f"{label}, %", scale, digits) for key, (label, scale, digits) in outcomes.items()}
+
+
+def exact_table(known: Mapping[str, Mapping[str, float]]) -> Table:
+    """The exact figures of policies in a solved game, by name."""
+    names = list(dict.fromkeys(name for figures in known.values() for name in figures))
+    rows = [(player, *(exact_cell(figures.get(name)) for name in names)) for player, figures in known.items()]
+    return Table("Exact figures of the policy", ("policy", *(name.replace("_", " ") for name in names)), tuple(rows))

@@ -1,0 +1,164 @@
+"""The plots over the steps of a training: small axes side by side. As in ``charts``, each function takes plain figures
+and returns a matplotlib figure.
+"""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from spag.games.base import Game
+from spag.report.charts import is_number, look, plain
+from spag.report.html import role_color, spaced
+from spag.report.plot_files import INK, WIDTH
+
+Rows = Sequence[Mapping[str, Any]]
+_POINTS = 300  # of a curve; longer ones are shown as means
+_SMOOTH = 5  # steps of the mean that is drawn over the raw curve
+_BY_ROLE = {  # figure of a role: its title and scale
+    "reward": ("reward", 1),
+    "win": ("wins, %", 100),
+    "illegal": ("breaks the rules, %", 100),
+    "entropy": ("entropy, nats a token", 1),
+    "length": ("tokens an utterance", 1),
+    "no_advantage": ("without advantage, %", 100),
+    "cut_thoughts": ("thoughts cut, %", 100),
+}
+_OF_TRAINING = {
+    "loss": "loss",
+    "kl": "KL to the reference",
+    "mismatch_kl": "KL of engine and trainer",
+    "clip_fraction": "clipped, %",
+    "grad_norm": "gradient norm",
+    "learning_rate": "learning rate",
+}
+
+
+def training_curves(title: str, rows: Rows, game: Game) -> Figure:
+    """Loss (with each role's), distances from the reference and the engine, gradient and learning rate."""
+    shown = [name for name in _OF_TRAINING if any(is_number(row.get(name)) for row in rows)]
+    figure, grid = _grid(len(shown), title)
+    of_roles = {role: f"loss_{role}" for role in game.roles}
+    has_roles = all(
+        any(is_number(row.get(key)) for row in rows) for key in of_roles.values()
+    )  # one role's is the total
+    for axes, name in zip(grid, shown, strict=True):
+        if name == "loss" and has_roles:
+            for role, key in of_roles.items():
+                _draw(axes, rows, key, role_color(role, game), label=spaced(role), linewidth=1.1)
+        _smoothed(axes, rows, name, INK, 100 if name == "clip_fraction" else 1)
+        _small(axes, _OF_TRAINING[name])
+        axes.ticklabel_format(axis="y", scilimits=(-3, 4))
+    if has_roles:
+        _legend(figure)
+    return figure
+
+
+def role_curves(rows: Rows, game: Game) -> Figure:
+    """The games of each step, a line for each role: raw, and above it the mean of five steps."""
+    keys = {name: [f"{game.name}/{role}/{name}" for role in game.roles] for name in _BY_ROLE}
+    shown = [name for name in keys if any(is_number(row.get(key)) for row in rows for key in keys[name])]
+    figure, grid = _grid(len(shown), f"{game.title}: games of each step")
+    for axes, name in zip(grid, shown, strict=True):
+        title, scale = _BY_ROLE[name]
+        for role, key in zip(game.roles, keys[name], strict=True):
+            label = spaced(role) if name == shown[0] else ""
+            _smoothed(axes, rows, key, role_color(role, game), scale, label)
+        _small(axes, title)
+    _legend(figure)
+    return figure
+
+
+def evaluation_curves(evaluations: Rows, game: Game) -> Figure:
+    """A line for each role: per cent of evaluation games that the policy wins in it, and beside them those it loses by
+    its own illegal move, a line for each opponent. Bands are 95 % intervals.
+    """
+    opponents = list(dict.fromkeys(row["opponent"] for row in evaluations))
+    rates = {"win": "wins, %", "violation": "breaks the rules, %"}
+    shown = [(role, rate) for role in game.roles for rate in rates]
+    figure, grid = _grid(len(shown), f"{game.title}: held-out tasks", height=1.7)
+    for axes, (role, rate) in zip(grid, shown, strict=True):
+        for number, opponent in enumerate(opponents):
+            met = [row for row in evaluations if row["opponent"] == opponent]
+            points = [(row["step"], own[rate]) for row in met for own in row["roles"] if own["role"] == role]
+            label = f"against {plain(opponent)}" if axes is grid[0] else ""
+            _banded(axes, [(step, rate) for step, rate in points if rate["total"]], *look(number + 1), label)
+        axes.set_ylim(-3, 103)
+        _small(axes, f"as {spaced(role)}: {rates[rate]}")
+    _legend(figure)
+    return figure
+
+
+def exact_curves(
+    evaluations: Rows, game: Game, start: str, known: Mapping[str, Mapping[str, float]], final: str
+) -> Figure:
+    """The exact figures of a solved game at every evaluation.
+
+    ``known``: those of models by name; ``start``'s are drawn as lines, ``final``'s as a point at the last step.
+    """
+    names = list(dict.fromkeys(name for row in evaluations for name in row["exact"]))
+    figure, grid = _grid(len(names), f"{game.title}: exact figures")
+    for axes, name in zip(grid, names, strict=True):
+        first = name == names[0]
+        points = [{"step": row["step"], name: row["exact"].get(name)} for row in evaluations]
+        _draw(axes, points, name, INK, label="policy" * first)
+        if is_number(known.get(start, {}).get(name)):
+            axes.axhline(known[start][name], color=look(1)[0], linestyle="--", label=plain(start) * first)
+        if is_number(known.get(final, {}).get(name)):
+            color, marker = look(3)
+            axes.plot(evaluations[-1]["step"], known[final][name], marker, color=color, label="final policy" * first)
+        _small(axes, name.replace("_", " "))
+    _legend(figure)
+    return figure
+
+
+def _grid(count: int, title: str, *, height: float = 1.55) -> tuple[Figure, list[Axes]]:
+    """Return a figure of ``count`` small axes in two columns."""
+    lines = max(1, -(-count // 2))
+    figure = Figure(figsize=(WIDTH, 0.55 + height * lines))
+    figure.suptitle(plain(title, 60), x=0.01, ha="left", fontsize=12, fontweight="bold")
+    return figure, [figure.add_subplot(lines, 2, place + 1) for place in range(count)]
+
+
+def _legend(figure: Figure) -> None:
+    """Name the lines below the axes; above them is the title."""
+    figure.legend(loc="outside lower left", ncols=3, fontsize=9, handlelength=1.4, columnspacing=1)
+
+
+def _small(axes: Axes, title: str) -> None:
+    axes.set_title(title, fontsize=10, fontweight="normal")
+    axes.grid(axis="y")
+    axes.tick_params(labelsize=9)
+    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(4))
+
+
+def _draw(axes: Axes, rows: Rows, key: str, color: str, scale: float = 1, **options: Any) -> None:
+    points = [(row["step"], scale * row[key]) for row in rows if is_number(row.get(key))]
+    if not points:
+        return
+    step = -(-len(points) // _POINTS)
+    means = [np.mean(points[start : start + step], axis=0) for start in range(0, len(points), step)]
+    axes.plot(*np.transpose(means), color=color, marker="o" if len(means) == 1 else "", **{"linewidth": 1.6, **options})
+
+
+def _smoothed(axes: Axes, rows: Rows, key: str, color: str, scale: float, label: str = "") -> None:
+    """Draw a thin curve, and the mean of ``_SMOOTH`` steps above it."""
+    _draw(axes, rows, key, color, scale, linewidth=0.8, alpha=0.35)
+    known = [row for row in rows if is_number(row.get(key))]
+    parts = [known[max(0, place - _SMOOTH // 2) : place + _SMOOTH // 2 + 1] for place in range(len(known))]
+    means = [
+        {"step": row["step"], key: fmean(one[key] for one in part)} for row, part in zip(known, parts, strict=True)
+    ]
+    _draw(axes, means, key, color, scale, label=label or None)
+
+
+def _banded(axes: Axes, points: Sequence[tuple[int, Mapping[str, float]]], color: str, marker: str, label: str) -> None:
+    steps = [step for step, _ in points]
+    value, low, high = ([100 * rate[name] for _, rate in points] for name in ("rate", "low", "high"))
+    axes.fill_between(steps, low, high, color=color, alpha=0.18, linewidth=0)
+    axes.plot(steps, value, color=color, marker=marker, markersize=4, label=label or None)

@@ -1,0 +1,168 @@
+"""Did it get better? Sentences drawn from paired comparisons, which say so when a difference may be noise, and when
+play is degenerate.
+
+A difference counts from p < 0.05 on, without correction: a run compares its last model with two others at most.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import fmean
+from typing import Any
+
+from spag.engines.players import Kind
+from spag.evaluation.collapse_warnings import MOST_WITHOUT_ADVANTAGE, WINDOW
+from spag.games.base import Game
+from spag.report.arena_tables import is_competitive, last_model
+from spag.report.cells import interval, oriented, p_text
+
+LEVEL = 0.05
+"""The p-value below which a difference is called one."""
+FEW_TASKS = 50
+"""Held-out tasks below which only large differences can show."""
+MOST_TIES = 0.5
+"""Share of the last player's games above which its ties are named beside its wins."""
+MOST_REPEATED = 0.5
+"""Share of the last player's utterances above which its repetitions are named beside its wins."""
+BASELINE = f"{Kind.BOT}constant"
+"""The bot that always says the same: whoever is not better than this has learned nothing that wins."""
+
+
+class Tone(StrEnum):
+    """What a comparison came to."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    UNCLEAR = "unclear"
+
+
+_SAYS = {
+    Tone.BETTER: "is better than {}",
+    Tone.WORSE: "is worse than {}",
+    Tone.UNCLEAR: "shows no difference from {} beyond noise",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """How one player compares with ``other``, with the figures that say so. ``wins``: own and the other's, as 58:1."""
+
+    tone: Tone
+    other: str
+    figures: str
+    wins: str = ""
+
+
+def arena_findings(arena: Mapping[str, Any], game: Game) -> tuple[str, list[Finding]]:
+    """Return the last model's name and how it compares with each of the others on the tasks both played.
+
+    Where players compete by score in both roles; where they win together, by reward in the same role.
+    """
+    last = last_model(arena)
+    return last, list(_scores(arena, last) if is_competitive(game) else _rewards(arena, last))
+
+
+def _scores(arena: Mapping[str, Any], last: str) -> Iterator[Finding]:
+    first, elo = arena["ratings"][0], next(row for row in arena["ratings"] if row["name"] == last)
+    for row in arena["ratings"]:
+        pair = next((pair for pair in arena["pairs"] if {*pair["players"]} == {last, row["name"]}), None)
+        if pair and pair["score"]:
+            is_first = pair["players"][0] == last
+            score = oriented(pair["score"], is_first)
+            figures = f"score {interval(score, 100)} of 100, {p_text(score['p_value'])}"
+            if row is first:  # the ratings' intervals are those of the distance from the first player
+                figures += f"; Elo {interval(elo, value='points')}"
+            won, lost = pair["wins"] if is_first else pair["wins"][::-1]
+            yield _finding(row["name"], score["mean"], score["p_value"] < LEVEL, figures, f"{won}:{lost}")
+
+
+def _rewards(arena: Mapping[str, Any], last: str) -> Iterator[Finding]:
+    for row in arena["paired"]:
+        if last in row["players"] and row["outcome"] is None:
+            difference = oriented(row["difference"], row["players"][0] == last)
+            [other] = {*row["players"]} - {last}
+            figures = f"reward {interval(difference, digits=2)} a game, {p_text(difference['p_value'])}"
+            yield _finding(f"{other} as {row['role']}", difference["mean"], difference["p_value"] < LEVEL, figures)
+
+
+def caveats(arena: Mapping[str, Any], findings: Sequence[Finding], online: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what must stand in one sentence with the findings: degenerate play, and a baseline that was not met.
+
+    ``online``: rows of the metrics of online steps.
+    """
+    own = [row for row in arena["roles"] if row["name"] == last_model(arena)]
+    ties, repeated, idle = _share(own, "tie"), _share(own, "repeated"), _without_advantage(online)
+    shares = [
+        (ties, MOST_TIES, "{:.0f} % of its games are ties"),
+        (repeated, MOST_REPEATED, "{:.0f} % of its utterances repeat what was said before"),
+        (idle, MOST_WITHOUT_ADVANTAGE, "{:.0f} % of its last training samples had no advantage"),
+    ]
+    found = [says.format(100 * share) for share, limit, says in shares if share > limit]
+    if any(row["name"] == BASELINE for row in arena["ratings"]) and not any(BASELINE in one.other for one in findings):
+        found.append(f"it was not compared with {BASELINE}")
+    return found
+
+
+def _share(rows: Sequence[Mapping[str, Any]], name: str) -> float:
+    count, total = (sum(row[name][key] for row in rows) for key in ("count", "total"))
+    return float(count / max(1, total))
+
+
+def _without_advantage(rows: Sequence[Mapping[str, Any]]) -> float:
+    """Return the mean share over the last steps and the roles that are trained: only those have an entropy."""
+    found = [
+        row[key]
+        for row in rows[-WINDOW:]
+        for key in row
+        if key.endswith("/no_advantage") and row.get(key.replace("/no_advantage", "/entropy")) is not None
+    ]
+    return fmean(found) if found else 0.0
+
+
+def sentence(player: str, findings: Sequence[Finding], caveats: Sequence[str] = ()) -> str:
+    """Return the findings in one sentence, those of the same tone together, with the caveats."""
+    others = {tone: [_named(one) for one in findings if one.tone is tone] for tone in Tone}
+    claims = ", but ".join(_SAYS[tone].format(_listed(names)) for tone, names in others.items() if names)
+    return "; ".join((f"{player} {claims}", *caveats)) + "."
+
+
+def _named(finding: Finding) -> str:
+    said = [finding.wins] if finding.wins else []
+    if BASELINE in finding.other:
+        said.append("a bot that repeats one sentence")
+    return f"{finding.other} ({'; '.join(said)})" if said else finding.other
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)
+
+
+def exact_sentence(exact_metrics: Mapping[str, Mapping[str, float]]) -> str:
+    """Return the first exact figure of every player that has it, in a sentence; empty without any."""
+    name = next((name for figures in exact_metrics.values() for name in figures), "")
+    described = ", ".join(
+        f"{figures[name]:.3f} for {player}" for player, figures in exact_metrics.items() if name in figures
+    )
+    return f"{name.replace('_', ' ').capitalize()}, computed exactly: {described}." if described else ""
+
+
+def reasoning_finding(reasoning: Mapping[str, Any]) -> tuple[str, Finding] | None:
+    """Return the last model's name and how it reasons against the reference: over all tasks, or on the only one."""
+    models, reference, tasks = reasoning["models"], reasoning["reference"], reasoning["tasks"]
+    last = list(models)[-1]
+    if last == reference:
+        return None
+    if len(tasks) > 1:
+        difference, what, p = models[last]["geometric_mean"]["difference"], f"geometric mean of {len(tasks)} tasks", ""
+        sure = not difference["low"] <= 0 <= difference["high"]
+    else:
+        [(task, about)] = tasks.items()
+        difference, what = models[last]["tasks"][task]["difference"], about["label"]
+        sure, p = difference["p"] < LEVEL, f", {p_text(difference['p'])}"
+    figures = f"{what} {interval(difference, 100, 'value', 1)} points{p}"
+    return last, _finding(reference, difference["value"], sure, figures)
+
+
+def _finding(other: str, difference: float, sure: bool, figures: str, wins: str = "") -> Finding:
+    tone = Tone.UNCLEAR if not sure else Tone.BETTER if difference > 0 else Tone.WORSE
+    return Finding(tone, other, figures, wins)

@@ -1,0 +1,148 @@
+"""Text to HTML for the report and the web pages: escaping, the shared style sheet with a game's colors, and the
+environment of their templates.
+
+Everything that a model or a person wrote is escaped and isolated from the text around it. Characters that are invisible
+or change the direction of writing (zero-width spaces, overrides, controls) are shown by their code: that keeps a page
+in order, and shows what a player tried.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from importlib import resources
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from spag.core.errors import ConfigError
+from spag.core.types import Outcome
+from spag.core.visible import code, hidden
+from spag.games.base import Game
+
+SHOWN = 20_000  # characters of one text that a page shows
+POINTS = 120  # of a curve
+ROLE_COLORS = ("#d08a4d", "#3f9599")  # of players who win together
+_COLOR = re.compile(r"#[0-9a-fA-F]{6}")
+
+
+def visible(text: str, *, longest: int = SHOWN) -> Markup:
+    """Return ``text`` escaped, with invisible characters shown by their codes, cut after ``longest`` characters with a
+    note.
+    """
+    shown = text[:longest]
+    left = len(text) - len(shown)
+    pieces: list[Markup | str] = []
+    end = 0
+    for start in hidden(shown):
+        name = unicodedata.name(shown[start], "control character").lower()
+        span = Markup('<span class="hidden-char" title="{}">{}</span>').format(name, code(shown[start]))
+        pieces += [shown[end:start], span]
+        end = start + 1
+    body = Markup("").join(map(escape, (*pieces, shown[end:])))
+    return body + Markup(' <span class="cut">… {} more characters</span>').format(f"{left:,}") if left else body
+
+
+def said(text: str, span: tuple[int, int] | None = None, longest: int = SHOWN, before: int = 300) -> Markup:
+    """Return an utterance as HTML with the characters of ``span`` marked.
+
+    A long one is cut: to its first ``longest`` characters, or, where the span lies behind those, to as many from
+    ``before`` the span on.
+    """
+    start = max(0, span[0] - before) if span and span[1] > longest else 0
+    end = max(start + longest, span[1] if span else 0)
+    pieces = [visible(text[start:end], longest=end)]
+    if span:
+        parts = text[start : span[0]], text[span[0] : span[1]], text[span[1] : end]
+        lead, marked, rest = (visible(part, longest=end) for part in parts)
+        pieces = [lead, Markup("<mark>"), marked, Markup("</mark>"), rest]
+    if start:
+        pieces.insert(0, Markup('<span class="cut">…</span> '))
+    if len(text) > end:
+        pieces.append(Markup(' <span class="cut">… {} more characters</span>').format(f"{len(text) - end:,}"))
+    return Markup("").join(pieces)
+
+
+def capital(text: str) -> str:
+    """Return ``text`` with a capital at its start, the rest as it is."""
+    return text[:1].upper() + text[1:]
+
+
+def spaced(name: str) -> str:
+    """Return a role's name as people write it, without underscores."""
+    return name.replace("_", " ")
+
+
+def role_class(role: str, game: Game) -> str:
+    """Return the class by which style sheets know a role: ``first`` or ``second``."""
+    return "first" if role == game.roles[0] else "second"
+
+
+def shares(counts: Mapping[str, int], game: Game) -> Iterator[tuple[Outcome, int, float, float]]:
+    """Yield (outcome, count, share, sum of the shares before it), shares in per cent, for a stacked bar."""
+    total, before = sum(counts.values()), 0.0
+    for name, outcome in game.outcomes.items():
+        count = counts.get(name, 0)
+        share = 100 * count / total if total else 0.0
+        yield outcome, count, share, before
+        before += share
+
+
+def curve(
+    values: Sequence[float], width: float = 240, height: float = 48, bounds: tuple[float, float] | None = None
+) -> str:
+    """Return the points of an SVG polyline through ``values``, thinned to at most 120 points.
+
+    ``bounds``: the values at bottom and top, for several curves of one scale; by default the least and the greatest.
+    """
+    kept = [*values[:: max(1, -(-len(values) // POINTS))]]
+    low, high = bounds or (min(kept), max(kept))
+    across, up = width / max(1, len(kept) - 1), (height - 4) / ((high - low) or 1)
+    return " ".join(f"{index * across:.1f},{2 + (high - value) * up:.1f}" for index, value in enumerate(kept))
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as people say them: under 1 s, 8 s, 3 min, 2 h 05 min."""
+    if seconds < 1:
+        return "under 1 s"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def theme() -> str:
+    """Return the style sheet that report and page share; ``game_style`` adds the colors of a game."""
+    return (resources.files("spag.report") / "static" / "theme.css").read_text(encoding="utf-8")
+
+
+def game_style(game: Game) -> str:
+    """Return style rules for the classes ``first`` and ``second`` of the roles, and ``o-NAME`` of each outcome.
+
+    Raises ``ConfigError`` for an outcome whose name or color cannot stand in a style sheet.
+    """
+    colors = {role_class(role, game): role_color(role, game) for role in game.roles}
+    for outcome in game.outcomes.values():
+        if not (outcome.name.isidentifier() and outcome.name.isascii() and _COLOR.fullmatch(outcome.color)):
+            named = f"{game.name}: outcome {outcome.name!r}, color {outcome.color!r}"
+            raise ConfigError(f"{named}: write a plain name and a color as #rrggbb")
+        colors[f"o-{outcome.name}"] = outcome.color
+    side = "--side: color-mix(in srgb, var(--fill) 62%, var(--ink))"
+    soft = "--soft: color-mix(in srgb, var(--fill) 17%, var(--card))"
+    return "\n".join(f".{name} {{ --fill: {color}; {side}; {soft}; }}" for name, color in colors.items())
+
+
+def role_color(role: str, game: Game) -> str:
+    """Return the color of a role: that of its own victory, where it can win alone."""
+    won = (outcome.color for outcome in game.outcomes.values() if outcome.winners == (role,))
+    return next(won, ROLE_COLORS[role != game.roles[0]])
+
+
+@cache
+def environment(package: str) -> Environment:
+    """Return the templates of ``package``, beside those of this one: escaping always on, unknown names are errors."""
+    loader = ChoiceLoader([PackageLoader(package), PackageLoader("spag.report")])
+    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    for function in (visible, said, capital, spaced, role_class, shares, curve, duration):
+        made.filters[function.__name__] = function
+    return made

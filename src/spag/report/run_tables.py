@@ -1,0 +1,198 @@
+"""What a run came to as tables: health of its play, reasoning, online evaluations, and where time and tokens went."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from spag.evaluation.health_warnings import free_roles, watches_openings
+from spag.games.base import Game
+from spag.games.registry import get
+from spag.report.arena_tables import exact_table
+from spag.report.cells import Cell, DetailedCell, Table, interval, p_text, p_value, rate_cell
+from spag.report.html import duration, spaced
+from spag.runs.reading import RunFolder
+from spag.runs.records import Json
+
+Rows = Sequence[Mapping[str, Any]]
+_PARTS = {
+    "play": "play_s",
+    "log-probabilities": "logprobs_s",
+    "training": "train_s",
+    "weight update": "update_weights_s",
+}
+
+
+def health_table(figures: Mapping[str, Mapping[str, Any]]) -> Table:
+    """What ``health`` gave, a column for each name."""
+    shown = list(figures.values())
+    game = get(shown[0]["game"])
+    rows: list[tuple[str, ...]] = [
+        ("games", *(f"{one['games']:,}" for one in shown)),
+        ("utterances a game", *(f"{one['mean_length']:.1f}" for one in shown)),
+    ]
+    shares = [(outcome.label, [one["outcomes"][name] for one in shown]) for name, outcome in game.outcomes.items()]
+    for figure in game.figures:
+        values = [one["figures"][figure.name] for one in shown]
+        if figure.is_count:
+            rows.append((figure.label, *(f"{value:.1f}" for value in values)))
+        else:
+            shares.append((figure.label, values))
+    shares += [(label, [one[key] for one in shown]) for key, label in _text_figures(game).items()]
+    if any("cut_thoughts" in one for one in shown):
+        shares.append(("thoughts cut", [one.get("cut_thoughts", 0.0) for one in shown]))
+    rows += [(f"{label}, %", *(f"{100 * value:.1f}" for value in values)) for label, values in shares]
+    for role in free_roles(game):
+        own = [one["roles"][role] for one in shown]
+        rows.append((f"{role}: words an utterance", *(f"{one['mean_words']:.1f}" for one in own)))
+        distinct = (f"{one['distinct_1']:.2f}, {one['distinct_2']:.2f}" for one in own)
+        rows.append((f"{role}: distinct-1, distinct-2", *distinct))
+    return Table("Health of play", ("", *figures), tuple(rows))
+
+
+def _text_figures(game: Game) -> dict[str, str]:
+    """Return the labels of the figures of texts that mean something in ``game``."""
+    found = {"empty": "utterances empty"}
+    if watches_openings(game):
+        found |= {"shared_openings": "openings used for 2 tasks or more"}
+        found |= {"generic_openings": "openings used for 3 tasks or more"}
+    if free_roles(game):
+        found |= {"repeated": "utterances said before in the game", "copied": "  copied from the rules"}
+        found |= {"refusals": "  refusing to play"}
+    return found
+
+
+def reasoning_table(reasoning: Mapping[str, Any]) -> Table:
+    """A row for each task, a column for each model: score ± standard error, and below it the difference to the
+    reference.
+    """
+    reference, models = reasoning["reference"], reasoning["models"]
+    rows: list[tuple[Cell, ...]] = []
+    for task, about in reasoning["tasks"].items():
+        figures = [model["tasks"][task] for model in models.values()]
+        details = (f"{about['metric']}, {about['shots']}-shot", f"{figures[0]['items']:,} items")
+        rows.append((DetailedCell(about["label"], details), *_scores(figures)))
+    if len(reasoning["tasks"]) > 1:
+        rows.append(("geometric mean", *_scores([model["geometric_mean"] for model in models.values()])))
+    return Table("Reasoning", (f"%, below: minus {reference}", *models), tuple(rows))
+
+
+def _scores(figures: Rows) -> Iterator[Cell]:
+    """Yield the scores of one task, the reference's first."""
+    for place, figure in enumerate(figures):
+        error, difference = figure.get("se"), figure["difference"]
+        text = f"{100 * figure['value']:.1f}" + (f" ± {100 * error:.1f}" if error is not None else "")
+        p = (p_text(difference["p"]),) if "p" in difference else ()
+        yield DetailedCell(text, (interval(difference, 100, "value", 1), *p)) if place else text
+
+
+def time_table(rows: Rows) -> Table:
+    """Where the time of an online step goes, as means over the steps; the rest is what no part counts."""
+    seconds = {part: _mean(rows, key) for part, key in _PARTS.items()}
+    step = _mean(rows, "step_s")
+    seconds["rest"] = max(0.0, step - sum(seconds.values()))
+    shown = [(part, f"{one:.2f}", f"{100 * one / step if step else 0.0:.1f}") for part, one in seconds.items()]
+    shown.append(("total", f"{step:.2f}", "100.0"))
+    return Table("Time of a step", ("a step", "seconds", "share, %"), tuple(shown), last_is_total=True)
+
+
+def _mean(rows: Rows, key: str) -> float:
+    found = [value for row in rows if isinstance(value := row.get(key), int | float)]
+    return fmean(found) if found else 0.0
+
+
+def evaluation_tables(
+    evaluations: Rows, game: Game, known: Mapping[str, Mapping[str, float]], final: str
+) -> list[Table]:
+    """The tables of evaluations between online steps, those that have rows.
+
+    ``known``: exact figures of models by name; ``final``: the one that the steps led to.
+    """
+    own = [row for row in evaluations if row["game"] == game.name]
+    tables = role_evaluation_table(own), score_table(own), exact_evaluation_table(own, known, final)
+    return [table for table in tables if table.rows]
+
+
+def role_evaluation_table(evaluations: Rows) -> Table:
+    """How the policy did against each opponent at the first and at the last evaluation, by role."""
+    rows: list[tuple[Cell, ...]] = []
+    for opponent, (first, last) in _ends(evaluations):
+        for one in [first, last] if first["step"] < last["step"] else [last]:
+            title = f"{opponent}, step {one['step']}"
+            for own in one["roles"]:
+                rates = rate_cell(own["win"]), rate_cell(own["violation"])
+                rows.append((title, spaced(own["role"]), str(own["games"]), *rates))
+    columns = ("against", "as", "games", "wins, %", "breaks the rules, %")
+    return Table("Online policy on held-out tasks", columns, tuple(rows), texts=2)
+
+
+def score_table(evaluations: Rows) -> Table:
+    """The score of the policy over each opponent, over both roles, at the last evaluation."""
+    rows = []
+    for opponent, (_, last) in _ends(evaluations):
+        for pair in last.get("pair", ()):
+            if score := pair["score"]:
+                rows.append((opponent, f"{pair['games']:,}", interval(score, 100), p_value(score["p_value"])))
+    return Table("Online policy in both roles", ("policy against", "games", "score", "p"), tuple(rows))
+
+
+def exact_evaluation_table(evaluations: Rows, known: Mapping[str, Mapping[str, float]], final: str = "") -> Table:
+    """The exact figures of a solved game: of the policy at the first and the last evaluation, and of the models in
+    ``known``.
+
+    The final policy may be an average of weights, and so differ from the last step's.
+    """
+    scored = [row for row in evaluations if row["exact"]]
+    ends = {f"step {row['step']}": row["exact"] for row in (scored[:1] + scored[-1:])}
+    others = {name: own for name, own in known.items() if name != final}
+    last = {f"{final} (final)": known[final]} if final in known else {}
+    return exact_table({**others, **ends, **last} if scored else {})
+
+
+def _ends(evaluations: Rows) -> Iterator[tuple[str, tuple[Mapping[str, Any], Mapping[str, Any]]]]:
+    """Yield every opponent with the first and the last evaluation against it."""
+    for opponent in dict.fromkeys(row["opponent"] for row in evaluations):
+        met = [row for row in evaluations if row["opponent"] == opponent]
+        yield opponent, (met[0], met[-1])
+
+
+def cost_table(run: RunFolder) -> Table:
+    """Time and tokens of every stage, with their total."""
+    rows: list[tuple[str, ...]] = []
+    seconds = tokens = 0
+    for name, stage in run.stages.items():
+        results = stage.get("results") or {}
+        seconds += stage["seconds"]
+        tokens += results.get("completion_tokens", 0)
+        rows.append((name, duration(stage["seconds"]), *_work(stage, results)))
+    if run.reasoning:
+        tasks = [task for model in run.reasoning["models"].values() for task in model["tasks"].values()]
+        spent = sum(task.get("seconds", 0.0) for task in tasks)
+        seconds += spent
+        rows.append(("reasoning", duration(spent), f"{len(run.reasoning['tasks'])} tasks", "", ""))
+    rows.append(("total", duration(seconds), "", "", f"{tokens:,}" if tokens else ""))
+    return Table("Stages", ("stage", "time", "work", "games an hour", "tokens said"), tuple(rows), last_is_total=True)
+
+
+def _work(stage: Json, results: Json) -> tuple[str, str, str]:
+    """Return what a stage did, games an hour, and completion tokens."""
+    if stage["status"] != "done":
+        return "not finished", "", ""
+    work, samples = "", results.get("samples", {})  # one number of those trained, or by role
+    count = samples if isinstance(samples, int) else sum(samples.values()) + results.get("sft", 0)
+    if "steps" in results:
+        work = f"{results['steps']:,} steps{f' on {count:,} samples' if count else ''}"
+    elif "games" in results:
+        work = f"{results['games']:,} games"
+    elif "samples" in results:
+        work = f"{count:,} samples"
+    rate, tokens = results.get("games_per_hour"), results.get("completion_tokens")
+    return work, f"{rate:,}" if rate else "", f"{tokens:,}" if tokens else ""
+
+
+def versions(run: RunFolder) -> dict[str, str]:
+    """Return every library version that stages and reasoning recorded, sorted; several where they differ."""
+    places = [stage.get("results") or {} for stage in run.stages.values()]
+    if run.reasoning:
+        places += [task for model in run.reasoning["models"].values() for task in model["tasks"].values()]
+    pairs = sorted({(name, str(number)) for place in places for name, number in place.get("versions", {}).items()})
+    return {name: ", ".join(number for other, number in pairs if other == name) for name, _ in pairs}

@@ -1,0 +1,156 @@
+"""Play into a file: opens engines for the players' models, here or on a Ray cluster, and appends finished games."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from spag.config.schema import ClusterConfig, EngineConfig, ModelConfig, RunConfig, SamplingConfig
+from spag.core.episodes import Episode, PlayerInfo
+from spag.core.progress import Reporter
+from spag.engines.base import Player
+from spag.engines.players import OpenModels, PlayerConfig, gpus_of, identity_of, open_models, open_players
+from spag.games.base import Game
+from spag.models.finding import cache_folder
+from spag.rollout.matchmaking import Pairing
+from spag.rollout.provenance import Provenance, check_games, game_record
+from spag.rollout.ray import require_ray
+from spag.rollout.runner import GameSpec, PlayStats, play_batches
+from spag.rollout.writer import PlaySummary, collect_episodes
+from spag.storage.disk import FileLock
+
+
+@dataclass(frozen=True, slots=True)
+class PlaySetup:
+    """Everything but the players: the game, the engines' settings, and the reporter of progress.
+
+    ``open_models`` opens the models that play in this process; tests pass a function that returns scripted engines.
+    """
+
+    game: Game
+    engine: EngineConfig
+    reporter: Reporter
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    open_models: OpenModels = open_models
+
+    @staticmethod
+    def of(config: RunConfig, reporter: Reporter, open_models: OpenModels = open_models) -> "PlaySetup":
+        """Return the setup that the settings describe. Raises ``DataError`` for a faulty prompt file."""
+        game = config.game.build()
+        game.stop_strings()  # reads the prompts
+        return PlaySetup(game, config.engine, reporter, config.cluster, open_models)
+
+    def of_game(self, game: Game) -> "PlaySetup":
+        """Return the same setup for another game."""
+        game.stop_strings()  # reads the prompts
+        return replace(self, game=game)
+
+    @property
+    def in_flight(self) -> int:
+        """Games in flight at once."""
+        return self.engine.in_flight or self.engine.concurrency
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Games between the same players, who are by role."""
+
+    title: str
+    specs: Sequence[GameSpec]
+    players: Mapping[str, PlayerConfig]
+
+
+def play_matches(path: Path, matches: Sequence[Match], setup: PlaySetup, *, force: bool = False) -> PlaySummary:
+    """Play the games of ``matches`` into ``path``; those that it holds already stay.
+
+    Equal models share one engine, adapters their base model. Raises ``RunError`` while another process plays into the
+    file, and when it holds other games, or games of other players, sampling, prompts or game settings, unless ``force``
+    removes those.
+    """
+    with FileLock(path):
+        return _play_matches(path, matches, setup, force)
+
+
+def _play_matches(path: Path, matches: Sequence[Match], setup: PlaySetup, force: bool) -> PlaySummary:
+    models = {player.model for match in matches for player in match.players.values()}
+    identities = {model: identity_of(model) for model in models}
+    settings = game_record(setup.game)
+    records = [
+        Provenance(settings, {role: _info(player, identities) for role, player in match.players.items()})
+        for match in matches
+    ]
+    wanted = {spec.id: (spec, record) for match, record in zip(matches, records, strict=True) for spec in match.specs}
+    check_games(path, wanted, setup.game, setup.reporter.note, force=force)
+    summary = PlaySummary()
+    for match, record in zip(matches, records, strict=True):
+        summary.add(_play_match(path, match, record, setup))
+    return summary
+
+
+def make_matches(
+    pairs: Mapping[Pairing, Sequence[GameSpec]],
+    models: Mapping[str, ModelConfig],
+    sampling: Callable[[str], SamplingConfig],
+    roles: Sequence[str],
+    title: str,
+) -> list[Match]:
+    """Return a match for each pairing; ``models`` are by the names in the pairings, ``sampling`` is asked by role."""
+    return [
+        Match(
+            f"{title} {pairing.title}" if len(pairs) > 1 else title,
+            specs,
+            {
+                role: PlayerConfig(name, models[name], sampling(role))
+                for role, name in zip(roles, pairing.players, strict=True)
+            },
+        )
+        for pairing, specs in pairs.items()
+    ]
+
+
+def _info(player: PlayerConfig, identities: Mapping[ModelConfig, dict[str, str]]) -> PlayerInfo:
+    return PlayerInfo(player.name, player.sampling.model_dump(), identities[player.model])
+
+
+def _play_match(path: Path, match: Match, record: Provenance, setup: PlaySetup) -> PlaySummary:
+    def play_them(left: Sequence[GameSpec], stats: PlayStats, stack: ExitStack) -> Iterator[Sequence[Episode]]:
+        batches = (_play_here if setup.cluster.address is None else _play_on_cluster)(
+            left, match.players, setup, stats, stack
+        )
+        return ([record.stamp(episode) for episode in batch] for batch in batches)
+
+    return collect_episodes(path, match.specs, play_them, setup.game, reporter=setup.reporter, title=match.title)
+
+
+def _play_here(
+    left: Sequence[GameSpec], players: Mapping[str, PlayerConfig], setup: PlaySetup, stats: PlayStats, stack: ExitStack
+) -> Iterator[Sequence[Episode]]:
+    opened = open_players(players, setup.game, setup.engine, stack, setup.reporter.note, setup.open_models)
+    return play_batches(setup.game, left, opened, stats, setup.in_flight)
+
+
+def _play_on_cluster(
+    left: Sequence[GameSpec], players: Mapping[str, PlayerConfig], setup: PlaySetup, stats: PlayStats, stack: ExitStack
+) -> Iterator[Sequence[Episode]]:
+    """Play on the cluster; with ``cluster.storage``, weights in local folders are copied there first."""
+    cluster = setup.cluster
+    require_ray(str(cluster.address))
+    from spag.rollout.ray.driver import play_on_ray  # noqa: PLC0415 - ray is optional
+    from spag.rollout.ray.weights import publish  # noqa: PLC0415
+    from spag.rollout.ray.worker import PlayJob  # noqa: PLC0415
+
+    gpus = gpus_of([player.model for player in players.values()], setup.engine)
+    players = {role: replace(player, model=publish(player.model, cluster.storage)) for role, player in players.items()}
+    job = PlayJob(partial(_open_on_node, players, setup.game, setup.engine), setup.game, setup.in_flight, gpus)
+    return play_on_ray(left, job, cluster, stats, stack, setup.reporter.note)
+
+
+def _open_on_node(
+    players: Mapping[str, PlayerConfig], game: Game, engine: EngineConfig, stack: ExitStack
+) -> dict[str, Player]:
+    """``open_players`` on a node of the cluster."""
+    from spag.rollout.ray.weights import fetch  # noqa: PLC0415
+
+    fetched = {role: replace(player, model=fetch(player.model, cache_folder())) for role, player in players.items()}
+    return open_players(fetched, game, engine, stack)

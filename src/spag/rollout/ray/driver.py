@@ -1,0 +1,269 @@
+"""Self-play on Ray: one engine actor per GPU (or group of GPUs), few games out at a time, finished ones to one writer.
+
+The games and their seeds are those of one machine, whoever plays them. An actor that dies, or finishes no game for
+``cluster.deadline`` seconds, is replaced and its games are played again elsewhere; a dead driver resumes from its file.
+The driver stores what has arrived before it hands out more, so a slow disk slows the engines instead of filling memory.
+Online learning keeps the actors over many plays and gives them new weights in between (``RayPlayers``).
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from spag.config.schema import ClusterConfig
+from spag.core.episodes import Episode
+from spag.core.errors import ConfigError, EngineError, SpagError, first_line
+from spag.games.base import Game
+from spag.rollout.ray.connection import connected, nodes
+from spag.rollout.ray.queue import GameQueue
+from spag.rollout.ray.weights import pack
+from spag.rollout.ray.worker import PlayJob, PlayWorker
+from spag.rollout.runner import GameSpec, PlayStats
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_AHEAD = 2  # calls in flight on each worker
+_LOSSES = 3  # lost workers per slot without a finished game in between: play ends
+
+_Assignment = tuple[Game, Mapping[str, str] | None]
+"""A game, and by role the name of the player that plays it (``None``: the role's own name)."""
+
+
+class _Phase(Enum):
+    """The phase of a worker: its process starts (or waits for room), its engines open, it plays."""
+
+    STARTING = auto()
+    OPENING = auto()
+    PLAYING = auto()
+
+
+@dataclass(slots=True)
+class _Worker:
+    """A Ray actor and its pending calls, in order: ``ready`` and ``open`` first."""
+
+    number: int
+    actor: Any
+    calls: deque[Any]
+    phase: _Phase = _Phase.STARTING
+    last_seen: float = field(default_factory=time.monotonic)
+
+
+@dataclass(frozen=True, slots=True)
+class _Update:
+    """Weights in Ray's object store, with their names, for the engine of ``player`` (``None``: for all engines)."""
+
+    player: str | None
+    names: frozenset[str]
+    weights: Any
+
+    def replaces(self, older: "_Update") -> bool:
+        return self.player in (None, older.player) and older.names <= self.names
+
+
+def play_on_ray(
+    specs: Sequence[GameSpec],
+    job: PlayJob,
+    cluster: ClusterConfig,
+    stats: PlayStats,
+    stack: ExitStack,
+    note: Callable[[str], None],
+) -> Iterator[list[Episode]]:
+    """Start workers, which ``stack`` stops, and yield episodes as they finish anywhere."""
+    return open_on_ray(job, cluster, stack, note, most=len(specs)).play(specs, stats)
+
+
+def open_on_ray(
+    job: PlayJob, cluster: ClusterConfig, stack: ExitStack, note: Callable[[str], None], *, most: int | None = None
+) -> "RayPlayers":
+    """Start workers, at most ``most``, which ``stack`` stops.
+
+    ``cluster.address`` must be set. Raises ``ConfigError`` when there is no cluster or nothing in it can play.
+    """
+    assert cluster.address is not None
+    stack.enter_context(connected(cluster.address))
+    players = RayPlayers(job, cluster, note, most=most)
+    stack.callback(players.close)
+    return players
+
+
+class RayPlayers:
+    """Workers whose engines stay open from one play to the next."""
+
+    def __init__(
+        self, job: PlayJob, cluster: ClusterConfig, note: Callable[[str], None], *, most: int | None = None
+    ) -> None:
+        self.cluster, self.note, self.stats = cluster, note, PlayStats()
+        count, self.resources = _layout(job, cluster)
+        count = count if most is None else min(count, most)
+        self.needs = ", ".join(f"{amount:g} {name.removeprefix('num_')}" for name, amount in self.resources.items())
+        self.most_held = (job.in_flight or cluster.lease) + cluster.lease
+        self.queue = GameQueue((), self.most_held)
+        self.job = ray.put(job)
+        self._own: _Assignment = (job.game, None)
+        self._current: _Assignment = self._own
+        self.losses = 0
+        self.workers: list[_Worker] = []
+        self._updates: list[_Update] = []
+        self._numbers = 0
+        for _ in range(count):
+            self._start_worker()
+        note(f"cluster: {count} workers, {self.needs} each, on {len(nodes())} nodes")
+
+    def play(
+        self,
+        specs: Sequence[GameSpec],
+        stats: PlayStats | None = None,
+        *,
+        game: Game | None = None,
+        players: Mapping[str, str] | None = None,
+    ) -> Iterator[list[Episode]]:
+        """Yield every game once, with those that arrive at the same time; ``stats`` gets the totals.
+
+        ``game`` is by default the job's; ``players`` says by role which of the opened players plays, by default that of
+        the role's name. Raises what opening a model raises, and ``EngineError`` when engines are lost again and again
+        without finishing a game.
+        """
+        self.stats, self.losses = stats or PlayStats(), 0
+        self._assign((game or self._own[0], players))
+        self.queue = GameQueue(specs, self.most_held)
+        for worker in self.workers:
+            worker.last_seen = time.monotonic()  # replies were not read since the last play
+            self._submit(worker)
+        while self.queue.left:
+            if episodes := [episode for worker in self._ready_workers() for episode in self._receive(worker)]:
+                yield episodes
+            self._replace_hung()
+
+    def update_weights(self, weights: "Mapping[str, Tensor]", player: str | None = None) -> None:
+        """Give new weights to the engine of ``player``, or to all engines, here and where lost ones are replaced.
+        Returns at once.
+
+        As ``UpdatableEngine.update_weights`` says; each engine takes them before its next game, and one that cannot
+        counts as lost. The values are those of this moment: they may change afterwards. Raises ``EngineError`` while
+        games are left of the last play.
+        """
+        if self.queue.left:
+            raise EngineError("weights change only between plays")
+        held = ray.put(pack(weights))
+        update = _Update(player, frozenset(weights), held)
+        self._updates = [older for older in self._updates if not update.replaces(older)] + [update]
+        for worker in self.workers:
+            worker.calls.append(worker.actor.update_weights.remote(held, player))
+
+    def close(self) -> None:
+        """Stop all workers; engines with processes of their own get a moment to end them."""
+        closing = [worker.actor.close.remote() for worker in self.workers if worker.phase is _Phase.PLAYING]
+        if closing:
+            ray.wait(closing, num_returns=len(closing), timeout=5.0)
+        for worker in self.workers:
+            ray.kill(worker.actor)
+
+    def _assign(self, assignment: _Assignment) -> None:
+        if assignment != self._current:
+            self._current = assignment
+            for worker in self.workers:
+                worker.calls.append(worker.actor.assign.remote(*assignment))
+
+    def _start_worker(self) -> None:
+        self._numbers += 1
+        actor: Any = (
+            ray.remote(PlayWorker).options(max_restarts=0, scheduling_strategy="SPREAD", **self.resources).remote()
+        )
+        calls = deque([actor.ready.remote(), actor.open.remote(self.job)])
+        if self._current is not self._own:
+            calls.append(actor.assign.remote(*self._current))
+        calls.extend(actor.update_weights.remote(update.weights, update.player) for update in self._updates)
+        self.workers.append(_Worker(self._numbers, actor, calls))
+
+    def _ready_workers(self) -> list[_Worker]:
+        """Return the workers whose first call has finished; waits a second at most."""
+        first = {worker.calls[0]: worker for worker in self.workers if worker.calls}
+        ready, rest = ray.wait(list(first), num_returns=1, timeout=1.0)
+        more, _ = ray.wait(rest, num_returns=len(rest), timeout=0.0) if rest else ([], [])
+        return [first[ref] for ref in (*ready, *more)]
+
+    def _receive(self, worker: _Worker) -> list[Episode]:
+        """Take one result of a worker, submit its next calls, and return the games it finished."""
+        try:
+            answer = ray.get(worker.calls.popleft())
+        except RayTaskError as error:
+            if isinstance(error.cause, EngineError):
+                self._replace(worker, first_line(error.cause))
+                return []
+            if isinstance(error.cause, SpagError):
+                raise error.cause from None  # a model that does not load on one node loads on none
+            raise
+        except RayError as error:
+            self._replace(worker, f"{type(error).__name__}: {first_line(error, 150)}")
+            return []
+        worker.last_seen = time.monotonic()
+        episodes = []
+        if answer is not None:  # of ``advance``
+            played, stats = answer
+            self.stats.add(stats)
+            episodes = [episode for episode in played if self.queue.finish(worker.number, episode.id)]
+        self.losses = 0 if episodes else self.losses
+        worker.phase = _Phase.OPENING if worker.phase is _Phase.STARTING else _Phase.PLAYING
+        self._submit(worker)
+        return episodes
+
+    def _submit(self, worker: _Worker) -> None:
+        """Keep ``_AHEAD`` calls in flight while the worker holds games."""
+        if worker.phase is not _Phase.PLAYING:
+            return
+        while len(worker.calls) < _AHEAD:
+            specs = self.queue.take(worker.number, len(self.workers))
+            if not specs and not self.queue.held(worker.number):
+                return
+            worker.calls.append(worker.actor.advance.remote(specs))
+
+    def _replace_hung(self) -> None:
+        now = time.monotonic()
+        limit = self.cluster.deadline
+        late = [worker for worker in self.workers if now - worker.last_seen > limit]
+        if len(late) == len(self.workers) and all(worker.phase is _Phase.STARTING for worker in late):
+            fix = f"each needs {self.needs} of one node that others leave free"
+            raise EngineError(f"cluster: no worker could start within {limit:g} s; {fix}")
+        for worker in list(self.workers):
+            if worker.calls and worker.phase is not _Phase.STARTING and worker in late:
+                self._replace(worker, f"no reply for {limit:g} s")
+            elif not worker.calls:
+                worker.last_seen = now
+                self._submit(worker)  # games have come back from a lost worker
+
+    def _replace(self, worker: _Worker, why: str) -> None:
+        """Replace a dead or hanging worker."""
+        self.losses += 1
+        ray.kill(worker.actor)
+        self.workers.remove(worker)
+        games = self.queue.put_back(worker.number)
+        if self.losses > _LOSSES * (len(self.workers) + 1):
+            raise EngineError(
+                f"cluster: {self.losses} workers were lost without a finished game between them; the last one: {why}"
+            )
+        self.note(f"cluster: worker {worker.number} was lost ({why}); {games} games go to others")
+        self._start_worker()
+
+
+def _layout(job: PlayJob, cluster: ClusterConfig) -> tuple[int, dict[str, float]]:
+    """Return the number of workers and the resources of each. Raises ``ConfigError``."""
+    machines = nodes()
+    if job.gpus and any("GPU" in machine for machine in machines):
+        fitting = sum(int(machine.get("GPU", 0)) // job.gpus for machine in machines)
+        if not fitting:
+            what = f"an engine takes {job.gpus} GPUs of one node, and no node has this many"
+            raise ConfigError(f"cluster: {what}; lower engine.tensor_parallel")
+        return cluster.workers or fitting, {"num_gpus": job.gpus, "num_cpus": 1}
+    if not machines:
+        raise ConfigError("cluster: no node with a free CPU")
+    count = cluster.workers or len(machines)
+    smallest = min(int(machine["CPU"]) for machine in machines)
+    return count, {"num_cpus": max(1, smallest * len(machines) // count if count > len(machines) else smallest)}

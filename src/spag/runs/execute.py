@@ -1,0 +1,114 @@
+"""The whole run, resumable: its phases one after the other, then the arena.
+
+Each stage reads files and writes files of the run folder, so it can be stopped anywhere and looked at afterwards.
+``storage/manifest.py`` decides what is left to do.
+"""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+
+from spag.algorithms.settings import OfflineSettings
+from spag.config.schema import RunConfig
+from spag.core.progress import Reporter
+from spag.engines.players import OpenModels, open_models
+from spag.rollout.matches import PlaySetup
+from spag.runs.arena import play_arena
+from spag.runs.checks import check_run
+from spag.runs.phases import carry_out
+from spag.runs.plan import arena_entrants, describe_phases, planned_stages
+from spag.runs.stage import Results, Run
+from spag.storage.disk import FolderLock
+from spag.storage.manifest import Manifest
+
+_ARENA_FILES = ("arena/episodes.jsonl", "arena/results.json")
+NO_MIX = (
+    "warning: {0}.sft_data is not set, so no instruction data is mixed in, as the paper does against "
+    "forgetting (Alpaca "
+    "52K); name a file of it, or set {0}.sft_coef=0 to train without"
+)
+NO_WEIGHT = "warning: {0}.sft_coef=0, so the rows of {0}.sft_data train nothing; set sft_coef above 0 (the paper: 0.5)"
+
+
+def run(
+    config: RunConfig, folder: Path, reporter: Reporter, *, force: bool = False, open_models: OpenModels = open_models
+) -> None:
+    """Run or resume everything. ``open_models`` opens the models that play (tests hand their own in).
+
+    Raises ``RunError`` when another process works in ``folder`` or a stage's settings or results changed, and what
+    ``check_run`` raises.
+    """
+    with FolderLock(folder):
+        setup = PlaySetup.of(config, reporter, open_models)
+        manifest = Manifest.open(folder, force=force)
+        if not all(map(manifest.is_done, planned_stages(config))):
+            check_run(config, setup.game)
+        if not manifest.stages:
+            for line in [*describe_phases(config), *mix_warnings(config)]:
+                reporter.note(line)
+        config = resolve_dtype(config, lambda measure: str(manifest.remember("dtype", measure)))
+        before = Run(config, folder, Manifest.open(folder, force=force, dry=True), setup)
+        _carry_out(before)  # refuses before any work
+        manifest.give_up(before.decisions)
+        _carry_out(Run(config, folder, manifest, setup))
+
+
+def preview_run(config: RunConfig, folder: Path, reporter: Reporter, *, force: bool = False) -> list[tuple[str, str]]:
+    """Check what ``run`` checks; return every stage and what would become of it. Nothing is done or written.
+
+    Raises what ``run`` raises before its first minute of work.
+    """
+    with FolderLock(folder) if (folder / ".lock").exists() else nullcontext():
+        setup = PlaySetup.of(config, reporter)
+        manifest = Manifest.open(folder, force=force, dry=True)
+        check_run(config, setup.game)
+        config = resolve_dtype(config, lambda measure: str(manifest.measured.get("dtype", "float32")))
+        state = Run(config, folder, manifest, setup)
+        _carry_out(state)
+        return [(name, decision.state) for name, decision in state.decisions.items()]
+
+
+def mix_warnings(config: RunConfig) -> list[str]:
+    """Return what is wrong with the SFT mixes: a weight without data (not in imitation), or data without a weight."""
+    found = []
+    for phase in config.phases:
+        settings = phase.settings
+        if not isinstance(settings, OfflineSettings):
+            continue
+        has_data = settings.sft_data is not None and settings.sft_samples != 0
+        if settings.sft_coef and not has_data and phase.algorithm != "imitation":
+            found.append(NO_MIX.format(phase.algorithm))
+        if settings.sft_data and not settings.sft_coef:
+            found.append(NO_WEIGHT.format(phase.algorithm))
+    return list(dict.fromkeys(found))
+
+
+def resolve_dtype(
+    config: RunConfig, remember: Callable[[Callable[[], str]], str] = lambda measure: measure()
+) -> RunConfig:
+    """Replace dtype ``auto`` by the fastest one here; ``remember`` may answer from an earlier measurement."""
+    if config.model.dtype != "auto":
+        return config
+    return config.model_copy(update={"model": config.model.model_copy(update={"dtype": remember(_measure_dtype)})})
+
+
+def _measure_dtype() -> str:
+    from spag.models.loading import fastest_dtype  # noqa: PLC0415 - imports torch
+
+    return fastest_dtype()
+
+
+def _carry_out(state: Run) -> None:
+    state.keep_settings()
+    for model in state.models.values():
+        carry_out(state, model)
+    names = arena_entrants(state.config)  # a longer run has others, and keeps the games between those who stay
+    settings = state.settings("seed", "game", "arena")
+    del settings["arena"]["entrants"]
+
+    def compete() -> Results:
+        entrants = {name: state.model(name) for name in names}
+        results = play_arena(state.folder / "arena", entrants, state.config, state.setup, force=True)
+        return {"games": sum(pair["games"] for pair in results["pairs"])}
+
+    state.stage("arena", settings, state.trained(*names), ["arena"], compete, kept=_ARENA_FILES, free=names)

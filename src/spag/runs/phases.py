@@ -1,0 +1,169 @@
+"""The stages of a phase: play where it needs a file of games, then training."""
+
+from pathlib import Path
+from typing import Any
+
+from spag.algorithms.settings import FREE_TO_CHANGE, IterationSettings, OfflineSettings, TeacherSettings
+from spag.core.seeds import derive_seed
+from spag.core.types import Split
+from spag.engines.players import Kind, kind_of
+from spag.evaluation.health import health
+from spag.games.base import drawn
+from spag.learning.launch import train_on
+from spag.rollout.matches import make_matches, play_matches
+from spag.rollout.matchmaking import draw_opponents
+from spag.rollout.runner import game_specs
+from spag.runs.plan import BASE, EPISODES, HEALTH, PlannedModel
+from spag.runs.stage import Results, Run
+from spag.runs.teachers import bot_games, teacher_file
+from spag.storage.episodes import read_episodes
+from spag.storage.store import file_digest, write_json, write_rows
+
+PLAY_OPTIONS = frozenset({"tasks", "repeats", "keep_held_out", "sampling", "sampling_by_role", "opponents"})
+"""Options of an iteration's play; the others are those of its training."""
+
+
+def carry_out(run: Run, model: PlannedModel) -> None:
+    """Do the stages that lead to ``model``."""
+    if isinstance(model.phase.settings, IterationSettings):
+        _play_iteration(run, model)
+    elif model.plays:
+        _play_bots(run, model)
+    _train(run, model)
+
+
+def seed_of(run: Run, model: PlannedModel) -> int:
+    """Return the seed of a model's phase: phases of one algorithm must not draw the same games."""
+    if model.iteration is not None:
+        return derive_seed(run.config.seed, f"iteration-{model.iteration}")
+    same = [other for other in run.models.values() if other.phase.algorithm == model.phase.algorithm]
+    return run.config.seed if same[0] is model else derive_seed(run.config.seed, model.folder)
+
+
+def _play_bots(run: Run, model: PlannedModel) -> None:
+    """Write the games of bots that the phase learns from."""
+    settings: TeacherSettings = model.phase.settings
+    path = run.folder / model.folder / EPISODES
+
+    def play() -> Results:
+        game = model.game.build()
+        sources = [name for name in settings.episodes if kind_of(name) is Kind.BOT]
+        games = [
+            episode for name in sources for episode in bot_games(name, settings.max_episodes, run.config.seed, game)
+        ]
+        write_rows(path, games)
+        return {"games": len(games)}
+
+    about = {"episodes": settings.episodes, "max_episodes": settings.max_episodes}
+    stage_settings = run.settings("seed", game=model.game.model_dump(mode="json"), **about)
+    run.stage(f"{model.folder}/play", stage_settings, (), [f"{model.folder}/{EPISODES}"], play)
+
+
+def _play_iteration(run: Run, model: PlannedModel) -> None:
+    """Play the current policy against itself, or against the opponents that the phase names."""
+    settings: IterationSettings = model.phase.settings
+    path, seed, game = run.folder / model.folder / EPISODES, seed_of(run, model), model.game.build()
+    names = list(run.models)
+    before = names[: names.index(model.start)] if model.start in names else []
+    title = f"{model.name} self-play"
+
+    def play() -> Results:
+        tasks = game.tasks(Split.TRAIN, settings.tasks, derive_seed(seed, "words"))
+        if settings.keep_held_out:
+            everything = [task for split in Split for task in game.tasks(split, None, derive_seed(seed, "words"))]
+            shortage = f"tasks asked for, but there are {len(everything)}"
+            tasks = drawn(everything, settings.tasks, derive_seed(seed, "words"), shortage)
+        specs = game_specs(tasks, settings.repeats, seed)
+        pairs = draw_opponents(specs, model.start, settings.opponents, before, start=model.first)
+        players = {name for pairing in pairs for name in pairing.players}
+        models = {name: run.model(name) for name in players}
+        matches = make_matches(pairs, models, settings.sampling_of, game.roles, title)
+        summary = play_matches(path, matches, run.setup.of_game(game), force=run.manifest.force)
+        found = health(read_episodes(path), game, model.start)
+        write_json(path.with_name(HEALTH), found)
+        for warning in found["warnings"]:
+            run.setup.reporter.note(f"{title}: {warning}")
+        outcome, stats = summary.describe(game), summary.stats
+        run.setup.reporter.note(f"{title}: {summary.games} games, {outcome}, {stats.empty} empty utterances")
+        return {
+            "games": summary.games,
+            "outcomes": dict(summary.outcomes),
+            "games_per_hour": round(summary.games_per_hour),
+            "empty_utterances": stats.empty,
+            "completion_tokens": stats.completion_tokens,
+        }
+
+    options = settings.model_dump(mode="json", include=set(PLAY_OPTIONS))
+    stage_settings = run.settings("seed", game=model.game.model_dump(mode="json"), play=options)
+    outputs = [f"{model.folder}/{name}" for name in (EPISODES, HEALTH)]
+    run.stage(f"{model.folder}/play", stage_settings, run.trained(model.start), outputs, play)
+
+
+def _train(run: Run, model: PlannedModel) -> None:
+    """Train the model that the phase, or this iteration, begins with."""
+    settings, config, folder = model.phase.settings, run.config, run.folder / model.folder
+    files = _files(run, model)
+
+    def train() -> Results:
+        from spag.learning.worker import TrainingJob  # noqa: PLC0415 - imports torch
+
+        job = TrainingJob(
+            model=config.model,
+            phase=model.phase,
+            game=model.game,
+            start_from=run.checkpoint(model.start),
+            output=folder,
+            seed=config.seed if model.iteration is not None else seed_of(run, model),
+            credit_seed=seed_of(run, model),
+            files=files,
+            learner=model.start if isinstance(settings, IterationSettings) else None,
+            limit=settings.max_episodes if isinstance(settings, TeacherSettings) else None,
+            teacher=isinstance(settings, TeacherSettings),
+            engine=config.engine,
+            cluster=config.cluster,
+            report_to=list(config.report_to),
+        )
+        result = train_on(job, run.setup.reporter, f"{model.name} training")
+        for note in result.get("notes", []):
+            run.setup.reporter.note(note)
+        return result
+
+    run.stage(
+        f"{model.folder}/train",
+        _train_settings(run, model, files),
+        [*run.trained(model.start), *([f"{model.folder}/play"] if model.plays else [])],
+        [f"{model.folder}/{name}" for name in _OUTPUTS],
+        train,
+        kept=[f"{model.folder}/checkpoint"],
+    )
+
+
+_OUTPUTS = (
+    "checkpoint", "start", "state", "episodes", "evaluations", "snapshots", "tensorboard", "metrics.jsonl",
+    "evaluations.jsonl", "warnings.jsonl", "reference.jsonl", "samples.jsonl", "training.json",
+)  # fmt: skip
+
+
+def _files(run: Run, model: PlannedModel) -> list[Path]:
+    """Return the files of games or samples that an offline phase trains on."""
+    settings, played = model.phase.settings, run.folder / model.folder / EPISODES
+    if isinstance(settings, IterationSettings):
+        return [played]
+    if not isinstance(settings, TeacherSettings):
+        return []
+    found = [teacher_file(source, model.game.build()) or played for source in settings.episodes]
+    return list(dict.fromkeys(found))
+
+
+def _train_settings(run: Run, model: PlannedModel, files: list[Path]) -> dict[str, Any]:
+    """Return what training depends on besides its inputs."""
+    settings = model.phase.settings
+    played = PLAY_OPTIONS | {"iterations"} if isinstance(settings, IterationSettings) else frozenset()
+    options = settings.model_dump(mode="json", exclude=set(FREE_TO_CHANGE | played))
+    named = [path for path in files if path != run.folder / model.folder / EPISODES]
+    if isinstance(settings, OfflineSettings) and settings.sft_data:
+        named.append(settings.sft_data)
+    digests = {str(path): file_digest(path) for path in named}
+    about = {"algorithm": model.phase.algorithm, "options": options, "digests": digests}
+    sections = ("seed", "model") if model.start == BASE else ("seed",)
+    return run.settings(*sections, game=model.game.model_dump(mode="json"), **about)

@@ -1,0 +1,153 @@
+"""The names in a run folder: which models a run trains, in which folders and stages.
+
+A phase is a folder: ``1-imitation/``, ``2-spag/iteration-1/``, ``3-reinforce/``. A model is called after the algorithm
+of its phase: ``imitation``, ``spag-1`` (its first iteration), ``reinforce``; where several phases have one algorithm,
+the phase's number is part of the name: ``reinforce-3``.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from spag.algorithms.settings import IterationSettings, OfflineSettings, OnlineSettings, TeacherSettings
+from spag.config.schema import GameConfig, PhaseConfig, RunConfig
+from spag.core.errors import ConfigError, RunError
+from spag.engines.players import Kind, kind_of
+from spag.models.roles import ROLES
+from spag.storage.manifest import Manifest
+
+BASE = "base"
+EPISODES = "episodes.jsonl"
+HEALTH = "health.json"
+CONSTANT = f"{Kind.BOT}constant"
+_MODEL_FILES = ("config.json", "adapter_config.json", ROLES)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedModel:
+    """A model that a run trains: by a phase, or by an iteration of one.
+
+    ``start``: the name of the model that its training begins with. ``iteration`` counts from 1 over the whole run;
+    ``None`` in a phase without iterations. ``first``: the name of the model that its phase begins with.
+    """
+
+    name: str
+    folder: str
+    start: str
+    phase: PhaseConfig
+    game: GameConfig
+    first: str
+    iteration: int | None = None
+
+    @property
+    def is_online(self) -> bool:
+        return isinstance(self.phase.settings, OnlineSettings)
+
+    @property
+    def plays(self) -> bool:
+        """Whether a file of games is played first: an iteration's self-play, or the games of a bot to learn from."""
+        settings = self.phase.settings
+        if isinstance(settings, TeacherSettings):
+            return any(kind_of(source) is Kind.BOT for source in settings.episodes)
+        return isinstance(settings, IterationSettings)
+
+    @property
+    def stages(self) -> list[str]:
+        """The stages that lead to the model, in order."""
+        return [*([f"{self.folder}/play"] if self.plays else []), f"{self.folder}/train"]
+
+
+def planned_models(config: RunConfig) -> list[PlannedModel]:
+    """Return the models of a run, in the order in which they are trained."""
+    found: list[PlannedModel] = []
+    algorithms = [phase.algorithm for phase in config.phases]
+    iterations, start = 0, BASE
+    for number, phase in enumerate(config.phases, start=1):
+        label = phase.algorithm if algorithms.count(phase.algorithm) == 1 else f"{phase.algorithm}-{number}"
+        folder, first, game = f"{number}-{phase.algorithm}", start, config.game_of(phase)
+        if isinstance(settings := phase.settings, IterationSettings):
+            for own in range(1, settings.iterations + 1):
+                iterations += 1
+                name, place = f"{label}-{own}", f"{folder}/iteration-{own}"
+                found.append(PlannedModel(name, place, start, phase, game, first, iterations))
+                start = name
+        else:
+            found.append(PlannedModel(label, folder, start, phase, game, first))
+            start = label
+    return found
+
+
+def describe_phases(config: RunConfig) -> list[str]:
+    """Return a line for each phase of a run: what it does."""
+    lines = []
+    for number, phase in enumerate(config.phases, start=1):
+        settings, game = phase.settings, config.game_of(phase).name
+        if isinstance(settings, OnlineSettings):
+            games = ", ".join(played.name for played, _ in phase.mix(config.game_of(phase)))
+            what = f"{settings.steps} online steps of {settings.games} games of {games}"
+        elif isinstance(settings, IterationSettings):
+            tasks = "all tasks" if settings.tasks is None else f"{settings.tasks:,} tasks"
+            what = f"{settings.iterations} x self-play on {tasks} of {game}, then training"
+        else:
+            limit = f", {settings.max_episodes:,} games" if settings.max_episodes else ""
+            what = f"learns {game} from {', '.join(settings.episodes) or 'instruction data'}{limit}"
+        lines.append(f"{number}. {phase.algorithm}: {what}")
+    return lines
+
+
+def last_models(config: RunConfig) -> list[str]:
+    """Return the last model of each phase."""
+    models = planned_models(config)
+    return [
+        one.name
+        for one, after in zip(models, [*models[1:], None], strict=True)
+        if after is None or after.phase is not one.phase
+    ]
+
+
+def arena_entrants(config: RunConfig) -> list[str]:
+    """Return who competes in a run's arena. Raises ``ConfigError`` for an unknown name, or fewer than two."""
+    has, chosen = [BASE, *(model.name for model in planned_models(config))], config.arena.entrants
+    for name in chosen:
+        if name not in has and not set(name) & {"/", ":"}:  # a model's or bot's name has one of them
+            known = f"{', '.join(has)}, or a model or bot: ORG/NAME, ./FOLDER, openai:MODEL, bot:NAME"
+            raise ConfigError(f"arena.entrants: this run has no model {name!r}; it has {known}")
+    if chosen and len(set(chosen)) < max(2, len(chosen)):
+        raise ConfigError(f"arena.entrants: {', '.join(chosen)}: name two or more, each once")
+    constant = [CONSTANT] if "constant" in config.game.build().bots else []
+    return chosen or [BASE, *last_models(config), *constant]
+
+
+def planned_stages(config: RunConfig) -> list[str]:
+    """Return the stages of a run, in order."""
+    return [*(stage for model in planned_models(config) for stage in model.stages), "arena"]
+
+
+def is_offline(model: PlannedModel) -> bool:
+    """Whether a model is trained on samples that are all there first."""
+    return isinstance(model.phase.settings, OfflineSettings)
+
+
+def progress_of(config: RunConfig, folder: Path) -> str:
+    """Return how many stages of a run are done, in words."""
+    manifest, planned = Manifest.open(folder), planned_stages(config)
+    return f"{folder} has {sum(map(manifest.is_done, planned))} of {len(planned)} stages done"
+
+
+def check_free(output: Path) -> None:
+    """Raise ``RunError`` when ``output`` is the folder of a run's training, which nothing but the run may write to."""
+    inside = output.resolve()
+    for run in inside.parents[:2]:
+        if (run / "manifest.json").is_file() and f"{inside.relative_to(run).as_posix()}/train" in Manifest.open(
+            run
+        ).stages:
+            raise RunError(
+                f"{output}: belongs to the run {run}, whose next stages build on it; choose another --output"
+            )
+
+
+def trained_models(config: RunConfig, folder: Path) -> dict[str, str]:
+    """Return the checkpoints of the run in ``folder`` whose training is done, by name, in order."""
+    manifest = Manifest.open(folder)
+    done = [model for model in planned_models(config) if manifest.is_done(f"{model.folder}/train")]
+    places = {model.name: folder / model.folder / "checkpoint" for model in done}
+    return {name: str(at) for name, at in places.items() if any((at / file).is_file() for file in _MODEL_FILES)}

@@ -1,0 +1,85 @@
+"""A run in progress: its settings, its folder, and stages that are done once."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from spag.config.files import dump_config
+from spag.config.schema import ModelConfig, RunConfig
+from spag.rollout.matches import PlaySetup
+from spag.runs.plan import BASE, PlannedModel, planned_models
+from spag.storage.manifest import Action, Decision, Manifest
+from spag.storage.store import file_digest, write_atomically
+
+Results = Mapping[str, Any]
+
+
+@dataclass
+class Run:
+    """A run in progress: what every stage needs."""
+
+    config: RunConfig
+    folder: Path
+    manifest: Manifest
+    setup: PlaySetup
+    decisions: dict[str, Decision] = field(default_factory=dict)
+    """What became of each stage, or in a dry run, which does nothing and changes nothing, would become."""
+
+    @cached_property
+    def models(self) -> dict[str, PlannedModel]:
+        """The models that the run trains, by name, in order."""
+        return {model.name: model for model in planned_models(self.config)}
+
+    def keep_settings(self) -> None:
+        """Write the settings beside the results."""
+        if not self.manifest.dry:
+            write_atomically(self.folder / "config.yaml", dump_config(self.config))
+
+    def checkpoint(self, name: str) -> str:
+        """Return what opens a model: ``base``, one that the run trains, or any other by its own name."""
+        if name == BASE:
+            return self.config.model.name
+        return str(self.folder / self.models[name].folder / "checkpoint") if name in self.models else name
+
+    def model(self, name: str) -> ModelConfig:
+        return self.config.model.model_copy(update={"name": self.checkpoint(name)})
+
+    def trained(self, *names: str) -> list[str]:
+        """Return the stages that the models of these names come from; none for models from elsewhere."""
+        return [f"{self.models[name].folder}/train" for name in names if name in self.models]
+
+    def settings(self, *sections: str, **more: Any) -> dict[str, Any]:
+        """Return those sections of the config, as a stage's settings, with the digests of the files they name."""
+        dumped = self.config.model_dump(mode="json", include=set(sections))
+        game = more.get("game", dumped.get("game")) or {}
+        files = {name: Path(value) for name, value in game.items() if isinstance(value, str) and Path(value).is_file()}
+        return {**dumped, **more, "files": {name: file_digest(path) for name, path in files.items()}}
+
+    def stage(
+        self,
+        name: str,
+        settings: Mapping[str, Any],
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        work: Callable[[], Results],
+        *,
+        kept: Sequence[str] | None = None,
+        free: Any = None,
+    ) -> None:
+        """Do ``work`` unless the manifest says that it is done; a redo deletes ``outputs`` first.
+
+        ``kept``: those of ``outputs`` that later stages and people read, by default all; one that is replaced
+        afterwards is noticed. ``free``: a setting that may change; the stage then goes on with the files it finds.
+        """
+        decision = self.decisions[name] = self.manifest.begin(name, settings, inputs, free, outputs)
+        if self.manifest.dry:
+            return
+        if decision.action is Action.REDO:
+            self.setup.reporter.note(f"{name}: redone, since it {decision.reason}")
+        if decision.action is Action.SKIP:
+            self.setup.reporter.note(f"{name}: {decision.reason}")
+            return
+        with self.manifest.running(name, outputs if kept is None else kept) as results:
+            results.update(work())

@@ -1,0 +1,48 @@
+"""Teacher play: games that a game ships, files, and games of bots."""
+
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+
+from spag.core.episodes import Episode
+from spag.core.errors import ConfigError
+from spag.core.seeds import derive_seed
+from spag.core.types import Split
+from spag.engines.base import Player, Sampling
+from spag.engines.bot import BotEngine
+from spag.engines.players import Kind, bot_names, bot_of, kind_of
+from spag.games.base import Game
+from spag.rollout.runner import game_specs, play
+
+TEACHER = "teacher"
+BOT_GAMES = 200
+"""Games of a bot where ``max_episodes`` says nothing."""
+
+
+def teacher_path(game: Game) -> Path:
+    """Return the file of teacher games that the game's package ships. Raises ``ConfigError`` where there is none."""
+    module = type(game).__module__
+    path = Path(str(resources.files(module.rpartition(".")[0] or module) / "data" / "teacher_games.jsonl"))
+    if not path.is_file():
+        bots = ", ".join(bot_names(game)) or "none"
+        raise ConfigError(f"episodes: {game.name} ships no teacher games; name files of games, or a bot of it: {bots}")
+    return path
+
+
+def teacher_file(source: str, game: Game) -> Path | None:
+    """Return the file of a source of teacher play; ``None`` for a bot. Raises ``ConfigError`` for an unknown bot."""
+    if kind_of(source) is Kind.BOT:
+        bot_of(game, source)
+        return None
+    return teacher_path(game) if source == TEACHER else Path(source)
+
+
+def bot_games(name: str, limit: int | None, seed: int, game: Game) -> Iterator[Episode]:
+    """Play games of a bot against itself, on each task once before any is played again."""
+    everything, seed = len(game.tasks(Split.TRAIN, None, 0)), derive_seed(seed, name)
+    count = limit or BOT_GAMES
+    repeats = -(-count // everything)
+    specs = game_specs(game.tasks(Split.TRAIN, min(count, everything), seed), repeats, seed)
+    player = Player(BotEngine(bot_of(game, name)), name, Sampling())
+    in_rounds = [spec for repeat in range(repeats) for spec in specs[repeat::repeats]]
+    return play(in_rounds[:count], dict.fromkeys(game.roles, player), game=game)

@@ -1,0 +1,41 @@
+"""Stanford Alpaca's rows, ``{"instruction", "input", "output"}``, and the two prompts that they are trained with.
+
+The prompts are part of the format: the page of the data (tatsu-lab/stanford_alpaca, "Data Release") gives them, and
+upstream's page of data (Linear95/SPAG, data/README.md) asks for them. The output is trained as it is, behind the prompt
+without a line break.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from spag.core.errors import DataError
+
+WITH_INPUT = (
+    "Below is an instruction that describes a task, paired with an input that provides further context. "
+    "Write a response that appropriately completes the request.\n\n"
+    "### Instruction:\n{instruction}\n\n### Input:\n{given}\n\n### Response:"
+)
+WITHOUT_INPUT = (
+    "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
+    "### Instruction:\n{instruction}\n\n### Response:"
+)
+
+
+def is_alpaca(row: Mapping[str, Any]) -> bool:
+    """Whether ``row`` has an instruction and no prompt made from it yet."""
+    return "instruction" in row and not {"prompt", "query"} & row.keys()
+
+
+def alpaca_prompt(instruction: str, given: str) -> str:
+    """Return the prompt of an instruction and its input, which is often empty."""
+    return (WITH_INPUT if given else WITHOUT_INPUT).format(instruction=instruction, given=given)
+
+
+def prompt_and_completion(row: Mapping[str, Any], place: str) -> dict[str, str]:
+    """Return ``prompt`` and ``completion`` of an Alpaca row, whose input may be absent. Raises ``DataError`` naming
+    ``place``.
+    """
+    match row["instruction"], row.get("input") or "", row.get("output"):
+        case (str(instruction), str(given), str(output)):
+            return {"prompt": alpaca_prompt(instruction, given), "completion": output}
+    raise DataError(f"{place}: instruction, input and output must be text")

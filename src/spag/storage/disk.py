@@ -1,0 +1,148 @@
+"""Files that others may use too: what an output can be, one process at a time, and the one line that a failed write
+becomes.
+
+Locks are the kernel's (``flock``): they end with the process that holds them, however it dies. A file system that has
+none (some mounts of NFS and Lustre) keeps nobody out.
+"""
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Self
+
+from spag.core.errors import RunError, StorageError
+
+_FIXES = {
+    "free space, then run again to resume": (errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+    "fix rights, then run again to resume": (errno.EACCES, errno.EPERM, errno.EROFS),
+    "choose another output": (errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL),
+}
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+}
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turn an ``OSError`` of writing ``path`` into a ``StorageError`` of one line."""
+    try:
+        yield
+    except OSError as error:
+        fix = next(
+            (fix for fix, codes in _FIXES.items() if error.errno in codes),
+            "free space or fix rights, then run again to resume",
+        )
+        raise StorageError(f"{path}: cannot be written: {error.strerror or error}; {fix}") from error
+
+
+def is_file_there(path: Path) -> bool:
+    """Return whether the output ``path`` is a file already. Raises ``StorageError`` where none can be, or something
+    else is.
+    """
+    with storage_errors(path):
+        try:
+            mode = path.stat().st_mode
+        except FileNotFoundError:
+            return False
+    if not stat.S_ISREG(mode):
+        raise StorageError(f"{path}: is {_KINDS.get(stat.S_IFMT(mode), 'no file')}; choose the name of a file")
+    return True
+
+
+def real_output(path: Path) -> Path:
+    """Return the file that is written for ``path``: where a link points. Raises as ``is_file_there`` does."""
+    is_file_there(path)
+    return Path(os.path.realpath(path))
+
+
+def open_locked(path: Path) -> int | None:
+    """Open ``path``, made if need be, for this process alone until the descriptor is closed; ``None`` while another
+    process has it.
+
+    A file that was renamed or removed between opening and locking is opened anew, so the one under the name is the one
+    that is locked.
+    """
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                os.close(descriptor)
+                raise
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+        os.close(descriptor)
+
+
+class _Lock:
+    """Keeps other processes away while the context is open. ``_path``: a file with the number of the process that holds
+    it.
+    """
+
+    _path: Path
+
+    def _busy(self, holder: str) -> RunError:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        with storage_errors(self._path.parent):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+        with storage_errors(self._path):
+            descriptor = open_locked(self._path)
+            if descriptor is None:
+                raise self._busy(self._path.read_bytes()[:20].decode(errors="replace").strip() or "unknown")
+            self._descriptor = descriptor
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, str(os.getpid()).encode())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+
+class FolderLock(_Lock):
+    """Keep other processes out of ``folder`` while the context is open. Raises ``RunError`` while another process is in
+    it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / ".lock"
+
+    def _busy(self, holder: str) -> RunError:
+        return RunError(f"{self._path.parent}: another process (pid {holder}) is working in this run folder")
+
+
+class FileLock(_Lock):
+    """Keep other processes from adding to a file while the context is open. Raises ``RunError`` while another one does.
+
+    The lock is a file beside it, ``.NAME.lock``, because the file itself may be replaced; it is removed in the end.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._shown = path
+        real = real_output(path)
+        self._path = real.with_name(f".{real.name}.lock")
+
+    def _busy(self, holder: str) -> RunError:
+        return RunError(
+            f"{self._shown}: another process (pid {holder}) is writing this file; wait for it, or choose another output"
+        )
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):  # still ours: who opened it meanwhile finds that it is gone
+            self._path.unlink()
+        super().__exit__()

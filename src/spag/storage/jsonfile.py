@@ -1,0 +1,190 @@
+"""The one reader of JSON that others may have written: documents and JSON lines, from files and pipes.
+
+What it returns is safe to walk by recursion, to compare and to write again: at most ``MAX_DEPTH`` levels, integers of
+64 bits, finite numbers, text without lone surrogates. Everything else is a ``DataError`` of one line, ``FILE:LINE:
+what; fix``. A byte-order mark is dropped. msgspec decodes, and refuses most of this by itself; nesting and integers are
+checked here.
+"""
+
+import codecs
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar, overload
+
+import msgspec
+
+from spag.core.errors import DataError
+
+MAX_DEPTH = 100
+"""Levels of lists and objects: far more than any format has, far less than Python's recursion takes."""
+MAX_LINE = 2**25
+"""Bytes of one row. A game that fills a context of 128,000 tokens has some 6 million with ids and log-probabilities."""
+MAX_DOCUMENT = 2**26
+"""Bytes of a file that is one JSON value, unless the caller expects more."""
+PADDING = b"\0 \t\r"
+"""What may follow the last row: nulls stand where a machine lost power before it wrote."""
+
+Value = TypeVar("Value")
+_PLAIN = msgspec.json.Decoder()
+_NO_OPENING = bytes(set(range(256)) - set(b"[{"))
+_DIGITS_ALIKE = bytes(ord("0") if chr(byte).isdigit() and byte < 128 else byte for byte in range(256))
+_TRUNCATED = "Input data was truncated"
+_AT_BYTE = re.compile(r" \(byte (\d+)\)$")
+
+
+@overload
+def read_json(path: Path, *, longest: int = MAX_DOCUMENT) -> Any: ...
+@overload
+def read_json(path: Path, kind: type[Value], *, longest: int = MAX_DOCUMENT) -> Value: ...
+def read_json(path: Path, kind: Any = Any, *, longest: int = MAX_DOCUMENT) -> Any:
+    """Return the JSON value of a file, converted to ``kind`` (a type that ``msgspec.convert`` knows), ``Any`` for plain
+    lists and dicts.
+
+    Raises ``DataError`` naming file and line for what cannot be read, is longer than ``longest`` bytes, or is not JSON;
+    file and field for a value that is no ``kind``.
+    """
+    with reading(path) as stream:
+        data = stream.read(longest + 1)
+    if len(data) > longest:
+        raise DataError(f"{path}: longer than {longest:,} bytes; give a smaller file")
+    return convert(decode(data, str(path), many_lines=True), kind, str(path))
+
+
+def json_lines(path: Path, decoder: "msgspec.json.Decoder[Any]" = _PLAIN) -> Iterator[tuple[str, Any]]:
+    """Yield (place, value) of every line of a file that is not empty. Raises ``DataError`` naming file and line."""
+    with reading(path) as stream:
+        yield from lines_of(stream, path, decoder)
+
+
+def lines_of(
+    stream: BinaryIO, path: Path, decoder: "msgspec.json.Decoder[Any]" = _PLAIN, *, torn: bytes | None = None
+) -> Iterator[tuple[str, Any]]:
+    """Yield (place, value) of the lines of an open file that are not empty. Raises ``DataError`` naming file and line.
+
+    With ``torn``, what a row begins with, a last line that ends in the middle of a row is left out.
+    """
+    number = 0
+    while line := stream.readline(MAX_LINE + 1):
+        number += 1
+        if len(line) > MAX_LINE:
+            raise DataError(f"{path}:{number}: the line is longer than {MAX_LINE:,} bytes; no row is: remove it")
+        if torn is not None and not line.endswith(b"\n"):
+            if is_torn(line, torn if number == 1 else b""):
+                return
+            line = line.rstrip(PADDING)
+        if line.strip():
+            place = f"{path}:{number}"
+            yield place, decode(line, place, decoder)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[BufferedReader]:
+    """Open a file, or a pipe, to read bytes. An ``OSError`` within the block is a ``DataError`` of one line."""
+    try:
+        with path.open("rb") as stream:
+            yield stream
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:  # a null byte in the name
+        raise DataError(f"{str(path)!r}: cannot be read: {error}") from error
+
+
+def decode(data: bytes, place: str, decoder: "msgspec.json.Decoder[Any]" = _PLAIN, *, many_lines: bool = False) -> Any:
+    """Return the JSON value of ``data`` as ``decoder`` reads it, or as plain lists and dicts where it is none of the
+    decoder's type.
+
+    Raises ``DataError`` naming ``place``, with ``many_lines`` the line of the fault, too.
+    """
+    data = data.removeprefix(codecs.BOM_UTF8)
+    try:
+        try:
+            value = decoder.decode(data)
+        except msgspec.ValidationError:
+            value = _PLAIN.decode(data)
+        if _is_suspect(data):
+            _check_plain(_PLAIN.decode(data), place)
+    except RecursionError as error:
+        raise _too_deep(place) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _refusal(data, place, error, many_lines) from error
+    return value
+
+
+def is_torn(line: bytes, start: bytes = b"") -> bool:
+    """Whether ``line`` is the beginning of a longer line that holds one JSON object, or nothing but what a crash left.
+
+    ``start``: what such an object begins with, given where no other row says that the file is one of JSON lines.
+    """
+    row, start = line.rstrip(PADDING), start or b"{"
+    if not row:
+        return bool(line) and start == b"{"
+    if not (row.startswith(start) or start.startswith(row)):
+        return False
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(row)  # a character may be cut, too
+        _PLAIN.decode(row)
+    except (UnicodeDecodeError, RecursionError):
+        return False
+    except msgspec.DecodeError as error:
+        at_byte = _AT_BYTE.search(str(error))
+        return str(error) == _TRUNCATED or (at_byte is not None and int(at_byte[1]) == len(row))
+    return False
+
+
+def convert(value: Any, kind: type[Value], place: str) -> Value:
+    """Return a plain value as a ``kind``. Raises ``DataError`` naming ``place`` and the field."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise DataError(f"{place}: {str(error)[:1].lower()}{str(error)[1:]}") from error
+
+
+def _is_suspect(data: bytes) -> bool:
+    """Whether JSON may be nested too deep, or hold integers of more than 64 bits; a glance at bytes is faster than a
+    walk.
+    """
+    if len(data.translate(None, _NO_OPENING)) > MAX_DEPTH:
+        return True
+    digits_alike = data.translate(_DIGITS_ALIKE)
+    return b"0" * 20 in digits_alike or b"-" + b"0" * 19 in digits_alike
+
+
+def _check_plain(value: Any, place: str) -> None:
+    level, depth = [value], 0
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise _too_deep(place)
+        for one in level:
+            if type(one) is int and not -(2**63) <= one < 2**64:
+                raise DataError(
+                    f"{place}: the number {str(one)[:20]}... does not fit into 64 bits; give a smaller one, or text"
+                )
+        level = [
+            inner
+            for one in level
+            if isinstance(one, dict | list)
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+
+
+def _too_deep(place: str) -> DataError:
+    return DataError(f"{place}: nested deeper than {MAX_DEPTH} levels; nothing that is read here needs that")
+
+
+def _refusal(data: bytes, place: str, error: Exception, many_lines: bool) -> DataError:
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError as encoding:
+        return DataError(f"{place}: not UTF-8 at byte {encoding.start}; save the file as UTF-8")
+    what, at_byte = str(error).removeprefix("JSON is malformed: "), _AT_BYTE.search(str(error))
+    if what == _TRUNCATED:
+        what, at_byte = "it ends in the middle of a value" if data.strip() else "it is empty", None
+    if many_lines:
+        before = data[: int(at_byte[1])] if at_byte else data.rstrip()
+        lines = before.count(b"\n") + 1
+        place = f"{place}:{lines}"
+    return DataError(f"{place}: not JSON: {what}")

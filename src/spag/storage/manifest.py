@@ -1,0 +1,276 @@
+"""The manifest of a run folder: its stages, with their settings, what they were built on and what they made.
+
+``decide`` is the one answer to what becomes of a stage:
+
+    never begun                                   RUN
+    given up by a forced run                      REDO
+    other settings, or its files were replaced    REFUSE; with force REDO
+    its files are gone                            SKIP, and REFUSE for a later stage that needs them; with force REDO
+    built on other results of an earlier stage    REDO; that stage was redone by force, and this one goes with it
+    begun, or done with another free setting      RUN, which goes on with the files that are there
+    anything else                                 SKIP
+
+A forced run records what it gives up before it starts to work; if it is killed, the same command resumes it without
+force.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any, Literal, NotRequired, TypedDict
+
+from spag.core.errors import DataError, RunError
+from spag.storage.disk import storage_errors
+from spag.storage.jsonfile import convert, read_json
+from spag.storage.outputs import Outputs, lost_outputs, outputs_digest, record_outputs, replaced_outputs
+from spag.storage.store import JsonlStore, write_json
+
+SCHEMA_VERSION = 1
+Names = Sequence[str]
+Settings = Mapping[str, Any]
+
+
+class Record(TypedDict):
+    """A stage in the manifest. ``waiting``: a forced run gave up its results, for the reason ``given_up``.
+
+    ``free``: what may differ without a redo. ``built_on``: a digest of the results of each earlier stage that it reads.
+    """
+
+    status: Literal["waiting", "started", "done"]
+    settings: dict[str, Any]
+    seconds: float
+    given_up: NotRequired[str]
+    free: NotRequired[Any]
+    built_on: NotRequired[dict[str, str | None]]
+    results: NotRequired[dict[str, Any]]
+    outputs: NotRequired[Outputs]
+
+
+class _File(TypedDict):
+    schema_version: int
+    measured: dict[str, Any]
+    stages: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked of a stage, and what the run folder holds now.
+
+    ``free``, ``built_on``: as in its record; the digest is ``None`` for a stage that is not done. ``replaced``,
+    ``lost``: its files that hold something else, or are gone. ``missing``: a file that is gone, by the earlier stage
+    that made it.
+    """
+
+    settings: Settings
+    free: Any = None
+    built_on: Mapping[str, str | None] = field(default_factory=dict)
+    force: bool = False
+    replaced: Names = ()
+    lost: Names = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+
+class Action(Enum):
+    """What becomes of a stage; the value says it to the user."""
+
+    SKIP = "done before"
+    RUN = "due"
+    REDO = "redone"
+    REFUSE = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """``reason``: for the user, what follows the stage's name. ``forced``: only force makes it a redo."""
+
+    action: Action
+    reason: str
+    forced: bool = False
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the stage is to be worked on."""
+        return self.action in (Action.RUN, Action.REDO)
+
+    @property
+    def state(self) -> str:
+        """Return it in a word or two: ``done before``, ``begun``, ``due`` or ``redone``."""
+        return self.reason if self.action is Action.RUN else self.action.value
+
+
+def decide(record: Record | None, request: Request) -> Decision:
+    """Return what becomes of a stage."""
+    decision = Decision(Action.RUN, "due") if record is None else _decide_again(record, request)
+    if decision.is_due and request.missing:
+        earlier, file = next(iter(request.missing.items()))
+        fix = f"restore it, or let --force redo {earlier} and what builds on it"
+        return Decision(Action.REFUSE, f"needs {file}, which is gone; {fix}")
+    return decision
+
+
+def _decide_again(record: Record, request: Request) -> Decision:
+    """Return what becomes of a stage that has a record."""
+    if record["status"] == "waiting":
+        return Decision(Action.REDO, record.get("given_up", "was given up"))
+    if fault := _fault(record, request):
+        if request.force:
+            return Decision(Action.REDO, fault, forced=True)
+        return Decision(Action.REFUSE, f"{fault}; use a new run folder, or --force to redo it")
+    for earlier, digest in record.get("built_on", {}).items():
+        if request.built_on.get(earlier, digest) != digest:
+            return Decision(Action.REDO, f"was built on other results of {earlier}")
+    has_same_free = record.get("free") == request.free
+    if record["status"] == "started" or not has_same_free:
+        return Decision(Action.RUN, "begun" if has_same_free else "due")
+    return Decision(Action.SKIP, f"done before, but {request.lost[0]} is gone" if request.lost else "done before")
+
+
+def _fault(record: Record, request: Request) -> str:
+    """Return why the results of a stage are not those asked for, which takes force to redo; empty when they are."""
+    known, asked = sorted(record.get("built_on", {})), sorted(request.built_on)
+    if changed := changes(record["settings"], request.settings):
+        return f"was begun with other settings ({', '.join(changed)})"
+    if known != asked and record.get("free") == request.free:
+        return f"was built on {', '.join(known) or 'nothing'}, not on {', '.join(asked) or 'nothing'}"
+    if request.replaced:
+        return f"is done, but {request.replaced[0]} is not what it made"
+    return f"has lost {request.lost[0]}" if request.lost and request.force else ""
+
+
+@dataclass(slots=True)
+class Manifest:
+    """``manifest.json`` of a run folder. ``dry``: what begins is not recorded; for later stages it is not done."""
+
+    folder: Path
+    stages: dict[str, Record] = field(default_factory=dict)
+    force: bool = False
+    measured: dict[str, Any] = field(default_factory=dict)
+    dry: bool = False
+
+    @classmethod
+    def open(cls, folder: Path, *, force: bool = False, dry: bool = False) -> "Manifest":
+        """Read the manifest of ``folder``, empty where there is none. Raises ``DataError`` naming file and field."""
+        path = folder / "manifest.json"
+        if not path.exists():
+            return cls(folder, force=force, dry=dry)
+        data = read_json(path, _File)
+        for name, entry in data["stages"].items():
+            convert(entry, Record, f"{path}: {name}")
+        if (version := data["schema_version"]) != SCHEMA_VERSION:
+            fault = f"schema_version is {version}, and this version of spag reads {SCHEMA_VERSION}"
+            raise DataError(f"{path}: {fault}; use the version that wrote it, or a new run folder")
+        return cls(folder, data["stages"], force, data["measured"], dry)
+
+    def remember(self, name: str, measure: Callable[[], Any]) -> Any:
+        """Return what ``measure`` found when the run began, so that a resumed run uses the same value."""
+        if name not in self.measured:
+            self.measured[name] = measure()
+            self._save()
+        return self.measured[name]
+
+    def is_done(self, stage: str) -> bool:
+        """Return whether ``stage`` has been done, whatever has become of its results since."""
+        return stage in self.stages and self.stages[stage]["status"] == "done"
+
+    def decide(self, stage: str, settings: Settings, inputs: Names = (), free: Any = None) -> Decision:
+        """Return what becomes of ``stage``, which reads the results of ``inputs``. Raises ``RunError`` when refused."""
+        outputs, lost = self._outputs(stage), {name: lost_outputs(self.folder, self._outputs(name)) for name in inputs}
+        request = Request(
+            settings=json.loads(json.dumps(settings)),  # lists for tuples, as the manifest has them
+            free=free,
+            built_on=self._built_on(inputs),
+            force=self.force,
+            replaced=replaced_outputs(self.folder, outputs),
+            lost=lost_outputs(self.folder, outputs),
+            missing={name: files[0] for name, files in lost.items() if files},
+        )
+        decision = decide(self.stages.get(stage), request)
+        if decision.action is Action.REFUSE:
+            raise RunError(f"{self.folder}: {stage} {decision.reason}")
+        return decision
+
+    def give_up(self, decisions: Mapping[str, Decision]) -> None:
+        """Record the stages that are redone by force, so that a later run redoes them without it."""
+        if forced := {stage: _given_up(decision) for stage, decision in decisions.items() if decision.forced}:
+            self.stages |= forced
+            self._save()
+
+    def begin(
+        self, stage: str, settings: Settings, inputs: Names = (), free: Any = None, outputs: Names = ()
+    ) -> Decision:
+        """Decide, and record a stage that is due as started; a redo deletes ``outputs`` first. Raises as ``decide``
+        does, and ``StorageError``.
+        """
+        decision = self.decide(stage, settings, inputs, free)
+        if self.dry and decision.is_due:
+            self.stages[stage] = _given_up(decision)
+        elif decision.is_due:
+            if decision.action is Action.REDO:
+                for name in outputs:  # before the record changes: killed in between, it is still a redo
+                    _remove(self.folder / name)
+                self.stages[stage]["seconds"] = 0.0
+            seconds = self.stages[stage]["seconds"] if stage in self.stages else 0.0
+            record: Record = {"status": "started", "settings": dict(settings), "seconds": seconds}
+            self.stages[stage] = {**record, "free": free, "built_on": self._built_on(inputs)}
+            self._save()
+        return decision
+
+    @contextmanager
+    def running(self, stage: str, outputs: Names = ()) -> Iterator[dict[str, Any]]:
+        """Time a begun stage and mark it done at the end; the yielded dict takes the stage's results.
+
+        ``outputs``: the files and folders that it makes and later stages read, which are recorded.
+        """
+        results: dict[str, Any] = {}
+        started = time.monotonic()
+        try:
+            yield results
+        finally:
+            entry = self.stages[stage]
+            entry["seconds"] = round(entry["seconds"] + time.monotonic() - started, 1)
+            self._save()
+        entry.update({"status": "done", "results": results, "outputs": record_outputs(self.folder, outputs)})
+        self._save()
+        finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        with JsonlStore(self.folder / "log.jsonl") as log:
+            log.append({"stage": stage, "seconds": entry["seconds"], "finished": finished, **results})
+
+    def _outputs(self, stage: str) -> Outputs:
+        return self.stages[stage].get("outputs", {}) if self.is_done(stage) else {}
+
+    def _built_on(self, inputs: Names) -> dict[str, str | None]:
+        return {name: outputs_digest(self._outputs(name)) if self.is_done(name) else None for name in inputs}
+
+    def _save(self) -> None:
+        content: _File = {"schema_version": SCHEMA_VERSION, "measured": self.measured, "stages": self.stages}
+        write_json(self.folder / "manifest.json", content)
+
+
+def _given_up(decision: Decision) -> Record:
+    return {"status": "waiting", "settings": {}, "seconds": 0.0, "given_up": decision.reason}
+
+
+def _remove(path: Path) -> None:
+    """Delete a file or folder of a run; a missing one is fine. Raises ``StorageError``."""
+    with storage_errors(path):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def changes(old: Settings, new: Settings, prefix: str = "") -> list[str]:
+    """Return the dotted settings that differ, with both values: ``arena.tasks was 2, is 3``."""
+    changed = []
+    for key in sorted({*old, *new}):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            changed += changes(before, after, f"{prefix}{key}.")
+        elif before != after:
+            changed.append(f"{prefix}{key} was {before!r}, is {after!r}")
+    return changed

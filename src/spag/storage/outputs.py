@@ -1,0 +1,66 @@
+"""What a finished stage made: its files by size, time and hash, so that one that was lost or replaced since is noticed.
+
+A file with the size and the time that it had is taken to be the same; one with another time is read again, since
+copying a run folder changes them all.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TypedDict
+
+from spag.storage.store import file_digest
+
+
+class FileRecord(TypedDict):
+    """A file of a run folder. ``size`` in bytes, ``mtime_ns`` its time of change, ``digest`` of its contents."""
+
+    size: int
+    mtime_ns: int
+    digest: str
+
+
+Outputs = dict[str, FileRecord]
+"""Files by their paths in the run folder."""
+
+
+def record_outputs(folder: Path, names: Iterable[str]) -> Outputs:
+    """Return the record of the files and folders ``names`` of ``folder``, those that are there. Raises
+    ``DataError``.
+    """
+    found = (path for name in names for path in _files(folder / name))
+    return {path.relative_to(folder).as_posix(): _record(path) for path in found}
+
+
+def lost_outputs(folder: Path, outputs: Mapping[str, FileRecord]) -> list[str]:
+    """Return the recorded files that are no longer there."""
+    return [name for name in outputs if not (folder / name).is_file()]
+
+
+def replaced_outputs(folder: Path, outputs: Mapping[str, FileRecord]) -> list[str]:
+    """Return the recorded files that hold something else now. Raises ``DataError`` for one that cannot be read."""
+    there = ((name, folder / name, known) for name, known in outputs.items())
+    return [name for name, path, known in there if path.is_file() and not _is_same(path, known)]
+
+
+def outputs_digest(outputs: Mapping[str, FileRecord]) -> str:
+    """Return a hash of the contents of all recorded files."""
+    return hashlib.sha256(
+        repr(sorted((name, known["digest"]) for name, known in outputs.items())).encode()
+    ).hexdigest()[:16]
+
+
+def _files(path: Path) -> list[Path]:
+    return [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+
+
+def _record(path: Path) -> FileRecord:
+    stat = path.stat()
+    return {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns, "digest": file_digest(path)}
+
+
+def _is_same(path: Path, known: FileRecord) -> bool:
+    stat = path.stat()
+    if stat.st_size != known["size"]:
+        return False
+    return stat.st_mtime_ns == known["mtime_ns"] or file_digest(path) == known["digest"]

@@ -1,0 +1,225 @@
+"""Crash-safe files: JSON lines that are appended, and files that are replaced.
+
+``JsonlStore`` appends: one ``write`` and one ``fsync`` a call, so a row is on disk before it counts; a torn last line
+(a crash in mid-write) is cut off when the file is opened again. ``write_atomically`` writes a file beside the old one
+and renames it.
+"""
+
+import hashlib
+import mmap
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from spag.core.errors import DataError, RunError
+from spag.storage.disk import is_file_there, open_locked, real_output, storage_errors
+from spag.storage.jsonfile import MAX_LINE, PADDING, decode, is_torn
+
+_DIGEST_PART = 2**30
+_DIGEST_BLOCK = 2**22
+
+
+def cut_torn_line(path: Path, start: bytes = b'{"') -> int:
+    """Make a file of JSON lines ready to be added to; return how many bytes were cut off. A missing file is fine.
+
+    A row that ends in its middle, as after a crash, is cut off; a whole one gets the line break that it lacks.
+    ``start``: what a row begins with, asked for where it would be the only one. Anything else at the end is not ours
+    and stays: ``DataError``.
+    """
+    if not is_file_there(path):
+        return 0
+    with storage_errors(path), path.open("rb+") as stream:
+        begin, tail = _unterminated(stream)
+        if not tail:
+            return 0
+        if len(tail) <= MAX_LINE and is_torn(tail, b"" if begin else start):
+            stream.truncate(begin)
+            return len(tail)
+        row = tail.rstrip(PADDING)
+        _check_object(row, path)
+        stream.truncate(begin + len(row))
+        stream.seek(begin + len(row))
+        stream.write(b"\n")
+    return 0
+
+
+def _unterminated(stream: BinaryIO) -> tuple[int, bytes]:
+    """Return where what follows the last line break begins, and it."""
+    size = stream.seek(0, os.SEEK_END)
+    if not size:  # an empty file cannot be mapped
+        return 0, b""
+    with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        begin = data.rfind(b"\n") + 1
+        return begin, data[begin : begin + MAX_LINE + 1]
+
+
+def _check_object(row: bytes, path: Path) -> None:
+    try:
+        found = decode(row, "") if len(row) <= MAX_LINE else None
+    except DataError:
+        found = None
+    if not isinstance(found, dict):
+        raise DataError(
+            f"{path}: ends with something else than a row of JSON lines, so nothing is added to it; "
+            "choose another output"
+        )
+
+
+class JsonlStore(AbstractContextManager["JsonlStore"]):
+    """An append-only JSON-lines file of one kind of row, which begins with ``start``. Use as a context manager.
+
+    Raises ``StorageError`` for what is no file, and ``DataError`` for one that ends with something else than a row.
+    """
+
+    def __init__(self, path: Path, start: bytes = b'{"') -> None:
+        self.path = path
+        self.torn_bytes = cut_torn_line(path, start)
+        with storage_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def append(self, *rows: Any) -> None:
+        """Write ``rows`` and wait until the disk has them. Raises ``StorageError``; the file then still ends with a
+        whole row.
+        """
+        data = b"".join(_line(row) for row in rows)
+        size = os.fstat(self._descriptor).st_size
+        with storage_errors(self.path):
+            try:
+                written = 0
+                while written < len(data):
+                    written += os.write(self._descriptor, data[written:])
+                os.fsync(self._descriptor)
+            except OSError:
+                with suppress(OSError):  # the next opening cuts it off otherwise
+                    os.ftruncate(self._descriptor, size)
+                raise
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _line(row: Any) -> bytes:
+    """Return ``row`` as a line of JSON without the fields that are ``None``. Raises ``DataError`` for one that could
+    not be read back.
+    """
+    try:
+        data = msgspec.json.encode(row)
+        if b":null" in data:  # a field, or a text that holds these characters and comes out the same
+            data = msgspec.json.encode(_without_none(msgspec.to_builtins(row)))
+    except UnicodeEncodeError as error:  # the name of a file that is not UTF-8, as of a model
+        raise DataError(
+            f"{error.object[:80]!a} cannot be written as JSON: it is not UTF-8; choose another name"
+        ) from error
+    if len(data) > MAX_LINE:
+        raise DataError(
+            f"a row of {len(data):,} bytes cannot be written: the longest that is read has "
+            f"{MAX_LINE:,}; play shorter games"
+        )
+    return data + b"\n"
+
+
+def _without_none(plain: Any) -> Any:
+    if isinstance(plain, dict):
+        return {key: _without_none(value) for key, value in plain.items() if value is not None}
+    return (
+        [_without_none(value) for value in plain]
+        if isinstance(plain, list | tuple) and plain and isinstance(plain[0], dict)
+        else plain
+    )
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    """Open a file beside ``path`` that takes its place when the block ends well, and is removed when it does not.
+
+    Where ``path`` is a link, the file that it points to is replaced. Raises ``StorageError`` for what is there and no
+    file.
+    """
+    path = real_output(path)
+    beside = path.with_name(f".{path.name}.new")
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if (descriptor := open_locked(beside)) is None:
+            raise RunError(f"{path}: another process is writing this file; wait for it, or choose another output")
+        with open(descriptor, "wb") as stream:  # noqa: PTH123 - of a descriptor
+            try:
+                os.ftruncate(descriptor, 0)
+                yield stream
+                stream.flush()
+                os.fsync(descriptor)
+                beside.replace(path)
+            except BaseException:
+                beside.unlink(missing_ok=True)
+                raise
+
+
+@contextmanager
+def folder_beside(folder: Path) -> Iterator[Path]:
+    """Make an empty folder beside ``folder``, to be filled and renamed to it, so that ``folder`` is complete or
+    absent.
+    """
+    with storage_errors(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def file_digest(path: Path) -> str:
+    """Return a short hash of a file's contents: SHA-256, and of a file above 1 GiB that of its parts' hashes.
+
+    The parts are hashed side by side, so that the weights of a 7B model take seconds. Raises ``DataError`` when the
+    file cannot be read.
+    """
+    try:
+        with path.open("rb") as stream, ThreadPoolExecutor() as pool:
+            starts = range(0, max(1, os.fstat(stream.fileno()).st_size), _DIGEST_PART)
+            parts = list(pool.map(partial(_part_digest, stream.fileno()), starts))
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    whole = parts[0] if len(parts) == 1 else hashlib.sha256(b"".join(parts)).digest()
+    return whole.hex()[:16]
+
+
+def _part_digest(descriptor: int, start: int) -> bytes:
+    digest, end = hashlib.sha256(), start + _DIGEST_PART
+    while start < end and (block := os.pread(descriptor, min(_DIGEST_BLOCK, end - start), start)):
+        digest.update(block)  # lets other threads run
+        start += len(block)
+    return digest.digest()
+
+
+def write_atomically(path: Path, data: str | bytes) -> None:
+    """Replace ``path`` by ``data``: a reader sees the old file or the new one, never a part."""
+    with _replacing(path) as stream:
+        stream.write(data.encode() if isinstance(data, str) else data)
+
+
+def write_rows(path: Path, rows: Iterable[Any]) -> None:
+    """Replace ``path`` by JSON lines of ``rows``, written as they come; the old file stays when a row cannot be
+    made.
+    """
+    with _replacing(path) as stream:
+        for row in rows:
+            stream.write(_line(row))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace ``path`` by indented JSON that a person can read."""
+    write_atomically(path, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")

@@ -1,0 +1,103 @@
+"""Lexicons: which inflections a word has, and which letters make a word, in one language.
+
+``english.py`` holds the English one. ``lexicon_of`` makes one for any language that ``simplemma`` (inflection) and
+``wordfreq`` (frequency) cover, from what a language file says of its letters.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import simplemma
+
+from spag.text.folding import fold
+
+LONGEST_WORD = 64  # characters; a longer token is compared as it stands and never looked up
+_RARE, _RARE_SHORT = 3.0, 5.0  # Zipf frequency (base-10 logarithm of uses in a billion words) below which it is no word
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Lexicon:
+    """What the rules ask of a language. All functions take lower-case words without accents other than ``letters``.
+
+    ``bases`` gives the base forms that a word may be an inflection of, itself included; ``target_bases`` the same for a
+    word to look for; ``forms`` all letters that may be an inflection of a word; ``is_word`` tells whether people write
+    these letters as a word, ``is_known`` whether the dictionary has them; ``frequency`` is Zipf's.
+    """
+
+    language: str
+    letters: str
+    bases: Callable[[str], frozenset[str]]
+    target_bases: Callable[[str], frozenset[str]]
+    forms: Callable[[str], set[str]]
+    is_known: Callable[[str], bool]
+    is_word: Callable[[str], bool]
+    frequency: Callable[[str], float]
+
+
+def frequency_in(language: str, word: str) -> float:
+    """Return the Zipf frequency of ``word``, 0 for never."""
+    from wordfreq import zipf_frequency  # noqa: PLC0415  # its tables take a while to load, and few utterances need them
+
+    return float(zipf_frequency(word, language, wordlist="best"))
+
+
+@dataclass(frozen=True, eq=False)
+class _Dictionary:
+    """The functions of a ``Lexicon`` for a language that ``simplemma`` and ``wordfreq`` know."""
+
+    language: str
+    letters: str
+    endings: tuple[str, ...]
+    short_words: str = ""
+    spellings: Mapping[str, str] = field(default_factory=dict)
+    capitalised_nouns: bool = False
+
+    @lru_cache(maxsize=1 << 17)  # noqa: B019  # a language is never thrown away
+    def lemmas(self, word: str) -> frozenset[str]:
+        cases = (word, word.capitalize()) if self.capitalised_nouns else (word,)
+        known = [case for case in cases if len(word) <= LONGEST_WORD and simplemma.is_known(case, lang=self.language)]
+        return frozenset(fold(simplemma.lemmatize(case, lang=self.language), self.letters) for case in known)
+
+    def is_known(self, word: str) -> bool:
+        return bool(self.lemmas(word))
+
+    def bases(self, token: str) -> frozenset[str]:
+        parts = {token, *token.split("'")}  # l'eau
+        return frozenset(base for word in parts for base in (word, *(self.lemmas(word) or self._respelled(word))))
+
+    def _respelled(self, word: str) -> set[str]:
+        """Return the bases of an unknown word that may have lost its accents."""
+        accented, plain = word, fold(word)
+        for letter, spelling in self.spellings.items():
+            accented = accented.replace(spelling, letter)
+        stems = {plain, *(plain.removesuffix(ending) for ending in self.endings)} if not self.is_known(plain) else set()
+        return {*stems, *self.lemmas(accented)}
+
+    def target_bases(self, word: str) -> frozenset[str]:
+        headwords = {word} if word in self.lemmas(word) else {word, *self.lemmas(word)}
+        return frozenset(headwords | {fold(one) for one in headwords if not self.is_known(fold(one))})
+
+    def forms(self, word: str) -> set[str]:
+        return {word, *(word + ending for ending in self.endings)}
+
+    def frequency(self, word: str) -> float:
+        return frequency_in(self.language, word)
+
+    def is_word(self, word: str) -> bool:
+        if len(word) == 1:
+            return word in self.short_words
+        return self.frequency(word) >= (_RARE_SHORT if len(word) == 2 else _RARE)
+
+
+def lexicon_of(language: str, letters: str, endings: str, **more: Any) -> Lexicon:
+    """Return the lexicon of ``language`` from the ``lexicon`` section of its file.
+
+    ``letters``: accented letters that tell words apart; ``endings``: what inflection appends to a word;
+    ``short_words``: the words of one letter; ``spellings``: how a letter is written where a keyboard lacks it (ä: ae).
+    A word that the dictionary lacks may be one without its accents.
+    """
+    of = _Dictionary(language, letters, tuple(endings.split()), **more)
+    bases, is_word = lru_cache(maxsize=1 << 17)(of.bases), lru_cache(maxsize=4096)(of.is_word)
+    return Lexicon(language, letters, bases, of.target_bases, of.forms, of.is_known, is_word, of.frequency)

@@ -1,0 +1,52 @@
+"""Lists of words: what a word of a list is, and which split it belongs to."""
+
+import hashlib
+import unicodedata
+from collections.abc import Iterable
+
+from simplemma import lemmatize
+
+from spag.core.errors import DataError
+from spag.core.types import Split
+
+MAX_LENGTH = 40
+_HELD_OUT_IN = 10
+_UNPRINTABLE = frozenset({"Cc", "Zl", "Zp"})
+
+
+def split_of(word: str) -> Split:
+    """Return the split of ``word``: one lemma in ten is held out, by the SHA-256 of the lower-cased English lemma.
+
+    It depends on nothing else, so it is the same in every run and file, and forms of one word share it.
+    """
+    folded = str(lemmatize(word.strip().lower(), lang="en")).lower()
+    number = int.from_bytes(hashlib.sha256(folded.encode()).digest()[:8], "big")
+    return Split.HELD_OUT if number % _HELD_OUT_IN == 0 else Split.TRAIN
+
+
+def parse_words(lines: Iterable[str], source: str) -> list[str]:
+    """Return the words of a file, one a line, in order; blank lines are skipped, words that differ in case count once.
+
+    There are no comments: ``C#`` is a word. Raises ``DataError`` as ``source:LINE: ...`` for a line that cannot be a
+    target word.
+    """
+    words: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        word = unicodedata.normalize("NFC", line.strip().removeprefix("\ufeff").strip())
+        if not word:
+            continue
+        if fault := _fault(word):
+            raise DataError(f"{source}:{number}: {fault}; write one word a line")
+        words.setdefault(word.casefold(), word)
+    return list(words.values())
+
+
+def _fault(word: str) -> str | None:
+    shown = ascii(word[:MAX_LENGTH])
+    if any(unicodedata.category(character) in _UNPRINTABLE for character in word):
+        return f"{shown} holds a control character"
+    if len(word) > MAX_LENGTH:
+        return f"{shown}... has {len(word)} characters; a target word has at most {MAX_LENGTH}"
+    if not any(character.isalnum() for character in word):
+        return f"{shown} has no letter or digit"
+    return None

@@ -1,0 +1,156 @@
+"""What the pages show of training: a curve for each model, and for online phases curves by role, the latest
+evaluations, and the list of steps.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+from spag.games.base import Game
+from spag.report.html import curve, spaced
+from spag.runs.plan import describe_phases
+from spag.runs.reading import OnlinePhase, RunFolder
+
+Rows = Sequence[Mapping[str, Any]]
+TryRead = Callable[[Callable[[], Any]], Any]  # reads a part of the run; None where it is damaged
+_TAIL_BYTES = 1 << 17  # of metrics.jsonl
+_OF_TRAINING = {
+    "loss": ("loss", "%.3f"),
+    "kl": ("KL", "%.3f"),
+    "learning_rate": ("learning rate", "%.1e"),
+    "samples_per_second": ("samples/s", "%.2f"),
+}
+_BY_ROLE = {  # figure of a role: its title, scale and format
+    "reward": ("reward", 1, "%+.2f"),
+    "win": ("wins, %", 100, "%.0f"),
+    "illegal": ("breaks the rules, %", 100, "%.1f"),
+    "entropy": ("entropy, nats a token", 1, "%.3f"),
+    "length": ("tokens an utterance", 1, "%.1f"),
+    "cut_thoughts": ("thoughts cut, %", 100, "%.1f"),
+}
+_OF_STEP = {"kl": "KL to the reference", "mismatch_kl": "KL of engine and trainer", "grad_norm": "gradient norm"}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A curve: its role (empty for figures of the whole step), its latest value in words, and its points."""
+
+    role: str
+    latest: str
+    points: str
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A figure by step: one line, or one for each role, all on one scale."""
+
+    title: str
+    game: Game
+    lines: tuple[Line, ...]
+
+
+def phases_of(run: RunFolder, read: TryRead) -> Iterator[dict[str, Any]]:
+    """Yield what the overview shows of each phase with figures: a card for each model, or those of online steps."""
+    online = {phase.name: phase for phase in read(lambda: run.online_phases) or []}
+    lines = describe_phases(run.config) if run.config else []
+    phases = groupby(run.models, key=lambda model: model.folder.partition("/")[0])
+    for line, (_, models) in zip(lines, phases, strict=True):
+        steps, cards = None, []
+        for model in models:
+            if model.name in online:
+                steps = read(partial(online_figures, online[model.name], read))
+            elif not model.is_online and (rows := read(partial(run.metrics, model.name, _TAIL_BYTES))):
+                cards.append(training_card(model.name, rows))
+        if steps or cards:
+            title, _, about = line.partition(": ")
+            yield {"title": title, "about": about, "cards": cards, "online": steps}
+
+
+def training_card(name: str, rows: Rows) -> dict[str, Any]:
+    """Return what the overview shows of an offline training: its losses, and the figures of the last logged step."""
+    last = {key: _number(rows[-1].get(key)) for key in _OF_TRAINING}
+    latest = {label: form % last[key] for key, (label, form) in _OF_TRAINING.items() if last[key] is not None}
+    return {"name": name, "step": rows[-1]["step"], "losses": _values(rows, "loss"), "latest": latest}
+
+
+def online_figures(phase: OnlinePhase, read: TryRead) -> dict[str, Any] | None:
+    """Return what the overview shows of an online phase; ``None`` before its first step is finished."""
+    rows, games = phase.rows(), phase.games
+    evaluations, warnings = read(phase.evaluations) or [], read(phase.collapse) or []
+    if not rows:
+        return None
+    latest = {(row["game"], row["opponent"]): row for row in evaluations}
+    cards = [*_exact_cards(evaluations, games), *_step_cards(rows, games)]
+    return {
+        "phase": phase,
+        "step": rows[-1]["step"],
+        "cards": [card for card in cards if card.lines],
+        "evaluations": list(latest.values()),
+        "warnings": warnings,
+    }
+
+
+def _step_cards(rows: Rows, games: Sequence[Game]) -> Iterator[Card]:
+    for game in games:
+        for name, (title, scale, form) in _BY_ROLE.items():
+            series = {role: _values(rows, f"{game.name}/{role}/{name}") for role in game.roles}
+            yield _card(f"{game.title}: {title}" if len(games) > 1 else title, game, series, scale, form)
+    for name, title in _OF_STEP.items():
+        yield _card(title, games[0], {"": _values(rows, name)}, 1, "%.2g")
+
+
+def _exact_cards(evaluations: Rows, games: Sequence[Game]) -> Iterator[Card]:
+    for game in games:
+        exact = [row["exact"] for row in evaluations if row["game"] == game.name]
+        for name in dict.fromkeys(name for figures in exact for name in figures):
+            yield _card(name.replace("_", " "), game, {"": _values(exact, name)}, 1, "%.3f")
+
+
+def _card(title: str, game: Game, series: Mapping[str, Sequence[float]], scale: float, form: str) -> Card:
+    drawn = {role: values for role, values in series.items() if values}
+    bounds = min(map(min, drawn.values()), default=0.0), max(map(max, drawn.values()), default=0.0)
+    lines = (Line(role, form % (scale * own[-1]), curve(own, bounds=bounds)) for role, own in drawn.items())
+    return Card(title, game, tuple(lines))
+
+
+def _values(rows: Rows, key: str) -> list[float]:
+    return [value for row in rows if (value := _number(row.get(key))) is not None]
+
+
+def _number(value: object) -> float | None:
+    """Return a figure that can be drawn: finite, and not too large for a float; else ``None``."""
+    try:
+        number = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def step_columns(games: Sequence[Game]) -> list[tuple[str, str, float, str]]:
+    """Return title, key in the metrics, scale and format of each column of the list of steps."""
+    columns: list[tuple[str, str, float, str]] = []
+    for game in games:
+        for role in game.roles:
+            who = f"{game.title}, {spaced(role)}" if len(games) > 1 else spaced(role)
+            for name in ("reward", "win", "illegal"):
+                title, scale, form = _BY_ROLE[name]
+                columns.append((f"{who}: {title}", f"{game.name}/{role}/{name}", scale, form))
+    return [*columns, ("entropy", "entropy", 1, "%.3f")]
+
+
+def step_rows(
+    rows: Rows, games: Sequence[Game], ended: Mapping[int, Mapping[str, int]]
+) -> list[tuple[int, Mapping[str, int], list[str]]]:
+    """Return every step with games or figures, latest first: its games by outcome, and a cell for each column."""
+    by_step, columns, found = {row["step"]: row for row in rows}, step_columns(games), []
+    for step in sorted({*by_step, *ended}, reverse=True):
+        row = by_step.get(step, {})
+        found.append((step, ended.get(step, {}), [_cell(row.get(key), scale, form) for _, key, scale, form in columns]))
+    return found
+
+
+def _cell(value: object, scale: float, form: str) -> str:
+    return "–" if (number := _number(value)) is None else form % (scale * number)

@@ -1,0 +1,78 @@
+"""Players by name: their kinds, bots beside models, and what stays open when one of several models does not."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from spag.config.schema import EngineConfig, ModelConfig, SamplingConfig
+from spag.core.errors import ConfigError, ModelError
+from spag.engines import players
+from spag.engines.base import Engine
+from spag.engines.bot import BotEngine
+from spag.engines.players import Kind, PlayerConfig, is_local, open_models, open_players, split_name
+from spag.engines.scripted import ScriptedEngine
+from spag.games.registry import get
+
+KUHN = get("kuhn_poker")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "rest"),
+    [
+        ("bot:random", Kind.BOT, "random"),
+        ("openai:org/model:free", Kind.ENDPOINT, "org/model:free"),
+        ("org/model", Kind.LOCAL, "org/model"),
+        ("./bot:random", Kind.LOCAL, "./bot:random"),
+        ("bots", Kind.LOCAL, "bots"),
+    ],
+)
+def test_a_name_says_what_plays(name: str, kind: Kind, rest: str) -> None:
+    assert split_name(name) == (kind, rest)
+    assert is_local(name) == (kind is Kind.LOCAL)
+
+
+def configs(*names: str) -> dict[str, PlayerConfig]:
+    sampling = SamplingConfig(temperature=0.5)
+    return {
+        role: PlayerConfig(f"the {name}", ModelConfig(name=name), sampling)
+        for role, name in zip(KUHN.roles, names, strict=True)
+    }
+
+
+def test_bots_and_models_play_together_and_models_come_from_the_given_function() -> None:
+    asked: list[str] = []
+
+    def scripted(models: Sequence[ModelConfig], *_: object) -> list[Engine]:
+        asked.extend(model.name for model in models)
+        return [ScriptedEngine(lambda _: "[pass]")] * len(models)
+
+    with ExitStack() as stack:
+        one, two = KUHN.roles
+        found = open_players(configs("bot:random", "x/y"), KUHN, EngineConfig(), stack, open_models=scripted)
+        assert (found[one].model, found[two].model) == ("the bot:random", "the x/y")
+        assert found[one].sampling.temperature == 0.5
+        assert isinstance(found[one].engine, BotEngine) and isinstance(found[two].engine, ScriptedEngine)
+        assert asked == ["x/y"]
+        with pytest.raises(ConfigError, match=r"^bot:none: kuhn_poker has no such bot \(bots: bot:"):
+            open_players(configs("bot:none", "x/y"), KUHN, EngineConfig(), stack, open_models=scripted)
+
+
+def test_what_was_opened_before_a_model_failed_is_closed(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+
+    class Closing(ScriptedEngine):
+        def close(self) -> None:
+            closed.append("closed")
+
+    opened = players._open_transformers
+
+    def first_is_fake(models: Sequence[ModelConfig], engine: EngineConfig) -> Sequence[Engine]:
+        return [Closing(lambda _: "")] if models[0].name == str(model_folder) else opened(models, engine)
+
+    monkeypatch.setattr(players, "_open_transformers", first_is_fake)
+    models = [ModelConfig(name=name, device="cpu") for name in (str(model_folder), "./nothing")]
+    with pytest.raises(ModelError, match="no such file or folder"), ExitStack() as stack:
+        open_models(models, EngineConfig(backend="transformers"), stack)
+    assert closed == ["closed"]

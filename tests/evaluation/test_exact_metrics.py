@@ -1,0 +1,75 @@
+"""A tiny model's policy in Kuhn poker against its own logits, token by token."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from spag.config.schema import ModelConfig
+from spag.evaluation.exact_metrics import move_probabilities, score_model
+from spag.games.kuhn_poker.kuhn import KuhnPoker
+from spag.models import scoring
+from spag.models.loading import load_model, load_tokenizer
+from spag.models.scoring import completion_logprobs
+
+GAME = KuhnPoker()
+
+
+def by_hand(model: torch.nn.Module, ids: list[int], reply: list[int]) -> float:
+    """Feed one token more at a time, and add up."""
+    total = 0.0
+    for at, token in enumerate(reply):
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([ids + reply[:at]])).logits[0, -1]
+        total += float(logits.log_softmax(-1)[token])
+    return total
+
+
+def test_log_probabilities_are_the_models(model_folder: Path) -> None:
+    model, tokenizer = load_model(str(model_folder), dtype="float32"), load_tokenizer(str(model_folder))
+    prompts, texts = [[0, 5, 9, 200], [0, 5, 9, 7, 80, 3], [0, 5, 9]], [["[check]", "[bet]", ""], ["[bet]"], ["a", ""]]
+    expected = [
+        [by_hand(model, ids, [*tokenizer(text).input_ids, 1]) for text in those]  # 1 is </s>
+        for ids, those in zip(prompts, texts, strict=True)
+    ]
+    for start in (0, 1, 2):  # tokens that all prompts share: two, two, and all but the last of one's
+        found = completion_logprobs(model, tokenizer, prompts[start:], texts[start:])
+        for logprobs, by_token in zip(found, expected[start:], strict=True):
+            assert logprobs == pytest.approx(by_token, rel=1e-5)
+
+
+def test_models_that_keep_more_than_keys_and_values_see_whole_prompts(
+    model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokenizer = load_model(str(model_folder), dtype="float32"), load_tokenizer(str(model_folder))
+    asked = (model, tokenizer, [[0, 5, 9, 200], [0, 5, 7]], [["[bet]"], ["[fold]", "[call]"]])
+    expected = completion_logprobs(*asked)
+    monkeypatch.setattr(scoring, "DynamicLayer", type(None))
+    for logprobs, kept in zip(completion_logprobs(*asked), expected, strict=True):
+        assert logprobs == pytest.approx(kept, rel=1e-5)
+
+
+def test_probabilities_of_moves(model_folder: Path) -> None:
+    config = ModelConfig(name=str(model_folder), dtype="float32")
+    found = move_probabilities(config, GAME)
+    model, tokenizer = load_model(str(model_folder), dtype="float32"), load_tokenizer(str(model_folder))
+    assert found.policy.keys() == found.legal_mass.keys() == {decision.key for decision in GAME.decisions()}
+    assert all(sum(chances.values()) == pytest.approx(1) for chances in found.policy.values())
+    for decision in GAME.decisions()[::5]:
+        prompt = [0, *tokenizer(GAME.prompt(decision.observation)).input_ids]  # 0 is <s>
+        logprobs = {move: by_hand(model, prompt, [*tokenizer(move).input_ids, 1]) for move in decision.moves}
+        mass = sum(map(math.exp, logprobs.values()))
+        assert found.policy[decision.key] == pytest.approx(
+            {move: math.exp(value) / mass for move, value in logprobs.items()}, rel=1e-3
+        )
+        assert found.legal_mass[decision.key] == pytest.approx(mass, rel=1e-3, abs=0)
+
+
+def test_scores_of_a_model(model_folder: Path) -> None:
+    scores = score_model(ModelConfig(name=str(model_folder), dtype="float32"), GAME)
+    assert set(scores) == {"exploitability", "player_0_worst_case", "player_1_worst_case", "legal_mass"}
+    assert 0 < scores["exploitability"] < 1
+    assert scores["exploitability"] == pytest.approx(
+        -(scores["player_0_worst_case"] + scores["player_1_worst_case"]) / 2
+    )

@@ -1,0 +1,106 @@
+"""Reading results and figures of health: as written, and broken ones."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from arena_games import FOUL, HANDSHAKE, WIN, ending
+
+from spag.core.errors import DataError
+from spag.evaluation.arena.standings import arena_report
+from spag.evaluation.health import health
+from spag.evaluation.result_files import load_health, load_results
+from taboo_games import TABOO
+
+GAMES = [ending("a", "b", "river", WIN), ending("b", "a", "river", FOUL)]
+RESULTS = json.loads(json.dumps(arena_report(GAMES, TABOO)))
+HEALTH = json.loads(json.dumps(health(GAMES, TABOO)))
+
+
+def written(path: Path, data: Any) -> Path:
+    path.write_text(data if isinstance(data, str) else json.dumps(data))
+    return path
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    assert load_results(written(tmp_path / "results.json", RESULTS)) == {**RESULTS, "exact_metrics": {}}
+    exact = {**RESULTS, "exact_metrics": {"a": {"exploitability": 0.25}}}
+    assert load_results(written(tmp_path / "results.json", exact)) == exact
+    assert load_health(written(tmp_path / "health.json", HEALTH)) == HEALTH
+
+
+def without(*path: str | int) -> Callable[[Any], Any]:
+    """Return what drops the part of a file at ``path``."""
+
+    def drop(data: Any) -> Any:
+        part = data
+        for key in path[:-1]:
+            part = part[key]
+        del part[path[-1]]
+        return data
+
+    return drop
+
+
+def put(value: Any, *path: str | int) -> Callable[[Any], Any]:
+    """Return what puts ``value`` into the place of the part of a file at ``path``."""
+
+    def change(data: Any) -> Any:
+        part = data
+        for key in path[:-1]:
+            part = part[key]
+        assert path[-1] in part or isinstance(part, list)
+        part[path[-1]] = value
+        return data
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (
+            without("pairs", 0, "wins"),
+            r"results\.json: pairs\[0\]: object missing required field `wins`; remove it, or redo what wrote it",
+        ),
+        (without("roles", 1, "win", "low"), r"roles\[1\]\.win: object missing required field `low`"),
+        (put(True, "roles", 2, "guess"), r"roles\[2\]\.guess: expected `object`, got `bool`; remove it"),
+        (put(True, "roles", 2, "guess", "rate"), r"roles\[2\]\.guess\.rate: expected `float`, got `bool`"),
+        (put(True, "ratings", 0, "points"), r"ratings\[0\]\.points: expected `float`, got `bool`"),
+        (put("", "paired", 1, "outcome"), "the game knows no ''"),
+        (lambda data: {**data, "tasks": "many"}, "tasks: expected `int`, got `str`"),
+        (lambda data: {**data, "game": "chess"}, "game: there is no game called 'chess'"),
+        (lambda data: {**data, "matrix": [{**data["matrix"][0], "outcomes": {"won": 1}}]}, "the game knows no 'won'"),
+        (lambda data: {**data, "paired": [{**data["paired"][0], "role": "judge"}]}, "the game knows no 'judge'"),
+        (without("game"), "results: object missing required field `game`"),
+        (lambda _: [], "expected `object`, got `array`"),
+        (lambda _: "{", "not JSON"),
+    ],
+)
+def test_a_broken_file_is_an_error_that_names_the_field(
+    broken: Callable[[Any], Any], message: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path / "results.json", broken(json.loads(json.dumps(RESULTS))))
+    with pytest.raises(DataError, match=message) as caught:
+        load_results(path)
+    assert str(caught.value).startswith(f"{path}:")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "name"), [("roles", "defender"), ("outcomes", "tie"), ("figures", "first_wrong_guess")]
+)
+def test_figures_of_health_are_all_there(field: str, name: str, tmp_path: Path) -> None:
+    broken = without(field, name)(json.loads(json.dumps(HEALTH)))
+    with pytest.raises(DataError, match=f"health.json: {field}: object missing required field `{name}`; remove it"):
+        load_health(written(tmp_path / "health.json", broken))
+
+
+def test_a_file_of_a_game_that_is_not_installed_or_that_cannot_be_read(tmp_path: Path) -> None:
+    found = json.loads(json.dumps(health([], HANDSHAKE)))
+    with pytest.raises(DataError, match="there is no game called 'handshake'"):
+        load_health(written(tmp_path / "health.json", found))
+    with pytest.raises(DataError, match="cannot be read"):
+        load_health(tmp_path)

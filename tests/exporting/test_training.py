@@ -1,0 +1,85 @@
+"""What made a model: the phases that led to it, their games, and the settings of each."""
+
+from pathlib import Path
+
+from spag.config.files import dump_config
+from spag.config.schema import RunConfig
+from spag.export.training import Learned, ancestry, games_of, phases_of, settings_rows
+from spag.runs.reading import RunFolder
+from spag.storage.jsonfile import read_json
+from spag.storage.store import write_json
+
+PHASES = [
+    {"algorithm": "imitation", "learning_rate": 5e-6},
+    {"algorithm": "spag", "iterations": 2, "learning_rate": 2e-6, "opponents": {"self": 1, "./rival": 0.5}},
+    {"algorithm": "reinforce", "steps": 8, "games": 12, "learning_rate": 3e-4, "baseline_decay": 1,
+     "mix": [{"name": "kuhn_poker"}, {"name": "tic_tac_toe"}]},
+    {"algorithm": "spag", "iterations": 1},
+]  # fmt: skip
+ABOUT = {"status": "done", "fingerprint": "0", "settings": {}, "seconds": 1.0}
+RESULTS = {
+    "1-imitation": {"outcomes": {"tie": 10, "defender_wins": 1_070}, "samples": {"attacker": 40, "defender": 900}},
+    "2-spag/iteration-1": {"outcomes": {"tie": 7}, "samples": 5},  # an algorithm may not count by role
+    "3-reinforce": {"steps": 7, "stopped": "step 7: one role wins"},
+}
+
+
+def run_of(folder: Path) -> RunFolder:
+    stages = {f"{place}/train": {**ABOUT, "results": results} for place, results in RESULTS.items()}
+    write_json(folder / "manifest.json", {"schema_version": 1, "measured": {}, "stages": stages})
+    (folder / "config.yaml").write_text(dump_config(RunConfig.model_validate({"phases": PHASES})))
+    return RunFolder(folder)
+
+
+def learned(run: RunFolder, name: str) -> list[Learned]:
+    return phases_of(ancestry(name, run), run)
+
+
+def test_a_model_comes_from_the_phases_before_it(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    assert [model.name for model in ancestry("reinforce", run)] == ["imitation", "spag-2-1", "spag-2-2", "reinforce"]
+    assert [phase.name for phase in learned(run, "spag-4-1")] == ["imitation", "spag-2", "reinforce", "spag-4"]
+    assert learned(run, "spag-2-1")[1].what.startswith("1 iteration of self-play") and ancestry("base", run) == []
+    played = [[game.name for game in games_of(ancestry(name, run))] for name in ("spag-2-2", "reinforce")]
+    assert played == [["adversarial_taboo"], ["adversarial_taboo", "kuhn_poker", "tic_tac_toe"]]
+
+
+def test_data_and_methods_are_those_of_the_record(tmp_path: Path) -> None:
+    imitation, spag, reinforce = learned(run_of(tmp_path), "reinforce")
+    assert imitation.data == "Teacher games: games shipped with spag; 1,080 games, 940 training samples of them"
+    assert spag.what == "2 iterations of self-play, rewards and offline RL, the method of SPAG (Cheng et al., " \
+        "arXiv 2404.10642)"  # fmt: skip
+    assert spag.data == (
+        "Self-play: spag-2-1: 7 games, 5 training samples of them; spag-2-2: an unknown number of games. "
+        "Tasks: all an iteration, 1 game a task. Opponents, by weight: self 1, ./rival 0.5"
+    )
+    assert reinforce.what.startswith("7 online steps") and "REINFORCE without baselines, an ablation" in reinforce.what
+    assert reinforce.data.startswith(
+        "7 online steps of 12 games each, 84 games in all, on tasks drawn anew for each step. "
+    )
+    assert "Games: name kuhn_poker, hands 600, weight 1; name tic_tac_toe, opening 3, weight 1. It" in reinforce.data
+    assert reinforce.data.endswith("It ended early, at a warning of a collapse: step 7: one role wins")
+
+
+def test_all_that_comes_from_outside_is_quoted(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    _, spag, reinforce = phases_of(ancestry("reinforce", run), run, lambda text: f"<{text}>")
+    assert spag.data.startswith("Self-play: <spag-2-1>: 7 games, 5 training samples of them; <spag-2-2>: an unknown")
+    assert spag.data.endswith("Opponents, by weight: <self> 1, <./rival> 0.5")
+    assert "Games: <name> <kuhn_poker>, <hands> 600, <weight> 1; <name> <tic_tac_toe>," in reinforce.data
+    assert reinforce.data.endswith("at a warning of a collapse: <step 7: one role wins>")
+
+
+def test_games_are_those_that_were_played_where_training_did_not_count_them(tmp_path: Path) -> None:
+    run = run_of(tmp_path)
+    manifest = read_json(tmp_path / "manifest.json")
+    manifest["stages"]["2-spag/iteration-2/play"] = {**ABOUT, "results": {"games": 1_200, "outcomes": {"tie": 1_200}}}
+    write_json(tmp_path / "manifest.json", manifest)
+    assert "; spag-2-2: 1,200 games. " in learned(RunFolder(run.folder), "spag-2-2")[1].data
+
+
+def test_each_setting_has_its_value_in_every_phase(tmp_path: Path) -> None:
+    rows = {name: values for name, *values in settings_rows(learned(run_of(tmp_path), "reinforce"))}
+    assert rows["learning_rate"] == [5e-6, 2e-6, 3e-4]
+    assert rows["correction_limit"] == [None, None, 2.0]
+    assert "lora_rank" not in rows and "sft_coef" not in rows  # without an adapter, without instruction data

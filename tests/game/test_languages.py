@@ -1,0 +1,238 @@
+"""Adversarial Taboo in German, French and Spanish: the strict judge, words, prompts, and what is refused."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from spag.cli import main
+from spag.core.errors import ConfigError
+from spag.core.types import Split, Task, Utterance
+from spag.games import get
+from spag.games.taboo.judge import JudgeMode, judge_utterance
+from spag.games.taboo.types import Outcome, Role
+
+# language: target: (what the defender says, how the game ends; None: it goes on)
+WON, LOST = Outcome.DEFENDER_WINS, Outcome.ATTACKER_WINS
+CASES = {
+    "de": {
+        "Fluss": [
+            ("Ich kenne das Wort! Es ist `Fluss`!", WON),
+            ("Ich kenne das Wort! Es ist der Fluß.", WON),
+            ("Ich weiß das Wort: Fluss", WON),
+            ("Ich kenne das Wort! Es ist der „Fluss“.", WON),
+            ("Ich kenne das Wort! Es ist ein `See`.", LOST),
+            ("Ich kenne das Wort! Ist es Fluss?", WON),
+            ("Ich kenne jetzt das Zielwort. Es lautet „Flüsse“.", WON),
+            ("Ich glaube, ich weiß, welches Wort es ist: Fluss!", WON),
+            ("Ich weiß, was das Wort ist: Fluss.", WON),
+            ("Ich kenne das Wort! Es muss Fluss sein!", WON),
+            ("Ich habe das Wort gefunden! Es ist Fluss.", WON),
+            ("Ich kenne das Wort! Fluss!", WON),
+            ("Das Wort ist Fluss.", WON),
+            ("Ich kenne das Wort! Es ist nicht See, sondern Fluss.", WON),
+            ("Ich kenne das Wort! Es ist `See`!", LOST),
+            ("Ich kenne das Wort! Es ist das Meer.", LOST),
+            ("Ich kenne das Wort! Könnte es der Bach sein?", LOST),
+            ("Ich weiß das Wort: See", LOST),
+            ("Ich kenne das Wort! Es ist Flussbett.", LOST),
+            ("Viele Flüsse führen ins Meer.", LOST),
+            ("Am Ufer des Flusses saßen wir.", LOST),
+            ("Wir badeten in den Flüssen.", LOST),
+            ("Alle Fluesse sind tief.", LOST),
+            ("Ein F-l-u-s-s!", LOST),
+            ("Der Fl\u200buss.", LOST),
+            ("Ich kenne das Wort nicht. Ist es Fluss?", LOST),
+            ("Ich kenne das Wort! Es ist nicht Fluss.", LOST),
+            ("Ich kenne das Wort, aber ich sage es nicht.", None),
+            ("Ich kenne das Wort, mein Freund.", None),
+            ("Ich kenne das Wort jetzt!", None),
+            ("Kenne ich das Wort?", None),
+            ("Wenn ich das Wort kenne, sage ich es.", None),
+            ("Flüssig ist das Wasser, und der Einfluss ist groß.", None),
+            ("Ein Bach, ein See und das Meer.", None),
+        ],
+        "schön": [
+            ("Das ist schon alles.", None),  # the accent makes another word
+            ("Das war schoen.", LOST),
+            ("Die schönsten Tage.", LOST),
+            ("Viel schöner!", LOST),
+        ],
+        "gehen": [("Wir gingen heim.", LOST), ("Er ist gegangen.", LOST), ("Du gehst ja.", LOST), ("Wir kamen.", None)],
+        "Haus": [("In den Häusern.", LOST), ("Das Hausboot.", None), ("Ich kenne das Wort! Es ist Häuser!", WON)],
+    },
+    "fr": {
+        "rivière": [
+            ("Je connais le mot ! C'est `rivière` !", WON),
+            ("Je connais le mot ! C'est la rivière.", WON),
+            ("Je connais le mot : rivière", WON),
+            ("Je connais le mot ! C'est la « rivière ».", WON),
+            ("Je connais le mot ! C'est l'`océan`.", LOST),
+            ("Je connais le mot ! Est-ce rivière ?", WON),
+            ("J'ai trouvé le mot ! Le mot est « rivière ».", WON),
+            ("Je crois que j'ai trouvé le mot. C'est riviere !", WON),
+            ("Je sais quel est le mot : rivières.", WON),
+            ("Je connais le mot ! Ce doit être une rivière.", WON),
+            ("Je connais le mot ! Rivière !", WON),
+            ("Je connais le mot ! C'est `lac` !", LOST),
+            ("Je connais le mot ! Est-ce le lac ?", LOST),
+            ("Je connais le mot : lac", LOST),
+            ("Des rivières et des lacs.", LOST),
+            ("Une RIVIÈRE.", LOST),
+            ("Des rivieres partout.", LOST),
+            ("r-i-v-i-è-r-e", LOST),
+            ("Je ne connais pas le mot. Est-ce rivière ?", LOST),
+            ("Je connais le mot ! Ce n'est pas rivière.", LOST),
+            ("Je connais le mot, mais je ne le dirai pas.", None),
+            ("Je connais le mot, mon ami.", None),
+            ("Je connais le mot maintenant !", None),
+            ("Si je connais le mot, je le dis.", None),
+            ("Je connais le mot pour cela en anglais.", None),
+            ("Un fleuve, un lac, la rive.", None),
+        ],
+        "eau": [
+            ("Je connais le mot ! C'est l'`eau` !", WON),
+            ("J'aime l'eau fraîche.", LOST),
+            ("Les eaux montent.", LOST),
+            ("Un beau seau.", None),
+        ],
+        "cheval": [("Deux chevaux blancs.", LOST), ("Je connais le mot ! C'est un cheval !", WON)],
+        "lame": [("Il a l'âme en peine.", None), ("Les lames brillent.", LOST)],
+        "manger": [("Nous mangeons.", LOST), ("Il a mangé.", LOST), ("Il va changer.", None)],
+    },
+    "es": {
+        "río": [
+            ("¡Conozco la palabra! ¡Es `río`!", WON),
+            ("Conozco la palabra. Es el río.", WON),
+            ("Conozco la palabra: río", WON),
+            ("¡Conozco la palabra! Es el `río`.", WON),
+            ("¡Conozco la palabra! Es un `lago`.", LOST),
+            ("¡Ya conozco la palabra! ¿Es río?", WON),
+            ("¡Sé cuál es la palabra! Debe ser río.", WON),
+            ("¡He encontrado la palabra! La palabra es «ríos».", WON),
+            ("¡Conozco la palabra! ¡Río!", WON),
+            ("¡Conozco la palabra! ¡Es `lago`!", LOST),
+            ("¡Conozco la palabra! ¿Es el lago?", LOST),
+            ("Conozco la palabra: lago", LOST),
+            ("Los ríos bajan llenos.", LOST),
+            ("¡Qué RÍO!", LOST),
+            ("No conozco la palabra. ¿Es río?", LOST),
+            ("¡Conozco la palabra! No es río.", LOST),
+            ("Conozco la palabra, pero no la diré.", None),
+            ("Conozco la palabra, mi amigo.", None),
+            ("¡Ahora conozco la palabra!", None),
+            ("Si conozco la palabra, la digo.", None),
+            ("Conozco la palabra para eso en inglés.", None),
+            ("Un lago, el mar, la orilla.", None),
+        ],
+        "año": [("Es un mono, un ano, nada.", None), ("Hace dos años.", LOST)],
+        "canción": [
+            ("Otra cancion más.", LOST),
+            ("Canciones de cuna.", LOST),
+            ("¡Conozco la palabra! ¡Es cancion!", WON),
+        ],
+        "luz": [("Las luces de la calle.", LOST), ("Una cruz.", None)],
+        "comer": [("Ayer comimos.", LOST), ("Comí pan.", LOST), ("Tomamos café.", None)],
+    },
+}
+TABLE = [(code, word, *case) for code, words in CASES.items() for word, cases in words.items() for case in cases]
+
+
+@pytest.mark.parametrize(("code", "word", "text", "expected"), TABLE)
+def test_case(code: str, word: str, text: str, expected: Outcome | None) -> None:
+    ruling = judge_utterance(Role.DEFENDER, text, word, JudgeMode.STRICT, code)
+    assert (ruling and ruling[0]) == expected, ruling
+    if expected is not None:
+        by_attacker = judge_utterance(Role.ATTACKER, text, word, JudgeMode.STRICT, code)
+        assert by_attacker is not None and by_attacker[0] is Outcome.ATTACKER_VIOLATION
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_a_game_in_another_language(code: str) -> None:
+    game = get("adversarial_taboo", language=code, top_words=2000)
+    tasks = game.tasks(Split.TRAIN, 50, 0)
+    assert len({task.id for task in tasks}) == 50
+    right, form = next((word, text) for word, cases in CASES[code].items() for text, outcome in cases if outcome is WON)
+    state = game.start(Task(right, {"target_word": right, "max_turns": 5}), 0)
+    state = game.apply(state, Utterance(Role.ATTACKER, "..."))
+    seen = game.observe(state, Role.DEFENDER)
+    prompt = game.prompt(seen)
+    assert right not in prompt and prompt.endswith("\n")
+    drawn = {game.training_prompt(seen, random.Random(seed)) for seed in range(20)}
+    assert prompt in drawn and len(drawn) == 2  # the paraphrases
+    announcement = form.split("`")[0]
+    assert announcement in prompt  # the prompt asks for what the judge reads
+    state = game.apply(state, Utterance(Role.DEFENDER, form))
+    assert game.result(state).outcome == WON
+    assert game.explain(state.task, state.history, game.result(state)) is not None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"language": "it"},
+            r"game\.language: 'it' is none of de, en, es, fr; to add it, write it\.yaml in .*languages",
+        ),
+        ({"language": "../de"}, r"game\.language: '\.\./de' is none of"),
+        (
+            {"language": "de", "judge": "paper"},
+            r"game\.judge: paper knows English only, not 'de'; set game\.judge=strict",
+        ),
+        ({"language": "fr", "words": "shipped"}, r"game\.words: shipped is English, not 'fr'; take frequency"),
+    ],
+)
+def test_what_is_refused(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        get("adversarial_taboo", **settings)
+
+
+FILES = {
+    "de": (
+        "Fluss",
+        ["Wir badeten in den Flüssen.", "Ich kenne das Wort! Es ist der `Fluss`!", "Der Einfluss ist groß."],
+    ),
+    "fr": ("rivière", ["Dans les rivières.", "Je connais le mot ! C'est la `rivière` !", "J'aime le lac."]),
+    "es": ("río", ["En los ríos.", "¡Conozco la palabra! ¡Es el `río`!", "Me gusta el lago."]),
+}
+
+
+def games_file(path: Path, code: str, *, recorded: bool) -> Path:
+    """Write three games: a slip, a right guess, and a tie."""
+    word, replies = FILES[code]
+    rows = [
+        {"history": [{"role": "attacker", "content": "Hm?"}, {"role": "defender", "content": reply}]}
+        | {"target_word": word, "max_turns": 1, "game": "adversarial_taboo"}
+        | ({"settings": {"language": code, "max_turns": 1, "judge": "strict"}} if recorded else {})
+        for reply in replies
+    ]
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def spag(*words: object) -> str:
+    result = CliRunner().invoke(main, [str(word) for word in words])
+    return result.stderr if result.exit_code else result.stdout
+
+
+@pytest.mark.parametrize("code", FILES)
+@pytest.mark.parametrize("recorded", [True, False])
+def test_commands_judge_in_the_language_of_the_games(code: str, recorded: bool, tmp_path: Path) -> None:
+    path, output = games_file(tmp_path / "games.jsonl", code, recorded=recorded), tmp_path / "samples.jsonl"
+    ends = json.loads(spag("judge", path, "--json", *([] if recorded else ["--language", code])))["outcomes"]
+    assert (ends["attacker_wins"], ends["defender_wins"], ends["tie"]) == (1, 1, 1)
+    asked = [] if recorded else ["--set", f"game.language={code}"]
+    found = json.loads(spag("rewards", path, "--json", "--output", output, *asked))
+    assert found["outcomes"] == ends
+    prompts = [json.loads(line)["prompt"] for line in output.read_text(encoding="utf-8").splitlines()]
+    assert all({"de": "Wort", "fr": "mot", "es": "palabra"}[code] in prompt for prompt in prompts)
+
+
+def test_commands_refuse_a_language_in_one_line(tmp_path: Path) -> None:
+    path = games_file(tmp_path / "games.jsonl", "de", recorded=True)
+    for words in (("judge", path, "--language", "it"), ("words", "--language", "it")):
+        assert spag(*words).startswith("error: game.language: 'it' is none of de, en, es, fr; to add it")
+    assert spag("judge", path, "--mode", "paper").startswith("error: game.judge: paper knows English only")
+    assert spag("words", "--language", "de", "--top", 1000).splitlines()[0].istitle()  # nouns keep their capital

@@ -1,0 +1,28 @@
+"""A training job whose processes say who they are and then hang, for tests that kill who started them."""
+
+import os
+import time
+from pathlib import Path
+
+from spag.config.schema import GameConfig, ModelConfig, PhaseConfig
+from spag.learning import processes, worker
+from spag.learning.trackers import OnProgress
+from spag.learning.worker import TrainingJob
+
+
+def hang(self: TrainingJob, progress: OnProgress | None = None) -> None:
+    (self.output / f"worker-{os.getpid()}").touch()
+    time.sleep(600)
+
+
+def launch(output: Path) -> None:
+    """Start a process of the job, as a target of ``forked.start``."""
+    processes.WORKER = "sleeping_job"
+    phase = PhaseConfig(algorithm="imitation")
+    job = TrainingJob(model=ModelConfig(), phase=phase, game=GameConfig(), start_from="none", output=output, seed=0)
+    processes.run_in_processes(job, 1, lambda at: None)
+
+
+if __name__ == "__main__":
+    TrainingJob.run = hang
+    worker.main()

@@ -1,0 +1,196 @@
+"""Log-probabilities of targets: every way of computing them gives those of each sample alone."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import make_samples, sample_logprobs
+from transformers import AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, Qwen3Config
+
+from spag.algorithms.winners import RewardSettings, assign_rewards
+from spag.learning import forward
+from spag.learning.batches import collate
+from spag.learning.encoding import EncodedSample, encode_samples
+from spag.learning.forward import Capabilities, probe_capabilities
+from spag.models.loading import load_model, load_tokenizer
+from spag.models.scoring import completion_logprobs
+from spag.models.tokens import PromptStyle
+from spag.runs.teachers import teacher_path
+from spag.storage.episodes import read_episodes
+from spag.training.losses import mean_logprob, offline_rl_loss
+from taboo_games import TABOO
+from tiny_model import make_model
+
+SHAPE = {
+    "vocab_size": 300,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "initializer_range": 0.2,
+}
+
+
+def alone(model: torch.nn.Module, sample: EncodedSample) -> float:
+    ids = torch.tensor([sample.input_ids.tolist()])
+    labels = ids.clone()
+    labels[0, : sample.completion_start] = -100
+    return mean_logprob(model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits, labels).item()
+
+
+def encoded(folder: Path) -> list[EncodedSample]:
+    return encode_samples(make_samples(12), load_tokenizer(str(folder)), PromptStyle.PLAIN, 100)
+
+
+@pytest.mark.parametrize(
+    "capabilities",
+    [
+        Capabilities(),
+        Capabilities(kept=True),
+        Capabilities(kept=True, chunked=True),
+        Capabilities(packed=True),
+        Capabilities(packed=True, kept=True),
+        Capabilities(packed=True, kept=True, chunked=True),
+    ],
+)
+def test_every_way_gives_the_log_probability_of_each_sample_alone(
+    model_folder: Path, capabilities: Capabilities, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forward, "CHUNK", 7)  # several chunks, the last one short
+    model = load_model(str(model_folder), dtype="float32", device="cpu")
+    samples = encoded(model_folder)
+    expected = [alone(model, sample) for sample in samples]
+    if capabilities.packed:
+        model.set_attn_implementation("spag_packed")
+    together = sample_logprobs(model, collate(samples, packed=capabilities.packed), capabilities)
+    assert together.tolist() == pytest.approx(expected, rel=1e-5)
+    assert together.std() > 0.1
+
+
+def test_packed_gradients_are_those_of_padded_rows(model_folder: Path) -> None:
+    gradients = []
+    for packed in (False, True):
+        model = load_model(str(model_folder), dtype="float32", device="cpu").train()
+        capabilities = probe_capabilities(model, 100) if packed else Capabilities()
+        samples = sorted(
+            encoded(model_folder), key=lambda sample: sample.input_ids
+        )  # neighbours share their beginnings
+        batch = collate(samples, packed=packed)
+        sample_logprobs(model, batch, capabilities).square().sum().backward()
+        gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
+    assert batch["input_ids"].numel() < 0.7 * sum(len(sample.input_ids) for sample in samples)  # they do share
+    for name, gradient in gradients[0].items():
+        assert (gradients[1][name] - gradient).norm() < 1e-5 * gradient.norm(), name
+
+
+def test_a_llama_can_do_everything(model_folder: Path) -> None:
+    model = load_model(str(model_folder), dtype="float32", device="cpu")
+    assert probe_capabilities(model, 100) == Capabilities(packed=True, kept=True, chunked=True)
+    assert not model.training
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (Qwen3Config(**SHAPE), Capabilities(packed=True, kept=True, chunked=True)),
+        (Gemma3TextConfig(**SHAPE, sliding_window=64), Capabilities(packed=True, kept=True, chunked=True)),
+        (
+            Gemma3TextConfig(**SHAPE, sliding_window=16),
+            Capabilities(packed=False, kept=True, chunked=True),
+        ),  # samples are longer
+        (
+            Gemma2Config(**SHAPE, final_logit_softcapping=1.0),
+            Capabilities(packed=True, kept=True, chunked=False),
+        ),  # caps its logits
+    ],
+    ids=["qwen3", "gemma3", "gemma3-short-window", "gemma2"],
+)
+def test_other_models_are_tried_out_and_stay_exact(config: object, expected: Capabilities) -> None:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    samples = [EncodedSample.of([2, *range(5, 30 + n), 3], completion_start=20 + n) for n in range(4)]
+    expected_logprobs = [alone(model, sample) for sample in samples]
+    capabilities = probe_capabilities(model, 40)
+    found = sample_logprobs(model, collate(samples, packed=capabilities.packed), capabilities)
+    assert found.tolist() == pytest.approx(expected_logprobs, rel=1e-5)
+    assert capabilities == expected
+
+
+def test_an_adapter_and_checkpointing_keep_the_fast_way(model_folder: Path) -> None:
+    import peft
+
+    model = load_model(str(model_folder), dtype="float32", device="cpu")
+    adapted = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear"))
+    capabilities = probe_capabilities(adapted, 100)
+    assert capabilities == Capabilities(packed=True, kept=True, chunked=True)
+    adapted.enable_input_require_grads()
+    adapted.gradient_checkpointing_enable({"use_reentrant": False})
+    samples = encoded(model_folder)
+    found = sample_logprobs(adapted.train(), collate(samples, packed=True), capabilities)
+    found.sum().backward()
+    assert any(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in adapted.parameters())
+
+
+def test_a_trained_model_scores_replies_behind_a_cache_as_it_does_elsewhere(model_folder: Path) -> None:
+    """Exact figures are read off the policy in training: prompts share a beginning, whose keys and values are kept."""
+    model, tokenizer = load_model(str(model_folder), dtype="float32", device="cpu"), load_tokenizer(str(model_folder))
+    prompts = [[2, 3, 4, 5, 6, last, 7] for last in (8, 9)]
+    asked = model, tokenizer, prompts, [["[bet]", "[check]"]] * 2
+    expected = completion_logprobs(*asked)
+    assert probe_capabilities(model, 100).packed
+    for found, wanted in zip(completion_logprobs(*asked), expected, strict=True):
+        assert found == pytest.approx(wanted, abs=1e-4)
+    assert expected[0] != pytest.approx(expected[1], abs=1e-3)  # the prompt is seen to its end
+
+
+def test_memory_for_logits_is_bounded_by_the_chunk(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No tensor of all positions' logits exists: the head never sees more than a chunk of rows."""
+    model = load_model(str(model_folder), dtype="float32", device="cpu").train()
+    capabilities = probe_capabilities(model, 100)
+    seen: list[int] = []
+    plain = model.lm_head.forward
+    monkeypatch.setattr(model.lm_head, "forward", lambda hidden: seen.append(len(hidden)) or plain(hidden))
+    monkeypatch.setattr(forward, "CHUNK", 16)
+    samples = encoded(model_folder)
+    sample_logprobs(model, collate(samples, packed=True), capabilities).sum().backward()
+    trained = sum(len(sample.completion) for sample in samples)
+    assert max(seen) == 16
+    assert sum(seen) == 2 * trained  # once forward, once again for the backward pass
+
+
+def test_the_tiny_model_s_window_is_read_from_its_config(tmp_path: Path) -> None:
+    model = load_model(str(make_model(tmp_path / "m")), dtype="float32", device="cpu")
+    assert probe_capabilities(model, 10_000).packed  # full attention has no window
+
+
+@pytest.mark.parametrize(("template", "share"), [("game", 0.6), ("play", 0.4)])
+def test_whole_games_train_from_one_row_with_the_loss_of_each_utterance_alone(
+    model_folder: Path, template: str, share: float
+) -> None:
+    """One template a game: the winner's utterances share their queries, tokens are computed once, the loss stays."""
+    episodes = [episode for episode in read_episodes(teacher_path(TABOO)) if len(episode.history) >= 9][:2]
+    samples = assign_rewards(episodes, settings=RewardSettings(template=template))
+    rows = encode_samples(samples, load_tokenizer(str(model_folder)), PromptStyle.PLAIN, 100_000)
+    rows.sort(key=lambda sample: sample.input_ids)
+    assert len(rows) >= 8
+    model = load_model(str(model_folder), dtype="float32", device="cpu")
+    losses = []
+    for fast in (False, True):
+        capabilities = probe_capabilities(model, 1000) if fast else Capabilities()
+        batch = collate(rows, packed=capabilities.packed)
+        logprob = sample_logprobs(model, batch, capabilities)
+        coefficients = {"kl_coef": 0.2, "sft_coef": 0.5, "clip_range": 0.2}
+        losses.append(
+            offline_rl_loss(
+                logprob,
+                torch.full_like(batch["weight"], -3.0),
+                batch["advantage"],
+                batch["weight"],
+                batch["group"] == 2,
+                **coefficients,
+            )
+        )
+    assert losses[1].item() == pytest.approx(losses[0].item(), rel=1e-5)
+    assert batch["input_ids"].numel() < share * sum(len(row.fed) for row in rows)

@@ -1,0 +1,136 @@
+"""Trainings that are killed for real (SIGKILL), and trainings in several processes."""
+
+import json
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny import settings, train_tiny, train_until
+
+import forked
+from spag.learning.checkpoints import STATE, finish_checkpoint, open_state
+from spag.learning.metrics import MetricsLog
+
+slow = pytest.mark.slow
+
+
+def run_tiny(model: Path, output: Path, moment: str = "", **changes: object) -> int | None:
+    return forked.end(forked.start(train_until, moment, model, output, settings(**changes)))
+
+
+def rows(output: Path) -> list[dict[str, Any]]:
+    read = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key != "samples_per_second"} for row in read]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("undisturbed")
+    assert run_tiny(model_folder, output) == 0
+    return output
+
+
+@slow
+@pytest.mark.parametrize("moment", ["reference 8", "training 5", "checkpoint", "finish"])
+def test_a_killed_training_goes_on_as_if_nothing_had_happened(
+    model_folder: Path, undisturbed: Path, tmp_path: Path, moment: str
+) -> None:
+    killed = tmp_path
+    assert run_tiny(model_folder, killed, moment) == -signal.SIGKILL
+    left = sorted(path.name for path in (killed / "state").glob("checkpoint-*"))
+    assert (
+        left
+        == {
+            "reference 8": [],
+            "training 5": ["checkpoint-4"],
+            "checkpoint": ["checkpoint-2", "checkpoint-4"],
+            "finish": ["checkpoint-4"],
+        }[moment]
+    )
+    assert run_tiny(model_folder, killed) == 0
+    for name in ("checkpoint/model.safetensors", "reference.jsonl"):
+        assert (killed / name).read_bytes() == (undisturbed / name).read_bytes()
+    assert rows(killed) == rows(undisturbed)
+    assert not (killed / "state").exists()
+
+
+@slow
+def test_a_killed_adapter_training_resumes_exactly(model_folder: Path, tmp_path: Path) -> None:
+    lora = {"lora": {"rank": 2, "alpha": 4}}
+    assert run_tiny(model_folder, tmp_path / "killed", "training 3", **lora) == -signal.SIGKILL
+    assert run_tiny(model_folder, tmp_path / "killed", **lora) == 0
+    assert run_tiny(model_folder, tmp_path / "undisturbed", **lora) == 0
+    name = "checkpoint/adapter_model.safetensors"
+    assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "undisturbed" / name).read_bytes()
+
+
+@slow
+def test_a_changed_setting_starts_over_but_a_smaller_micro_batch_resumes(model_folder: Path, tmp_path: Path) -> None:
+    assert run_tiny(model_folder, tmp_path, "training 5") == -signal.SIGKILL
+    steps: list[int] = []
+    train_tiny(model_folder, tmp_path, settings(micro_batch_size=1), progress=lambda at: steps.append(at.step))
+    assert steps == [5, 6]
+    assert run_tiny(model_folder, tmp_path / "again", "training 5") == -signal.SIGKILL
+    steps.clear()
+    train_tiny(
+        model_folder, tmp_path / "again", settings(learning_rate=2e-2), progress=lambda at: steps.append(at.step)
+    )
+    assert steps[-6:] == [1, 2, 3, 4, 5, 6]
+
+
+@slow
+def test_two_processes_give_the_weights_of_one(model_folder: Path, tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    changes = {"learning_rate": 1e-3, "micro_batch_size": 2, "global_batch_size": 12}
+    group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    processes = [
+        forked.start(
+            train_until,
+            "",
+            model_folder,
+            tmp_path / "two",
+            settings(**changes),
+            environment={"RANK": str(rank), "LOCAL_RANK": str(rank), **group},
+        )
+        for rank in range(2)
+    ]
+    assert [forked.end(process) for process in processes] == [0, 0]
+    train_tiny(
+        model_folder, tmp_path / "one", settings(**changes)
+    )  # 41 = 3 * 12 + 5: at the end one process gets the filler
+    one, two = (load_file(tmp_path / name / "checkpoint" / "model.safetensors") for name in ("one", "two"))
+    assert max((one[name] - two[name]).abs().max().item() for name in one) < 1e-4
+    for left, right in zip(rows(tmp_path / "one"), rows(tmp_path / "two"), strict=True):
+        assert left == pytest.approx(right, abs=1e-4, rel=1e-4)
+
+
+def test_only_marked_checkpoints_survive(tmp_path: Path) -> None:
+    assert open_state(tmp_path, "a") is None
+    for step in (2, 10, 12):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        torch.save(torch.zeros(1), tmp_path / f"checkpoint-{step}" / "optimizer.pt")
+        (tmp_path / f"checkpoint-{step}" / STATE).write_text("{}")
+    finish_checkpoint(tmp_path / "checkpoint-10")
+    assert [path.name for path in tmp_path.glob("checkpoint-*")] == ["checkpoint-10"]
+    (tmp_path / "checkpoint-12").mkdir()
+    assert open_state(tmp_path, "a") == tmp_path / "checkpoint-10"
+    assert not (tmp_path / "checkpoint-12").exists()
+    assert open_state(tmp_path, "b") is None
+    assert not (tmp_path / "checkpoint-10").exists()
+
+
+def test_metrics_rows_behind_the_resume_point_and_a_torn_last_line_are_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path, 0)
+    for step in range(1, 6):
+        log.append({"step": step, "loss": None})
+    with path.open("a") as file:
+        file.write('{"step": 6, "lo')
+    assert MetricsLog(path, 4).last == {"step": 4, "loss": None}
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2, 3, 4]

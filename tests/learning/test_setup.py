@@ -1,0 +1,168 @@
+"""What training hands to transformers, DeepSpeed and bitsandbytes, and QLoRA for real where bitsandbytes is
+installed.
+"""
+
+import importlib.util
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny import MODEL, job, settings, train_tiny
+
+from spag.algorithms.settings import LoraConfig
+from spag.config.files import load_config
+from spag.config.schema import ClusterConfig, ModelConfig
+from spag.core.errors import ConfigError
+from spag.core.progress import SilentReporter
+from spag.learning.batches import Batch, TrainingData
+from spag.learning.devices import make_accelerator, make_optimizer
+from spag.learning.encoding import EncodedSample
+from spag.learning.forward import Capabilities
+from spag.learning.launch import train_on
+from spag.learning.references import logprobs_of
+from spag.learning.sharding import deepspeed_settings, fsdp_plugin
+from spag.learning.start import load, quantization
+from spag.models.loading import load_model, load_tokenizer, save_model
+from tiny_model import make_model
+
+QLORA = LoraConfig(rank=4, alpha=8, quantize=True)
+ADAPTER = "adapter_model.safetensors"
+
+
+# What upstream's configs/default_offload_opt_param.json decides and our presets do not; "auto" in both is filled in by
+# Trainer.
+UPSTREAMS_ZERO = {
+    "stage": 3,
+    "offload_optimizer": {"device": "cpu", "pin_memory": True},
+    "offload_param": {"device": "cpu", "pin_memory": True},
+    "overlap_comm": True,
+    "reduce_bucket_size": "auto",
+    "stage3_prefetch_bucket_size": "auto",
+    "stage3_param_persistence_threshold": "auto",
+}
+CLOSEST_RUN = re.compile(r"spag run llama2-7b --output runs/llama2-7b-paper .*?(?=\n```)", re.S)
+
+
+def test_the_closest_run_shards_and_schedules_as_upstreams_deepspeed_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    page = (Path(__file__).parents[2] / "docs" / "reproduction.md").read_text()
+    [command] = CLOSEST_RUN.findall(page)
+    config = load_config("llama2-7b", re.findall(r"--set (\S+)", command.replace("\\\n", "")))
+    for training in (phase.settings for phase in config.phases):
+        assert training.parallel == "deepspeed"
+        chosen = deepspeed_settings(training, config.model.dtype)
+        assert chosen["zero_optimization"] == UPSTREAMS_ZERO
+        assert (chosen["bf16"], chosen["fp16"], chosen["gradient_clipping"]) == (
+            {"enabled": True},
+            {"enabled": False},
+            1.0,
+        )
+        assert training.lr_scheduler == "warmup_decay_0.13"
+        [group] = make_optimizer(torch.nn.Linear(2, 2, bias=False), training).param_groups
+        assert (group["betas"], group["eps"], group["weight_decay"]) == ((0.9, 0.999), 1e-8, 0.0)
+    assert config.phases[1].settings.loss_group == 2
+
+
+def test_fsdp_shards_decoder_layers_and_recomputes_them_by_itself() -> None:
+    chosen = fsdp_plugin(settings(gradient_checkpointing=True).settings, "bfloat16")
+    assert (chosen.fsdp_version, chosen.activation_checkpointing) == (2, True)
+    assert chosen.mixed_precision_policy.param_dtype == torch.bfloat16
+    assert chosen.mixed_precision_policy.reduce_dtype == torch.float32
+    assert not fsdp_plugin(settings().settings, "float32").activation_checkpointing
+
+
+def test_sharing_that_cannot_work_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(expected: str, model: ModelConfig = MODEL, **changes: object) -> None:
+        with pytest.raises(ConfigError, match=expected):
+            make_accelerator(model, settings(**changes).settings, 0)
+
+    refused(r"parallel=fsdp: processes share the model, so call spag\.learning\.launch", parallel="fsdp")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    refused(r"parallel=fsdp with lora\.quantize", parallel="fsdp", lora=QLORA.model_dump())
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    refused(
+        r"parallel=deepspeed: deepspeed is not installed; pip install deepspeed, or set parallel=fsdp",
+        parallel="deepspeed",
+    )
+    with pytest.raises(ConfigError, match=r"lora\.quantize: bitsandbytes is not installed; pip install bitsandbytes"):
+        quantization("bfloat16")
+
+
+def test_training_on_a_cluster_without_ray_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ray" else found(name))
+    with pytest.raises(
+        ConfigError, match=r"^cluster\.address=auto: ray is not installed; pip install '\.\[cluster\]'$"
+    ):
+        train_on(job(tmp_path, tmp_path / "run", cluster=ClusterConfig(address="auto")), SilentReporter(), "training")
+
+
+@pytest.fixture(scope="module")
+def wide_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model wide enough for blocks of 64 weights."""
+    return make_model(tmp_path_factory.mktemp("wide") / "model", hidden_size=64, intermediate_size=128)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
+def test_qlora_trains_the_adapter_that_lora_trains_on_the_same_coarse_weights(
+    wide_folder: Path, tmp_path: Path
+) -> None:
+    from bitsandbytes.nn import Params4bit
+
+    chosen = settings(lora=QLORA.model_dump(), gradient_checkpointing=True)
+    first = train_tiny(wide_folder, tmp_path / "four_bits", chosen)
+    accelerator = make_accelerator(MODEL, chosen.settings, 0)
+    coarse = load(MODEL.model_copy(update={"name": str(wide_folder)}), QLORA, accelerator, 0).unload()
+    kinds = {name: type(weight) for name, weight in coarse.named_parameters()}
+    assert kinds["model.layers.0.mlp.up_proj.weight"] is Params4bit
+    assert kinds["lm_head.weight"] is torch.nn.Parameter
+
+    plain = load_model(str(wide_folder), dtype="float32", device="cpu")
+    weights = {name: value.float() for name, value in coarse.dequantize().state_dict().items()}
+    assert max((weights[name] - value).abs().max() for name, value in plain.state_dict().items()) > 1e-2
+    plain.load_state_dict(weights)
+    save_model(plain, load_tokenizer(str(wide_folder)), tmp_path / "coarse")
+    other = train_tiny(tmp_path / "coarse", tmp_path / "plain", settings(lora={"rank": 4, "alpha": 8}))
+    left, right = load_file(first.checkpoint / ADAPTER), load_file(other.checkpoint / ADAPTER)
+    assert set(left) == set(right)
+    assert max((left[name] - right[name]).abs().max().item() for name in left) < 1e-3
+
+    second = train_tiny(first.checkpoint, tmp_path / "second", chosen)  # a later stage goes on with the adapter
+    assert set(load_file(second.checkpoint / ADAPTER)) == set(left)
+    load_model(str(second.checkpoint), device="cpu")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
+def test_the_other_precisions_reference_is_not_reused(wide_folder: Path, tmp_path: Path) -> None:
+    references = []
+    for quantize in (False, True, False):
+        result = train_tiny(
+            wide_folder, tmp_path, settings(lora={"rank": 4, "alpha": 8, "quantize": quantize}, max_steps=1)
+        )
+        # the policy starts at its reference, up to the rounding of log-probabilities of -6 in sums of another order
+        assert result.metrics["kl"] == pytest.approx(0.0, abs=1e-5)
+        references.append((tmp_path / "reference.jsonl").read_text())
+    assert references[0] == references[2] != references[1]
+
+
+def test_the_reference_pass_feeds_the_device_that_computes_not_the_one_that_holds_the_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fed = set()
+
+    def scores(model: torch.nn.Module, rows: Batch, capabilities: Capabilities) -> torch.Tensor:
+        fed.update(value.device.type for value in rows.values() if isinstance(value, torch.Tensor))
+        return torch.zeros(len(rows["labels"]), 1)
+
+    monkeypatch.setattr("spag.learning.references.token_scores", scores)
+    accelerator = make_accelerator(MODEL, settings().settings, 0)
+    elsewhere = SimpleNamespace(device=torch.device("meta"), autocast=accelerator.autocast)
+    weights = torch.nn.Linear(2, 2)  # offloaded: on the CPU
+    data = TrainingData([EncodedSample.of([2, 3, 4], completion_start=1)], 1, packed=False)
+    assert logprobs_of(data, [0], weights, Capabilities(), elsewhere) == {0: [0.0, 0.0]}
+    assert fed == {"meta"}

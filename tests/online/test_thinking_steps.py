@@ -1,0 +1,134 @@
+"""A tiny model with a chat template that knows thinking: its prompts, its limits, its samples, an online step of it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tiny_run import config_for, run_here
+from transformers import PreTrainedTokenizerBase
+
+from spag.algorithms.credit import as_sampled, trained_turns
+from spag.core.episodes import TrainingSample
+from spag.core.types import Split
+from spag.engines.base import Completion, Player, Request, Sampling
+from spag.engines.transformers.engine import TransformersEngine
+from spag.engines.vllm.engine import within_limits
+from spag.games.registry import get
+from spag.learning.encoding import encode_sampled, encode_samples
+from spag.models.loading import load_model, load_tokenizer
+from spag.models.tokens import PromptStyle, decode_reply, encode_prompt, opens_thought
+from spag.rollout.runner import game_specs, play
+from spag.storage.episodes import read_episodes
+from tiny_model import make_model
+
+TEMPLATE = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{{ '<think>\n' if enable_thinking else '<think>\n\n</think>\n\n' }}"
+    "{% endif %}"
+)
+MARKS = ["<think>", "</think>"]
+VOCABULARY = 260  # 256 bytes, two special tokens, two marks
+THOUGHT, SPEECH = 300, 5
+
+
+@pytest.fixture(scope="module")
+def thinker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model with Qwen3's marks, whose template opens the thought."""
+    folder = make_model(tmp_path_factory.mktemp("model") / "thinker", vocab_size=VOCABULARY)
+    tokenizer = load_tokenizer(str(folder))
+    tokenizer.add_tokens(MARKS)
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tokenizer(thinker: Path) -> PreTrainedTokenizerBase:
+    return load_tokenizer(str(thinker))
+
+
+@pytest.fixture(scope="module")
+def replies(thinker: Path, tokenizer: PreTrainedTokenizerBase) -> list[Completion]:
+    """Eight replies. No end token may come before the thought's limit, so that only marks and limits end one."""
+    engine = TransformersEngine(load_model(str(thinker), dtype="float32"), tokenizer, style=PromptStyle.CHAT)
+    sampling = Sampling(temperature=1.0, max_new_tokens=SPEECH, min_new_tokens=THOUGHT, thought_tokens=THOUGHT)
+    for seed in range(8):
+        engine.submit(Request(str(seed), "Hi", sampling, seed))
+    found: list[Completion] = []
+    while len(found) < 8:
+        found += engine.poll()
+    return found
+
+
+def test_the_template_is_asked_to_think(tokenizer: PreTrainedTokenizerBase) -> None:
+    on = encode_prompt(tokenizer, "Hi", PromptStyle.CHAT, thinking=True)
+    off = encode_prompt(tokenizer, "Hi", PromptStyle.CHAT)
+    assert tokenizer.decode(on) == "[user]Hi</s>[assistant]<think>\n"
+    assert tokenizer.decode(off) == "[user]Hi</s>[assistant]<think>\n\n</think>\n\n"
+    assert (opens_thought(tokenizer, on), opens_thought(tokenizer, off)) == (True, False)
+
+
+def test_thoughts_and_utterances_end_at_their_limits(
+    replies: list[Completion], tokenizer: PreTrainedTokenizerBase
+) -> None:
+    close = tokenizer.convert_tokens_to_ids("</think>")
+    closed = [one for one in replies if close in (one.token_ids or ())]
+    assert closed and len(closed) < len(replies)  # 1 - (259 / 260) ** 300, about two thirds, close
+    for one in replies:
+        ids = list(one.token_ids or ())
+        assert one.text.startswith("<think>")  # the template opened it
+        assert len(ids) == (ids.index(close) + 1 + SPEECH if one in closed else THOUGHT)
+
+
+def test_vllms_tokens_are_cut_where_ours_end(replies: list[Completion], tokenizer: PreTrainedTokenizerBase) -> None:
+    sampling = Sampling(max_new_tokens=SPEECH, thought_tokens=THOUGHT)
+    close = tokenizer.convert_tokens_to_ids("</think>")
+    for one in replies:
+        ids = tuple(one.token_ids or ())
+        longer = (*ids, *(9,) * (sampling.most_tokens - len(ids)))
+        kept = within_limits(longer, lambda ids: "<think>" + decode_reply(tokenizer, (), ids), sampling)
+        assert kept == ids
+    late = (*(9,) * THOUGHT, close, 9)  # it closes behind its limit
+    assert within_limits(late, lambda ids: "<think>" + decode_reply(tokenizer, (), ids), sampling) == late[:THOUGHT]
+
+
+def test_samples_hold_what_was_sampled_behind_what_was_asked(thinker: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+    game = get("kuhn_poker")
+    engine = TransformersEngine(load_model(str(thinker), dtype="float32"), tokenizer, style=PromptStyle.CHAT)
+    sampling = Sampling(temperature=1.0, max_new_tokens=SPEECH, min_new_tokens=0, empty_retries=0, thought_tokens=20)
+    player = Player(engine, "policy", sampling)
+    specs = game_specs(game.tasks(Split.TRAIN, 4, 0), 1, 0)
+    played = list(play(specs, dict.fromkeys(game.roles, player), game=game))
+    for turn in (turn for role in game.roles for turn in trained_turns(played, game, role, None)):
+        sample = as_sampled(turn, game, 1.0)
+        assert sample is not None and sample.thinking and sample.completion_ids == turn.said.token_ids
+        [encoded] = encode_sampled([sample], tokenizer, PromptStyle.CHAT, [str(sample.role)])
+        prompt = tokenizer.decode(encoded.input_ids[: encoded.completion_start])
+        assert prompt == f"[user]{sample.prompt}</s>[assistant]<think>\n"
+        assert tuple(encoded.completion) == turn.said.token_ids
+
+
+def test_offline_samples_too(tokenizer: PreTrainedTokenizerBase) -> None:
+    ids = tuple(tokenizer.encode("zebra</think>\n\nHi.", add_special_tokens=False))
+    sample = TrainingSample(prompt="q", completion="Hi.", completion_ids=ids, thinking=True)
+    [encoded] = encode_samples([sample], tokenizer, PromptStyle.CHAT, 100)
+    assert tokenizer.decode(encoded.input_ids) == "[user]q</s>[assistant]<think>\nzebra</think>\n\nHi."
+    other = TrainingSample(prompt="q", completion="Ho.", completion_ids=ids, thinking=True)  # another model's tokens
+    [encoded] = encode_samples([other], tokenizer, PromptStyle.CHAT, 100)
+    assert tokenizer.decode(encoded.input_ids) == "[user]q</s>[assistant]<think>\n\n</think>\n\nHo.</s>"
+
+
+def test_an_online_step_trains_thoughts_and_counts_those_that_are_cut(thinker: Path, tmp_path: Path) -> None:
+    thinking = "{thinking: {enabled: true, max_tokens: 12}, max_new_tokens: 6, min_new_tokens: 0}"
+    options = ["steps=1", "evaluate_every=null", f"sampling={thinking}"]
+    config = config_for(thinker, "model.prompt_style=chat", *(f"reinforce.{option}" for option in options))
+    run_here(config, tmp_path / "run")
+    [row] = [json.loads(line) for line in (tmp_path / "run/1-reinforce/metrics.jsonl").read_text().splitlines()]
+    first = row["kuhn_poker/player_0/cut_thoughts"]
+    assert 0.5 < first <= 1.0 and row["kuhn_poker/player_0/length"] > 6
+    [path] = (tmp_path / "run/1-reinforce/episodes").glob("*.jsonl")
+    played = list(read_episodes(path))
+    said = [episode.history[0] for episode in played]
+    assert sum(one.finish_reason == "thought" for one in said) / len(said) == pytest.approx(first)
+    assert all(one.thought is not None and one.token_ids and one.logprobs for one in said)
+    assert {info.sampling["thinking"]["max_tokens"] for one in played for info in one.players.values()} == {12}

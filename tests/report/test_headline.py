@@ -1,0 +1,151 @@
+"""What is called better, worse, or no different."""
+
+from typing import Any
+
+import pytest
+
+from spag.games.registry import get
+from spag.report.cells import p_text, signed
+from spag.report.headline import (
+    BASELINE,
+    Finding,
+    Tone,
+    arena_findings,
+    caveats,
+    exact_sentence,
+    reasoning_finding,
+    sentence,
+)
+
+TABOO = get("adversarial_taboo")
+
+
+def arena(mean: float, p: float, players: tuple[str, str] = ("base", "mine")) -> dict[str, Any]:
+    ratings = [
+        {"name": "base", "points": 0.0, "low": 0.0, "high": 0.0},
+        {"name": "mine", "points": 120.4, "low": 30.0, "high": 210.0},
+    ]
+    score = {"mean": mean, "low": mean - 0.1, "high": mean + 0.2, "p_value": p}
+    return {"ratings": ratings, "pairs": [{"players": list(players), "score": score, "wins": [3, 58]}]}
+
+
+@pytest.mark.parametrize(
+    ("mean", "p", "tone"),
+    [(-0.3, 0.01, Tone.BETTER), (0.3, 0.01, Tone.WORSE), (-0.3, 0.05, Tone.UNCLEAR), (0.3, 0.9, Tone.UNCLEAR)],
+)
+def test_scores_are_those_of_the_last_player(mean: float, p: float, tone: Tone) -> None:
+    last, (found,) = arena_findings(
+        arena(mean, p), TABOO
+    )  # the pair has base first: base is 30 points ahead, or behind
+    assert (last, found.tone, found.other) == ("mine", tone, "base")
+
+
+def test_figures_are_those_of_the_last_player_with_their_interval() -> None:
+    _, (found,) = arena_findings(arena(-0.3, 0.004), TABOO)
+    assert found.figures == "score +30 [+10, +40] of 100, p = 0.004; Elo +120 [+30, +210]"
+    _, (same,) = arena_findings(arena(0.3, 0.004, ("mine", "base")), TABOO)
+    assert same.figures == "score +30 [+20, +50] of 100, p = 0.004; Elo +120 [+30, +210]"
+
+
+def test_players_that_never_met_are_not_compared() -> None:
+    results = arena(0.3, 0.01)
+    results["pairs"][0]["score"] = None
+    assert arena_findings(results, TABOO) == ("mine", [])
+
+
+def test_players_that_win_together_are_compared_by_reward_in_each_role() -> None:
+    difference = {"mean": -0.25, "low": -0.4, "high": -0.1, "p_value": 0.02}
+    shared = {"players": ["base", "mine"], "difference": difference}
+    rows = [
+        {**shared, "role": "questioner", "outcome": None},
+        {**shared, "role": "answerer", "outcome": None, "difference": {**difference, "p_value": 0.2}},
+        {**shared, "role": "answerer", "outcome": "answerer_violation"},
+    ]
+    last, found = arena_findings({"ratings": arena(0, 1)["ratings"], "paired": rows}, get("twenty_questions"))
+    assert [(one.tone, one.other) for one in found] == [
+        (Tone.BETTER, "base as questioner"),
+        (Tone.UNCLEAR, "base as answerer"),
+    ]
+    assert found[0].figures == "reward +0.25 [+0.10, +0.40] a game, p = 0.02"
+    assert (
+        sentence(last, found)
+        == "mine is better than base as questioner, but shows no difference from base as answerer beyond noise."
+    )
+
+
+def test_one_sentence_with_equal_findings_together() -> None:
+    found = [Finding(Tone.BETTER, "base", ""), Finding(Tone.UNCLEAR, "imitation", "")]
+    assert sentence("mine", found) == "mine is better than base, but shows no difference from imitation beyond noise."
+    more = [Finding(Tone.WORSE, name, "") for name in ("a", "b", "c")]
+    assert sentence("mine", more) == "mine is worse than a, b and c."
+    both = [Finding(Tone.WORSE, "base", ""), Finding(Tone.WORSE, "imitation", "")]
+    assert sentence("mine", both) == "mine is worse than base and imitation."
+
+
+def role(name: str, ties: int, repeated: int) -> dict[str, Any]:
+    return {"name": name, "tie": {"count": ties, "total": 100}, "repeated": {"count": repeated, "total": 100}}
+
+
+def test_the_sentence_names_degenerate_play_and_the_baseline() -> None:
+    results = arena(-0.3, 0.004)
+    results["ratings"].append({"name": BASELINE, "points": 5.0, "low": -9.0, "high": 20.0})
+    results["roles"] = [role("mine", 90, 40), role("mine", 76, 60), role("base", 0, 100)]
+    last, found = arena_findings(results, TABOO)
+    # a bot is never the last model: ties 83 of 100, above a half; repeated texts 50 of 100, not above it
+    assert last == "mine"
+    assert caveats(results, found, []) == ["83 % of its games are ties", f"it was not compared with {BASELINE}"]
+    even = {**results["pairs"][0], "players": ["mine", BASELINE], "wins": [20, 19]}
+    even["score"] = {**even["score"], "p_value": 0.8}
+    results["pairs"].append(even)
+    _, found = arena_findings(results, TABOO)
+    said = sentence(last, found, caveats(results, found, []))
+    assert said == (
+        "mine is better than base (58:3), but shows no difference from bot:constant (20:19; a bot that repeats one "
+        "sentence) beyond noise; 83 % of its games are ties."
+    )
+
+
+def test_samples_without_advantage_are_those_of_trained_roles_in_the_last_steps() -> None:
+    results = {**arena(-0.3, 0.004), "roles": [role("mine", 0, 51), role("mine", 0, 52)]}
+    early, idle = ({"g/a/no_advantage": share, "g/a/entropy": 0.1, "g/b/no_advantage": 0.0} for share in (0.0, 0.96))
+    _, found = arena_findings(results, TABOO)
+    assert caveats(results, found, [early] * 4) == ["52 % of its utterances repeat what was said before"]
+    assert caveats(results, found, [early, *[idle] * 4])[1] == "96 % of its last training samples had no advantage"
+
+
+def test_the_first_exact_figure_of_every_player_is_named() -> None:
+    known = {
+        "imitation": {"exploitability": 0.5134, "legal_mass": 0.98},
+        "online": {"exploitability": 0.1},
+        "bot": {"legal_mass": 1.0},
+    }
+    assert exact_sentence(known) == "Exploitability, computed exactly: 0.513 for imitation, 0.100 for online."
+    assert exact_sentence({}) == exact_sentence({"bot": {}}) == ""
+
+
+def reasoning(tasks: int, low: float, p: float) -> dict[str, Any]:
+    difference = {"value": 0.021, "low": low, "high": 0.05, "p": p}
+    names = [f"task{number}" for number in range(tasks)]
+    model = {
+        "tasks": {name: {"difference": difference} for name in names},
+        "geometric_mean": {"difference": difference},
+    }
+    return {
+        "reference": "base",
+        "tasks": {name: {"label": name} for name in names},
+        "models": {"base": model, "mine": model},
+    }
+
+
+def test_reasoning_goes_by_the_interval_of_the_mean_or_the_p_value_of_the_only_task() -> None:
+    unsure, sure = reasoning_finding(reasoning(3, -0.001, 0.001)), reasoning_finding(reasoning(3, 0.001, 0.9))
+    assert unsure and unsure[1].tone is Tone.UNCLEAR
+    assert sure and sure == ("mine", Finding(Tone.BETTER, "base", "geometric mean of 3 tasks +2.1 [+0.1, +5.0] points"))
+    one = reasoning_finding(reasoning(1, -0.001, 0.001))
+    assert one and one[1] == Finding(Tone.BETTER, "base", "task0 +2.1 [−0.1, +5.0] points, p = 0.001")
+
+
+def test_numbers_in_words() -> None:
+    assert [signed(value) for value in (1.6, -1.6, 0.4, -0.4)] == ["+2", "−2", "0", "0"]
+    assert signed(-0.04, 1) == "0.0"
+    assert [p_text(p) for p in (0.0004, 0.0312, 0.42, 1.0)] == ["p < 0.001", "p = 0.031", "p = 0.42", "p = 1.00"]

@@ -1,0 +1,108 @@
+"""What docs/reproduction.md shows of ``spag plan`` and ``spag run --dry-run`` is what they print today.
+
+A block that begins with ``$ spag`` is the command's output, up to ``...``; a row of a table that begins with a plan's
+options ends with its hours. Files that cannot be shipped are stand-ins of as many rows. ``python
+tests/test_docs_output.py`` writes the page anew; read the difference before it is committed.
+"""
+
+import json
+import os
+import re
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from spag.cli import main
+from spag.games.registry import get
+from spag.runs.teachers import teacher_path
+from tiny_model import make_model
+
+PAGE = Path(__file__).parent.parent / "docs" / "reproduction.md"
+BLOCK = re.compile(r"^```\n(\$ spag (?:[^\n]*\\\n)*[^\n]*\n)(.*?)^```", re.DOTALL | re.MULTILINE)
+ROW = re.compile(r"^\| `(llama2-7b[^`]*)` \| ([\d.]+) \|$", re.MULTILINE)
+FILES = " --set imitation.episodes=[gpt4_game_top30k_results.json] --set spag.sft_data=alpaca_data.json"
+GAMES, INSTRUCTIONS = 23_354, 52_002
+# of the dry run, on any machine: its stages and their work depend on none of these
+HERE = "model.name=stand-in model.device=cpu model.dtype=float32 imitation.parallel=replicas spag.parallel=replicas"
+WIDTH = "100"
+
+
+def write_stand_ins(folder: Path) -> None:
+    """Write as many games and instructions as the files have that the page names, and a tiny model."""
+    lines = teacher_path(get("adversarial_taboo")).read_text(encoding="utf-8").splitlines()
+    games = [json.loads(line) for line in lines]
+    games = [{key: one[key] for key in ("history", "target_word", "max_turns")} for one in games]
+    repeated = [games[at % len(games)] for at in range(GAMES)]
+    (folder / "gpt4_game_top30k_results.json").write_text(json.dumps(repeated), encoding="utf-8")
+    told = "Describe the way that a river takes to the sea in a few words. "
+    rows = [{"instruction": f"{at}: {told}", "input": "", "output": told * 4} for at in range(INSTRUCTIONS)]
+    (folder / "alpaca_data.json").write_text(json.dumps(rows), encoding="utf-8")
+    make_model(folder / "stand-in")
+
+
+def printed(command: str) -> str:
+    """Return what a command prints, without the white space at the ends of its lines."""
+    words = shlex.split(command.replace("\\\n", " "))
+    if "--dry-run" in words:
+        words += [part for one in HERE.split() for part in ("--set", one)]
+    result = CliRunner().invoke(main, words[1:], env={"COLUMNS": WIDTH})
+    assert result.exit_code == 0, f"{command}: {result.output}"
+    return "".join(f"{line.rstrip()}\n" for line in result.stdout.splitlines())
+
+
+def shown(command: str, output: str) -> str:
+    """Return a command's output up to where the page cuts it."""
+    new, lines = printed(command.removeprefix("$ ")), output.splitlines()
+    if "..." not in lines:
+        return new
+    kept = new.splitlines()[: lines.index("...")]
+    return "".join(f"{line}\n" for line in [*kept, "..."])
+
+
+def hours(options: str) -> str:
+    found = json.loads(printed(f"spag plan {options} --json{FILES}"))
+    return f"{found['total']['hours']:.1f}"
+
+
+def written(page: str) -> str:
+    """Return the page with today's output. Works in a folder with the stand-ins."""
+    page = BLOCK.sub(lambda block: f"```\n{block[1]}{shown(block[1], block[2])}```", page)
+    return ROW.sub(lambda row: f"| `{row[1]}` | {hours(row[1])} |", page)
+
+
+@pytest.fixture(scope="module")
+def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    folder = tmp_path_factory.mktemp("files")
+    write_stand_ins(folder)
+    with chdir(folder):
+        yield
+
+
+def test_the_page_shows_the_four_presets_and_a_dry_run() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    commands = " ".join(block[1] for block in BLOCK.finditer(page))
+    for name in ("plan llama2-7b", "plan llama2-7b-lora", "plan llama2-7b-qlora", "plan baichuan2-13b", "--dry-run"):
+        assert f"{name} " in commands, name
+    assert len(ROW.findall(page)) >= 4
+
+
+@pytest.mark.long
+def test_commands_print_what_the_page_shows(stand_ins: None) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert written(page) == page, "python tests/test_docs_output.py writes the page anew"
+
+
+if __name__ == "__main__":
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    with tempfile.TemporaryDirectory() as name:
+        write_stand_ins(Path(name))
+        with chdir(name):
+            text = written(PAGE.read_text(encoding="utf-8"))
+    PAGE.write_text(text, encoding="utf-8")
+    sys.stderr.write(f"{PAGE}\n")
