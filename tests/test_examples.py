@@ -49,8 +49,10 @@ NODES, GPUS = 2, 8
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """Yield the words of every ``spag`` command of a page's code blocks."""
-    for block in re.findall(r"^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+    """Yield the words of every ``spag`` command of a page's code blocks; one that begins with ``$`` is a command with its
+    output (test_docs_output.py).
+    """
+    for block in re.findall(r"^```\n(?!\$ )(.*?)^```", text, re.DOTALL | re.MULTILINE):
         for line in block.replace("\\\n", " ").splitlines():
             if line.startswith("spag "):
                 yield shlex.split(line, comments=True)

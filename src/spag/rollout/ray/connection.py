@@ -2,7 +2,9 @@
 
 import logging
 import os
+import signal
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -27,11 +29,15 @@ def connected(address: str) -> Iterator[None]:
     _check_reachable(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's coming default
+    on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
         dashboard = False if address == LOCAL else None
         ray.init(address=address, include_dashboard=dashboard, log_to_driver=False, logging_level=logging.WARNING)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise _nobody(address, error) from error
+    finally:
+        if threading.current_thread() is threading.main_thread():  # Ray replaces the handler by one without a message
+            signal.signal(signal.SIGTERM, on_sigterm)
     try:
         yield
     finally:
