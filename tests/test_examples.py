@@ -49,8 +49,8 @@ NODES, GPUS = 2, 8
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """Yield the words of every ``spag`` command of a page's code blocks; one that begins with ``$`` is a command with its
-    output (test_docs_output.py).
+    """Yield the words of every ``spag`` command of a page's code blocks, less those that show output too and begin with
+    ``$`` (test_docs_output.py).
     """
     for block in re.findall(r"^```\n(?!\$ )(.*?)^```", text, re.DOTALL | re.MULTILINE):
         for line in block.replace("\\\n", " ").splitlines():
