@@ -33,7 +33,8 @@ def test_tables_count_by_player_and_role() -> None:
     guess, right = defender_a.figures["guess"], defender_a.figures["guessed_right"]
     assert (guess.count, guess.total, right.count, right.total) == (1, 3, 0, 1)
     assert [rate.count for rate in defender_b.figures.values()] == [1, 1]
-    assert attacker_a.figures == {}
+    announced = attacker_a.figures["announced"]
+    assert (announced.count, announced.total) == (0, 3)
     assert (attacker_a.reward.mean, defender_a.reward.mean) == (0.0, pytest.approx(-1 / 3))
     # a opens with "Hi" on three tasks; as defender it says "Hello" and a guess, once each
     assert (attacker_a.repeated.count, attacker_a.repeated.total) == (3, 3)

@@ -102,6 +102,7 @@ def test_rewards_of_the_outcomes() -> None:
         (("Hi", "I know the word! It is bread!"), {"guess": 1, "wrong_guess": 1, "first_wrong_guess": 1}),
         (("Hi", "Hello", "Hm", "I know the word! It is bread!"), {"guess": 1, "wrong_guess": 1}),
         (("Hi", "I know the word! It is river!"), {"guess": 1, "guessed_right": 1}),
+        (("I know the word! It is bread!",), {"announced": 1}),
         (("It is a river.",), {}),
         (("It is a r-i-v-e-r.",), {"hidden_leaks": 1}),  # the published judge looks for the bare letters
     ],

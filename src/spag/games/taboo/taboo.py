@@ -76,6 +76,7 @@ class AdversarialTaboo(TextGame):
         Figure("wrong_guess", "attacker wins by a wrong guess", limit=0.75, warning=_WRONG),
         Figure("first_wrong_guess", "… in the defender's first utterance", limit=0.5, warning=_WRONG_FIRST),
         Figure("hidden_leaks", "leaks only strict judging sees", limit=0.05, warning=_LEAKS),
+        Figure("announced", "announces", role=Role.ATTACKER),
         Figure("guess", "announces a guess", role=Role.DEFENDER),
         Figure("guessed_right", "of these right", role=Role.DEFENDER, of="guess"),
     )
@@ -120,14 +121,15 @@ class AdversarialTaboo(TextGame):
         return load_prompts(self.prompts) if self.prompts else PromptSet.default(self.language)
 
     def tasks(self, split: Split, count: int | None, seed: int) -> Sequence[Task]:
-        words = [word for word in load_words(self.words, self.top_words, self.language) if split_of(word) is split]
+        every = load_words(self.words, self.top_words, self.language)
+        words = [word for word in every if split_of(word, self.language) is split]
         has = f"{self.words} has {len(words)} in its {split} split"
         shortage = f"words asked for, but {has}; ask for fewer or raise game.top_words"
         return [self._task(word) for word in drawn(words, count, seed, shortage)]
 
     def split_of(self, task: Task) -> Split:
         word = task.data.get("target_word")
-        return split_of(word) if isinstance(word, str) else Split.TRAIN
+        return split_of(word, self.language) if isinstance(word, str) else Split.TRAIN
 
     def custom_task(self, text: str) -> Task:
         if not text.strip():
@@ -192,6 +194,9 @@ class AdversarialTaboo(TextGame):
         guessed = bool(spoken) and announces_guess(spoken[-1].content, word, self.judge, self.language)
         if guessed:
             found = {"guess": 1, "guessed_right": int(result.outcome == Outcome.DEFENDER_WINS)}
+        if result.outcome == Outcome.ATTACKER_VIOLATION:
+            broke = history[result.length - 1].content
+            found["announced"] = int(announces_guess(broke, word, self.judge, self.language, Role.ATTACKER))
         if result.outcome == Outcome.ATTACKER_WINS:
             found["wrong_guess" if guessed else "induced"] = 1
             found["first_wrong_guess"] = int(guessed and result.length <= 2)

@@ -40,9 +40,13 @@ def judge_utterance(
     return judge(text, target_word, language)
 
 
-def announces_guess(text: str, target_word: str, mode: JudgeMode, language: str = "en") -> bool:
-    """Tell whether the judge takes the defender's ``text`` for a guess, right or wrong."""
-    return paper.announces_guess(text) if mode == JudgeMode.PAPER else bool(find_guess(text, target_word, language))
+def announces_guess(
+    text: str, target_word: str, mode: JudgeMode, language: str = "en", role: Role = Role.DEFENDER
+) -> bool:
+    """Tell whether the judge takes ``text``, said by ``role``, for a guess, right or wrong."""
+    if mode == JudgeMode.PAPER:
+        return paper.announces_guess(text)
+    return bool(find_guess(text, target_word, language, by_defender=role == Role.DEFENDER))
 
 
 def final_verdict(length: int) -> Verdict:
