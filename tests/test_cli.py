@@ -125,15 +125,17 @@ def test_games_go_there_and_back(games: Path, tmp_path: Path) -> None:
 
 def test_rewards_and_their_export(games: Path, tmp_path: Path) -> None:
     sft, samples, exported = tmp_path / "sft.json", tmp_path / "samples.jsonl", tmp_path / "samples.json"
-    sft.write_text('[{"instruction": "Say hi.", "input": "", "output": "hi"}]')
+    sft.write_text(json.dumps([{"instruction": "Say hi.", "input": "", "output": said} for said in ("hi", "")]))
     text = spag("rewards", games, "--sft", sft, "--output", samples).output
-    assert "2 games, 2 samples, 1 SFT rows" in text
-    assert [str(sample.type) for sample in read_samples(samples)] == ["rl", "rl", "sft"]
+    assert "2 games, 2 samples, 2 SFT rows" in text
+    assert [str(sample.type) for sample in read_samples(samples)] == ["rl", "rl", "sft", "sft"]
     spag("export", "samples", samples, "--output", exported)
-    assert [row.get("type") for row in json.loads(exported.read_text())] == [None, None, "sft"]
+    written = json.loads(exported.read_text())
+    assert [row.get("type") for row in written] == [None, None, "sft", "sft"]
+    assert [row["target"] for row in written[2:]] == ["hi", ""]  # trains its end token
     imitation = ("--algorithm", "imitation", "--set", "imitation.keep_held_out=true")
     spag("rewards", games, *imitation, "--set", f"imitation.sft_data={sft}", "--output", samples)
-    assert [str(sample.type) for sample in read_samples(samples)] == ["imitation", "imitation", "sft"]
+    assert [str(sample.type) for sample in read_samples(samples)] == ["imitation", "imitation", "sft", "sft"]
 
 
 def test_rewards_judge_again_whatever_a_file_says(games: Path, tmp_path: Path) -> None:

@@ -227,7 +227,7 @@ def described(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch)
     return caplog
 
 
-def test_empty_rows_are_left_out_and_counted(tmp_path: Path, described: pytest.LogCaptureFixture) -> None:
+def test_empty_utterances_are_left_out_and_counted_and_empty_instruction_data_stays(tmp_path: Path, described: pytest.LogCaptureFixture) -> None:
     # as upstream's assign_rewards.py writes them: the target is stripped and may be empty; SFT rows carry a type and no
     # role
     path = tmp_path / "train_spag_data.json"
@@ -244,9 +244,10 @@ def test_empty_rows_are_left_out_and_counted(tmp_path: Path, described: pytest.L
         ("q1", "Hi", SampleType.RL, "attacker"),
         ("q3", "Ho", SampleType.RL, "attacker"),
         ("p", "a", SampleType.SFT, None),
+        ("p", "", SampleType.SFT, None),  # upstream trains its end token
     ]
     assert [record.getMessage() for record in described.records] == [
-        f"{path}: 3 of 6 rows have an empty completion: nothing to train on, left out"
+        f"{path}: 2 of 6 rows have an empty completion: nothing to train on, left out"
     ]
     described.clear()
     path.write_text(json.dumps(rows[1:2]))
@@ -287,9 +288,8 @@ def test_alpaca_rows_become_stanfords_prompts(tmp_path: Path, lines: bool, descr
         for p, c in zip(PROMPTS, ["3", " hi\n", " "], strict=True)
     ]
     assert read_sft(path, None, seed=0) == wanted
+    assert list(read_samples(path)) == wanted  # a file with instructions is known wherever samples are read
     assert not described.records
-    assert list(read_samples(path)) == wanted[:2]  # a file with instructions is known wherever samples are read
-    assert [record.getMessage().partition(": ")[2][:11] for record in described.records] == ["1 of 3 rows"]
     assert read_sft(path, 1, seed=3) == read_sft(path, 1, seed=3)
     assert len(read_sft(path, 1, seed=3)) == 1
 

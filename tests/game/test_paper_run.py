@@ -11,6 +11,7 @@ from spag.config.files import load_config
 from spag.core.progress import SilentReporter
 from spag.runs import execute
 from spag.runs.execute import run
+from spag.runs.reading import RunFolder
 from spag.storage.episodes import read_samples
 
 TOO_FEW = "only the 492 shipped games"
@@ -77,6 +78,9 @@ def test_a_run_imitates_upstreams_file_of_samples_with_its_weights(
     assert [one.prompt for one in samples] == ["The game. attacker:", "The game. defender:"]
     [row] = (tmp_path / "run" / "1-imitation" / "metrics.jsonl").read_text().splitlines()
     assert json.loads(row)["loss_defender"] > 3 * json.loads(row)["loss_attacker"] > 0  # the weights count
+    trained = RunFolder.open(tmp_path / "run")
+    assert trained.trained_on_held_out is None  # samples name no task
+    assert "does not record whether games on these tasks were trained on" in trained.held_out_doubt
 
 
 def _no_games(folder: Path, *_: object, **__: object) -> dict[str, list[object]]:

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from spag.algorithms.credit import without_held_out
 from spag.algorithms.settings import OfflineSettings
-from spag.core.episodes import Episode, TrainingSample
+from spag.core.episodes import Episode, SampleType, TrainingSample
 from spag.core.errors import ConfigError
 from spag.core.seeds import derive_seed
 from spag.games.base import Game
@@ -81,7 +81,7 @@ class FileSource(AbstractContextManager["FileSource"]):
     """Files of games or of samples, and instruction data mixed in.
 
     ``limit``: use this many games, drawn by seed. Games on held-out tasks are left out before the draw, unless
-    ``keep_held_out``; ``notes`` says how many.
+    ``keep_held_out``; ``notes`` says how many. Samples name no task, so nobody knows whether theirs are held out.
     """
 
     files: Sequence[Path]
@@ -93,6 +93,7 @@ class FileSource(AbstractContextManager["FileSource"]):
     leaves_out_held_out: bool = False
     steps: int = 1
     notes: list[str] = field(default_factory=list)
+    tasks_unknown: bool = False
 
     def __exit__(self, *_: object) -> None:
         pass
@@ -116,6 +117,7 @@ class FileSource(AbstractContextManager["FileSource"]):
             kept = sorted(random.Random(derive_seed(self.seed, "teacher")).sample(range(len(games)), self.limit))
             games = [games[at] for at in kept]
         settings = self.settings
+        self.tasks_unknown = any(sample.type is not SampleType.SFT for sample in samples)
         if settings.sft_data is not None:
             samples += read_sft(settings.sft_data, settings.sft_samples, derive_seed(self.seed, "sft"))
         return Material([(self.game, games)] if games else [], samples)
@@ -124,7 +126,8 @@ class FileSource(AbstractContextManager["FileSource"]):
         return True
 
     def results(self) -> dict[str, Any]:
-        return {"notes": self.notes} if self.notes else {}
+        notes: dict[str, Any] = {"notes": self.notes} if self.notes else {}
+        return notes | ({"held_out": None} if self.tasks_unknown else {})
 
     def describe(self) -> str:
         return ""

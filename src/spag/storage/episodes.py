@@ -117,7 +117,8 @@ def is_file_of_samples(path: Path) -> bool:
 
 
 def read_samples(path: str | Path) -> Iterator[TrainingSample]:
-    """Yield the training samples of a file, ours or upstream's, and leave out empty ones, which upstream's files have.
+    """Yield the training samples of a file, ours or upstream's. Empty utterances, which upstream's files have, are left
+    out; empty instruction data trains its end token, as upstream.
 
     Raises ``DataError`` naming file and line.
     """
@@ -130,11 +131,11 @@ def all_samples(path: str | Path) -> Iterator[TrainingSample]:
 
 
 def without_empty(samples: Iterable[TrainingSample], path: str | Path) -> Iterator[TrainingSample]:
-    """Yield the samples that have text to train on; at the end, log how many rows of ``path`` have none."""
+    """Yield all samples but empty utterances; at the end, log how many rows of ``path`` are that."""
     total = empty = 0
     for sample in samples:
         total += 1
-        if sample.completion.strip():
+        if sample.completion.strip() or sample.type is SampleType.SFT:
             yield sample
         else:
             empty += 1
