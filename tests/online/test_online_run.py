@@ -1,6 +1,8 @@
 """Online runs from end to end with a tiny model: files, figures, exact updates, resuming, several processes."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,13 @@ from scripted_run import reached
 from spag.algorithms.reinforce import Reinforce, ReinforceSettings
 from spag.core.episodes import Episode
 from spag.core.errors import ConfigError
+from spag.core.progress import SilentReporter
 from spag.games.kuhn_poker.kuhn import KuhnPoker
 from spag.games.tic_tac_toe.board import TicTacToe
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.tokens import PromptStyle, encode_prompt
 from spag.rollout.steps import MixedGame, step_specs
+from spag.runs.execute import run
 from spag.storage.episodes import read_episodes
 
 pytestmark = pytest.mark.slow
@@ -112,6 +116,31 @@ def test_an_update_is_adamw_on_the_sum_over_tokens(model: Path, tmp_path: Path) 
     assert rows(tmp_path / "run" / PHASE / "metrics.jsonl")[0]["loss"] == pytest.approx(surrogate, rel=1e-4)
 
 
+class Interrupt(SilentReporter):
+    """Interrupts a training when its third step is recorded, and not yet saved."""
+
+    @contextmanager
+    def track(self, title: str, total: int, done: int = 0) -> Iterator["Interrupt"]:
+        yield self
+
+    def update(self, done: int, detail: str = "") -> None:
+        if done == 3 and detail.count("samples/s"):
+            raise KeyboardInterrupt
+
+
+def test_a_resumed_run_counts_the_samples_of_all_steps(model: Path, finished: Path, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(config_for(model), tmp_path, Interrupt())
+    assert [path.name for path in (tmp_path / PHASE / "state").glob("checkpoint-*")] == ["checkpoint-2"]
+    run_here(config_for(model), tmp_path)
+    counts = [row["samples"] for row in rows(tmp_path / PHASE / "metrics.jsonl")]
+    assert len(counts) == 4 and trained_samples(tmp_path) == trained_samples(finished) == sum(counts)
+
+
+def trained_samples(folder: Path) -> int:
+    return int(json.loads((folder / PHASE / "training.json").read_text())["result"]["trained_samples"])
+
+
 @pytest.mark.long
 def test_a_run_survives_being_killed_anywhere(model: Path, finished: Path, tmp_path: Path) -> None:
     """kill -9 in play, between play and training, in training and in saving: games, weights and baselines are those of
@@ -130,6 +159,7 @@ def test_a_run_survives_being_killed_anywhere(model: Path, finished: Path, tmp_p
     run_here(config, killed)
     assert kills >= len(MOMENTS) - 2  # a busy machine may look too late
     assert_same_weights(killed, finished)
+    assert trained_samples(killed) == trained_samples(finished)
     for step in range(1, 5):
         name = f"{PHASE}/episodes/step-{step:05d}.jsonl"
         assert by_id(killed / name) == by_id(finished / name)
@@ -260,6 +290,10 @@ def test_every_task_is_played_before_any_is_played_again() -> None:
     [
         ("reinforce.parallel=deepspeed", r"phases\.0\.parallel"),
         ("reinforce.rewards={chess: {tie: 1}}", "rewards: chess is not played in this phase; the games are kuhn_poker"),
+        (
+            "reinforce.rewards={kuhn_poker: {tie_by_role: {player_2: 1}}}",
+            r"phases\.0\.rewards\.kuhn_poker\.tie_by_role: no role player_2; the roles are player_0, player_1",
+        ),
         ("reinforce.opponents={bob: 1}", "there is no opponent bob"),
         ("reinforce.evaluation_opponents=[self]", "there is no opponent self"),
         ("reinforce.roles=king", "kuhn_poker has no role king"),

@@ -5,6 +5,7 @@ A run is a list of phases. A phase names its algorithm; its options are the algo
 ``docs/configuration.md`` is generated from the descriptions here.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -154,9 +155,7 @@ def _check_roles(place: str, settings: UpdateSettings, config: RunConfig, phase:
     """Raise ``ConfigError`` for a role or game that the phase's games do not have."""
     if isinstance(settings, OnlineSettings):
         games = [game for game, _ in phase.mix(config.game_of(phase))]
-        if unknown := sorted(set(settings.rewards) - {game.name for game in games}):
-            played = ", ".join(game.name for game in games)
-            raise ConfigError(f"{place}.rewards: {unknown[0]} is not played in this phase; the games are {played}")
+        _check_rewards(place, settings, {game.name: game for game in games})
     else:
         games = [config.game_of(phase).build()]
         if settings.per_role:
@@ -169,6 +168,17 @@ def _check_roles(place: str, settings: UpdateSettings, config: RunConfig, phase:
         if unknown := sorted(given - set(roles)):
             names = ", ".join(game.name for game in games)
             raise ConfigError(f"{place}.{option}: {names} has no role {unknown[0]}; the roles are {', '.join(roles)}")
+
+
+def _check_rewards(place: str, settings: OnlineSettings, games: Mapping[str, Game]) -> None:
+    """Raise ``ConfigError`` for rewards of a game that is not played, or of a role that it does not have."""
+    for name, own in settings.rewards.items():
+        if name not in games:
+            known = ", ".join(games)
+            raise ConfigError(f"{place}.rewards: {name} is not played in this phase; the games are {known}")
+        if unknown := sorted(set(own.tie_by_role) - set(games[name].roles)):
+            known = ", ".join(games[name].roles)
+            raise ConfigError(f"{place}.rewards.{name}.tie_by_role: no role {unknown[0]}; the roles are {known}")
 
 
 __all__ = [
