@@ -3,9 +3,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from simplemma import lemmatize
 
 from spag.core.errors import DataError
-from spag.core.types import Split
+from spag.core.types import Split, Task
+from spag.games.registry import get
 from spag.text.words import parse_words, split_of
 
 
@@ -30,6 +32,31 @@ def test_the_split_of_a_word_never_changes(word: str, split: Split) -> None:
 )
 def test_forms_of_a_word_share_its_split(forms: tuple[str, ...]) -> None:
     assert len({split_of(form) for form in forms}) == 1
+
+
+@pytest.mark.parametrize(
+    ("language", "forms"),
+    [
+        ("de", ("Fluss", "Flüsse", "Flüssen", "Fluß", "FLUSS")),
+        ("de", ("Haus", "Häuser", "haus")),
+        ("de", ("schön", "schönsten")),
+        ("fr", ("rivière", "rivières")),
+        ("fr", ("cheval", "chevaux")),
+        ("es", ("luz", "luces")),
+    ],
+)
+def test_forms_share_their_split_in_every_language(language: str, forms: tuple[str, ...]) -> None:
+    assert len({split_of(form, language) for form in forms}) == 1
+
+
+def test_a_game_splits_by_the_lemma_of_its_language() -> None:
+    # 2,000 words and their plurals: by chance 18 % of pairs that are split apart would be expected, not none
+    game = get("adversarial_taboo", language="es", words="frequency", top_words=2000)
+    held_out = {task.id for task in game.tasks(Split.HELD_OUT, None, 0)}
+    train = {task.id for task in game.tasks(Split.TRAIN, None, 0)}
+    plurals = {f"{word}s" for word in held_out if lemmatize(f"{word}s", lang="es") == word}
+    assert len(plurals) > 50 and not plurals & train
+    assert {game.split_of(Task(word, {"target_word": word})) for word in plurals} == {Split.HELD_OUT}
 
 
 def test_one_lemma_in_ten_is_held_out() -> None:

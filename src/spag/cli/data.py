@@ -72,7 +72,7 @@ def words_command(source: str, top: int, split: str, language: str, output: Path
 
     refuse_input(output, source)
     get("adversarial_taboo", language=language, words=source)  # refuses a language that there is not
-    words = [word for word in load_words(source, top, language) if split in ("all", str(split_of(word)))]
+    words = [word for word in load_words(source, top, language) if split in ("all", str(split_of(word, language)))]
     text = "".join(f"{word}\n" for word in words)
     if output is None:
         click.echo(text, nl=False)

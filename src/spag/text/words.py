@@ -4,24 +4,37 @@ import hashlib
 import unicodedata
 from collections.abc import Iterable
 
-from simplemma import lemmatize
+from simplemma import is_known, lemmatize
 
 from spag.core.errors import DataError
 from spag.core.types import Split
 
 MAX_LENGTH = 40
 _HELD_OUT_IN = 10
+_CAPITALISES_NOUNS = frozenset({"de"})
 _UNPRINTABLE = frozenset({"Cc", "Zl", "Zp"})
 
 
-def split_of(word: str) -> Split:
-    """Return the split of ``word``: one lemma in ten is held out, by the SHA-256 of the lower-cased English lemma.
+def split_of(word: str, language: str = "en") -> Split:
+    """Return the split of ``word``: one lemma in ten is held out, by the SHA-256 of the lower-cased lemma in its language.
 
     It depends on nothing else, so it is the same in every run and file, and forms of one word share it.
     """
-    folded = str(lemmatize(word.strip().lower(), lang="en")).lower()
-    number = int.from_bytes(hashlib.sha256(folded.encode()).digest()[:8], "big")
+    number = int.from_bytes(hashlib.sha256(_lemma(word.strip().lower(), language).encode()).digest()[:8], "big")
     return Split.HELD_OUT if number % _HELD_OUT_IN == 0 else Split.TRAIN
+
+
+def _lemma(folded: str, language: str) -> str:
+    """Return the lower-cased lemma of a word in lower case.
+
+    In lower case a German noun may be a form of a verb (haus: hausen), so a noun in its first form goes before that. The
+    dictionary has ß and ss.
+    """
+    found = str(lemmatize(folded, lang=language))
+    if language in _CAPITALISES_NOUNS and not folded.startswith(found.lower()):
+        noun = folded.capitalize()
+        found = noun if is_known(noun, lang=language) and lemmatize(noun, lang=language) == noun else found
+    return found.lower() if language == "en" else found.lower().replace("ß", "ss")
 
 
 def parse_words(lines: Iterable[str], source: str) -> list[str]:
