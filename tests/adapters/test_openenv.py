@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from expected import check_thoughts_are_private
 from fastapi import FastAPI
 from openenv.cli._validation import validate_running_environment
 from openenv.core import GenericEnvClient
@@ -25,7 +26,7 @@ from spag.adapters.openenv import GameAction, GameClient, GameEnvironment, GameS
 from spag.adapters.opponent import Opponent, engine_of
 from spag.core.errors import ConfigError, EngineError
 from spag.core.types import Split
-from spag.engines.base import Engine, Request
+from spag.engines.base import Engine, Request, Sampling
 from spag.engines.scripted import ScriptedEngine
 from spag.games.base import Game
 from spag.games.registry import get, names
@@ -260,3 +261,24 @@ def test_a_role_that_the_game_does_not_have_is_refused() -> None:
         pytest.raises(ConfigError, match="has the roles player_0, player_1"),
     ):
         create_app(game, opponent, Access(), role="attacker")
+
+
+def test_thoughts_are_private() -> None:
+    """The client thinks, and so does the opponent."""
+    game = get("kuhn_poker")
+
+    def play(reply: str) -> object:
+        heard: list[str] = []
+
+        def answer(request: Request) -> str:
+            heard.append(request.prompt)
+            return reply
+
+        with Opponent(game, lambda: ScriptedEngine(answer), Sampling(thought_tokens=100)) as opponent:
+            env = GameEnvironment(GameSetup(game, game.tasks(Split.TRAIN, 5, 0), opponent))
+            seen = [env.reset(seed=1, episode_id="x", role="player_0")]
+            while not seen[-1].done:
+                seen.append(env.step(GameAction(text=reply)))
+        return heard, [one.model_dump() for one in seen]
+
+    check_thoughts_are_private(play)

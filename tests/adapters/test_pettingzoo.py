@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from expected import check_thoughts_are_private
 from pettingzoo.test import api_test, seed_test
 
 from spag.adapters.pettingzoo import SpagAEC, env
@@ -90,3 +91,15 @@ def test_the_example_plays_a_game(capsys: pytest.CaptureFixture[str], monkeypatc
     assert said[-2:] == [
         f"{role}: +0, not_named: the thing was not named in 20 questions" for role in ("questioner", "answerer")
     ]
+
+
+def test_thoughts_are_private() -> None:
+    def play(reply: str) -> object:
+        one, seen = SpagAEC("kuhn_poker"), []
+        one.reset(seed=3)
+        while not any(one.terminations.values()):
+            seen.append({role: one.observe(role) for role in one.game.roles})
+            one.step(reply)
+        return seen, one.infos, one.rewards
+
+    check_thoughts_are_private(play)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import textarena
+from expected import check_thoughts_are_private
 from textarena.envs.registration import ENV_REGISTRY
 from textarena.envs.SimpleNegotiation.env import SimpleNegotiationEnv
 
@@ -16,10 +17,14 @@ from spag.adapters.textarena.theirs import ROLES
 from spag.core import errors
 from spag.core.errors import ConfigError
 from spag.core.types import Split, State, Task, Utterance
+from spag.engines.base import Player, Request, Sampling
+from spag.engines.scripted import ScriptedEngine
 from spag.games.base import Game
 from spag.games.conformance import CHECKS, Check
 from spag.games.conformance.checks import check_hidden_information_stays_hidden, compare_secrets
 from spag.games.registry import get
+from spag.rollout.runner import game_specs
+from spag.rollout.runner import play as played
 
 MIX = ("KuhnPoker-v0", "SimpleNegotiation-v0", "TicTacToe-v0")
 OFFER = "Look. [Offer: 1 Wheat -> 1 Ore]"
@@ -220,3 +225,20 @@ def test_without_textarena_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(errors.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"textarena is not installed; pip install 'spag-selfplay\[textarena\]'"):
         get("textarena:Chess-v0")
+
+
+def test_thoughts_are_private() -> None:
+    game = get("textarena:KuhnPoker-v0")
+
+    def play(reply: str) -> object:
+        heard: list[str] = []
+
+        def answer(request: Request) -> str:
+            heard.append(request.prompt)
+            return reply
+
+        player = Player(ScriptedEngine(answer), "m", Sampling(thought_tokens=100))
+        [episode] = played(game_specs(game.tasks(Split.TRAIN, 1, 0), 1, 0), dict.fromkeys(ROLES, player), game=game)
+        return heard, episode.outcome, episode.rewards, episode.reason
+
+    check_thoughts_are_private(play)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import textarena
+from expected import check_thoughts_are_private
 
 from spag.adapters.textarena.ours import SpagEnv, env_id, register
 from spag.core.types import Split
@@ -103,3 +104,7 @@ def test_the_example_plays_both_ways(capsys: pytest.CaptureFixture[str]) -> None
     known, ours, *theirs = capsys.readouterr().out.splitlines()
     assert "Spag-Taboo-v0" in known and ours.startswith("Spag-KuhnPoker-v0: {0: ")
     assert len(theirs) == 3 and all(line.startswith("textarena:KuhnPoker-v0: [") and "_wins" in line for line in theirs)
+
+
+def test_thoughts_are_private() -> None:
+    check_thoughts_are_private(lambda reply: play(make("kuhn_poker"), 7, lambda seen: reply))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from expected import REPLY, shown_to
+from expected import REPLY, check_thoughts_are_private, shown_to
 from transformers import AutoTokenizer
 
 from spag.adapters.opponent import Opponent, engine_of
@@ -240,3 +240,41 @@ def test_the_example_trains_and_saves(folder: Path, tmp_path: Path, monkeypatch:
     monkeypatch.setattr("sys.argv", [str(example), str(folder), *said])
     runpy.run_path(str(example), run_name="__main__")
     assert (tmp_path / "out" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("opens", [False, True])
+@pytest.mark.parametrize("role", ["player_0", "player_1"])
+def test_thoughts_are_private(folder: Path, role: str, opens: bool) -> None:
+    """Also where the chat template opens the thought, so that the reply begins inside it."""
+    game, tokenizer = get("kuhn_poker"), AutoTokenizer.from_pretrained(folder)
+    opened = "{{ '<think>\n' if enable_thinking else '<think>\n\n</think>\n\n' }}" if opens else ""
+    tokenizer.chat_template = CHATML.replace("<|assistant|>", f"<|assistant|>{opened}")
+
+    def play(reply: str) -> object:
+        heard: list[str] = []
+        thinking = reply.startswith("<think>")
+
+        def answer(request: Request) -> str:
+            heard.append(request.prompt)
+            return REPLY
+
+        trainer = Scripted(tokenizer, lambda context: reply.removeprefix("<think>\n") if opens else reply)
+        with Opponent(game, lambda: ScriptedEngine(answer)) as opponent:
+            rollout = GameRollout(game, opponent, roles=(role,), thinking=thinking)
+            out = rollout([row["prompt"] for row in game_prompts(game, 1)], trainer)
+        if opens and thinking:
+            assert all(tokenizer.decode(ids).endswith("<|assistant|><think>\n") for ids in trainer.contexts)
+        return heard, out["game_outcome"], out["game_reward"]
+
+    check_thoughts_are_private(play)
+
+
+def test_a_thought_is_trained_and_may_hold_a_stop_string(tokenizer: Any) -> None:
+    game = taboo()
+    [stop, *_] = game.stop_strings()
+    reply = f"<think>Hm.{stop} Hm.</think>Look.{stop} I see"
+    with frozen(game) as opponent:
+        rollout = GameRollout(game, opponent, roles=("attacker",), style=PromptStyle.PLAIN)
+        out = rollout([row["prompt"] for row in game_prompts(game, 1)], Scripted(tokenizer, lambda context: reply))
+    [(_, said), (_, shown), *_] = pieces(tokenizer, (out["completion_ids"] or [])[0], (out["env_mask"] or [])[0])
+    assert said == reply.removesuffix(" I see") and "- attacker: Look.\n" in shown

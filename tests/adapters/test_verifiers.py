@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import verifiers.v1 as vf
-from expected import REPLY, shown_to
+from expected import REPLY, check_thoughts_are_private, shown_to
 from packaging.requirements import Requirement
 from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
@@ -167,3 +167,23 @@ def test_a_failing_model_fails_the_episode() -> None:
 def test_roles_that_are_not_there_are_refused() -> None:
     with pytest.raises(ValueError, match=r"env.trained names dealer; kuhn_poker has the roles player_0, player_1"):
         load_environment(resolve_env_config({"taskset": {"id": "spag-kuhn-poker"}, "trained": ["dealer"]}))
+
+
+def test_thoughts_are_private() -> None:
+    [task] = get("kuhn_poker").tasks("train", 1, 0)
+
+    def play(reply: str) -> object:
+        with StubServer(lambda call: Answer(completion(reply))) as server:
+            [episode] = played("spag_kuhn_poker", [deal(task)], server)
+        assert episode.ok
+        return [
+            (
+                trace.agent.name,
+                [message.content for message in trace.branches[-1].messages if message.role == "user"],
+                trace.info["outcome"],
+                trace.rewards["game"].score,
+            )
+            for trace in sorted(episode.traces, key=lambda trace: trace.agent.name)
+        ]
+
+    check_thoughts_are_private(play)

@@ -8,8 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from spag.core.thinking import OPEN
 from spag.engines.base import text_before_stop
-from spag.models.tokens import PromptStyle, decode_reply, encode_follow_up, encode_prompt, shared_length
+from spag.models.tokens import (
+    PromptStyle,
+    decode_reply,
+    encode_follow_up,
+    encode_prompt,
+    opens_thought,
+    shared_length,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -35,13 +43,16 @@ class Trajectory:
         self.env_mask += [mask] * len(ids)
         self.logprobs = None if self.logprobs is None or logprobs is None else [*self.logprobs, *logprobs]
 
-    def extend_context(self, tokenizer: "PreTrainedTokenizerBase", prompt: str, style: PromptStyle) -> list[int]:
+    def extend_context(
+        self, tokenizer: "PreTrainedTokenizerBase", prompt: str, style: PromptStyle, *, thinking: bool = False
+    ) -> list[int]:
         """Append what is new in ``prompt``, and return the tokens that the role's next utterance continues."""
         if self.prompt:
-            new = encode_follow_up(tokenizer, self.completion_ids, new_lines(self.prompt, prompt), style)
+            new_text = new_lines(self.prompt, prompt)
+            new = encode_follow_up(tokenizer, self.completion_ids, new_text, style, thinking=thinking)
             self.add(new, 0, [0.0] * len(new))
         else:
-            self.prompt_ids = encode_prompt(tokenizer, prompt, style)
+            self.prompt_ids = encode_prompt(tokenizer, prompt, style, thinking=thinking)
         self.prompt = prompt
         return [*self.prompt_ids, *self.completion_ids]
 
@@ -54,11 +65,15 @@ def new_lines(before: str, now: str) -> str:
 def cut(
     tokenizer: "PreTrainedTokenizerBase", context: Sequence[int], ids: Sequence[int], stops: tuple[str, ...]
 ) -> tuple[list[int], str]:
-    """Return sampled tokens up to the one that completes a stop string, and the text before it."""
-    whole = decode_reply(tokenizer, context, ids)
-    text = text_before_stop(whole, stops)
+    """Return sampled tokens up to the one that completes a stop string, and the text before it.
+
+    Thoughts may hold stop strings. The text begins with the mark that opens a thought where ``context`` ends with it.
+    """
+    opening = OPEN if opens_thought(tokenizer, context) else ""
+    whole = opening + decode_reply(tokenizer, context, ids)
+    text = text_before_stop(whole, stops, thinking=True)
     length = len(ids)
     if text is not None:
-        starts = (decode_reply(tokenizer, context, ids[:n]) for n in range(1, length + 1))
-        length = next(n for n, start in enumerate(starts, 1) if text_before_stop(start, stops) is not None)
+        starts = (opening + decode_reply(tokenizer, context, ids[:n]) for n in range(1, length + 1))
+        length = next(n for n, one in enumerate(starts, 1) if text_before_stop(one, stops, thinking=True) is not None)
     return list(ids[:length]), whole if text is None else text

@@ -48,12 +48,15 @@ def game_prompts(
 
 @dataclass(frozen=True)
 class GameRollout:
-    """The ``rollout_func``. ``roles``: those that are trained, all by default; ``style``: how prompts become tokens."""
+    """The ``rollout_func``. ``roles``: those that are trained, all by default; ``style``: how prompts become tokens;
+    ``thinking``: chat templates ask for a private thought before each utterance.
+    """
 
     game: Game
     opponent: Opponent | None = None
     roles: tuple[str, ...] = ()
     style: PromptStyle = PromptStyle.CHAT
+    thinking: bool = False
 
     def __call__(self, prompts: list[str], trainer: "GRPOTrainer") -> dict[str, list[Any] | None]:
         """Play the games of ``prompts``; return TRL's fields, and those that ``game_reward`` reads, in their order."""
@@ -93,7 +96,10 @@ class GameRollout:
         """Sample the next utterance of each trajectory in ``due``, and return the texts."""
         tokenizer, stops = trainer.processing_class, self.game.stop_strings()
         prompts = [prompt_of(self.game, states[one.game], one.role) for one in due]
-        contexts = [one.extend_context(tokenizer, prompt, self.style) for one, prompt in zip(due, prompts, strict=True)]
+        contexts = [
+            one.extend_context(tokenizer, prompt, self.style, thinking=self.thinking)
+            for one, prompt in zip(due, prompts, strict=True)
+        ]
         generated, logprobs = trainer._generate_single_turn(contexts or [[tokenizer.eos_token_id]], None, {}, 1)
         texts = []
         for number, (one, context) in enumerate(zip(due, contexts, strict=True)):

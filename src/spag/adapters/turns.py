@@ -1,13 +1,17 @@
 """What all adapters do with a game: begin it, show a role its prompt, and apply its text.
 
-A prompt is made of ``Game.observe`` alone, so an adapter that shows nothing else keeps every secret of the game.
+A prompt is made of ``Game.observe`` alone, so an adapter that shows nothing else keeps every secret of the game. Other
+trainers hand over replies as they were sampled, private reasoning included: only what is said is applied.
 """
 
 import random
 from collections.abc import Sequence
 
+from spag.core.thinking import split_thought
 from spag.core.types import State, Task, Utterance
+from spag.engines.base import FinishReason
 from spag.games.base import Game
+from spag.storage.episodes import MAX_UTTERANCE
 
 
 def begin(game: Game, tasks: Sequence[Task], seed: int | None) -> State:
@@ -22,7 +26,12 @@ def prompt_of(game: Game, state: State, role: str) -> str:
 
 
 def after(game: Game, state: State, text: str) -> State:
-    """Return the position once the player to move has said ``text``. An illegal move ends the game by its own rules."""
+    """Return the position once the player to move has replied ``text``. An illegal move ends the game by its own rules.
+
+    A thought in it is nobody else's to hear; one that never closes leaves nothing to say.
+    """
     role = game.to_move(state)
     assert role is not None, "the game is over"
-    return game.apply(state, Utterance(role, text.strip()))
+    thought, speech, is_cut = split_thought(text)
+    reason = str(FinishReason.THOUGHT) if is_cut else None
+    return game.apply(state, Utterance(role, speech.strip(), reason, thought=thought[:MAX_UTTERANCE] or None))

@@ -116,7 +116,7 @@ class GameEnv(vf.Env[GameEnvConfig]):
                 segment = await interactions[role].turn(new_lines(before, prompts[role]))
                 if segment.terminated:
                     break
-                cut = text_before_stop(segment.last_reply, game.stop_strings())
+                cut = text_before_stop(segment.last_reply, game.stop_strings(), thinking=True)
                 state = after(game, state, segment.last_reply if cut is None else cut)
         result = state.result or game.replay(state.task, state.history, state.seed)
         for role, interaction in interactions.items():

@@ -41,7 +41,12 @@ def encode_prompt(
 
 
 def encode_follow_up(
-    tokenizer: "PreTrainedTokenizerBase", reply: Sequence[int], text: str, style: PromptStyle
+    tokenizer: "PreTrainedTokenizerBase",
+    reply: Sequence[int],
+    text: str,
+    style: PromptStyle,
+    *,
+    thinking: bool = False,
 ) -> list[int]:
     """Return what comes between ``reply`` and the next one, where ``text`` is said to the model: in chat style, its
     next user message.
@@ -54,7 +59,7 @@ def encode_follow_up(
         {"role": "assistant", "content": mark},
         {"role": "user", "content": text},
     ]
-    between = chat_text(tokenizer, messages, reply_follows=True).partition(mark)[2]
+    between = chat_text(tokenizer, messages, reply_follows=True, thinking=thinking).partition(mark)[2]
     ids = list(tokenizer.encode(between, add_special_tokens=False))
     return (
         ids[1:] if reply and ids[:1] == [reply[-1]] else ids
