@@ -215,6 +215,14 @@ class ShowsTheOtherCard(KuhnPoker):
         return replace(seen, facts={**seen.facts, "deal": self.describe_task(state.task)}) if state.history else seen
 
 
+@broken("check_thoughts_stay_private")
+class ThinksAloud(KuhnPoker):
+    def observe(self, state: State, role: str) -> Observation:
+        thoughts = [said.thought for said in state.history if said.thought]
+        seen = super().observe(state, role)
+        return replace(seen, facts={**seen.facts, "thoughts": thoughts}) if thoughts else seen
+
+
 @broken("check_prompts")
 class ChangingPrompt(KuhnPoker):
     def prompt(self, observation: Observation) -> str:
@@ -266,6 +274,15 @@ def test_a_result_counts_up_to_the_decision(counted: int) -> None:
 
     with pytest.raises(AssertionError, match=f"length is {counted} after"):
         checks.check_results_are_complete(Miscounts(), 0)
+
+
+def test_a_game_may_not_judge_by_thoughts() -> None:
+    class ReadsMinds(KuhnPoker):
+        def rule(self, state: State) -> Result | None:
+            return self.draw(state) if state.history[-1].thought else super().rule(state)
+
+    with pytest.raises(AssertionError, match=r"a game is judged by a thought: .*unfinished"):
+        checks.check_thoughts_stay_private(ReadsMinds(), 0)
 
 
 def test_endless_games_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

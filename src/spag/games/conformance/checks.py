@@ -4,6 +4,7 @@ import math
 import pickle
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice, pairwise
 
@@ -246,6 +247,23 @@ def _view(game: Game, state: State, role: str) -> Mapping[str, object]:
     if game.to_move(state) == role:
         shown |= {"prompt": game.prompt(seen), "training": game.training_prompt(seen, random.Random(0))}
     return shown
+
+
+def check_thoughts_stay_private(game: Game, seed: int) -> None:
+    """Plays each game again with a thought, and its tokens, in every utterance: nobody sees a difference, and nothing
+    is judged by it.
+    """
+    for first, *later in played_games(game, seed):
+        twin = first
+        for state in later:
+            said = state.history[-1]
+            thought = f"a thought of the {said.role}, number {len(state.history)}"
+            twin = game.apply(twin, replace(said, token_ids=(1, 2), logprobs=(-1.0, -2.0), thought=thought))
+            assert twin.result == state.result, f"a game is judged by a thought: {twin.result}, not {state.result}"
+            for role in game.roles:
+                assert _view(game, twin, role) == _view(game, state, role), f"the {role} sees a thought of {said.role}"
+        bare, thoughtful = (game.replay(first.task, one.history, seed) for one in (later[-1], twin))
+        assert bare == thoughtful, f"replay judges a game by its thoughts: {thoughtful}, not {bare}"
 
 
 def check_prompts(game: Game, seed: int) -> None:
