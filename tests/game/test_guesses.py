@@ -48,6 +48,11 @@ RIGHT = [
     "I know the word! The word is my *river*.",
     "I know the word! It is not a `lake`, but the `river`.",
     "I know the word! The `rivers`!",
+    "I know the word: it's got to be river!",
+    "I know the word! It has got to be a river.",
+    "I know the word! It's gotta be river.",
+    "I know the word! It was river all along!",
+    "I know the word! River it is!",
 ]
 
 WRONG = [
@@ -80,6 +85,9 @@ WRONG = [
     "The word is lake!",
     'The word is "lake".',
     "Aha! The word is lake.",
+    "I know the word! It's got to be lake!",
+    "I know the word! It was lake all along!",
+    "I know the word! Lake it is!",
 ]
 
 TALK = [
