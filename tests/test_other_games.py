@@ -20,9 +20,14 @@ from spag.engines.base import Request
 from spag.engines.players import gpus_of
 from spag.engines.scripted import ScriptedEngine
 from spag.games.registry import get
+from spag.rollout.matches import PlaySetup
+from spag.runs import phases
 from spag.runs.execute import run
+from spag.runs.plan import EPISODES
+from spag.runs.stage import Run
 from spag.runs.teachers import bot_games
 from spag.storage.episodes import read_episodes, read_samples
+from spag.storage.manifest import Manifest
 from spag.storage.store import write_rows
 from taboo_games import episode_of
 
@@ -116,6 +121,24 @@ def test_a_bot_plays_each_task_once_before_any_again() -> None:
     ]
 
 
+def test_games_of_two_bots_differ_and_a_second_phase_plays_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phase = '{algorithm: imitation, episodes: ["bot:random", "bot:equilibrium", "bot:random"], max_episodes: 12}'
+    text = f"game: {{name: kuhn_poker}}\nmodel: {{dtype: float32}}\nphases: [{phase}, {phase}]"
+    state = Run(
+        config := parse_config(text, "test"), tmp_path, Manifest.open(tmp_path), PlaySetup.of(config, SilentReporter())
+    )
+    monkeypatch.setattr(phases, "_train", lambda *_: None)
+    for model in state.models.values():
+        phases.carry_out(state, model)
+    first, second = (list(read_episodes(tmp_path / model.folder / EPISODES)) for model in state.models.values())
+    for games in (first, second):
+        assert len(games) == len({game.id for game in games}) == 24  # a bot that is named twice plays once
+        assert Counter(game.players["player_0"].model for game in games) == {"bot:random": 12, "bot:equilibrium": 12}
+    assert not {game.seed for game in first} & {game.seed for game in second}
+
+
 def test_a_bot_takes_no_gpu() -> None:
     bot = ModelConfig(name="bot:random")
     assert (gpus_of([bot, bot], EngineConfig()), gpus_of([bot, ModelConfig(name="a/b")], EngineConfig())) == (0, 1)
@@ -123,7 +146,8 @@ def test_a_bot_takes_no_gpu() -> None:
 
 def test_games_of_another_kind_are_named_not_judged(tmp_path: Path) -> None:
     [hand] = bot_games("bot:random", 1, 1, get("kuhn_poker"))
-    message = r"the game 'train-\d+-\w+-0' is kuhn_poker, not adversarial_taboo; keep the games of one kind in a file"
+    hint = "not adversarial_taboo; keep the games of one kind in a file"
+    message = rf"the game 'bot:random/train-\d+-\w+-0' is kuhn_poker, {hint}"
     for judge in (True, False):  # a judged game is as wrong as one that is judged anew
         with pytest.raises(DataError, match=message):
             assign_rewards([hand], settings=RewardSettings(judge=judge))

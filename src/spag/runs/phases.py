@@ -47,10 +47,9 @@ def _play_bots(run: Run, model: PlannedModel) -> None:
 
     def play() -> Results:
         game = model.game.build()
-        sources = [name for name in settings.episodes if kind_of(name) is Kind.BOT]
-        games = [
-            episode for name in sources for episode in bot_games(name, settings.max_episodes, run.config.seed, game)
-        ]
+        seed = seed_of(run, model)
+        sources = dict.fromkeys(name for name in settings.episodes if kind_of(name) is Kind.BOT)
+        games = [episode for name in sources for episode in bot_games(name, settings.max_episodes, seed, game)]
         write_rows(path, games)
         return {"games": len(games)}
 

@@ -1,7 +1,8 @@
 """Teacher play: games that a game ships, files, and games of bots."""
 
+import sys
 from collections.abc import Iterator
-from importlib import resources
+from dataclasses import replace
 from pathlib import Path
 
 from spag.core.episodes import Episode
@@ -21,8 +22,8 @@ BOT_GAMES = 200
 
 def teacher_path(game: Game) -> Path:
     """Return the file of teacher games that the game's package ships. Raises ``ConfigError`` where there is none."""
-    module = type(game).__module__
-    path = Path(str(resources.files(module.rpartition(".")[0] or module) / "data" / "teacher_games.jsonl"))
+    module = sys.modules[type(game).__module__]  # may be one file, without a package around it
+    path = Path(module.__file__ or "").parent / "data" / "teacher_games.jsonl"
     if not path.is_file():
         bots = ", ".join(bot_names(game)) or "none"
         raise ConfigError(f"episodes: {game.name} ships no teacher games; name files of games, or a bot of it: {bots}")
@@ -38,11 +39,15 @@ def teacher_file(source: str, game: Game) -> Path | None:
 
 
 def bot_games(name: str, limit: int | None, seed: int, game: Game) -> Iterator[Episode]:
-    """Play games of a bot against itself, on each task once before any is played again."""
+    """Play games of a bot against itself, on each task once before any is played again.
+
+    Their ids begin with the bot's name, because the games of several bots are in one file.
+    """
     everything, seed = len(game.tasks(Split.TRAIN, None, 0)), derive_seed(seed, name)
     count = limit or BOT_GAMES
     repeats = -(-count // everything)
     specs = game_specs(game.tasks(Split.TRAIN, min(count, everything), seed), repeats, seed)
     player = Player(BotEngine(bot_of(game, name)), name, Sampling())
-    in_rounds = [spec for repeat in range(repeats) for spec in specs[repeat::repeats]]
+    named = [replace(spec, id=f"{name}/{spec.id}") for spec in specs]
+    in_rounds = [spec for repeat in range(repeats) for spec in named[repeat::repeats]]
     return play(in_rounds[:count], dict.fromkeys(game.roles, player), game=game)
