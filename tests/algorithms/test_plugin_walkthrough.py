@@ -1,16 +1,23 @@
-"""docs/algorithms.md as a reader follows it: the package that it shows trains, is killed, resumes and is reported."""
+"""docs/algorithms.md as a reader follows it: the package that it shows trains a game of another package, is killed in
+the middle of the phase, resumes and is reported.
+"""
 
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from outside import install, install_variety
 from spag import algorithms
+from spag.core.episodes import Episode
+from spag.storage.episodes import read_episodes
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "algorithms.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -21,37 +28,63 @@ FILES = dict(zip(NAMES, TEXTS, strict=False))
 SOURCE = Path(__file__).parents[2] / "src"
 
 
+DIES = """
+import os, signal
+import rejection
+from spag.cli import main
+
+class Dies(rejection.Rejection):
+    calls = 0
+
+    def credit(self, *given):
+        Dies.calls += 1
+        if Dies.calls == 2:  # step 1 is trained and saved, the games of step 2 are on disk
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().credit(*given)
+
+rejection.Rejection = Dies
+main()
+"""
+"""The command line, killed in the second step of the first phase."""
+
+
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of the page, and what an installer would write beside them."""
+    """The files of the page and a game of another package, installed side by side."""
     folder = tmp_path_factory.mktemp("rejection")
-    for name, text in FILES.items():
-        (folder / name).write_text(text, encoding="utf-8")
     project = tomllib.loads(FILES["pyproject.toml"])["project"]
-    installed = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
-    installed.mkdir()
-    (installed / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
-    )
-    entries = project["entry-points"]["spag.algorithms"].items()
-    (installed / "entry_points.txt").write_text(
-        "[spag.algorithms]\n" + "".join(f"{name} = {target}\n" for name, target in entries)
-    )
+    install(folder, project["name"], "spag.algorithms", project["entry-points"]["spag.algorithms"], FILES)
+    install_variety(folder)
     return folder
 
 
-def spag(package: Path, *command: str) -> str:
+def start(package: Path, *command: str, program: str = "from spag.cli import main; main()") -> tuple[int, str]:
+    """Run ``program`` with the command's arguments; return its exit code and what it printed."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(package), str(SOURCE)]), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", "from spag.cli import main; main()", *command],
+        [sys.executable, "-c", program, *command],
         cwd=package,
         env=environment,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    return done.returncode, done.stdout + done.stderr
+
+
+def spag(package: Path, *command: str) -> str:
+    code, printed = start(package, *command)
+    assert code == 0, printed
+    return printed
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def kept(games: list[Episode]) -> int:
+    """What the page's ``credit`` counts: the utterances of players who won."""
+    return sum(game.rewards[said.role] >= 0.5 for game in games for said in game.history)
 
 
 def test_the_page_names_every_algorithm_and_shows_a_whole_package() -> None:
@@ -61,18 +94,32 @@ def test_the_page_names_every_algorithm_and_shows_a_whole_package() -> None:
 
 
 @pytest.mark.slow
-def test_the_algorithm_trains_resumes_and_is_reported(package: Path, model_folder: Path) -> None:
+@pytest.mark.long
+def test_the_algorithm_is_killed_resumes_with_its_state_and_is_reported(package: Path, model_folder: Path) -> None:
     shown = spag(package, "config", "show", "run.yaml")
-    assert "least_reward: 0.1" in shown
-    model = (f"model.name={model_folder}", "model.dtype=float32", "model.device=cpu")
-    command = ["run", "run.yaml", "--output", "out", *(part for one in model for part in ("--set", one))]
-    spag(package, *command)
+    assert "least_reward: 0.1" in shown and "tic_tac_toe" in shown
+    options = (
+        f"model.name={model_folder}", "model.dtype=float32", "model.device=cpu",
+        "game.name=variety",  # which an untrained model can win
+    )  # fmt: skip
+    command = ["run", "run.yaml", "--output", "out", *(part for one in options for part in ("--set", one))]
     phase = package / "out" / "1-rejection"
-    rows = [json.loads(line) for line in (phase / "metrics.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows] == [1, 2]
-    assert rows[-1]["kept"] >= rows[0]["kept"]
+    code, printed = start(package, *command, program=DIES)
+    assert code == -signal.SIGKILL, printed
+    [left] = phase.glob("state/checkpoint-*")
+    saved = json.loads((left / "state.json").read_text())["algorithm"]
+    games = [list(read_episodes(phase / "episodes" / f"step-0000{step}.jsonl")) for step in (1, 2)]
+    assert saved == {"kept": kept(games[0])} and kept(games[0]) > 0 < kept(games[1])
+    assert len(rows(phase / "metrics.jsonl")) == 1 and not (phase / "checkpoint").exists()
+
+    spag(package, *command)
+    # Had the state been lost, the second row would count the winners of its own games alone.
+    counted = [(row["step"], row["kept"]) for row in rows(phase / "metrics.jsonl")]
+    assert counted == [(1, kept(games[0])), (2, kept(games[0]) + kept(games[1]))]
+    assert list(read_episodes(phase / "episodes" / "step-00002.jsonl")) == games[1]  # they were not played again
     assert (phase / "checkpoint" / "model.safetensors").is_file()
     again = spag(package, *command)
     assert "done before" in again or "complete" in again
     spag(package, "report", "out")
-    assert "rejection" in (package / "out" / "report" / "index.html").read_text()
+    page = (package / "out" / "report" / "index.html").read_text()
+    assert "rejection" in page and "Variety" in page

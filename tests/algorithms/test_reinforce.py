@@ -1,15 +1,14 @@
 """Online policy gradient: numbers worked out by hand, and the estimator against the exact gradient of a whole game."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 import torch
+from one_token import KUHN, MOVES, Estimate, hand, random_policy, trajectories
 
-from spag import algorithms
 from spag.algorithms.base import TokenBatch, Totals
-from spag.algorithms.credit import DRIFT, normalized, prompt_digest, without_drift
+from spag.algorithms.credit import DRIFT, normalized, without_drift
 from spag.algorithms.policy_gradient import (
     importance_correction,
     policy_gradient_loss,
@@ -19,30 +18,7 @@ from spag.algorithms.policy_gradient import (
 from spag.algorithms.reinforce import Baselines, Reinforce, ReinforceSettings
 from spag.core.episodes import Episode, PlayerInfo, TrainingSample
 from spag.core.errors import DataError
-from spag.core.types import State, Task, Utterance
 from spag.games.kuhn_poker import solver
-from spag.games.kuhn_poker.kuhn import KuhnPoker
-
-KUHN = KuhnPoker()
-MOVES = {move: index for index, move in enumerate(solver.MOVES)}
-
-
-def hand(first: str, second: str, moves: tuple[str, ...], id: str = "") -> Episode:
-    """A hand in which each move is one token, the move's index."""
-    state = State(Task(id or f"{first}{second}", {"player_0": first, "player_1": second}))
-    for move in moves:
-        role = KUHN.to_move(state)
-        assert role is not None
-        digest = prompt_digest(KUHN.prompt(KUHN.observe(state, role)))
-        said = Utterance(role, f"[{move}]", "eos", (MOVES.get(move, 9),), (-0.5,), digest)
-        state = KUHN.apply(state, said)
-    result = KUHN.result(state)
-    players = {role: PlayerInfo("policy") for role in KUHN.roles}
-    return Episode(
-        id=state.task.id, game=KUHN.name, task=state.task, history=state.history, outcome=result.outcome,
-        rewards=result.rewards,
-        length=result.length, players=players,
-    )  # fmt: skip
 
 
 def credit(games: list[Episode], learner: str | None = None, **settings: object) -> list[TrainingSample]:
@@ -152,43 +128,6 @@ def test_games_that_cannot_be_trained_are_refused() -> None:
         credit([other])
 
 
-def test_group_compares_games_on_one_task_by_role() -> None:
-    # Three games on KQ: player_0 gets 2, 1 and 2 (mean 5/3), player_1 the opposite; a game on QK has no other.
-    games = [
-        hand("K", "Q", ("bet", "call"), "a"),
-        hand("K", "Q", ("bet", "fold"), "b"),
-        hand("K", "Q", ("bet", "call"), "c"),
-        hand("Q", "K", ("check", "check"), "d"),
-    ]
-    games = [replace(game, task=Task(f"{game.task.data}", game.task.data)) for game in games]
-    settings = algorithms.get("group").Settings.model_validate({"games": 8, "group_size": 4})
-    samples = algorithms.get("group")(settings).credit(games, KUHN, None)
-    found = {(sample.role, sample.episode_id): sample.reward for sample in samples}
-    first = {"a": 1 / 3, "b": -2 / 3, "c": 1 / 3, "d": 0.0}
-    for name, advantage in first.items():
-        assert found["kuhn_poker/player_0", name] == pytest.approx(advantage)
-        assert found["kuhn_poker/player_1", name] == pytest.approx(-advantage)
-    grpo = settings.model_copy(update={"normalize_advantages": True})
-    scaled = algorithms.get("group")(grpo).credit(games, KUHN, None)
-    # the deviation of 1/3, -2/3, 1/3 is sqrt(2)/3 = 0.4714, above the floor of a tenth of 4
-    assert [s.reward for s in scaled[:3]] == pytest.approx([0.70711, -1.41421, 0.70711], abs=1e-5)
-
-
-def test_turnwise_charges_each_turn_with_what_follows() -> None:
-    # check, bet, call with J against K: player_0 loses 2 at its last utterance, player_1 wins 2 at its only one.
-    game = hand("J", "K", ("check", "bet", "call"))
-    plain = {"normalize_advantages": False, "discount": 0.5}
-    settings = algorithms.get("turnwise").Settings.model_validate(plain)
-    samples = algorithms.get("turnwise")(settings).credit([game, GAMES[1]], KUHN, None)
-    # Returns of player_0: 0.5 * -2 = -1 and -2, in the other game -1; their mean is -4/3. Player_1: 2 and 1, mean 1.5.
-    assert [round(s.reward, 6) for s in samples] == [round(value, 6) for value in (1 / 3, -2 / 3, 1 / 3, 0.5, -0.5)]
-    scaled = algorithms.get("turnwise")(settings.model_copy(update={"normalize_advantages": True}))
-    # the deviation of 1/3, -2/3, 1/3 is 0.4714; of 0.5, -0.5 it is 0.5; both above the floor of 0.4
-    assert [s.reward for s in scaled.credit([game, GAMES[1]], KUHN, None)] == pytest.approx(
-        [0.70711, -1.41421, 0.70711, 1.0, -1.0], abs=1e-5
-    )
-
-
 def tokens(settings: ReinforceSettings | None = None, **values: list[float]) -> TokenBatch:
     """A batch of one-token samples, each of weight 1."""
     size = len(next(iter(values.values())))
@@ -279,69 +218,16 @@ def test_schedules_are_lines() -> None:
     assert scheduled(0.5, None, 3, 5) == scheduled(0.5, 0.1, 1, 1) == 0.5
 
 
-def trajectories(deal: tuple[str, str], moves: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    if not solver.legal_moves(moves):
-        yield moves
-    for move in solver.legal_moves(moves):
-        yield from trajectories(deal, (*moves, move))
-
-
-def chance(policy: dict[str, dict[str, torch.Tensor]], deal: tuple[str, str], moves: tuple[str, ...]) -> torch.Tensor:
-    found = torch.tensor(1.0, dtype=torch.float64)
-    for at, move in enumerate(moves):
-        found = found * policy[solver.information_set(deal[at % 2], moves[:at])][move]
-    return found
-
-
 def test_the_estimator_is_the_gradient_of_the_expected_rewards() -> None:
     """All 30 hands of Kuhn poker by their probability: the loss falls along what each role expects of its own moves."""
-    torch.manual_seed(3)
-    sets = [solver.information_set(card, moves) for card, moves in solver.INFORMATION_SETS]
-    logits = {key: torch.randn(2, dtype=torch.float64).requires_grad_() for key in sets}
-    legal = {solver.information_set(card, moves): solver.legal_moves(moves) for card, moves in solver.INFORMATION_SETS}
-    logprobs = {key: dict(zip(legal[key], logits[key].log_softmax(-1), strict=True)) for key in sets}
-    policy = {key: {move: value.exp() for move, value in row.items()} for key, row in logprobs.items()}
-
-    expected = {key: torch.zeros(2, dtype=torch.float64) for key in sets}
-    for player in (0, 1):
-        worth = sum(
-            chance(policy, deal, moves) / 6 * (1 - 2 * player) * solver.chips(deal, moves)
-            for deal in solver.DEALS
-            for moves in trajectories(deal)
-        )
-        own = [key for key in sets if len(key.split()[1:]) % 2 == player]
-        for key, gradient in zip(
-            own, torch.autograd.grad(worth, [logits[key] for key in own], retain_graph=True), strict=True
-        ):
-            expected[key] = gradient
-
-    columns: dict[str, list[torch.Tensor]] = {name: [] for name in ("logprob", "advantage", "weight")}
+    policy = random_policy(3)
+    estimate = Estimate(policy)
     state = {"baselines": {"kuhn_poker/player_0": 0.37, "kuhn_poker/player_1": -0.81}}
     for deal in solver.DEALS:
-        for moves in trajectories(deal):
-            weight = chance(policy, deal, moves).detach() / 6
+        for moves in trajectories():
             algorithm = Reinforce(ReinforceSettings(baseline_decay=0.5), state=state)
             for sample in algorithm.credit([hand(*deal, moves)], KUHN, None):
-                at = 2 * ((sample.turn or 0) - 1) + int((sample.role or "").endswith("1"))
-                columns["logprob"].append(logprobs[solver.information_set(deal[at % 2], moves[:at])][moves[at]])
-                columns["advantage"].append(torch.tensor(sample.reward, dtype=torch.float64))
-                columns["weight"].append(weight)
-    logprob = torch.stack(columns["logprob"])
-    fixed = logprob.detach()
-    batch = TokenBatch(
-        sample=torch.arange(len(fixed)),
-        logprob=logprob,
-        old_logprob=fixed,
-        sampling_logprob=fixed,
-        ref_logprob=fixed,
-        entropy=torch.zeros_like(fixed),
-        advantage=torch.stack(columns["advantage"]),
-        weight=torch.stack(columns["weight"]),
-        group=torch.full((len(fixed),), 2),
-        groups=("sft", "other", "kuhn_poker"),
-        totals=Totals(len(fixed), 0, 1.0),
-    )
-    policy_gradient_loss(batch, ReinforceSettings(sampling={"max_new_tokens": 1}))[0].backward()
-    for key in sets:
-        torch.testing.assert_close(-logits[key].grad, expected[key], atol=1e-10, rtol=0)
-    assert max(gradient.abs().max() for gradient in expected.values()) > 0.01
+                estimate.add(sample, deal, moves, policy.chance(deal, moves).detach() / 6)
+    expected = policy.gradient()
+    policy_gradient_loss(estimate.batch(1.0), ReinforceSettings(sampling={"max_new_tokens": 1}))[0].backward()
+    estimate.assert_is(expected)

@@ -307,6 +307,9 @@ def test_settings_that_do_not_fit_are_refused(model: Path, option: str, message:
 def test_what_a_late_step_would_find_wrong_is_refused_first(model: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"phases\.0\.evaluation_tasks \(kuhn_poker\): 1000 tasks asked for"):
         run_here(config_for(model, "reinforce.evaluation_tasks=1000"), tmp_path / "run")
+    mix = "reinforce.mix=[{name: kuhn_poker, weight: 30}, {name: nim}]"
+    with pytest.raises(ConfigError, match="mix: weight 1 gives nim none of the 12 games of a step; raise the weight"):
+        run_here(config_for(model, mix), tmp_path / "run")
     with pytest.raises(ConfigError, match="bot:nobody: kuhn_poker has no such bot"):
         run_here(config_for(model, 'reinforce.opponents={"bot:nobody": 1}'), tmp_path / "run")
     assert not (tmp_path / "run" / PHASE).exists()

@@ -30,13 +30,12 @@ FILLER = -1
 class Needs:
     """What a loss needs of each trained token beside its log-probability; what is not needed is not computed.
 
-    ``reference``: its log-probability under the reference policy. ``entropy``: of the distribution it comes from.
-    ``sampled``: its log-probability when it was sampled, which only tokens trained as they were sampled have.
+    ``reference``: its log-probability under the reference policy. ``entropy``: of the distribution it comes from, with
+    gradient; online it is always there without, for metrics.
     """
 
     reference: bool = False
     entropy: bool = False
-    sampled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +57,9 @@ class TokenBatch:
 
     (K,): ``sample``, each token's sample (int64); ``logprob`` and ``entropy`` (in nats) under the policy, with
     gradient; ``old_logprob`` under the policy before the step's first update; ``sampling_logprob`` under the
-    distribution that the engine drew it from; ``ref_logprob`` under the reference policy. What ``Needs`` leaves out
-    equals ``logprob`` without gradient, ``entropy`` 0.
+    distribution that the engine drew it from, which games record; ``ref_logprob`` under the reference policy. These
+    three equal ``logprob`` without gradient where they are not known or needed: the first with one update a step and
+    offline, the second offline, the third where ``Needs`` leaves it out. Offline, ``entropy`` is 0 unless needed.
     (B,): ``advantage`` (a reward, where the algorithm says so), ``weight``, ``group`` (int64, index in ``groups``).
     """
 

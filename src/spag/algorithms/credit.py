@@ -1,7 +1,8 @@
 """From games to samples: what algorithms share. Who is trained, which prompt an utterance answered, what it was."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 
@@ -46,6 +47,15 @@ def is_trained(episode: Episode, role: str, learner: str | None) -> bool:
     """Tell whether the player of ``role`` is the one that learns; ``None``: every player does."""
     player = episode.players.get(role)
     return learner is None or (player is not None and player.model == learner)
+
+
+def opponents_of(episode: Episode, role: str, learner: str | None) -> str:
+    """Return the names of the players that ``role`` meets, joined; empty where they are the learner too.
+
+    Without a learner (every player is trained), all games count as self-play.
+    """
+    others = {info.model for other, info in episode.players.items() if other != role} - {learner}
+    return ", ".join(sorted(others)) if learner is not None else ""
 
 
 def spoken_by(role: str, history: Sequence[Utterance]) -> list[int]:
@@ -139,6 +149,27 @@ def as_sampled(turn: Turn, game: Game, advantage: float) -> TrainingSample | Non
         truncated=said.finish_reason == "length",
         thinking=said.thought is not None,
     )
+
+
+def relative_to_mean(
+    values: Sequence[float], groups: Sequence[Hashable], spread: float, *, normalize: bool
+) -> list[float]:
+    """Return each value minus the mean of its group, which the entry of ``groups`` at its place names; drift is 0.
+
+    ``normalize``: a group's results are divided by their standard deviation (``normalized``). ``spread``: the range of
+    rewards.
+    """
+    members: dict[Hashable, list[int]] = defaultdict(list)
+    for at, group in enumerate(groups):
+        members[group].append(at)
+    found = [0.0] * len(values)
+    for places in members.values():
+        mean = fmean(values[at] for at in places)
+        relative = without_drift([values[at] - mean for at in places], spread)
+        relative = normalized(relative, spread) if normalize else relative
+        for at, advantage in zip(places, relative, strict=True):
+            found[at] = advantage
+    return found
 
 
 def without_drift(advantages: Sequence[float], spread: float) -> list[float]:

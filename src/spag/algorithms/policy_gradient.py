@@ -25,7 +25,7 @@ class PolicyGradient:
     def needs(self) -> Needs:
         settings: OnlineSettings = self.settings
         entropy = bool(settings.entropy_coef or settings.entropy_coef_end)
-        return Needs(reference=settings.needs_reference, entropy=entropy, sampled=True)
+        return Needs(reference=settings.needs_reference, entropy=entropy)
 
     def loss(self, batch: TokenBatch) -> "tuple[Tensor, Metrics]":
         return policy_gradient_loss(batch, self.settings)

@@ -14,7 +14,15 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from spag.algorithms.credit import RoleRewards, as_sampled, is_trained, normalized, trained_turns, without_drift
+from spag.algorithms.credit import (
+    RoleRewards,
+    as_sampled,
+    is_trained,
+    normalized,
+    opponents_of,
+    trained_turns,
+    without_drift,
+)
 from spag.algorithms.policy_gradient import PolicyGradient
 from spag.algorithms.settings import OnlineSettings, RewardOverride
 from spag.core.episodes import Episode, TrainingSample
@@ -80,9 +88,8 @@ class Reinforce(PolicyGradient):
 
 def _baseline_key(episode: Episode, game: Game, role: str, learner: str | None) -> str:
     """Return ``GAME/ROLE``, and ``GAME/ROLE against NAME`` for games against another player than the learner."""
-    others = {info.model for other, info in episode.players.items() if other != role} - {learner}
-    against = f" against {', '.join(sorted(others))}" if learner is not None and others else ""
-    return f"{game.name}/{role}{against}"
+    opponents = opponents_of(episode, role, learner)
+    return f"{game.name}/{role}{opponents and f' against {opponents}'}"
 
 
 @dataclass(slots=True)

@@ -299,8 +299,15 @@ class OnlineSettings(UpdateSettings):
 
     @property
     def repeats(self) -> int:
-        """Games a task, in each step; a step draws as many tasks as that leaves."""
+        """Games a task against one opponent, in each step; a step draws as many tasks as that leaves."""
         return 1
+
+    @model_validator(mode="after")
+    def _whole_groups(self) -> "OnlineSettings":
+        if self.games % self.repeats:
+            what = f"games={self.games} does not make whole groups of {self.repeats} games a task"
+            raise ValueError(f"{what}; choose a multiple of {self.repeats}")
+        return self
 
     @field_validator("opponents")
     @classmethod

@@ -3,19 +3,28 @@
 ``Game.turn_rewards`` gives a reward for each utterance: the final reward at a role's last one, unless the game knows
 better (the value of a position before and after a move). The return of a player's k-th utterance is
 ``sum_{j >= k} discount**(j - k) * r_j`` over the player's own turns; its advantage is the return minus the mean of the
-role's returns in this step, divided by their standard deviation if asked for. A blunder is then charged to the move
-that made it, not to all moves of a lost game.
+role's returns in this step's games against the same opponent, divided by their standard deviation if asked for. A
+blunder is then charged to the move that made it, by ``discount`` to those before it, and to none after it.
+
+Where ``rewards`` replaces the reward of a tie or a broken rule, the reward of the role's last utterance changes by the
+difference; what the game says of the others stays. So the sum over a game changes by just as much.
 """
 
 from collections.abc import Sequence
-from statistics import fmean
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from spag.algorithms.credit import as_sampled, normalized, result_of, trained_turns, without_drift
+from spag.algorithms.credit import (
+    RoleRewards,
+    as_sampled,
+    opponents_of,
+    relative_to_mean,
+    result_of,
+    trained_turns,
+)
 from spag.algorithms.policy_gradient import PolicyGradient
-from spag.algorithms.settings import OnlineSettings
+from spag.algorithms.settings import OnlineSettings, RewardOverride
 from spag.core.episodes import Episode, TrainingSample
 from spag.games.base import Game
 
@@ -27,7 +36,7 @@ class TurnwiseSettings(OnlineSettings):
         1.0, description="what later turns of the same player count; 0: each turn by its own reward alone"
     )
     normalize_advantages: bool = Field(
-        True, description="divide a role's advantages by their standard deviation over the step"
+        True, description="divide a role's advantages by their standard deviation over the step, by opponent"
     )
 
 
@@ -38,21 +47,26 @@ class Turnwise(PolicyGradient):
     Settings: ClassVar[type[OnlineSettings]] = TurnwiseSettings
 
     def credit(self, episodes: Sequence[Episode], game: Game, learner: str | None) -> list[TrainingSample]:
-        rewards = {
-            id(episode): game.turn_rewards(episode.task, episode.history, result_of(episode, game))
-            for episode in episodes
-        }
+        final = RoleRewards(game, self.settings.rewards.get(game.name, RewardOverride()))
+        rewards = {id(episode): turn_rewards(episode, final) for episode in episodes}
         samples: list[TrainingSample | None] = []
         for role in (role for role in game.roles if self.settings.roles in ("both", role)):
             turns = list(trained_turns(episodes, game, role, learner))
             returns = returns_of([(turn.later, rewards[id(turn.episode)][turn.at]) for turn in turns], self.settings)
-            centre = fmean(returns) if returns else 0.0
-            spread = game.reward_range[1] - game.reward_range[0]
-            advantages = without_drift([value - centre for value in returns], spread)
-            if self.settings.normalize_advantages:
-                advantages = normalized(advantages, spread)
+            opponents = [opponents_of(turn.episode, role, learner) for turn in turns]
+            normalize = self.settings.normalize_advantages
+            advantages = relative_to_mean(returns, opponents, final.spread, normalize=normalize)
             samples += [as_sampled(turn, game, advantage) for turn, advantage in zip(turns, advantages, strict=True)]
         return [sample for sample in samples if sample is not None]
+
+
+def turn_rewards(episode: Episode, final: RoleRewards) -> list[float]:
+    """Return the reward of each utterance for its speaker; at a role's last one, the override's difference is added."""
+    result = result_of(episode, final.game)
+    found = list(final.game.turn_rewards(episode.task, episode.history, result))
+    for role, last in {said.role: at for at, said in enumerate(episode.history[: result.length])}.items():
+        found[last] += final.of(episode, role) - result.rewards[role]
+    return found
 
 
 def returns_of(turns: Sequence[tuple[int, float]], settings: TurnwiseSettings) -> list[float]:

@@ -47,7 +47,8 @@ def draw_opponents(
     earlier: Sequence[str],
     start: str | None = None,
 ) -> dict[Pairing, list[GameSpec]]:
-    """Group games by players: ``learner``, in either role, and an opponent, both drawn by the game's own seed.
+    """Group games by players: ``learner``, in either role, and an opponent, both drawn by the game's own seed, or by
+    its ``opponent_seed``, so that the games of a group meet the same one.
 
     ``weights`` are those of a phase's ``opponents``. ``EARLIER`` stands for one of the names in ``earlier``, and for
     the learner itself while there is none; ``START`` for ``start``, where that is given.
@@ -55,7 +56,8 @@ def draw_opponents(
     matches: dict[Pairing, list[GameSpec]] = {}
     names = sorted(weights)
     for spec in specs:
-        rng = random.Random(derive_seed(spec.seed, "opponent"))
+        drawn_by = spec.seed if spec.opponent_seed is None else spec.opponent_seed
+        rng = random.Random(derive_seed(drawn_by, "opponent"))
         [opponent] = rng.choices(names, [weights[name] for name in names])
         if opponent == EARLIER:
             opponent = rng.choice(earlier) if earlier else SELF

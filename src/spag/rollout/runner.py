@@ -22,11 +22,15 @@ from spag.storage.episodes import MAX_UTTERANCE
 
 @dataclass(frozen=True, slots=True)
 class GameSpec:
-    """A game to play. ``id`` is unique within a file of episodes; ``seed`` decides every draw."""
+    """A game to play. ``id`` is unique within a file of episodes; ``seed`` decides every draw.
+
+    ``opponent_seed``: decides whom the learner meets, and in which role; ``None``: ``seed`` does.
+    """
 
     id: str
     task: Task
     seed: int
+    opponent_seed: int | None = None
 
 
 @dataclass(slots=True)

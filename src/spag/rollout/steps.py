@@ -10,8 +10,8 @@ played again, by however many processes the rest is shared.
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from itertools import accumulate
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,26 +49,36 @@ class MixedGame:
 def step_specs(
     mix: Sequence[MixedGame], count: int, step: int, seed: int, repeats: int = 1
 ) -> list[tuple[Game, GameSpec]]:
-    """Return the ``count`` games of a step in order, on tasks drawn anew, ``repeats`` games on each.
-
-    A game with fewer tasks plays each more often.
+    """Return the ``count`` games of a step in order, in groups of ``repeats`` games on one task against one opponent,
+    which divide ``count``. Tasks are drawn anew; a game with fewer tasks than groups plays each in several.
     """
-    total = sum(part.weight for part in mix)
-    bounds = [0, *(round(count * weight / total) for weight in accumulate(part.weight for part in mix))]
+    shares = groups_by_weight([part.weight for part in mix], count // repeats)
     found = []
-    for part, first, last in zip(mix, bounds, bounds[1:], strict=False):
+    for part, groups in zip(mix, shares, strict=True):
         drawn = derive_seed(seed, "online", step, part.game.name)
-        for spec in _specs(part.game, last - first, drawn, repeats):
-            found.append((part.game, GameSpec(f"{step}/{part.game.name}/{spec.id}", spec.task, spec.seed)))
+        for spec in _specs(part.game, groups, drawn, repeats):
+            found.append((part.game, replace(spec, id=f"{step}/{part.game.name}/{spec.id}")))
     return found
 
 
-def _specs(game: Game, count: int, seed: int, repeats: int) -> list[GameSpec]:
+def groups_by_weight(weights: Sequence[float], groups: int) -> list[int]:
+    """Return how many of a step's ``groups`` of games each game of a mix gets, by its weight."""
+    total = sum(weights)
+    bounds = [0, *(round(groups * weight / total) for weight in accumulate(weights))]
+    return [last - first for first, last in pairwise(bounds)]
+
+
+def _specs(game: Game, groups: int, seed: int, size: int) -> list[GameSpec]:
+    """Return ``groups`` groups of ``size`` games, one on every task before any has a second."""
     everything = len(game.tasks(Split.TRAIN, None, 0))
-    tasks = min(-(-count // repeats), everything)
-    repeats = max(repeats, -(-count // everything))
-    specs = game_specs(game.tasks(Split.TRAIN, tasks, seed), repeats, seed)
-    return [spec for repeat in range(repeats) for spec in specs[repeat::repeats]][:count]
+    rounds = -(-groups // everything)
+    specs = game_specs(game.tasks(Split.TRAIN, min(groups, everything), seed), rounds * size, seed)
+    in_order = [
+        [replace(spec, opponent_seed=specs[first].seed) for spec in specs[first : first + size]]
+        for number in range(rounds)
+        for first in range(number * size, len(specs), rounds * size)
+    ]
+    return [spec for group in in_order[:groups] for spec in group]
 
 
 def episode_files(folder: Path, step: int) -> list[Path]:

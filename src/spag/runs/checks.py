@@ -34,6 +34,7 @@ from spag.games.base import Game, drawn
 from spag.models.finding import EMBEDDED_NAME, adapter_base, resolve_model
 from spag.models.roles import adapter_names, model_of_role, models_of, read_roles
 from spag.rollout.ray import require_ray
+from spag.rollout.steps import groups_by_weight
 from spag.runs.plan import arena_entrants, last_models, planned_models
 from spag.runs.teachers import teacher_file
 from spag.storage.episodes import is_file_of_samples, read_episodes
@@ -60,6 +61,7 @@ def check_run(config: RunConfig, game: Game) -> None:
         with _of_phase(number, phase):
             _check_files(config, phase)
             _check_roles(config, phase)
+            _check_mix(config, phase)
             _check_training(phase.settings, config)
     _check_bots(config, game)
     if config.cluster.address is not None:
@@ -127,6 +129,19 @@ def _check_tasks(config: RunConfig, game: Game) -> None:
             if (games := found * repeats) > MOST_GAMES:
                 what = f"{games:,} games an iteration; at most {MOST_GAMES:,} can be played"
                 raise ConfigError(f"{option.removesuffix('tasks')}repeats={repeats}: {what}")
+
+
+def _check_mix(config: RunConfig, phase: PhaseConfig) -> None:
+    """Raise ``ConfigError`` for a game of the mix that would never be played."""
+    settings = phase.settings
+    if not isinstance(settings, OnlineSettings):
+        return
+    mix = phase.mix(config.game_of(phase))
+    groups = groups_by_weight([weight for _, weight in mix], settings.games // settings.repeats)
+    for (game, weight), share in zip(mix, groups, strict=True):
+        if not share:
+            what = f"weight {weight:g} gives {game.name} none of the {settings.games} games of a step"
+            raise ConfigError(f"mix: {what}; raise the weight or games")
 
 
 def _draw(game: Game, splits: Sequence[Split], count: int | None) -> Sequence[Task]:
