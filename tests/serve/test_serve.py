@@ -165,6 +165,41 @@ def test_a_plain_model_takes_one_message_as_its_prompt(client: openai.OpenAI, di
     assert answer.choices[0].message.content == direct("Hello", 5, max_new_tokens=10).text
 
 
+THINKING = {"chat_template_kwargs": {"enable_thinking": True}}
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_a_thought_that_is_asked_for_comes_apart(chat_folder: Path, opened: bool) -> None:
+    tokenizer = load_tokenizer(str(chat_folder))
+    mark = "<think>\n"
+    if opened:
+        tokenizer.chat_template = TEMPLATE.replace("<assistant>", "<assistant>{{ '<think>\n' if enable_thinking }}")
+    replies = {8: "It is</think>\n\nA river.", 3: "It"}
+
+    def reply(request: Request) -> str:
+        thinks = "<think>" in request.prompt
+        assert request.prompt.endswith("<user>Hi</s><assistant>" + (mark if thinks else "")) and request.stop == ()
+        said = replies[request.sampling.max_new_tokens]
+        return said if thinks or not opened else said.rpartition("</think>")[2]
+
+    if not opened:
+        replies = {tokens: mark + said for tokens, said in replies.items()}
+    model = ServedModel("after", PromptStyle.RENDERED, tokenizer, 400, lambda: ScriptedEngine(reply))
+    with TestClient(create_app([model], Access()), base_url="http://localhost") as http:
+
+        def message(**more: Any) -> dict[str, Any]:
+            body = {**CHAT, "max_tokens": 8, **more}
+            answer: dict[str, Any] = http.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]
+            return answer
+
+        told = message(**THINKING)
+        assert told == {"role": "assistant", "content": "\n\nA river.", "reasoning_content": "It is"}
+        cut = message(**THINKING, max_tokens=3)
+        assert cut == {"role": "assistant", "content": None, "reasoning_content": "It"}
+        plain = replies[8].rpartition("</think>")[2] if opened else replies[8]
+        assert message() == {"role": "assistant", "content": plain}  # as ever
+
+
 def test_streams_hold_the_whole_answer(client: openai.OpenAI) -> None:
     asked: dict[str, Any] = {
         "model": "after",
@@ -232,6 +267,9 @@ TEXT: dict[str, Any] = {"model": "base", "prompt": "Hi"}
             "one system message",
         ),
         ({**CHAT, "model": "base", "messages": CHAT["messages"] * 2}, 400, "base is served with prompt_style plain"),
+        ({**CHAT, "model": "base", **THINKING}, 400, "prompt_style plain, which has no thoughts"),
+        ({**CHAT, "chat_template_kwargs": {"custom": 1}}, 400, "chat_template_kwargs.custom: is not supported here"),
+        ({**TEXT, **THINKING}, 400, "chat_template_kwargs: is not supported here"),
         ({**TEXT, "model": "after"}, 400, "after is served with prompt_style chat"),
         ({**CHAT, "tools": [{"type": "function"}]}, 400, "tools: "),
         ({**CHAT, "response_format": {"type": "json_object"}}, 400, "response_format: is not supported here"),

@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 
 from spag.adapters.guard import ApiGuard
 from spag.core.errors import SpagError, first_line
+from spag.core.thinking import OPEN, split_thought
 from spag.engines.base import Completion, FinishReason
 from spag.serve.models import ServedModel
 from spag.serve.requests import Asked, ChatAsked, CompletionAsked, RefusedError, engine_requests, read_request
@@ -52,7 +53,8 @@ class _Endpoint:
         asked = read_request(await request.body(), kind)
         model = self.model(asked.model)
         name = f"{'chatcmpl' if kind is ChatAsked else 'cmpl'}-{secrets.token_hex(12)}"
-        requests = engine_requests(asked, model.prompts(asked), name)
+        prompts = model.prompts(asked)
+        requests = engine_requests(asked, prompts, name)
         if self.waiting + len(requests) > MOST_WAITING:
             raise RefusedError(f"{self.waiting} texts are waiting already; try again in a moment", status=429)
         self.waiting += len(requests)
@@ -60,7 +62,8 @@ class _Endpoint:
             done = await model.answer(requests)
         finally:
             self.waiting -= len(requests)
-        answer = _Answer(asked, name, int(time.time()), done, model.tokenizer)
+        opening = OPEN if prompts[0].rstrip().endswith(OPEN) else ""
+        answer = _Answer(asked, name, int(time.time()), done, model.tokenizer, opening)
         if asked.stream:
             return Response(answer.events(), media_type="text/event-stream")
         return JSONResponse(answer.whole())
@@ -69,7 +72,7 @@ class _Endpoint:
 @dataclass(frozen=True, slots=True)
 class _Answer:
     """What was generated for a request, in OpenAI's shapes. ``done`` holds the choices of the first prompt, then those
-    of the next.
+    of the next. ``opening``: the mark of a thought, where the prompt ends with it.
     """
 
     asked: Asked
@@ -77,6 +80,7 @@ class _Answer:
     created: int
     done: Sequence[Completion]
     tokenizer: "PreTrainedTokenizerBase"
+    opening: str = ""
 
     def whole(self) -> Json:
         return self._frame(self._choices("message")) | {"usage": self._usage()}
@@ -98,10 +102,17 @@ class _Answer:
         for index, one in enumerate(self.done):
             text: Json = {"text": one.text}
             if isinstance(self.asked, ChatAsked):
-                text = {key: {"role": "assistant", "content": one.text}}
+                text = {key: {"role": "assistant", **self._spoken(one.text)}}
             reason = "length" if one.finish_reason is FinishReason.LENGTH else "stop"
             choices.append({"index": index, **text, "logprobs": self._logprobs(one), "finish_reason": reason})
         return choices
+
+    def _spoken(self, text: str) -> Json:
+        """Return what a chat's reply says, and its thought where one was asked for: vLLM's ``reasoning_content``."""
+        if not (isinstance(self.asked, ChatAsked) and self.asked.thinking):
+            return {"content": text}
+        thought, speech, is_cut = split_thought(self.opening + text)
+        return {"content": None if is_cut else speech, "reasoning_content": thought or None}
 
     def _logprobs(self, one: Completion) -> Json | None:
         """Return the sampled tokens with their log-probabilities under the model's own distribution (temperature 1, no

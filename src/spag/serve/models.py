@@ -53,12 +53,15 @@ class ServedModel:
         messages = [message.plain() for message in asked.messages]
         if not plain:
             try:
-                return [chat_text(self.tokenizer, messages, reply_follows=True)]
+                return [chat_text(self.tokenizer, messages, reply_follows=True, thinking=asked.thinking)]
             except ModelError as error:  # templates refuse what they do not know: a system message, two of one role
                 raise RefusedError(f"messages: {error}", field="messages") from error
         if len(messages) > 1 or messages[0]["role"] != "user":
             fix = "send one user message, or serve it with --set model.prompt_style=chat"
             raise RefusedError(f"messages: {self.name} is served with prompt_style plain; {fix}", field="messages")
+        if asked.thinking:
+            what = f"chat_template_kwargs: {self.name} is served with prompt_style plain, which has no thoughts"
+            raise RefusedError(f"{what}; serve it with --set model.prompt_style=chat", field="chat_template_kwargs")
         return [messages[0]["content"]]
 
     async def answer(self, requests: Sequence[Request]) -> list[Completion]:

@@ -91,16 +91,27 @@ class Message(_Fields):
         return {"role": "system" if self.role == "developer" else self.role, "content": text}
 
 
+class TemplateOptions(_Fields):
+    """What a conversation's template is told: vLLM's ``chat_template_kwargs``."""
+
+    enable_thinking: bool = False
+
+
 class ChatAsked(_Asked):
-    """The body of ``POST /v1/chat/completions``."""
+    """The body of ``POST /v1/chat/completions``. ``max_tokens`` counts a thought, too."""
 
     messages: list[Message] = Field(min_length=1, max_length=1000)
     max_tokens: int = Field(256, ge=1, validation_alias=AliasChoices("max_completion_tokens", "max_tokens"))
     logprobs: bool = False
+    chat_template_kwargs: TemplateOptions = TemplateOptions()
 
     @property
     def wants_logprobs(self) -> bool:
         return self.logprobs
+
+    @property
+    def thinking(self) -> bool:
+        return self.chat_template_kwargs.enable_thinking
 
 
 Asked = CompletionAsked | ChatAsked
