@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from spag.algorithms.credit import as_sampled, trained_turns
 from spag.core.episodes import TrainingSample
+from spag.core.errors import ConfigError
 from spag.core.types import Split
 from spag.engines.base import Completion, Player, Request, Sampling
 from spag.engines.transformers.engine import TransformersEngine
@@ -18,6 +19,7 @@ from spag.learning.encoding import encode_sampled, encode_samples
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.tokens import PromptStyle, decode_reply, encode_prompt, opens_thought
 from spag.rollout.runner import game_specs, play
+from spag.runs import checks
 from spag.storage.episodes import read_episodes
 from tiny_model import make_model
 
@@ -132,3 +134,24 @@ def test_an_online_step_trains_thoughts_and_counts_those_that_are_cut(thinker: P
     assert sum(one.finish_reason == "thought" for one in said) / len(said) == pytest.approx(first)
     assert all(one.thought is not None and one.token_ids and one.logprobs for one in said)
     assert {info.sampling["thinking"]["max_tokens"] for one in played for info in one.players.values()} == {12}
+
+
+@pytest.mark.parametrize(("max_length", "fits"), [(64, False), (65, True)])
+def test_replies_that_leave_vllm_no_room_for_a_prompt_are_refused(
+    thinker: Path, monkeypatch: pytest.MonkeyPatch, max_length: int, fits: bool
+) -> None:
+    monkeypatch.setattr(checks, "installed_vllm", lambda: ("0.32.0", True))
+    options = ["model.device=cpu", "engine.backend=vllm", f"engine.max_length={max_length}"]
+    arena = "arena.sampling={max_new_tokens: 8}"
+    thinking = "reinforce.sampling={thinking: {enabled: true, max_tokens: 48}, max_new_tokens: 16}"
+    config = config_for(thinker, *options, arena, thinking)
+    if fits:
+        return checks.check_run(config, config.game.build())
+    says = (
+        r"phases.0.sampling: thinking.max_tokens=48 and max_new_tokens=16 leave no room for a prompt in "
+        r"engine.max_length=64; raise it, or lower the others$"
+    )
+    with pytest.raises(ConfigError, match=says):
+        checks.check_run(config, config.game.build())
+    other = config_for(thinker, *options[:1], "engine.backend=transformers", *options[2:], arena, thinking)
+    return checks.check_run(other, other.game.build())  # that engine has no such limit

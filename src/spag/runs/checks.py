@@ -29,9 +29,9 @@ from spag.config.schema import ModelConfig, PhaseConfig, RunConfig
 from spag.core.errors import ConfigError, ModelError
 from spag.core.types import Split, Task
 from spag.engines.players import Kind, bot_of, is_local, kind_of
-from spag.engines.vllm.setup import choose_backend, installed_vllm
+from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm
 from spag.games.base import Game, drawn
-from spag.models.finding import EMBEDDED_NAME, adapter_base, resolve_model
+from spag.models.finding import EMBEDDED_NAME, adapter_base, embedded_gguf, resolve_model
 from spag.models.roles import adapter_names, model_of_role, models_of, read_roles
 from spag.rollout.ray import require_ray
 from spag.rollout.steps import groups_by_weight
@@ -68,6 +68,7 @@ def check_run(config: RunConfig, game: Game) -> None:
         require_ray(config.cluster.address)
         _check_online_workers(config)
     _check_packages(config)
+    _check_lengths(config)
     check_players(config, players(config))
 
 
@@ -82,7 +83,7 @@ def _of_phase(number: int, phase: PhaseConfig) -> Iterator[None]:
 
 def check_players(config: RunConfig, names: Iterable[str]) -> None:
     """Raise the ``SpagError`` that play with the models ``names`` would end with, as far as their configs tell."""
-    _check_backend(config)
+    _backend(config)
     game = config.game.build()
     for name in names:
         if kind_of(name) is Kind.ENDPOINT:
@@ -223,12 +224,32 @@ def _check_online_workers(config: RunConfig) -> None:
         raise ConfigError(f"cluster.online_workers={config.cluster.online_workers}: {what}; {fix}")
 
 
-def _check_backend(config: RunConfig) -> None:
+def _check_lengths(config: RunConfig) -> None:
+    """Raise ``ConfigError`` for replies that leave vLLM no room for a prompt: it would refuse the first request."""
+    if _backend(config) is not Backend.VLLM:
+        return
+    samplings = {"arena.sampling": config.arena.sampling}
+    for number, phase in enumerate(config.phases):
+        settings, place = phase.settings, f"phases.{number}"
+        if not isinstance(settings, TeacherSettings):
+            samplings[f"{place}.sampling"] = settings.sampling
+            by_role = getattr(settings, "sampling_by_role", {})
+            samplings |= {f"{place}.sampling_by_role.{role}": one for role, one in by_role.items()}
+    for option, sampling in samplings.items():
+        if sampling.most_tokens >= config.engine.max_length:
+            thought = f"thinking.max_tokens={sampling.thought_tokens} and " if sampling.thought_tokens else ""
+            what = f"{option}: {thought}max_new_tokens={sampling.max_new_tokens} leave no room for a prompt"
+            raise ConfigError(f"{what} in engine.max_length={config.engine.max_length}; raise it, or lower the others")
+
+
+def _backend(config: RunConfig) -> Backend:
+    """Return the backend of local models on this machine. Raises ``ConfigError`` for one that it cannot run."""
     from spag.models.loading import checked_device  # noqa: PLC0415 - imports torch
 
     device = checked_device(config.model.device)
-    if config.engine.backend == "vllm":
-        choose_backend("vllm", vllm=installed_vllm(), device=device)
+    if config.engine.backend == "transformers":
+        return Backend.TRANSFORMERS
+    return choose_backend(config.engine.backend, vllm=installed_vllm(), device=device)[0]
 
 
 def check_machine(config: RunConfig) -> None:
@@ -284,7 +305,10 @@ def _check_model(model: ModelConfig, config: RunConfig) -> None:
     from spag.models.refusals import loading  # noqa: PLC0415 - slow to import
 
     folder = Path(model.name).expanduser()
-    if model.name == EMBEDDED_NAME or (folder.suffix == ".gguf" and folder.is_file()):
+    if model.name == EMBEDDED_NAME:
+        embedded_gguf()  # refuses it where its package is not installed
+        return
+    if folder.suffix == ".gguf" and folder.is_file():
         return  # loading converts it, once
     source = resolve_model(adapter_base(folder) or model.name)
     with loading(model.name, source, trust_remote_code=model.trust_remote_code):
