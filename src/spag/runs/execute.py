@@ -12,6 +12,7 @@ from spag.algorithms.settings import OfflineSettings
 from spag.config.schema import RunConfig
 from spag.core.progress import Reporter
 from spag.engines.players import OpenModels, open_models
+from spag.models.finding import described_model
 from spag.rollout.matches import PlaySetup
 from spag.runs.arena import play_arena
 from spag.runs.checks import check_run
@@ -44,7 +45,8 @@ def run(
         if not all(map(manifest.is_done, planned_stages(config))):
             check_run(config, setup.game)
         if not manifest.stages:
-            for line in [*describe_phases(config), *mix_warnings(config)]:
+            model = f"model: {described_model(config.model.name)}"
+            for line in [model, *describe_phases(config), *mix_warnings(config)]:
                 reporter.note(line)
         config = resolve_dtype(config, lambda measure: str(manifest.remember("dtype", measure)))
         before = Run(config, folder, Manifest.open(folder, force=force, dry=True), setup)
