@@ -176,11 +176,16 @@ class Game(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a role knows where it must choose (an information set), and the texts of its legal moves."""
+    """What a role knows where it must choose (an information set), and the texts of its legal moves.
+
+    ``own``: the role's own decisions on the way here, each key with the move made; ``None`` where a key stands for
+    several ways.
+    """
 
     key: str
     observation: Observation
     moves: tuple[str, ...]
+    own: tuple[tuple[str, str], ...] | None = None
 
 
 @runtime_checkable

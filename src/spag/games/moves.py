@@ -6,7 +6,7 @@ feign one. Text that does not name exactly one legal move ends the game.
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -142,13 +142,20 @@ class MoveGame(TextGame):
             found.update(f"{said.role}_{figure}" for figure in ("moves", *remarks))
         return found
 
-    def decision(self, key: str, task: Task, moves: Moves, role: str = "") -> Decision:
-        """Return the decision after ``moves``, that of ``role`` where it is not the role to move."""
+    def decision(self, key: str | Callable[[Moves], str], task: Task, moves: Moves, role: str = "") -> Decision:
+        """Return the decision after ``moves``, that of ``role`` where it is not the role to move.
+
+        ``key``: its key, or a function of moves that also gives the keys of the role's decisions before it.
+        """
         state = State(task)
         for move in moves:
             state = replace(state, history=(*state.history, Utterance(self.to_move(state) or "", f"[{move}]")))
-        legal = tuple(f"[{move}]" for move in self.legal_moves(task, moves))
-        return Decision(key, self.observe(state, role or self.to_move(state) or ""), legal)
+        mover = role or self.to_move(state) or ""
+        legal, own = tuple(f"[{move}]" for move in self.legal_moves(task, moves)), None
+        if not isinstance(key, str):
+            earlier = [(at, said.content) for at, said in enumerate(state.history) if said.role == mover]
+            own, key = tuple((key(moves[:at]), move) for at, move in earlier), key(moves)
+        return Decision(key, self.observe(state, mover), legal, own)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ each deal equally often.
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -139,7 +140,7 @@ class KuhnPoker(MoveGame):
     def decisions(self) -> Sequence[Decision]:
         """Return the 12 information sets; their keys are those of ``solver.information_set``."""
         return [
-            self.decision(solver.information_set(card, moves), Task("", dict.fromkeys(ROLES, card)), moves)
+            self.decision(partial(solver.information_set, card), Task("", dict.fromkeys(ROLES, card)), moves)
             for card, moves in solver.INFORMATION_SETS
         ]
 

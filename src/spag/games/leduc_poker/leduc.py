@@ -7,6 +7,7 @@ nearly balanced.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -141,7 +142,7 @@ class LeducPoker(MoveGame):
         prefixes in this order.
         """
         return [
-            self.decision(solver.information_set(rank, board, moves), _task("", (rank, rank, board)), moves)
+            self.decision(partial(solver.information_set, rank, board), _task("", (rank, rank, board)), moves)
             for moves in betting.histories()
             for board in (betting.RANKS if betting.rounds(moves)[1] is not None else ("",))
             for rank in betting.RANKS

@@ -1,0 +1,208 @@
+"""Kuhn poker as a table of 12 logits: how near to equilibrium online steps come, by the reference of the KL term.
+
+One logit per information set is the smallest policy there is, so what is left to see is the method: 256 hands a step
+with the baselines, the loss, the optimizer, the reference and the averages of ``reinforce``, and the exact figures of
+the game. Seeds are rows of one tensor: their losses are added, and AdamW updates every number by itself. Differs from
+a run: no weights are shared between information sets, hands are counted instead of written as texts, and gradients,
+whose norm stays below 0.2, are not clipped.
+
+    python -m benchmarks.kuhn_table     # the table of docs/online.md
+"""
+
+import argparse
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spag.algorithms.base import TokenBatch, Totals
+from spag.algorithms.credit import without_drift
+from spag.algorithms.reinforce import Baselines, Reinforce, ReinforceSettings
+from spag.games.kuhn_poker import solver
+from spag.games.kuhn_poker.kuhn import KuhnPoker
+from spag.games.mixture import Policy, mixture
+from spag.learning.devices import make_optimizer
+from spag.learning.weights import Reference, WeightCopy
+
+PRESET = {"kl_coef": 1.0, "kl_coef_end": 0.2, "anneal_steps": 25}
+ARMS: Mapping[str, Mapping[str, Any]] = {
+    "fixed, coefficient 1 to 0.2 in 25 steps (the preset)": PRESET,
+    "the same, `{ema: 0.02}`": {**PRESET, "reference": {"ema": 0.02}},
+    "constant 0.3, `{ema: 0.03}`": {"kl_coef": 0.3, "reference": {"ema": 0.03}},
+    "constant 0.5, `{every: 25}`": {"kl_coef": 0.5, "reference": {"every": 25}},
+    "no KL term": {"kl_coef": 0.0},
+}
+"""The options of ``reinforce`` by row of the table."""
+CHECKED = (80, 200, 400)
+"""Steps after which exploitability is computed; the averages after the last one."""
+
+
+def _endings(moves: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    if not solver.legal_moves(moves):
+        yield moves
+    for move in solver.legal_moves(moves):
+        yield from _endings((*moves, move))
+
+
+GAME = KuhnPoker()
+DECISIONS = GAME.decisions()
+PLAYER = [GAME.roles.index(decision.observation.role) for decision in DECISIONS]
+HANDS = [(deal, moves) for deal in solver.DEALS for moves in _endings()]
+"""All 30 hands: deal by deal, each with the five ways to play it."""
+
+
+def _made() -> Tensor:
+    """(30, 12, 2): 1 at each decision of a hand and the move made there."""
+    found = torch.zeros(len(HANDS), len(DECISIONS), 2, dtype=torch.float64)
+    at = {decision.key: (number, decision.moves) for number, decision in enumerate(DECISIONS)}
+    for hand, (deal, moves) in enumerate(HANDS):
+        for turn, move in enumerate(moves):
+            number, legal = at[solver.information_set(deal[turn % 2], moves[:turn])]
+            found[hand, number, legal.index(f"[{move}]")] = 1.0
+    return found
+
+
+MADE = _made()
+WON = torch.tensor([[sign * solver.chips(*hand) for hand in HANDS] for sign in (1, -1)], dtype=torch.float64)
+"""(2, 30): chips of player_0 and of player_1."""
+
+
+class Table(nn.Module):
+    """(seeds, 12): the logit of the second move, the bet or call. 0 is uniform play."""
+
+    def __init__(self, logits: Tensor) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(logits)
+
+    def logprobs(self) -> Tensor:
+        """(seeds, 12, 2): log-probabilities of the moves of every decision."""
+        return nn.functional.logsigmoid(torch.stack([-self.logits, self.logits], dim=-1))
+
+    @torch.no_grad()
+    def policies(self) -> list[Policy]:
+        """Return the policy of each seed."""
+        return [
+            {one.key: dict(zip(one.moves, pair, strict=True)) for one, pair in zip(DECISIONS, rows, strict=True)}
+            for rows in self.logprobs().exp().tolist()
+        ]
+
+    def exploitability(self) -> list[float]:
+        """Return that of each seed."""
+        return [GAME.score_policy(policy)["exploitability"] for policy in self.policies()]
+
+
+def settings_of(options: Mapping[str, Any]) -> ReinforceSettings:
+    """Return the options of ``reinforce`` with those that all rows share."""
+    return ReinforceSettings(
+        steps=CHECKED[-1], games=256, learning_rate=0.1, adam_beta1=0.5, adam_beta2=0.95, average_decay=0.9,
+        sampling={"max_new_tokens": 1}, **options,
+    )  # fmt: skip
+
+
+def train(
+    settings: ReinforceSettings,
+    seeds: int,
+    checked: Sequence[int] = CHECKED,
+    *,
+    seed: int = 0,
+    start: float = 0.0,
+    averages: bool = True,
+) -> dict[str, list[float]]:
+    """Train ``seeds`` tables; return each one's exploitability after the steps ``checked``, and of its averages.
+
+    ``start``: the standard deviation of the first logits.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    table = Table(start * torch.randn(seeds, len(DECISIONS), generator=generator, dtype=torch.float64))
+    algorithm, optimizer = Reinforce(settings), make_optimizer(table, settings)
+    reference = Reference([table.logits], settings.reference)
+    moving, mean = WeightCopy([table.logits]), WeightCopy([table.logits])
+    found, policies = {}, []
+    for step in range(1, settings.steps + 1):
+        batch = batch_of(table, reference, play(table, settings.games, generator), algorithm.baselines, step)
+        algorithm.loss(batch)[0].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        moving.move(1.0 if step == 1 else 1.0 - settings.average_decay)
+        mean.move(1.0 / step)
+        reference.after_step(step)
+        policies += [table.policies()] if averages else []
+        if step in checked:
+            found[f"{step}"] = table.exploitability()
+    if averages:
+        for name, weights in (("moving average", moving), ("mean weights", mean)):
+            with weights.in_place():
+                found[name] = table.exploitability()
+        mixed = [mixture(DECISIONS, of_seed) for of_seed in zip(*policies, strict=True)]
+        found["mixture"] = [GAME.score_policy(policy)["exploitability"] for policy in mixed]
+    return found
+
+
+@torch.no_grad()
+def play(table: Table, games: int, generator: torch.Generator) -> Tensor:
+    """Return how often each hand was played, (seeds, 30). Deals come in whole rounds of six, the last one cut."""
+    seeds, deals = len(table.logits), len(solver.DEALS)
+    chances = (table.logprobs().flatten(1) @ MADE.flatten(1).T).exp().view(seeds, deals, -1)
+    order = torch.rand(seeds, deals, generator=generator).argsort(1)
+    dealt = order[:, torch.arange(games) % deals]  # (seeds, games)
+    limits = chances.cumsum(-1)[torch.arange(seeds)[:, None], dealt]  # (seeds, games, 5)
+    drawn = torch.rand(seeds, games, 1, generator=generator, dtype=torch.float64)
+    hands = dealt * chances.shape[-1] + (drawn >= limits[..., :-1]).sum(-1)
+    return torch.zeros(seeds, len(HANDS), dtype=torch.float64).scatter_add_(1, hands, torch.ones_like(drawn[..., 0]))
+
+
+def credit(counts: Tensor, baselines: Baselines) -> tuple[Tensor, Tensor]:
+    """Return the mean advantage of each move, and how often it was made, both (seeds, 12, 2).
+
+    That is ``Reinforce.credit`` with equal samples merged, as in training. ``counts``: (seeds, 30).
+    """
+    means = (counts @ WON.T / counts.sum(1, keepdim=True)).tolist()
+    paid = {
+        f"{seed}/{role}": mean for seed, row in enumerate(means) for role, mean in zip(GAME.roles, row, strict=True)
+    }
+    moved = baselines.move(list(paid.items()))
+    own = torch.tensor([moved[key] for key in paid], dtype=torch.float64).view(-1, 2, 1)
+    low, high = GAME.reward_range
+    relative = WON - own  # (seeds, 2, 30)
+    kept = torch.tensor(without_drift(relative.flatten().tolist(), high - low), dtype=torch.float64)
+    sums = torch.einsum("sh,sph,him->spim", counts, kept.view_as(relative), MADE)
+    made = torch.einsum("sh,him->sim", counts, MADE)
+    return sums[:, PLAYER, torch.arange(len(DECISIONS))] / made.clamp(min=1.0), made
+
+
+def batch_of(table: Table, reference: Reference, counts: Tensor, baselines: Baselines, step: int) -> TokenBatch:
+    """Return a step's samples, a move each. Weights add up to 1 per seed, so the loss is the sum of the seeds' own."""
+    advantage, made = credit(counts, baselines)
+    logprob = table.logprobs().flatten()
+    with torch.no_grad(), reference.in_place():
+        ref_logprob = table.logprobs().flatten()
+    fixed = logprob.detach()
+    return TokenBatch(
+        sample=torch.arange(len(fixed)), logprob=logprob, old_logprob=fixed, sampling_logprob=fixed,
+        ref_logprob=ref_logprob, entropy=torch.zeros_like(fixed), advantage=advantage.flatten(),
+        weight=(made / made.sum((1, 2), keepdim=True)).flatten(), group=torch.full((len(fixed),), 2),
+        groups=("sft", "other", GAME.name), totals=Totals(len(fixed), 0, 1.0), step=step,
+    )  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Exploitability in Kuhn poker of a table, by reference of the KL term")
+    parser.add_argument("--seeds", type=int, default=32, help="tables that are trained side by side")
+    parser.add_argument("--seed", type=int, default=0, help="of all hands")
+    parser.add_argument("--start", type=float, default=0.0, help="standard deviation of the first logits")
+    chosen = parser.parse_args()
+    began = time.perf_counter()
+    for number, (name, options) in enumerate(ARMS.items()):
+        found = train(settings_of(options), chosen.seeds, seed=chosen.seed, start=chosen.start)
+        if number == 0:
+            print(f"| reference | {' | '.join(found)} |\n|---|{'---:|' * len(found)}")
+        cells = [f"{fmean(values):.3f} ± {stdev(values) / len(values) ** 0.5:.3f}" for values in found.values()]
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+    print(f"mean of {chosen.seeds} seeds ± its standard error; {time.perf_counter() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
