@@ -111,6 +111,21 @@ def test_paper_word_forms() -> None:
         "media",
     ]
     assert [plural(word) for word in ("human", "cow", "mine", "cannot")] == ["humen", "kine", "ours", "cans"]
+    assert [plural(word) for word in ("hero", "piano", "famous", "water", "quiz", "crisis", "boss")] == [
+        "heroes",
+        "pianoes",
+        "famouss",
+        "water",
+        "quizs",
+        "crises",
+        "bosses",
+    ]
+    for text, target, outcome in [  # behind nine characters only a whole form in quotes counts
+        ("I know the word! It is the `heroes`!", "hero", Outcome.DEFENDER_WINS),
+        ("I know the word! It is the `waters`!", "water", Outcome.ATTACKER_WINS),
+    ]:
+        ruling = judge_utterance(Role.DEFENDER, text, target, PAPER)
+        assert ruling is not None and ruling[0] is outcome, text
     ruling = judge_utterance(Role.DEFENDER, "An hour or two, in the course of yours.", "mine", PAPER)
     assert ruling is not None and ruling[0] is Outcome.ATTACKER_WINS
 

@@ -3,9 +3,9 @@ mode is the better one.
 
 Its known defects are kept: forms are matched as substrings (``cat`` in ``category``), a guess is right when a form
 merely opens it (``cathedral`` for ``cat``), and nothing hidden is seen. A form in double, single or back quotes is a
-form too, so one more character, the quote, may stand before it. Upstream takes plurals from a language library;
-here simple rules give them, and ``data/plurals.txt`` where the library decides otherwise, for every word of the paper's
-list and of ours.
+form too, so one more character, the quote, may stand before it; so a quoted plural must be upstream's to the letter.
+Upstream takes plurals from a language library; here simple rules give them, and ``data/plurals.txt`` where the library
+decides otherwise, for every word of the paper's list and of ours.
 """
 
 import re
@@ -26,14 +26,17 @@ def _listed_plurals() -> dict[str, str]:
 
 
 def plural(word: str) -> str:
-    """Return the listed plural, else the one by rule: s, x, z, ch, sh take -es; consonant + y becomes -ies; else -s."""
+    """Return the listed plural, else the one by rule: -is becomes -es; ss, x, ch, sh, consonant + o take -es; consonant +
+    y becomes -ies; else -s.
+    """
     if listed := _listed_plurals().get(word):
         return listed
-    if word.endswith(("s", "x", "z", "ch", "sh")):
-        return word + "es"
-    if word.endswith("y") and word[-2:-1] not in ("", *"aeiou"):
+    if word.endswith("is"):
+        return word[:-2] + "es"
+    after_consonant = word[-2:-1] not in ("", *"aeiou")
+    if word.endswith("y") and after_consonant:
         return word[:-1] + "ies"
-    return word + "s"
+    return word + ("es" if word.endswith(("ss", "x", "ch", "sh")) or (word.endswith("o") and after_consonant) else "s")
 
 
 @lru_cache(maxsize=4096)
