@@ -116,7 +116,7 @@ def test_paper_word_forms() -> None:
         "pianoes",
         "famouss",
         "water",
-        "quizs",
+        "quizzes",
         "crises",
         "bosses",
     ]

@@ -26,8 +26,8 @@ def _listed_plurals() -> dict[str, str]:
 
 
 def plural(word: str) -> str:
-    """Return the listed plural, else the one by rule: -is becomes -es; ss, x, ch, sh, consonant + o take -es; consonant +
-    y becomes -ies; else -s.
+    """Return the listed plural, else the one by rule: -is becomes -es; ss, x, ch, sh and consonant + o take -es;
+    consonant + y becomes -ies; else -s.
     """
     if listed := _listed_plurals().get(word):
         return listed
