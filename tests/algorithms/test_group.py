@@ -108,7 +108,7 @@ def test_the_expected_gradient_is_the_exact_one_but_for_the_games_own_part_in_th
 
 
 def test_a_mix_is_shared_out_in_whole_groups() -> None:
-    """Three groups of three games: two of Kuhn poker (weights 1 : 1, 1.5 rounds to 2), one of Nim; not 4 and 5 games."""
+    """Three groups of three games: two of Kuhn poker (1.5 rounds to 2), one of Nim; not 4 and 5 games."""
     specs = step_specs([MixedGame(KuhnPoker()), MixedGame(Nim())], 9, 1, 0, repeats=3)
     games = Counter((game.name, spec.task.id) for game, spec in specs)
     assert set(games.values()) == {3}

@@ -26,14 +26,14 @@ OPTIONS = {
 }
 
 
-class Interruption(Exception):
+class InterruptionError(Exception):
     """Ends a training as an error would."""
 
 
 def interrupt(at: TrainProgress) -> None:
     """Raise after the second step's update, before its checkpoint."""
     if at.step == 2:
-        raise Interruption
+        raise InterruptionError
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
@@ -64,7 +64,7 @@ def test_an_interrupted_step_gives_the_weights_of_no_interruption(
         )
 
     job("undisturbed").run()
-    with pytest.raises(Interruption):
+    with pytest.raises(InterruptionError):
         job("interrupted").run(interrupt)
     left = [path.name for path in (tmp_path / "interrupted" / "state").glob("checkpoint-*")]
     assert left == ["checkpoint-1"] and not (tmp_path / "interrupted" / "checkpoint").exists()
