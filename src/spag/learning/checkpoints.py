@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 STATE = "state.json"
-"""What a checkpoint remembers of the algorithm: plain JSON."""
+"""What a checkpoint remembers of the algorithm, and how many samples were trained: plain JSON."""
 LONGEST = 1 << 20
 """Tokens of the longest sample of an online phase, whose samples are never cut: a bound for attention windows."""
 _MARKER = "complete"
@@ -104,7 +104,7 @@ def save(
     state: Mapping[str, Any],
     moving: Mapping[str, WeightCopy | None],
 ) -> None:
-    """Save a checkpoint: weights, optimiser, other weights that move, random state, the algorithm's state.
+    """Save a checkpoint: weights, optimiser, other weights that move, random state, and ``state``, plain JSON.
 
     Every process must call it.
     """
@@ -123,7 +123,7 @@ def save(
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
         scaler = accelerator.scaler.state_dict() if accelerator.scaler is not None else {}
-        write_json(folder / STATE, {"algorithm": state, "scaler": scaler})
+        write_json(folder / STATE, {**state, "scaler": scaler})
         finish_checkpoint(folder)
 
 
@@ -150,7 +150,7 @@ def load(
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """Return the algorithm's state in a checkpoint."""
+    """Return the ``state`` that ``save`` wrote."""
     return read_json(folder / STATE, dict[str, Any])
 
 

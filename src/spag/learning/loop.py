@@ -140,7 +140,7 @@ class Loop:
         self.model, self.optimizer = self.accelerator.prepare(policy, make_optimizer(policy, settings))
         state = checkpoints.read_state(resume_from) if resume_from else {}
         self.algorithm = phase.algorithm(settings, seed=phase.credit_seed, state=state.get("algorithm"))
-        self.data_processes, self.samples_seen = self.accelerator.num_processes, 0
+        self.data_processes, self.samples_seen = self.accelerator.num_processes, int(state.get("samples_seen", 0))
         needs = self.algorithm.needs
         self.reference = Reference(self._trained(), self.online.reference) if self.online and needs.reference else None
         self.average = WeightCopy(self._trained()) if self.online and self.online.average_decay else None
@@ -358,7 +358,8 @@ class Loop:
             "average": self.average,
             "reference": self.reference if self.reference and self.reference.settings else None,
         }
-        checkpoints.save(folder, self.accelerator, self.model, self.optimizer, self.algorithm.state(), moving)
+        state = {"algorithm": self.algorithm.state(), "samples_seen": self.samples_seen}
+        checkpoints.save(folder, self.accelerator, self.model, self.optimizer, state, moving)
 
     def _resume(self, folder: Path | None) -> None:
         if folder is not None:
