@@ -177,6 +177,35 @@ def test_a_forced_redo_that_was_killed_is_resumed_without_force(
     assert play_on(*changed) == []
 
 
+def test_a_file_that_a_mix_names_counts_by_what_it_holds(
+    tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words, mixed, folder = tmp_path / "words.txt", tmp_path / "mixed.txt", tmp_path / "run"
+    words.write_text("river\nbread\npiano\ngarden\nwindow\nteacher\nengine\ndoctor\nwinter\nbottle\n")
+    mixed.write_text(words.read_text())
+    mix = f"[{{name: kuhn_poker}}, {{name: adversarial_taboo, words: {mixed}}}]"
+    options = [
+        f"phases=[{{algorithm: reinforce, steps: 1, evaluate_every: null, mix: {mix}}}]",
+        "arena.entrants=[base, reinforce]",
+    ]
+
+    jobs: list[TrainingJob] = []
+
+    def train(job: TrainingJob, *_: object) -> dict[str, Any]:
+        jobs.append(job)
+        write_atomically(job.output / "checkpoint" / "weights", "")
+        return {}
+
+    monkeypatch.setattr(phases, "train_on", train)
+    monkeypatch.setattr(execute, "play_arena", lambda *_, **__: {"pairs": []})
+    for _ in range(2):
+        run(config_for(model_folder, words, options), folder, SilentReporter())
+    assert len(jobs) == 1  # nothing changed, so it was done before
+    mixed.write_text(words.read_text() + "ticket\n")
+    with pytest.raises(RunError, match=rf"1-reinforce/train was begun with other settings \(digests\.{mixed} was"):
+        run(config_for(model_folder, words, options), folder, SilentReporter())
+
+
 STAGE: dict[str, Any] = {"status": "done", "fingerprint": "", "settings": {}, "seconds": 1.0}
 GOOD: dict[str, Any] = {"schema_version": 1, "measured": {}, "stages": {"arena": STAGE}}
 

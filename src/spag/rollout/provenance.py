@@ -44,8 +44,12 @@ class Provenance:
 def game_record(game: Game) -> dict[str, Any]:
     """Return the settings of ``game`` without those that are ``None``, the files among them by their hash."""
     settings = {name: value for name, value in settings_of(game).items() if value is not None}
-    files = {name: Path(value) for name, value in settings.items() if isinstance(value, str) and Path(value).is_file()}
-    return {**settings, **{name: file_digest(path) for name, path in files.items()}}
+    return {**settings, **{name: file_digest(path) for name, path in named_files(settings).items()}}
+
+
+def named_files(settings: Mapping[str, Any]) -> dict[str, Path]:
+    """Return the files that a game's settings name, by option: what they hold is part of the settings."""
+    return {name: Path(value) for name, value in settings.items() if isinstance(value, str) and Path(value).is_file()}
 
 
 def check_games(

@@ -3,15 +3,17 @@
 from pathlib import Path
 from typing import Any
 
-from spag.algorithms.settings import FREE_TO_CHANGE, IterationSettings, OfflineSettings, TeacherSettings
+from spag.algorithms.settings import FREE_TO_CHANGE, IterationSettings, OfflineSettings, OnlineSettings, TeacherSettings
 from spag.core.seeds import derive_seed
 from spag.core.types import Split
 from spag.engines.players import Kind, kind_of
 from spag.evaluation.health import health
 from spag.games.base import drawn
+from spag.games.registry import settings_of
 from spag.learning.launch import train_on
 from spag.rollout.matches import make_matches, play_matches
 from spag.rollout.matchmaking import draw_opponents
+from spag.rollout.provenance import named_files
 from spag.rollout.runner import game_specs
 from spag.runs.plan import BASE, EPISODES, HEALTH, PlannedModel
 from spag.runs.stage import Results, Run
@@ -162,6 +164,8 @@ def _train_settings(run: Run, model: PlannedModel, files: list[Path]) -> dict[st
     named = [path for path in files if path != run.folder / model.folder / EPISODES]
     if isinstance(settings, OfflineSettings) and settings.sft_data:
         named.append(settings.sft_data)
+    if isinstance(settings, OnlineSettings) and settings.mix:
+        named += [path for game, _ in model.phase.mix(model.game) for path in named_files(settings_of(game)).values()]
     digests = {str(path): file_digest(path) for path in named}
     about = {"algorithm": model.phase.algorithm, "options": options, "digests": digests}
     sections = ("seed", "model") if model.start == BASE else ("seed",)

@@ -9,6 +9,7 @@ from typing import Any
 from spag.config.files import dump_config
 from spag.config.schema import ModelConfig, RunConfig
 from spag.rollout.matches import PlaySetup
+from spag.rollout.provenance import named_files
 from spag.runs.plan import BASE, PlannedModel, planned_models
 from spag.storage.manifest import Action, Decision, Manifest
 from spag.storage.store import file_digest, write_atomically
@@ -53,8 +54,7 @@ class Run:
     def settings(self, *sections: str, **more: Any) -> dict[str, Any]:
         """Return those sections of the config, as a stage's settings, with the digests of the files they name."""
         dumped = self.config.model_dump(mode="json", include=set(sections))
-        game = more.get("game", dumped.get("game")) or {}
-        files = {name: Path(value) for name, value in game.items() if isinstance(value, str) and Path(value).is_file()}
+        files = named_files(more.get("game", dumped.get("game")) or {})
         return {**dumped, **more, "files": {name: file_digest(path) for name, path in files.items()}}
 
     def stage(
