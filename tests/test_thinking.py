@@ -21,7 +21,7 @@ from spag.engines.thread import ModelThread, Reply
 from spag.evaluation.health import health
 from spag.games.base import Game
 from spag.report.html import environment
-from spag.report.run_tables import health_table
+from spag.report.run_tables import health_tables
 from spag.rollout.runner import PlayStats, game_specs, play
 from spag.storage.episodes import read_episodes
 from spag.storage.store import write_rows
@@ -128,7 +128,7 @@ def test_a_cut_thought_leaves_an_empty_utterance_and_is_counted() -> None:
     assert (stats.cut_thoughts, stats.empty, stats.utterances, stats.retries) == (count, count, count, 0)
     figures = health([episode], TABOO)
     assert figures["cut_thoughts"] == 1.0
-    assert ("thoughts cut, %", "100.0") in health_table({"one": figures}).rows
+    assert ("thoughts cut, %", "100.0") in health_tables({"one": figures})[0].rows
 
 
 def test_players_that_do_not_think_have_no_thoughts() -> None:

@@ -29,6 +29,8 @@ from spag.web.queries import (
 from spag.web.security import Access
 from taboo_games import TABOO
 
+GAMES = {TABOO.name: TABOO}
+
 
 @pytest.fixture
 def games() -> list[Episode]:
@@ -47,12 +49,12 @@ def file(tmp_path: Path, games: list[Episode]) -> Path:
 
 
 def index_of(path: Path, game: Game = TABOO) -> GameIndex:
-    index = GameIndex(lambda: [GameFile("games", path)], lambda: game)
+    index = GameIndex(lambda: [GameFile("games", path)], lambda: {game.name: game})
     return index_all(index)
 
 
 def find(index: GameIndex, **asked: Any) -> Any:
-    return find_games(index, GameFilter(**asked), TABOO)
+    return find_games(index, GameFilter(**asked), GAMES)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +134,7 @@ def test_a_replaced_file_is_read_anew_and_its_old_texts_are_gone(file: Path) -> 
     file.unlink()
     write_rows(file, [episode("ocean", "Deep and blue.", "A whale?", ident=f"n{number}") for number in range(200)])
     index_all(index)
-    assert outcome_counts(index) == {("games", "", None): {"tie": 200}}
+    assert outcome_counts(index) == {TABOO.name: {("games", "", None): {"tie": 200}}}
     assert find(index, text="suppose").total == 0
     assert find(index, text="whale").total == 200
     file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:100]))  # the same beginning, cut short
@@ -142,7 +144,7 @@ def test_a_replaced_file_is_read_anew_and_its_old_texts_are_gone(file: Path) -> 
 
 def test_a_vanished_source_is_forgotten(file: Path) -> None:
     sources = [GameFile("games", file)]
-    index = GameIndex(lambda: sources, lambda: TABOO)
+    index = GameIndex(lambda: sources, lambda: GAMES)
     index_all(index)
     sources.clear()
     index.sync()
@@ -153,7 +155,7 @@ def test_a_vanished_source_is_forgotten(file: Path) -> None:
 def test_many_games_come_in_batches(tmp_path: Path) -> None:
     path = tmp_path / "games.jsonl"
     write_rows(path, [won("river", ident=str(number)) for number in range(BATCH + 1)])
-    index = GameIndex(lambda: [GameFile("games", path)], lambda: TABOO)
+    index = GameIndex(lambda: [GameFile("games", path)], lambda: GAMES)
     assert index.sync()
     assert find(index).total == BATCH
     assert not index.sync()
@@ -175,7 +177,7 @@ def test_games_without_an_outcome_are_judged(tmp_path: Path) -> None:
     row = {"target_word": "river", "max_turns": 5, "history": [{"role": "attacker", "content": "A river!"}]}
     write_rows(path, [row, {"history": [], "outcome": "tie"}])  # as upstream writes them, and one without a task
     index = index_of(path)
-    assert find(index).outcomes == {"attacker_violation": 1}
+    assert find(index).outcomes == {TABOO.name: {"attacker_violation": 1}}
     assert index.faults == [f"{path}:2: not an episode: object missing required field `target_word`"]
 
 
@@ -188,7 +190,7 @@ def test_a_game_whose_line_changed_is_an_error_that_names_it(file: Path) -> None
 
 def test_one_word_across_sources(tmp_path: Path) -> None:
     folder = RunFolder(make_run(tmp_path / "run"))
-    index = GameIndex(folder.sources, lambda: TABOO)
+    index = GameIndex(folder.sources, lambda: GAMES)
     index_all(index)
     found = games_of_task(index, "RIVER", 3)
     assert {source: (total, [row["number"] for row in rows]) for source, (total, rows) in found.items()} == {
@@ -232,8 +234,8 @@ def test_the_game_is_that_of_the_settings_or_of_the_first_episode(tmp_path: Path
     folder = RunFolder(bot_games("tic_tac_toe", tmp_path / "games.jsonl"))
     assert folder.game.name == "tic_tac_toe"
     index = index_of(folder.folder, folder.game)
-    found = find_games(index, GameFilter(winner="player_0"), folder.game)
-    assert found.total and set(found.outcomes) == {"player_0_wins"}
+    found = find_games(index, GameFilter(winner="player_0"), folder.games)
+    assert found.total and set(found.outcomes["tic_tac_toe"]) == {"player_0_wins"}
     [fault] = index_of(folder.folder).faults
     assert fault == "games of tic_tac_toe are not shown; open a file of them on its own: spag web FILE"
     write_json(tmp_path / "config.yaml", {"game": {"name": "kuhn_poker"}})

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from test_pages import Reader, assert_inert
 from web_fixtures import bot_games, make_two_online, site, visitor
 
-from online_files import KUHN, SIGN, evaluation, games, write_online
+from online_files import CONFIG, KUHN, SIGN, evaluation, games, write_online
 from spag.storage.store import write_rows
 
 
@@ -130,7 +130,7 @@ def test_a_damaged_file_is_named_and_the_rest_shown(tmp_path: Path, file: str, c
     assert ("nats a token" in page) == (file != "metrics.jsonl")  # the curves need no other file
 
 
-def test_the_other_games_of_a_mix_are_left_out_with_one_note(tmp_path: Path) -> None:
+def test_games_that_no_phase_plays_are_left_out_with_one_note(tmp_path: Path) -> None:
     folder = write_online(tmp_path / "run", finished=False)
     other = bot_games("tic_tac_toe", tmp_path / "other.jsonl").read_text()
     for step in (1, 2, 3):
@@ -140,6 +140,23 @@ def test_the_other_games_of_a_mix_are_left_out_with_one_note(tmp_path: Path) -> 
         page = client.get("/").text
         assert page.count("games of tic_tac_toe are not shown") == 1 and "not an episode" not in page
         assert "<b>6</b> games" in client.get("/games?step=3").text
+
+
+def test_the_games_of_a_mix_are_shown_each_by_itself(tmp_path: Path) -> None:
+    folder = write_online(tmp_path / "run", finished=False)
+    other = bot_games("tic_tac_toe", tmp_path / "other.jsonl").read_text()
+    with (folder / "2-reinforce" / "episodes" / "step-00003.jsonl").open("a") as file:
+        file.write(other)
+    mixed = CONFIG.replace("games: 6}", "games: 6, mix: [{name: kuhn_poker}, {name: tic_tac_toe}]}")
+    (folder / "config.yaml").write_text(mixed)
+    with visitor(site(folder)) as client:
+        page, steps, listed = (client.get(address).text for address in ("/", "/steps", "/games?step=3"))
+        assert "not shown" not in page and "<h3>Tic-tac-toe</h3>" in page
+        [row] = [row for row in _table_rows(client) if "step=3" in row]
+        assert re.findall(r'class="num">(\d+)<', row)[0] == "18"  # 6 of Kuhn poker, 12 of tic-tac-toe
+        assert [row.count(f'class="bar game-{name}"') for name in ("kuhn_poker", "tic_tac_toe")] == [1, 1]
+        assert steps.count("game-tic_tac_toe") == 1 and "<b>18</b> games" in listed
+        assert "<b>12</b> games" in client.get("/games?step=3&game=tic_tac_toe").text
 
 
 def test_each_online_phase_has_its_figures_steps_and_games(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from spag.games.base import Game
 from spag.games.registry import get, setting_hints
 from spag.report.arena_tables import arena_tables
 from spag.report.cells import Cell, DetailedCell, Table
-from spag.report.run_tables import cost_table, evaluation_tables, health_table, reasoning_table
+from spag.report.run_tables import arena_note, cost_table, evaluation_tables, health_tables, reasoning_table
 from spag.rollout.writer import PlaySummary
 from spag.runs.plan import BASE
 from spag.runs.reading import RunFolder
@@ -68,6 +68,8 @@ def print_run(folder: Path) -> None:
         print_health(health)
     if run.online:
         print_online(run)
+    if note := arena_note(run):
+        _say(note)
     print_arena(folder / "arena" / "results.json")
     total = sum(stage["seconds"] for stage in run.stages.values()) / 60
     models = [path for name, path in run.checkpoints().items() if name != BASE]
@@ -113,8 +115,9 @@ def print_reasoning(results: Mapping[str, Any]) -> None:
 
 
 def print_health(figures: Mapping[str, Mapping[str, Any]]) -> None:
-    """Show what ``health`` gave, a column for each name, and the warnings below."""
-    print_table(health_table(figures))
+    """Show what ``health`` gave, a table for each game with a column for each name, and the warnings below."""
+    for table in health_tables(figures):
+        print_table(table)
     warnings = [f"warning: {name}: {line}" for name, one in figures.items() for line in one["warnings"]]
     for warning in warnings:
         _say(warning, "yellow")

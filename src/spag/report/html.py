@@ -116,11 +116,26 @@ def theme() -> str:
     return (resources.files("spag.report") / "static" / "theme.css").read_text(encoding="utf-8")
 
 
-def game_style(game: Game) -> str:
+def plain_name(game: Game) -> str:
+    """Return a game's name as it can stand in the name of a file or class: letters, digits, dashes."""
+    return "".join(letter if letter.isalnum() or letter in "_-" else "-" for letter in game.name)
+
+
+def game_class(game: Game) -> str:
+    """Return the class of an element that shows a game, by which its colors differ from those of the page's own."""
+    return f"game-{plain_name(game)}"
+
+
+def game_style(game: Game, *others: Game) -> str:
     """Return style rules for the classes ``first`` and ``second`` of the roles, and ``o-NAME`` of each outcome.
 
-    Raises ``ConfigError`` for an outcome whose name or color cannot stand in a style sheet.
+    Those of ``others`` hold within an element of their ``game_class``. Raises ``ConfigError`` for an outcome whose name
+    or color cannot stand in a style sheet.
     """
+    return "\n".join((_style_rules(game, ""), *(_style_rules(one, f".{game_class(one)} ") for one in others)))
+
+
+def _style_rules(game: Game, within: str) -> str:
     colors = {role_class(role, game): role_color(role, game) for role in game.roles}
     for outcome in game.outcomes.values():
         if not (outcome.name.isidentifier() and outcome.name.isascii() and _COLOR.fullmatch(outcome.color)):
@@ -129,7 +144,7 @@ def game_style(game: Game) -> str:
         colors[f"o-{outcome.name}"] = outcome.color
     side = "--side: color-mix(in srgb, var(--fill) 62%, var(--ink))"
     soft = "--soft: color-mix(in srgb, var(--fill) 17%, var(--card))"
-    return "\n".join(f".{name} {{ --fill: {color}; {side}; {soft}; }}" for name, color in colors.items())
+    return "\n".join(f"{within}.{name} {{ --fill: {color}; {side}; {soft}; }}" for name, color in colors.items())
 
 
 def role_color(role: str, game: Game) -> str:
@@ -143,6 +158,6 @@ def environment(package: str) -> Environment:
     """Return the templates of ``package``, beside those of this one: escaping always on, unknown names are errors."""
     loader = ChoiceLoader([PackageLoader(package), PackageLoader("spag.report")])
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    for function in (visible, said, capital, spaced, role_class, shares, curve, duration):
+    for function in (visible, said, capital, spaced, role_class, game_class, shares, curve, duration):
         made.filters[function.__name__] = function
     return made

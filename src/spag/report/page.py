@@ -12,12 +12,20 @@ from spag.games.base import Game
 from spag.report import charts, curves
 from spag.report.arena_tables import change_table, is_competitive, pair_table, role_table
 from spag.report.headline import FEW_TASKS, arena_findings, caveats, exact_sentence, reasoning_finding, sentence
-from spag.report.html import environment, game_style, theme
+from spag.report.html import environment, game_style, plain_name, theme
 from spag.report.plot_files import plot_style, save_plot
 from spag.report.readable import ReadableRun
-from spag.report.run_tables import cost_table, evaluation_tables, health_table, reasoning_table, time_table, versions
+from spag.report.run_tables import (
+    arena_note,
+    cost_table,
+    evaluation_tables,
+    health_tables,
+    reasoning_table,
+    time_table,
+    versions,
+)
 from spag.report.showcase import pick_games
-from spag.runs.reading import RunFolder
+from spag.runs.reading import GameFile, RunFolder, SelfPlay, games_of
 from spag.runs.records import STEP_SOURCE
 from spag.storage.episodes import read_episodes
 from spag.storage.store import write_atomically
@@ -46,8 +54,9 @@ def write_report(run_folder: Path, note: Callable[[str], None] = lambda line: No
         .render(
             run=run,
             game=run.game,
+            games=[*run.games.values()],
             plots=plots,
-            style=Markup("\n".join((theme(), style.read_text(encoding="utf-8"), game_style(run.game)))),
+            style=Markup("\n".join((theme(), style.read_text(encoding="utf-8"), game_style(*run.games.values())))),
             versions=versions(run),
             cost=cost_table(run),
             settings=(run_folder / "config.yaml").read_text(encoding="utf-8") if run.config else "",
@@ -79,12 +88,13 @@ def _plots(run: ReadableRun) -> Drawn:
             yield "reasoning-radar", says, charts.reasoning_radar(labels, figures)
         says = "Reasoning scores by task and model with 95 % intervals"
         yield "reasoning-bars", says, charts.reasoning_bars(labels, figures)
-    if run.plays:
-        yield "outcomes", "How self-play games ended, by iteration", charts.outcome_shares(run.plays, run.game)
+    for name, (game, plays) in _outcome_plots(run).items():
+        yield name, f"How self-play games of {game.title} ended, by iteration", charts.outcome_shares(plays, game)
     if run.online:
         yield from _online_plots(run)
+    played = {model.name: games_of(model)[0] for model in run.models}
     for name, rows in run.training.items():
-        yield f"training-{name}", f"Training curves of {name}", curves.training_curves(name, rows, run.game)
+        yield f"training-{name}", f"Training curves of {name}", curves.training_curves(name, rows, played[name])
 
 
 def _online_plots(run: ReadableRun) -> Drawn:
@@ -103,10 +113,15 @@ def _online_plots(run: ReadableRun) -> Drawn:
     yield "online-training", "Training figures by online step", curves.training_curves("Training", run.online, run.game)
 
 
+def _outcome_plots(run: ReadableRun) -> dict[str, tuple[Game, list[SelfPlay]]]:
+    """Return the self-play of each game by the file name of its plot."""
+    found = run.plays_by_game()
+    return {f"outcomes-{plain_name(game)}" if len(found) > 1 else "outcomes": (game, plays) for game, plays in found}
+
+
 def _online_names(game: Game) -> list[str]:
     """Return the file names of a game's plots: of its games, evaluations and exact figures."""
-    name = "".join(letter if letter.isalnum() or letter in "_-" else "-" for letter in game.name)
-    return [f"online-{name}{kind}" for kind in ("", "-evaluations", "-exact")]
+    return [f"online-{plain_name(game)}{kind}" for kind in ("", "-evaluations", "-exact")]
 
 
 def _arena(run: ReadableRun) -> dict[str, Any]:
@@ -120,7 +135,8 @@ def _arena(run: ReadableRun) -> dict[str, Any]:
         "findings": found,
         "exact": exact_sentence(run.exact_figures(game)),
         "few_tasks": arena["tasks"] < FEW_TASKS,
-        "games": sum(cell["games"] for cell in arena["matrix"]),
+        "arena_games": sum(cell["games"] for cell in arena["matrix"]),
+        "arena_note": arena_note(run),
         "matrix_caption": _matrix_caption(game),
         "role_tables": [role_table(arena, game, role) for role in game.roles],
         "comparisons": [*([pair_table(arena)] if is_competitive(game) else []), change_table(arena, game)],
@@ -142,7 +158,8 @@ def _reasoning(run: ReadableRun) -> dict[str, Any]:
 def _selfplay(run: ReadableRun) -> dict[str, Any]:
     health = {play.name: play.health for play in run.plays if play.health}
     return {
-        "health": health_table(health) if health else None,
+        "outcome_plots": _outcome_plots(run),
+        "health": health_tables(health),
         "warnings": [(name, line) for name, found in health.items() for line in found["warnings"]],
     }
 
@@ -170,8 +187,17 @@ def _games(run: ReadableRun) -> dict[str, Any]:
     if not found:
         return {"games_from": None}
     source = next((one for one in reversed(found) if one.name != "arena"), found[-1])
-    own = (one for one in read_episodes(source.path) if one.game == run.game.name)  # online steps may mix games
-    picked = run.part(lambda: pick_games(own, run.game), None)
+    game = _game_of(run, source)
+    own = (one for one in read_episodes(source.path) if one.game == game.name)  # online steps may mix games
+    picked = run.part(lambda: pick_games(own, game), None)
     if picked is None:
         return {"games_from": None}
-    return {"games_from": source.name, "shown_games": dict(zip(("Best games", "Strangest games"), picked, strict=True))}
+    shown = dict(zip(("Best games", "Strangest games"), picked, strict=True))
+    return {"games_from": source.name, "shown_game": game, "shown_games": shown}
+
+
+def _game_of(run: ReadableRun, source: GameFile) -> Game:
+    """Return the game of a file of which the page shows some: that of the run, unless the file's phase plays others."""
+    models = [model for model in run.models if model.name in (source.name, source.phase)]
+    played = {game.name: game for model in models for game in games_of(model)}
+    return run.game if run.game.name in played else next(iter(played.values()), run.game)

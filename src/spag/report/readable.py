@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 from spag.core.errors import DataError, SpagError
 from spag.games.base import Game
 from spag.games.registry import DEFAULT, get
-from spag.runs.reading import RunFolder, SelfPlay
+from spag.runs.reading import RunFolder, SelfPlay, games_of
 from spag.runs.records import Json
 
 Part = TypeVar("Part")
@@ -54,7 +55,11 @@ class ReadableRun(RunFolder):
         return self.part(self._game, get(DEFAULT))
 
     def health(self, name: str) -> Json | None:
-        return self.part(lambda: self._of_this_game(name, self._whole.health(name)), None)
+        return self.part(lambda: self._health(name), None)
+
+    def _health(self, name: str) -> Json | None:
+        games = [game for model in self.models if model.name == name for game in games_of(model)]
+        return _of_game(self.folder / name, self._whole.health(name), games[0] if games else self.game)
 
     @cached_property
     def plays(self) -> list[SelfPlay]:
@@ -65,10 +70,11 @@ class ReadableRun(RunFolder):
 
     @cached_property
     def arena(self) -> Json | None:
-        return self.part(lambda: self._of_this_game("arena", self._whole.arena), None)
+        return self.part(lambda: _of_game(self.folder / "arena", self._whole.arena, self.game), None)
 
-    def _of_this_game(self, part: str, found: Json | None) -> Json | None:
-        if found and found["game"] != self.game.name:
-            where, plays = self.folder / part, self.game.name
-            raise DataError(f"{where}: figures of {found['game']}, and the run plays {plays}; redo what wrote them")
-        return found
+
+def _of_game(where: Path, found: Json | None, game: Game) -> Json | None:
+    """Return what was found. Raises ``DataError`` when it is of another game than the settings name there."""
+    if found and found["game"] != game.name:
+        raise DataError(f"{where}: figures of {found['game']}, and the run plays {game.name}; redo what wrote them")
+    return found

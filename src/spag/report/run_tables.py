@@ -22,10 +22,19 @@ _PARTS = {
 }
 
 
-def health_table(figures: Mapping[str, Mapping[str, Any]]) -> Table:
-    """What ``health`` gave, a column for each name."""
+def health_tables(figures: Mapping[str, Mapping[str, Any]]) -> list[Table]:
+    """What ``health`` gave, a table for each game with a column for each name."""
+    games = [get(name) for name in dict.fromkeys(one["game"] for one in figures.values())]
+    tables = []
+    for game in games:
+        title = f"Health of play, {game.title}" if len(games) > 1 else "Health of play"
+        own = {name: one for name, one in figures.items() if one["game"] == game.name}
+        tables.append(_health_table(title, game, own))
+    return tables
+
+
+def _health_table(title: str, game: Game, figures: Mapping[str, Mapping[str, Any]]) -> Table:
     shown = list(figures.values())
-    game = get(shown[0]["game"])
     rows: list[tuple[str, ...]] = [
         ("games", *(f"{one['games']:,}" for one in shown)),
         ("utterances a game", *(f"{one['mean_length']:.1f}" for one in shown)),
@@ -46,7 +55,7 @@ def health_table(figures: Mapping[str, Mapping[str, Any]]) -> Table:
         rows.append((f"{role}: words an utterance", *(f"{one['mean_words']:.1f}" for one in own)))
         distinct = (f"{one['distinct_1']:.2f}, {one['distinct_2']:.2f}" for one in own)
         rows.append((f"{role}: distinct-1, distinct-2", *distinct))
-    return Table("Health of play", ("", *figures), tuple(rows))
+    return Table(title, ("", *figures), tuple(rows))
 
 
 def _text_figures(game: Game) -> dict[str, str]:
@@ -187,6 +196,13 @@ def _work(stage: Json, results: Json) -> tuple[str, str, str]:
         work = f"{count:,} samples"
     rate, tokens = results.get("games_per_hour"), results.get("completion_tokens")
     return work, f"{rate:,}" if rate else "", f"{tokens:,}" if tokens else ""
+
+
+def arena_note(run: RunFolder) -> str:
+    """Return which of the run's games the arena does not play, in a sentence; empty where it plays all."""
+    others = ", ".join(game.title for name, game in run.games.items() if name != run.game.name)
+    says = f"The arena plays {run.game.title} only. Phases also play {others}, which it does not compare."
+    return says if others else ""
 
 
 def versions(run: RunFolder) -> dict[str, str]:

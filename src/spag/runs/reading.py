@@ -60,9 +60,13 @@ class StageProgress:
 
 @dataclass(frozen=True, slots=True)
 class SelfPlay:
-    """One iteration's games: who played them, how they ended (shares of ``games``), and their figures of health."""
+    """One iteration's games: who played them, how they ended (shares of ``games``), and their figures of health.
+
+    ``game``: the one that was played, which a phase may choose for itself.
+    """
 
     name: str
+    game: Game
     player: str
     games: int
     outcomes: Mapping[str, float]
@@ -124,6 +128,15 @@ class RunFolder:
     def game(self) -> Game:
         """The game that the settings name, else that of the first episode; Adversarial Taboo while neither is known."""
         return self._game()
+
+    @cached_property
+    def games(self) -> Mapping[str, Game]:
+        """Every game that the run plays, by name: the one of the settings first, then those of phases."""
+        found = {self.game.name: self.game}
+        for model in self.models:
+            for game in games_of(model):
+                found.setdefault(game.name, game)
+        return found
 
     def _game(self) -> Game:
         if self.config is not None:
@@ -226,10 +239,17 @@ class RunFolder:
             if model.iteration is None or not (results := self.results(stage)):
                 continue
             checked(self.folder / "manifest.json", stage, results, games=int, outcomes=dict)
-            outcomes = model.game.build().outcomes
-            shares = {outcome: results["outcomes"].get(outcome, 0) / max(1, results["games"]) for outcome in outcomes}
-            found.append(SelfPlay(model.name, model.start, results["games"], shares, self.health(model.name)))
+            game, count = model.game.build(), results["games"]
+            shares = {outcome: results["outcomes"].get(outcome, 0) / max(1, count) for outcome in game.outcomes}
+            found.append(SelfPlay(model.name, game, model.start, count, shares, self.health(model.name)))
         return found
+
+    def plays_by_game(self) -> list[tuple[Game, list[SelfPlay]]]:
+        """Return the self-play of each game by itself, since games differ in outcomes and figures."""
+        found: dict[str, tuple[Game, list[SelfPlay]]] = {}
+        for play in self.plays:
+            found.setdefault(play.game.name, (play.game, []))[1].append(play)
+        return [*found.values()]
 
     @cached_property
     def training(self) -> Mapping[str, list[Json]]:
@@ -243,9 +263,8 @@ class RunFolder:
         found = []
         for model in self.models:
             if model.is_online and (folder := self.folder / model.folder).is_dir():
-                games = [game for game, _ in model.phase.mix(model.game)]
                 stopped = str(self.results(f"{model.folder}/train").get("stopped", ""))
-                found.append(OnlinePhase(model.name, folder, games, model.phase.settings.steps, stopped))
+                found.append(OnlinePhase(model.name, folder, games_of(model), model.phase.settings.steps, stopped))
         return found
 
     @property
@@ -325,6 +344,11 @@ class RunFolder:
         measured = Manifest.open(self.folder).measured.get("dtype")
         config = resolve_dtype(self.config, lambda measure: str(measured or measure()))
         return config.model.model_copy(update={"name": checkpoints[name]})
+
+
+def games_of(model: PlannedModel) -> list[Game]:
+    """Return the games that lead to a model: those of its online mix, else its phase's game."""
+    return [game for game, _ in model.phase.mix(model.game)] if model.is_online else [model.game.build()]
 
 
 def read_metrics(folder: Path, last_bytes: int | None = None) -> list[Json]:

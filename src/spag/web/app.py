@@ -36,7 +36,7 @@ def create_app(
 
     ``open_model`` opens an opponent by its name on the page (``base``, ``spag-1``, ``bot:NAME``).
     """
-    game_style(_check(path).game)  # raises for a game that cannot be shown
+    game_style(*_check(path).games.values())  # raises for a game that cannot be shown
     reader = RunReader(path)
     models = ModelPool(open_model or (lambda name: _open_opponent(path, name)))
     app = FastAPI(lifespan=_lifespan, docs_url=None, redoc_url=None, openapi_url=None)

@@ -142,13 +142,21 @@ def step_columns(games: Sequence[Game]) -> list[tuple[str, str, float, str]]:
 
 
 def step_rows(
-    rows: Rows, games: Sequence[Game], ended: Mapping[int, Mapping[str, int]]
-) -> list[tuple[int, Mapping[str, int], list[str]]]:
-    """Return every step with games or figures, latest first: its games by outcome, and a cell for each column."""
+    rows: Rows, games: Sequence[Game], ended: Mapping[str, Mapping[int, Mapping[str, int]]]
+) -> list[tuple[int, int, list[tuple[Game, Mapping[str, int]]], list[str]]]:
+    """Return every step with games or figures, latest first: how many games, the outcomes of each kind, and a cell for
+    each column.
+
+    ``ended``: outcomes by game and step.
+    """
     by_step, columns, found = {row["step"]: row for row in rows}, step_columns(games), []
-    for step in sorted({*by_step, *ended}, reverse=True):
+    played = {step for own in ended.values() for step in own}
+    for step in sorted({*by_step, *played}, reverse=True):
         row = by_step.get(step, {})
-        found.append((step, ended.get(step, {}), [_cell(row.get(key), scale, form) for _, key, scale, form in columns]))
+        outcomes = [(game, ended[game.name][step]) for game in games if step in ended.get(game.name, {})]
+        count = sum(sum(counts.values()) for _, counts in outcomes)
+        cells = [_cell(row.get(key), scale, form) for _, key, scale, form in columns]
+        found.append((step, count, outcomes, cells))
     return found
 
 

@@ -6,7 +6,7 @@ While a file cannot be read (it is being replaced, its disk is away), pages show
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +27,7 @@ AGAIN_S = 5.0  # between two tries to read damaged settings
 
 @dataclass(frozen=True)
 class _KnownRun(RunFolder):
-    """A run folder with settings and game of ``known``, which were read before."""
+    """A run folder with settings and games of ``known``, which were read before."""
 
     known: RunFolder
 
@@ -39,19 +39,23 @@ class _KnownRun(RunFolder):
     def game(self) -> Game:
         return self.known.game
 
+    @cached_property
+    def games(self) -> Mapping[str, Game]:
+        return self.known.games
+
 
 class RunReader:
     """Reads the run at ``path`` for pages and index. Raises ``SpagError`` when it cannot be read at the start.
 
-    The game stays the same once its games are in the index, because pages show them by its roles and outcomes.
+    A kind of game stays once games are in the index, because pages show them by its roles and outcomes.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known, self._stamp = RunFolder(path), self._config_stamp()
         self._fault_of_settings, self._looked = "", time.monotonic()
-        self.index = GameIndex(self._sources, lambda: self.read()[0].game)
-        _ = self._known.config, self._known.game
+        self.index = GameIndex(self._sources, lambda: self.read()[0].games)
+        _ = self._known.config, self._known.games
 
     def read(self) -> tuple[RunFolder, str]:
         """Return the run as it is now, and why its settings are outdated; empty where they are not."""
@@ -79,8 +83,9 @@ class RunReader:
     def _fault(self, run: RunFolder) -> str:
         if run.config is None and self._known.config is not None:
             return f"{self._path}: config.yaml is gone; the page shows the run by the settings read before"
-        if run.game.name != self._known.game.name and not self.index.is_empty:
-            return f"{self._path}: another game than before, {run.game.name}; start spag web again to see it"
+        is_other = run.game.name != self._known.game.name or self._known.games.keys() - run.games.keys()
+        if is_other and not self.index.is_empty:
+            return f"{self._path}: another game than before, {', '.join(run.games)}; start spag web again to see it"
         return ""
 
 

@@ -33,19 +33,19 @@ PRAGMA journal_mode=MEMORY; PRAGMA synchronous=OFF; PRAGMA cache_size=-65536;
 CREATE TABLE games (
     id INTEGER PRIMARY KEY AUTOINCREMENT,  -- never used twice, so that texts of forgotten games match nothing
     source TEXT NOT NULL, phase TEXT NOT NULL, step INTEGER,  -- phase: of online games
-    number INTEGER NOT NULL, offset INTEGER NOT NULL, size INTEGER NOT NULL,
+    number INTEGER NOT NULL, offset INTEGER NOT NULL, size INTEGER NOT NULL, game TEXT NOT NULL,
     task TEXT NOT NULL COLLATE NOCASE, outcome TEXT NOT NULL, length INTEGER NOT NULL,
     first TEXT NOT NULL, second TEXT NOT NULL, preview TEXT NOT NULL, UNIQUE (source, number)
 );
 CREATE INDEX by_task ON games (task, source);
-CREATE INDEX by_all ON games (source, phase, step, outcome, length, first, second);
+CREATE INDEX by_all ON games (source, phase, step, game, outcome, length, first, second);
 CREATE INDEX by_step ON games (step, phase);
 CREATE INDEX by_first ON games (first);
 CREATE INDEX by_second ON games (second);
 CREATE VIRTUAL TABLE texts USING fts5 (text, content='', tokenize='unicode61 remove_diacritics 2');
 """
-_COLUMNS = "source, phase, step, number, offset, size, task, outcome, length, first, second, preview"
-_INSERT = f"INSERT INTO games ({_COLUMNS}) VALUES ({', '.join('?' * 12)})"
+_COLUMNS = "source, phase, step, number, offset, size, game, task, outcome, length, first, second, preview"
+_INSERT = f"INSERT INTO games ({_COLUMNS}) VALUES ({', '.join('?' * 13)})"
 
 
 class _Said(msgspec.Struct):
@@ -71,7 +71,7 @@ _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # the 
 
 
 class _OtherGameError(Exception):
-    """The line holds a game of another kind: phases may have games of their own, and online steps may mix games."""
+    """The line holds a game of a kind that the run's settings do not name."""
 
 
 @dataclass(slots=True)
@@ -98,11 +98,14 @@ class _Follower:
 
 
 class GameIndex:
-    """The index of one game over the files in ``sources``, for several threads. An unreadable file keeps its games."""
+    """The index over the files in ``sources``, for several threads. An unreadable file keeps its games.
 
-    def __init__(self, sources: Callable[[], Iterable[GameFile]], game: Callable[[], Game]) -> None:
+    ``games``: the kinds of games that are shown, by name.
+    """
+
+    def __init__(self, sources: Callable[[], Iterable[GameFile]], games: Callable[[], Mapping[str, Game]]) -> None:
         self._troubles: dict[str, str] = {}  # by source: why it cannot be read now; "": the list of sources
-        self._sources, self._game = sources, game
+        self._sources, self._games = sources, games
         self._followers: dict[str, _Follower] = {}
         self._lock = threading.Lock()
         self._db = sqlite3.connect("", check_same_thread=False, isolation_level=None)  # "": a private temporary file
@@ -194,13 +197,13 @@ class GameIndex:
 
     def _add(self, follower: _Follower, lines: list[bytes]) -> None:
         """Index the games in whole ``lines``; the follower counts the lines once all are in."""
-        games, faults, game = [], [], self._game()
+        games, faults, kinds = [], [], self._games()
         source, offset = follower.source, follower.offset
         for number, line in enumerate(lines, start=follower.lines + 1):
             place = f"{source.path}:{number}"
             if line.strip():
                 try:
-                    values, text = _read(line, place, game)
+                    values, text = _read(line, place, kinds)
                     games.append(((source.name, source.phase, source.step, number, offset, len(line), *values), text))
                 except _OtherGameError as error:
                     faults.append(f"games of {error} are not shown; open a file of them on its own: spag web FILE")
@@ -223,10 +226,11 @@ class GameIndex:
             self._db.execute("DELETE FROM games WHERE source = ?", (name,))
 
 
-def _read(line: bytes, place: str, game: Game) -> tuple[tuple[Any, ...], str]:
-    """Return the columns of a game from ``task`` on, and its text for search."""
+def _read(line: bytes, place: str, kinds: Mapping[str, Game]) -> tuple[tuple[Any, ...], str]:
+    """Return the columns of a game from ``game`` on, and its text for search."""
     row = _ROWS.decode(line)
-    if row.game != game.name:
+    game = kinds.get(row.game)
+    if game is None:
         raise _OtherGameError(row.game)
     task, outcome = row.task, row.outcome
     if task is None or outcome is None:
@@ -240,4 +244,5 @@ def _read(line: bytes, place: str, game: Game) -> tuple[tuple[Any, ...], str]:
         raise DataError(f"its task is not one of {game.name}: {error!r}") from error
     texts = [said.content for said in row.history]
     players = [row.players[role].model if role in row.players else "" for role in game.roles]
-    return (about, outcome, len(texts), *players, texts[-1][:PREVIEW] if texts else ""), "\n".join((about, *texts))
+    preview = texts[-1][:PREVIEW] if texts else ""
+    return (game.name, about, outcome, len(texts), *players, preview), "\n".join((about, *texts))

@@ -15,6 +15,7 @@ from spag.core.errors import SpagError
 from spag.core.types import State
 from spag.games.base import Game, explain
 from spag.report.html import game_style
+from spag.report.run_tables import arena_note
 from spag.web import queries
 from spag.web.figures import phases_of, step_columns, step_rows
 from spag.web.index import MOST_LINES
@@ -32,8 +33,8 @@ router = APIRouter(default_response_class=HTMLResponse)
 
 @router.get("/game.css")
 def style(site: TheSite) -> Response:
-    """The colors of the game."""
-    return Response(game_style(site.run().game), media_type="text/css")
+    """The colors of the games."""
+    return Response(game_style(*site.run().games.values()), media_type="text/css")
 
 
 @router.get("/")
@@ -55,7 +56,8 @@ def overview(request: Request, site: TheSite, seen: str = "") -> Response:
         config=run.config,
         stages=part(run.progress) or [],
         plan=run.plan,
-        bars=queries.bars(queries.outcome_counts(site.index)),
+        bars=[(run.games[name], queries.bars(counts)) for name, counts in queries.outcome_counts(site.index).items()],
+        arena_note=arena_note(run),
         phases=list(phases_of(run, part)),
         arena=part(lambda: run.arena),
         held_out_doubt=part(lambda: run.held_out_doubt),
@@ -71,18 +73,20 @@ def overview(request: Request, site: TheSite, seen: str = "") -> Response:
 @router.get("/games")
 def games(request: Request, site: TheSite, asked: Annotated[GameFilter, Query()]) -> HTMLResponse:
     """The list of games. htmx asks for the results alone, and learns the short form of the address."""
-    shown = site.run().game
-    winners = (*shown.roles, NOBODY)
-    for name, known in (("outcome", shown.outcomes), ("winner", winners)):
+    kinds = site.run().games
+    outcomes = {one.name: one.label for kind in kinds.values() for one in kind.outcomes.values()}
+    winners = (*dict.fromkeys(role for kind in kinds.values() for role in kind.roles), NOBODY)
+    for name, known in (("game", kinds), ("outcome", outcomes), ("winner", winners)):
         if getattr(asked, name) not in (None, *known):
-            raise HTTPException(422, f"{name}: {shown.title} has no such {name}")
-    found = queries.find_games(site.index, asked, shown)
+            titles = ", ".join(kind.title for kind in kinds.values())
+            raise HTTPException(422, f"{name}: {titles} has no such {name}")
+    found = queries.find_games(site.index, asked, kinds)
     if is_swap(request):
         answer = site.page(request, "_games.html", asked=asked, found=found)
         answer.headers["HX-Replace-Url"] = f"/games?{asked.address(found.page)}".rstrip("?")
         return answer
-    choices = queries.choices(site.index)
-    return site.page(request, "games.html", choices=choices, winners=winners, asked=asked, found=found)
+    choices = {**queries.choices(site.index), "outcome": outcomes, "winner": winners}
+    return site.page(request, "games.html", choices=choices, asked=asked, found=found)
 
 
 @router.get("/steps")
@@ -101,7 +105,9 @@ def steps(
         figures = chosen.rows()
     except SpagError as error:
         figures, fault = [], site.short(error)
-    rows = step_rows(figures, chosen.games, queries.counts_by_step(counts, chosen.name))
+    ended = {name: queries.counts_by_step(own, chosen.name) for name, own in counts.items()}
+    rows = step_rows(figures, chosen.games, ended)
+    sources = dict.fromkeys(source for own in counts.values() for source in own)
     pages = max(1, -(-len(rows) // queries.STEPS_A_PAGE))
     page = min(page, pages)
     return site.page(
@@ -111,7 +117,7 @@ def steps(
         phase=chosen.name,
         rows=rows[(page - 1) * queries.STEPS_A_PAGE : page * queries.STEPS_A_PAGE],
         columns=[title for title, *_ in step_columns(chosen.games)],
-        evaluations=[one.name for one in counts if one.phase == chosen.name and one.step is None],
+        evaluations=[one.name for one in sources if one.phase == chosen.name and one.step is None],
         page=page,
         pages=pages,
         fault=fault,
@@ -126,10 +132,11 @@ def game(
     episode = site.index.episode(source, number)
     if episode is None:
         raise HTTPException(404, f"There is no game {number} in {source[:100]}.")
-    shown = site.run().game
+    shown = site.game(episode.game)
     return site.page(
         request,
         "game.html",
+        game=shown,
         source=source,
         number=number,
         last=queries.last_number(site.index, source),
@@ -150,10 +157,11 @@ def _board(shown: Game, state: State) -> str:
 @router.get("/tasks")
 def tasks(request: Request, site: TheSite, task: Annotated[str, Query(max_length=200)] = "") -> HTMLResponse:
     """One task in each source, side by side; without a task, those worth comparing."""
-    columns, game = [], site.run().game
+    columns = []
     for source, (total, rows) in queries.games_of_task(site.index, task.strip(), PER_SOURCE).items():
         episodes = {row["number"]: site.index.episode(source, row["number"]) for row in rows}
-        shown = [(number, episode, explain(game, episode)) for number, episode in episodes.items() if episode]
+        found = [(number, episode, site.game(episode.game)) for number, episode in episodes.items() if episode]
+        shown = [(number, episode, game, explain(game, episode)) for number, episode, game in found]
         columns.append((source, total, shown))
     suggested = [] if columns else queries.shared_tasks(site.index, SUGGESTED)
     return site.page(request, "tasks.html", task=task.strip(), columns=columns, suggested=suggested)

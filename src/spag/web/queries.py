@@ -37,6 +37,7 @@ Ended = Mapping[str, int]
 class GameFilter(BaseModel):
     """What a visitor asks for; fields are named as in the address. An empty field filters nothing."""
 
+    game: Text = None
     source: Text = None
     phase: Text = None
     step: Count = None
@@ -58,35 +59,39 @@ class GameFilter(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class GamePage:
-    """One of ``pages`` with games, and the counts of all that match, by outcome."""
+    """One of ``pages`` with games, and the counts of all that match, by game and outcome."""
 
     rows: list[Row]
     page: int
     pages: int
-    outcomes: dict[str, int]
+    outcomes: dict[str, dict[str, int]]
     total: int
 
 
-def find_games(index: GameIndex, asked: GameFilter, game: Game) -> GamePage:
-    """Return one page, newest games first; a page beyond the last is the last."""
-    where, arguments = _where(asked, game)
-    counts = index.query(f"SELECT outcome, count(*) FROM games {where} GROUP BY outcome", arguments)
-    total = sum(row[1] for row in counts)
+def find_games(index: GameIndex, asked: GameFilter, games: Mapping[str, Game]) -> GamePage:
+    """Return one page, newest games first; a page beyond the last is the last. ``games``: those in the index."""
+    where, arguments = _where(asked, games)
+    counts: dict[str, dict[str, int]] = {}
+    sql = f"SELECT game, outcome, count(*) FROM games {where} GROUP BY game, outcome ORDER BY min(id)"
+    for game, outcome, count in index.query(sql, arguments):
+        counts.setdefault(game, {})[outcome] = count
+    total = sum(sum(ended.values()) for ended in counts.values())
     pages = max(1, -(-total // PAGE_SIZE))
     page = min(asked.page, pages)
     rows = _rows(index, f"{where} ORDER BY id DESC LIMIT ? OFFSET ?", (*arguments, PAGE_SIZE, (page - 1) * PAGE_SIZE))
-    return GamePage(rows, page, pages, {row["outcome"]: row[1] for row in counts}, total)
+    return GamePage(rows, page, pages, counts, total)
 
 
 def _rows(index: GameIndex, rest: str, arguments: Sequence[Any]) -> list[Row]:
-    columns = "source, number, task, outcome, length, first, second, preview"
+    columns = "source, number, game, task, outcome, length, first, second, preview"
     return index.query(f"SELECT {columns} FROM games {rest}", arguments)
 
 
-def _where(asked: GameFilter, game: Game) -> tuple[str, list[Any]]:
+def _where(asked: GameFilter, games: Mapping[str, Game]) -> tuple[str, list[Any]]:
     """Return the WHERE clause of a filter and its arguments."""
+    plain = ("game", "source", "phase", "step", "outcome", "first", "second")
     terms: dict[str, Any] = {
-        **{f"{name} = ?": getattr(asked, name) for name in ("source", "phase", "step", "outcome", "first", "second")},
+        **{f"{name} = ?": getattr(asked, name) for name in plain},
         "task = ?": asked.task and asked.task.strip(),
         "length >= ?": asked.shortest,
         "length <= ?": asked.longest,
@@ -95,8 +100,9 @@ def _where(asked: GameFilter, game: Game) -> tuple[str, list[Any]]:
     used = {clause: value for clause, value in terms.items() if value is not None}
     arguments = list(used.values())
     if asked.winner is not None:
-        won = [one.name for one in game.outcomes.values() if asked.winner in (one.winners or (NOBODY,))]
-        used[f"outcome IN ({', '.join('?' * len(won))})"] = won
+        ended = [(name, one) for name, game in games.items() for one in game.outcomes.values()]
+        won = [f"{name} {one.name}" for name, one in ended if asked.winner in (one.winners or (NOBODY,))]
+        used[f"game || ' ' || outcome IN ({', '.join('?' * len(won))})"] = won
         arguments += won
     return ("WHERE " if used else "") + " AND ".join(used), arguments
 
@@ -118,19 +124,19 @@ class Source(NamedTuple):
     step: int | None
 
 
-def outcome_counts(index: GameIndex) -> dict[Source, dict[str, int]]:
-    """Return how the games of each source ended, sources in the order in which their games came."""
-    counts: dict[Source, dict[str, int]] = {}
-    columns = "source, phase, step, outcome"
-    for *source, outcome, count in index.query(
+def outcome_counts(index: GameIndex) -> dict[str, dict[Source, dict[str, int]]]:
+    """Return how the games of each source ended, by game; sources in the order in which their games came."""
+    counts: dict[str, dict[Source, dict[str, int]]] = {}
+    columns = "source, phase, step, game, outcome"
+    for *source, game, outcome, count in index.query(
         f"SELECT {columns}, count(*) FROM games GROUP BY {columns} ORDER BY min(id)"
     ):
-        counts.setdefault(Source(*source), {})[outcome] = count
+        counts.setdefault(game, {}).setdefault(Source(*source), {})[outcome] = count
     return counts
 
 
 def counts_by_step(counts: Mapping[Source, Ended], phase: str) -> dict[int, Ended]:
-    """Return those of the ``outcome_counts`` that are of a phase's online steps, by step."""
+    """Return those of a game's ``outcome_counts`` that are of a phase's online steps, by step."""
     found: dict[int, Counter[str]] = {}
     for source, ended in counts.items():
         if source.phase == phase and source.step is not None:
@@ -139,7 +145,9 @@ def counts_by_step(counts: Mapping[Source, Ended], phase: str) -> dict[int, Ende
 
 
 def bars(counts: Mapping[Source, Ended]) -> list[tuple[str, str, Ended]]:
-    """Return ``outcome_counts`` as bars: name, address, counts. A phase has ``MOST_BARS``, and one of evaluations."""
+    """Return a game's ``outcome_counts`` as bars: name, address, counts. A phase has ``MOST_BARS``, and one of
+    evaluations.
+    """
     found: dict[str, list[tuple[str, str, Ended]]] = {}
     for source, ended in counts.items():
         if not source.phase:

@@ -10,8 +10,9 @@ from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse
 
-from spag.core.errors import SpagError
+from spag.core.errors import DataError, SpagError
 from spag.engines.players import bot_names
+from spag.games.base import Game
 from spag.report.html import environment
 from spag.runs.reading import RunFolder
 from spag.web.following import RunReader
@@ -42,6 +43,13 @@ class Site:
         """Return the run as it is now."""
         return self.reader.read()[0]
 
+    def game(self, name: str) -> Game:
+        """Return a game of the run. Raises ``DataError`` for another."""
+        games = self.run().games
+        if name not in games:
+            raise DataError(f"games of {name} are not shown; the run plays {', '.join(games)}")
+        return games[name]
+
     def short(self, fault: object) -> str:
         """Return what is wrong with a file, named by its path within the run."""
         return str(fault).removeprefix(f"{self.path}/")
@@ -56,11 +64,12 @@ class Site:
         return [*models, *bot_names(run.game)], fault
 
     def render(self, request: Request, template: str, **context: Any) -> Markup:
-        """Render ``template``; it also sees the run's name and game, and the address asked for."""
+        """Render ``template``; it also sees the run's name and games, and the address asked for."""
         run = self.run()
         shared = {
             "run": run.name,
             "game": run.game,
+            "games": run.games,
             "path": request.url.path,
             "locked": self.access.token is not None,
             "has_steps": any(model.is_online and (run.folder / model.folder).is_dir() for model in run.models),
