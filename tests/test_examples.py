@@ -324,7 +324,7 @@ def test_the_command_asks_for_the_gpus_of_the_workers(ray_job: dict[str, Any]) -
         for group in groups
         for container in group["template"]["spec"]["containers"]
     )
-    engine = config.engine.tensor_parallel * config.engine.data_parallel
+    engine = config.engine.tensor_parallel * (config.engine.data_parallel or 1)
     imitation, spag = (phase.settings for phase in config.phases)
     assert (config.cluster.workers or 0) * engine == imitation.processes == spag.processes == gpus
     assert config.cluster.address == "auto" and config.cluster.storage is None

@@ -21,8 +21,10 @@ from spag.engines.vllm.setup import (
     Backend,
     VLLMSettings,
     choose_backend,
+    copy_count,
     engine_arguments,
     installed_vllm,
+    own_device,
     worker_environments,
 )
 from spag.engines.vllm.worker import WorkerOutput
@@ -124,6 +126,37 @@ def test_arguments_on_gpus() -> None:
     assert (made["tensor_parallel_size"], made["distributed_executor_backend"]) == (2, "mp")
     assert (made["enable_lora"], made["max_loras"], made["max_lora_rank"], made["max_model_len"]) == (True, 2, 16, 1024)
     assert "kv_cache_memory_bytes" not in made
+
+
+@pytest.mark.parametrize(
+    ("device", "tensor", "asked", "copies"),
+    [
+        ("cuda", 1, None, 8),
+        ("cuda", 3, None, 2),
+        ("cuda", 16, None, 1),  # refused when it opens
+        ("cuda", 1, 2, 2),
+        ("cuda:3", 1, None, 1),
+        ("cpu", 1, None, 1),
+        ("cpu", 1, 2, 2),
+    ],
+)
+def test_every_gpu_gets_a_copy_unless_a_number_is_set(device: str, tensor: int, asked: int | None, copies: int) -> None:
+    engine = EngineConfig(tensor_parallel=tensor, data_parallel=asked)
+    assert copy_count(engine, device, [str(gpu) for gpu in range(8)]) == copies
+
+
+def test_a_process_that_trains_with_others_plays_on_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = [str(gpu) for gpu in range(8)]
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    assert own_device("cuda", gpus) == "cuda"
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert (own_device("cuda", gpus), own_device("cuda:1", gpus), own_device("cpu", gpus)) == (
+        "cuda:3",
+        "cuda:1",
+        "cpu",
+    )
+    assert own_device("cuda", ["5"]) == "cuda"  # all that this process may see
+    assert copy_count(EngineConfig(), own_device("cuda", gpus), gpus) == 1
 
 
 def test_each_copy_gets_its_own_cores_or_gpus() -> None:

@@ -155,12 +155,18 @@ def test_two_models_on_one_gpu_need_room_for_both() -> None:
 
 
 def test_idle_gpus_are_named_and_copies_use_them() -> None:
-    one = planned("A100-80", 8)[1]
-    assert "1 of 8 GPUs play; 7 are idle: set engine.data_parallel=8 and engine.concurrency=256" in one.notes
-    eight = planned("A100-80", 8, "engine.data_parallel=8", "engine.concurrency=256")[1]
-    assert not any("idle" in note for note in eight.notes)
+    at_once = "32 utterances at once for each copy of the model (engine.concurrency)"
+    one = planned("A100-80", 8, "engine.data_parallel=1")[1]
+    assert one.notes == [f"1 of 8 GPUs play, {at_once}; 7 are idle: set engine.data_parallel=null"]
+    eight = planned("A100-80", 8, "engine.concurrency=256")[1]  # by default every GPU plays
+    assert eight.notes == [f"8 of 8 GPUs play, {at_once}"]
     start = START_S[False] / 3600
     assert (one.hours - start) / (eight.hours - start) == pytest.approx(8)
+    pairs = planned("A100-80", 8, "engine.tensor_parallel=2", "engine.concurrency=128")[1]
+    assert pairs.notes == eight.notes  # four copies of two GPUs
+    ray = planned("A100-80", 8, "cluster.address=local")[1]
+    assert ray.notes == eight.notes  # an actor holds one copy
+    assert "1 of 8 GPUs play" in planned("A100-80", 8, "engine.backend=transformers")[1].notes[0]
 
 
 def test_online_steps_are_played_by_every_training_process_or_by_actors_beside_them() -> None:

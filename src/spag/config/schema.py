@@ -34,7 +34,11 @@ class EngineConfig(Section):
         "games need",
     )
     tensor_parallel: Count = Field(1, description="vLLM: GPUs that a copy of the model is spread over")
-    data_parallel: Count = Field(1, description="vLLM: copies of the model, each with its own GPUs or CPU cores")
+    data_parallel: Count | None = Field(
+        None,
+        description="vLLM: copies of the model, each with its own GPUs or CPU cores; null takes every visible GPU, and "
+        "one on CPUs, for a process that trains with others, and for an actor on Ray",
+    )
 
 
 class ArenaSampling(SamplingConfig):

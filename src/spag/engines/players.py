@@ -170,7 +170,7 @@ def sampling_of(config: SamplingConfig) -> Sampling:
 def gpus_of(models: Sequence[ModelConfig], engine: EngineConfig) -> int:
     """Return how many GPUs the engines of ``models`` take where there are any: local models not kept on the CPU do."""
     needs_gpu = any(is_local(model.name) and model.device != "cpu" for model in models)
-    return engine.tensor_parallel * engine.data_parallel if needs_gpu else 0
+    return engine.tensor_parallel * (engine.data_parallel or 1) if needs_gpu else 0
 
 
 def backend_of(model: ModelConfig, engine: EngineConfig, note: Note) -> Backend:

@@ -120,7 +120,7 @@ class Planner:
         beside = Memory(policies=4.0 * trained * (needs.reference + (online.average_decay > 0)))
         if not actors:
             beside += self._engines(plays, longest, 1 + bool({START, SNAPSHOT} & {*online.opponents, *tests}))
-        if actors and (needed := processes + actors * engine.tensor_parallel * engine.data_parallel) > self.devices:
+        if actors and (needed := processes + actors * engine.tensor_parallel * self._copies(actors)) > self.devices:
             play.problems.append(f"training and the actors that play need {needed} GPUs, but there are {self.devices}")
         work = online_work(online, mix, self._tokens(longest)) * (online.steps * online.epochs)
         growth = self._growth([game for game, _ in mix], longest)
@@ -143,6 +143,12 @@ class Planner:
     @property
     def _on_vllm(self) -> bool:
         return self.config.engine.backend in (("vllm",) if self.device.is_cpu else ("vllm", "auto"))
+
+    def _copies(self, engines: int | None = None) -> int:
+        """Return how many copies of the model an engine holds. ``engines``: how many online steps have."""
+        engine, alone = self.config.engine, self.config.cluster.address is None and (engines or 1) == 1
+        shares = self._on_vllm and not self.device.is_cpu and alone
+        return engine.data_parallel or (max(self.devices // engine.tensor_parallel, 1) if shares else 1)
 
     @property
     def _program(self) -> Memory:
@@ -235,13 +241,14 @@ class Planner:
         use what GPUs they find.
         """
         engine, cluster, device, count = self.config.engine, self.config.cluster, self.device, self.devices
-        each = engine.tensor_parallel * engine.data_parallel
+        copies = self._copies(engines)
+        each = engine.tensor_parallel * copies
         workers = engines or ((cluster.workers or max(count // each, 1)) if cluster.address else 1)
-        used, batch = workers * each, max(engine.concurrency / engine.data_parallel / models, 1.0)  # models alternate
+        used, batch = workers * each, max(engine.concurrency / copies / models, 1.0)  # models alternate
         works = [play_work(game, self._tokens(longest)) * games for game, games in plays.items()]
         if self._on_vllm:  # it computes each request by itself
             works = [replace(work, trained=work.drawn) for work in works]
-        options = (device, workers * engine.data_parallel, batch, self.number, self.assumed)
+        options = (device, workers * copies, batch, self.number, self.assumed)
         hours = sum(play_hours(self.shape, engine, work, *options) for work in works) + START_S[device.is_cpu] / 3600
         memory = self._engines(plays, longest, models) + self._program
         room = device.memory * ((engine.memory or 0.9) if self._on_vllm else 1.0)
@@ -256,10 +263,10 @@ class Planner:
         if used > count and not device.is_cpu:
             stage.problems.append(f"the engines need {used} GPUs, but there are {count}")
         elif engines is None and count > 1:
-            copies, idle = count // engine.tensor_parallel, count - used
-            fix = f"engine.data_parallel={copies} and engine.concurrency={batch * models * copies:.0f}"
-            fix = fix if self._on_vllm else "cluster.address=local"  # a process has one transformers engine
-            stage.notes.append(f"{used} of {count} GPUs play" + (f"; {idle} are idle: set {fix}" if idle > 0 else ""))
+            fix = "engine.data_parallel=null" if self._on_vllm else "cluster.address=local"  # one transformers engine
+            idle = f"; {count - used} are idle: set {fix}" if used < count else ""
+            each_has = f"{batch:.0f} utterances at once for each copy of the model (engine.concurrency)"
+            stage.notes.append(f"{used} of {count} GPUs play, {each_has}{idle}")
         return stage
 
 

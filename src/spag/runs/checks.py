@@ -270,7 +270,7 @@ def _counts(config: RunConfig) -> Iterator[tuple[str, int, int, str]]:
             yield f"phases.{number}.processes", phase.settings.processes or 1, has, what
         yield "engine.tensor_parallel", engine.tensor_parallel, has, what
         each = f"{what} for each {engine.tensor_parallel}"
-        yield "engine.data_parallel", engine.data_parallel, has // engine.tensor_parallel, each
+        yield "engine.data_parallel", engine.data_parallel or 1, has // engine.tensor_parallel, each
     if config.cluster.address == "local":
         yield "cluster.workers", config.cluster.workers or 1, has, what
         online = [phase.settings for phase in config.phases if isinstance(phase.settings, OnlineSettings)]

@@ -6,7 +6,7 @@ from typing import Any
 
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import ConfigError
-from spag.engines.vllm.setup import LORA_RANKS
+from spag.engines.vllm.setup import LORA_RANKS, copy_count, visible_gpus
 from spag.models.finding import Adapter, read_adapter, resolve_model
 
 KEY_VARIABLE = "VLLM_API_KEY"
@@ -37,7 +37,7 @@ def vllm_command(models: Sequence[tuple[str, ModelConfig]], engine: EngineConfig
         "max-model-len": engine.max_length,
         "max-num-seqs": engine.concurrency,
         "tensor-parallel-size": engine.tensor_parallel,
-        "data-parallel-size": engine.data_parallel,
+        "data-parallel-size": copy_count(engine, first.device or "cuda", visible_gpus()),
         "generation-config": "vllm",  # no sampling defaults from the model's folder
         "load-format": "safetensors",  # never pickles
     }

@@ -12,7 +12,14 @@ from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrai
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.engines.vllm.engine import VLLMEngine
 from spag.engines.vllm.pool import VLLMPool
-from spag.engines.vllm.setup import VLLMSettings, engine_arguments, worker_environments
+from spag.engines.vllm.setup import (
+    VLLMSettings,
+    copy_count,
+    engine_arguments,
+    own_device,
+    visible_gpus,
+    worker_environments,
+)
 from spag.models.finding import check_generation_config, read_adapter, resolve_model
 from spag.models.loading import checked_device, load_tokenizer
 from spag.models.refusals import loading
@@ -39,17 +46,18 @@ def open_vllm(models: Sequence[ModelConfig], engine: EngineConfig, split: int) -
     """
     adapters = [read_adapter(Path(model.name).expanduser()) for model in models]
     folders = list(dict.fromkeys(str(adapter.folder) for adapter in adapters if adapter))
-    first = models[0]
+    first, gpus = models[0], visible_gpus()
+    device = own_device(checked_device(first.device), gpus)
     settings = VLLMSettings(
         model=resolve_model(adapters[0].base if adapters[0] else first.name),
         dtype=first.dtype,
-        device=checked_device(first.device),
+        device=device,
         adapters=tuple(folders),
         max_lora_rank=max((adapter.rank for adapter in adapters if adapter), default=0),
         concurrency=engine.concurrency,
         max_length=engine.max_length,
         tensor_parallel=engine.tensor_parallel,
-        data_parallel=engine.data_parallel,
+        data_parallel=copy_count(engine, device, gpus),
         memory=engine.memory,
         split=split,
         trust_remote_code=first.trust_remote_code,
@@ -72,7 +80,7 @@ def start_vllm(settings: VLLMSettings, models: Sequence[ServedModel]) -> list[VL
     tokenizers = [load_tokenizer(model.name, trust_remote_code=settings.trust_remote_code) for model in models]
     stops = [_stop_ids(settings, tokenizer, model.style) for tokenizer, model in zip(tokenizers, models, strict=True)]
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
-    environments = worker_environments(settings, cores=cores, visible_gpus=_visible_gpus())
+    environments = worker_environments(settings, cores=cores, visible_gpus=visible_gpus())
     arguments = engine_arguments(
         settings,
         model_positions=getattr(config, "max_position_embeddings", None),
@@ -108,11 +116,3 @@ def _token_bytes(config: PreTrainedConfig, dtype: str) -> int:
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     return int(2 * config.num_hidden_layers * kv_heads * head_dim * getattr(torch, dtype).itemsize)
-
-
-def _visible_gpus() -> list[str]:
-    """Return the GPUs that we may use, as ``CUDA_VISIBLE_DEVICES`` names them."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if named is not None:
-        return [name for name in named.split(",") if name]
-    return [str(index) for index in range(torch.cuda.device_count())]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from spag.config.schema import EngineConfig
 from spag.core.errors import ConfigError
 
 TYPICAL_FILL = 0.25
@@ -56,6 +57,29 @@ class VLLMSettings:
     @property
     def on_cpu(self) -> bool:
         return self.device.startswith("cpu")
+
+
+def visible_gpus() -> list[str]:
+    """Return the GPUs that we may use, as ``CUDA_VISIBLE_DEVICES`` names them."""
+    import torch  # noqa: PLC0415 - slow to import
+
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return [name for name in named.split(",") if name]
+    return [str(index) for index in range(torch.cuda.device_count())]
+
+
+def own_device(device: str, gpus: list[str]) -> str:
+    """Return the device for vLLM: ``device``, or the GPU of this process where several train together."""
+    rank = int(os.environ.get("LOCAL_RANK", "-1"))
+    return f"cuda:{rank}" if device == "cuda" and 0 <= rank < len(gpus) > 1 else device
+
+
+def copy_count(engine: EngineConfig, device: str, gpus: list[str]) -> int:
+    """Return how many copies of the model play: as set, else one for each GPU or group of GPUs of ``device``."""
+    if engine.data_parallel or device != "cuda":
+        return engine.data_parallel or 1
+    return max(len(gpus) // engine.tensor_parallel, 1)
 
 
 def installed_vllm() -> tuple[str, bool] | None:
