@@ -16,7 +16,7 @@ _UNPRINTABLE = frozenset({"Cc", "Zl", "Zp"})
 
 
 def split_of(word: str, language: str = "en") -> Split:
-    """Return the split of ``word``: one lemma in ten is held out, by the SHA-256 of the lower-cased lemma in its language.
+    """Return the split of ``word``: one lemma in ten is held out, by the SHA-256 of its lower-cased lemma.
 
     It depends on nothing else, so it is the same in every run and file, and forms of one word share it.
     """
@@ -27,8 +27,8 @@ def split_of(word: str, language: str = "en") -> Split:
 def _lemma(folded: str, language: str) -> str:
     """Return the lower-cased lemma of a word in lower case.
 
-    In lower case a German noun may be a form of a verb (haus: hausen), so a noun in its first form goes before that. The
-    dictionary has ß and ss.
+    In lower case a German noun may be a form of a verb (haus: hausen), so a noun in its first form goes before that.
+    The dictionary has ß and ss.
     """
     found = str(lemmatize(folded, lang=language))
     if language in _CAPITALISES_NOUNS and not folded.startswith(found.lower()):
