@@ -10,15 +10,18 @@ from transformers import PreTrainedTokenizerBase
 from spag.algorithms.credit import as_sampled, trained_turns
 from spag.core.episodes import TrainingSample
 from spag.core.errors import ConfigError
+from spag.core.options import SamplingConfig
 from spag.core.types import Split
 from spag.engines.base import Completion, Player, Request, Sampling
+from spag.engines.players import sampling_of
+from spag.engines.scripted import ScriptedEngine
 from spag.engines.transformers.engine import TransformersEngine
 from spag.engines.vllm.engine import within_limits
 from spag.games.registry import get
 from spag.learning.encoding import encode_sampled, encode_samples
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.tokens import PromptStyle, decode_reply, encode_prompt, opens_thought
-from spag.rollout.runner import game_specs, play
+from spag.rollout.runner import PlayStats, game_specs, play
 from spag.runs import checks
 from spag.storage.episodes import read_episodes
 from tiny_model import make_model
@@ -155,3 +158,24 @@ def test_replies_that_leave_vllm_no_room_for_a_prompt_are_refused(
         checks.check_run(config, config.game.build())
     other = config_for(thinker, *options[:1], "engine.backend=transformers", *options[2:], arena, thinking)
     return checks.check_run(other, other.game.build())  # that engine has no such limit
+
+
+@pytest.mark.parametrize(
+    ("on_cut", "cuts", "outcome", "retries", "cut"),
+    [
+        ("silence", 1, "player_0_illegal", 0, 1),
+        ("retry", 2, "player_1_wins", 2, 0),  # the third try stands; the higher card takes the pot
+        ("retry", 3, "player_0_illegal", 2, 1),  # or would, were it not cut, too
+    ],
+)
+def test_a_cut_thought_is_silence_or_sampled_again(
+    on_cut: str, cuts: int, outcome: str, retries: int, cut: int
+) -> None:
+    game, stats = get("kuhn_poker"), PlayStats()
+    left = ["<think>zebra"] * cuts
+    engine = ScriptedEngine(lambda _: left.pop() if left else "<think>a</think>[check]")
+    sampling = sampling_of(SamplingConfig.model_validate({"thinking": {"enabled": True, "on_cut": on_cut}}))
+    [task] = [task for task in game.tasks(Split.TRAIN, None, 0) if game.describe_task(task) == "J against K"][:1]
+    players = dict.fromkeys(game.roles, Player(engine, "m", sampling))
+    [episode] = play(game_specs([task], 1, 0), players, game=game, stats=stats)
+    assert (episode.outcome, stats.retries, stats.cut_thoughts) == (outcome, retries, cut)

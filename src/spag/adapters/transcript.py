@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from spag.core.thinking import OPEN
 from spag.engines.base import text_before_stop
 from spag.models.tokens import (
     PromptStyle,
     decode_reply,
     encode_follow_up,
     encode_prompt,
-    opens_thought,
+    opening_of,
     shared_length,
+    spoken,
 )
 
 if TYPE_CHECKING:
@@ -63,17 +63,27 @@ def new_lines(before: str, now: str) -> str:
 
 
 def cut(
-    tokenizer: "PreTrainedTokenizerBase", context: Sequence[int], ids: Sequence[int], stops: tuple[str, ...]
+    tokenizer: "PreTrainedTokenizerBase",
+    context: Sequence[int],
+    ids: Sequence[int],
+    stops: tuple[str, ...],
+    style: PromptStyle,
+    *,
+    thinking: bool = False,
 ) -> tuple[list[int], str]:
     """Return sampled tokens up to the one that completes a stop string, and the text before it.
 
-    Thoughts may hold stop strings. The text begins with the mark that opens a thought where ``context`` ends with it.
+    Thoughts may hold stop strings. A template may open one without being asked to; the text then has the mark.
     """
-    opening = OPEN if opens_thought(tokenizer, context) else ""
-    whole = opening + decode_reply(tokenizer, context, ids)
-    text = text_before_stop(whole, stops, thinking=True)
+    tagged = style is PromptStyle.TAGGED
+    opening = opening_of(tokenizer, context, style, thinking=thinking or not tagged)
+
+    def before_stop(count: int) -> tuple[str, str | None]:
+        whole = opening + decode_reply(tokenizer, context, ids[:count])
+        return whole, text_before_stop(whole, stops, thinking=True, tagged=tagged)
+
     length = len(ids)
+    whole, text = before_stop(length)
     if text is not None:
-        starts = (opening + decode_reply(tokenizer, context, ids[:n]) for n in range(1, length + 1))
-        length = next(n for n, one in enumerate(starts, 1) if text_before_stop(one, stops, thinking=True) is not None)
-    return list(ids[:length]), whole if text is None else text
+        length = next(count for count in range(1, length + 1) if before_stop(count)[1] is not None)
+    return list(ids[:length]), spoken(whole if text is None else text, style, thinking=thinking)

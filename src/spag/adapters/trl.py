@@ -103,7 +103,7 @@ class GameRollout:
         generated, logprobs = trainer._generate_single_turn(contexts or [[tokenizer.eos_token_id]], None, {}, 1)
         texts = []
         for number, (one, context) in enumerate(zip(due, contexts, strict=True)):
-            ids, text = cut(tokenizer, context, generated[number], stops)
+            ids, text = cut(tokenizer, context, generated[number], stops, self.style, thinking=self.thinking)
             one.add(ids, 1, None if logprobs is None else logprobs[number][: len(ids)])
             texts.append(text)
         return texts

@@ -15,8 +15,10 @@ class ModelConfig(Section):
         "meta-llama/Llama-2-7b-hf",
         description="hub id, local folder, GGUF file, or smollm2-135m (the embedded model)",
     )
-    prompt_style: Literal["plain", "chat"] = Field(
-        "plain", description="plain: BOS and bare text, as the paper; chat: the model's own chat template"
+    prompt_style: Literal["plain", "chat", "tagged"] = Field(
+        "plain",
+        description="plain: BOS and bare text, as the paper; chat: the model's own chat template; tagged: for base "
+        "models that reason, thoughts and answer in tags",
     )
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
         "bfloat16",

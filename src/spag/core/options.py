@@ -1,6 +1,6 @@
 """What options are made of: the base class of every section, and the types of their values. Imports no torch."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -43,6 +43,11 @@ class ThinkingConfig(Section):
     )
     max_tokens: Count = Field(
         1024, description="longest thought, in tokens, its marks counted; a longer one is cut, and nothing is said"
+    )
+    on_cut: Literal["silence", "retry"] = Field(
+        "silence",
+        description="silence: a cut thought is an empty utterance, which loses the turn, and is illegal in a game of "
+        "moves; retry: it is sampled again, as empty utterances are, and what is cut once more is silence",
     )
 
 

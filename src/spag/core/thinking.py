@@ -1,11 +1,14 @@
 """Private reasoning in a reply: what stands between the marks is thought, the rest is said.
 
 The marks are those of Qwen3 and DeepSeek. A chat template may open the block itself; the reply then begins inside it.
+Base models without a chat template are asked for an answer in tags or in a box, as in DeepSeek-R1-Zero (arXiv
+2501.12948) and SPIRAL (arXiv 2506.24119): the answer alone is said.
 """
 
 from typing import NamedTuple
 
 OPEN, CLOSE = "<think>", "</think>"
+ANSWER, END_OF_ANSWER, BOX = "<answer>", "</answer>", "\\boxed{"
 
 
 class SplitReply(NamedTuple):
@@ -40,3 +43,50 @@ def speech_start(text: str) -> int | None:
     if opened > closed:
         return None
     return closed + len(CLOSE) if closed >= 0 else 0
+
+
+class Answer(NamedTuple):
+    """Where an answer's mark begins, and the span of the answer. ``after``: where the text goes on behind its closing
+    mark, ``None`` while that is missing.
+    """
+
+    mark: int
+    start: int
+    end: int
+    after: int | None
+
+
+def find_answer(text: str, start: int = 0) -> Answer | None:
+    """Return the first answer from ``start`` on: between the tags, or in a box, whose braces may nest."""
+    tag, box = text.find(ANSWER, start), text.find(BOX, start)
+    if tag < 0 and box < 0:
+        return None
+    if box < 0 or 0 <= tag < box:
+        first = tag + len(ANSWER)
+        end = text.find(END_OF_ANSWER, first)
+        return Answer(tag, first, len(text), None) if end < 0 else Answer(tag, first, end, end + len(END_OF_ANSWER))
+    first, depth = box + len(BOX), 1
+    for at in range(first, len(text)):
+        depth += (text[at] == "{") - (text[at] == "}")
+        if not depth:
+            return Answer(box, first, at, at + 1)
+    return Answer(box, first, len(text), None)
+
+
+def answered(text: str, *, thinking: bool) -> str:
+    """Return a reply in tags as one that says its answer alone, and with ``thinking`` keeps the rest as its thought.
+
+    Without an answer behind the thought nothing is said. A thought that never closes stays as it is.
+    """
+    thought, speech, is_cut = split_thought(text)
+    if is_cut:
+        return text if thinking else ""
+    found = find_answer(speech)
+    said = speech[found.start : found.end] if found else ""
+    if (inner := find_answer(said)) is not None:  # a box between the tags
+        said = said[inner.start : inner.end]
+    if not thinking:
+        return said
+    rest = speech[: found.mark] + speech[found.after or len(speech) :] if found else speech
+    private = "\n".join(filter(None, (thought, rest.strip())))
+    return f"{OPEN}{private}{CLOSE}{said}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from spag.core.thinking import OPEN, speech_start
+from spag.core.thinking import OPEN, find_answer, speech_start
 from spag.core.types import Observation
 
 if TYPE_CHECKING:
@@ -23,7 +23,8 @@ class Sampling:
 
     ``max_prompt_tokens`` is the longest prompt, in tokens: a longer one loses its beginning; 0 keeps all. ``strip``
     drops white space around the text. The runner samples an empty utterance up to ``empty_retries`` more times.
-    ``thought_tokens`` is the longest thought before the utterance, in tokens; 0 switches thinking off.
+    ``thought_tokens`` is the longest thought before the utterance, in tokens; 0 switches thinking off. With
+    ``retry_cut`` an utterance that is empty because its thought was cut is sampled again, too.
     """
 
     temperature: float = 1.2
@@ -35,6 +36,7 @@ class Sampling:
     strip: bool = True
     empty_retries: int = 2
     thought_tokens: int = 0
+    retry_cut: bool = False
 
     @property
     def most_tokens(self) -> int:
@@ -109,15 +111,21 @@ class Completion:
     thought: str | None = None
 
 
-def text_before_stop(text: str, stop: tuple[str, ...], *, thinking: bool = False) -> str | None:
+def text_before_stop(text: str, stop: tuple[str, ...], *, thinking: bool = False, tagged: bool = False) -> str | None:
     """Return what comes before the first of the ``stop`` strings in ``text``, ``None`` where there is none.
 
-    ``thinking``: only what follows the last thought can hold one.
+    ``thinking``: only what follows the last thought can hold one. ``tagged``: only the answer can, and where it is
+    complete, the text ends with it.
     """
-    start = speech_start(text) if thinking else 0
+    start = speech_start(text) if thinking or tagged else 0
     if start is None:
         return None
-    cuts = [at for string in stop if (at := text.find(string, start)) >= 0]
+    cuts = []
+    if tagged:
+        if (answer := find_answer(text, start)) is None:
+            return None
+        start, cuts = answer.start, [] if answer.after is None else [answer.end]
+    cuts += [at for string in stop if (at := text.find(string, start)) >= 0]
     return text[: min(cuts)] if cuts else None
 
 

@@ -164,6 +164,7 @@ def sampling_of(config: SamplingConfig) -> Sampling:
         strip=not config.published,
         empty_retries=config.empty_retries,
         thought_tokens=config.thought_tokens,
+        retry_cut=config.thinking.on_cut == "retry",
     )
 
 

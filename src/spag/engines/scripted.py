@@ -8,16 +8,28 @@ import random
 import time
 from collections.abc import Callable
 
+from spag.core.thinking import ANSWER, OPEN, answered
 from spag.engines.base import Completion, FinishReason, Request, text_before_stop
 
 Reply = Callable[[Request], str]
 
 
 class ScriptedEngine:
-    """Satisfies ``Engine``. Each request is answered after ``latency_s`` seconds; latencies overlap."""
+    """Satisfies ``Engine``. Each request is answered after ``latency_s`` seconds; latencies overlap.
 
-    def __init__(self, reply: Reply, *, concurrency: int = 8, latency_s: float = 0.0, shuffle_seed: int = 0) -> None:
-        self.concurrency = concurrency
+    ``tagged``: ``reply`` gives what a model writes behind a prompt of ``PromptStyle.TAGGED``.
+    """
+
+    def __init__(
+        self,
+        reply: Reply,
+        *,
+        concurrency: int = 8,
+        latency_s: float = 0.0,
+        shuffle_seed: int = 0,
+        tagged: bool = False,
+    ) -> None:
+        self.concurrency, self._tagged = concurrency, tagged
         self._reply = reply
         self._latency_s = latency_s
         self._random = random.Random(shuffle_seed)
@@ -40,15 +52,18 @@ class ScriptedEngine:
         self._waiting.clear()
 
     def _complete(self, request: Request) -> Completion:
-        text = self._reply(request)
-        cut = text_before_stop(text, request.stop, thinking=request.sampling.thought_tokens > 0)
+        text, thinking = self._reply(request), request.sampling.thought_tokens > 0
+        if self._tagged:
+            text = (OPEN if thinking else ANSWER) + text
+        cut = text_before_stop(text, request.stop, thinking=thinking, tagged=self._tagged)
         reason = FinishReason.EOS if cut is None else FinishReason.STOP
         words = (text if cut is None else cut).split(" ")
         if len(words) > request.sampling.most_tokens:  # a word stands for a token here
             words, reason = words[: request.sampling.most_tokens], FinishReason.LENGTH
+        kept = " ".join(words)
         return Completion(
             id=request.id,
-            text=request.sampling.trim(" ".join(words)),
+            text=request.sampling.trim(answered(kept, thinking=thinking) if self._tagged else kept),
             finish_reason=reason,
             prompt_tokens=len(request.prompt.split()),
             completion_tokens=len(words),

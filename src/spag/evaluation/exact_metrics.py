@@ -12,7 +12,7 @@ from spag.config.schema import ModelConfig
 from spag.games.base import SolvedGame
 from spag.games.mixture import mixture
 from spag.models.roles import model_of_role
-from spag.models.tokens import PromptStyle, encode_prompt
+from spag.models.tokens import PromptStyle, as_reply, encode_prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -61,7 +61,7 @@ def probabilities_of(
     policy, legal_mass = {}, {}
     decisions = [decision for decision in game.decisions() if decision.observation.role in roles]
     prompts = [encode_prompt(tokenizer, game.prompt(decision.observation), style) for decision in decisions]
-    moves = [decision.moves for decision in decisions]
+    moves = [[as_reply(move, style) for move in decision.moves] for decision in decisions]
     scored = completion_logprobs(weights, tokenizer, prompts, moves, style)
     for decision, logprobs in zip(decisions, scored, strict=True):
         likeliest = max(logprobs)

@@ -20,8 +20,8 @@ from transformers import PreTrainedTokenizerBase
 from spag.algorithms.base import OTHER, SFT
 from spag.core.episodes import SampleType, TrainingSample
 from spag.core.errors import ConfigError, DataError
-from spag.core.thinking import split_thought
-from spag.models.tokens import PromptStyle, encode_prompt, end_token_id
+from spag.core.thinking import ANSWER, split_thought
+from spag.models.tokens import PromptStyle, as_reply, encode_prompt, end_token_id, spoken
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ def encode_samples(
         place = f"sample {index} (episode {sample.episode_id!r})"
         if not (math.isfinite(sample.reward) and math.isfinite(sample.weight)):
             raise DataError(f"{place}: reward {sample.reward} and weight {sample.weight} must be finite")
-        as_sampled = _are_of(sample, tokenizer)
+        as_sampled = _are_of(sample, tokenizer, style)
         retokenised += sample.completion_ids is not None and not as_sampled
         prompt = list(sample.prompt_ids or ()) if as_sampled else []
         prompt = prompt or encode_prompt(tokenizer, sample.prompt, style, thinking=sample.thinking and as_sampled)
@@ -85,7 +85,8 @@ def encode_samples(
             completion = list(sample.completion_ids or ())
         else:
             ending = [] if sample.truncated else [end]
-            completion = tokenizer.encode(sample.completion, add_special_tokens=False) + ending
+            text = sample.completion if sample.truncated else as_reply(sample.completion, style)
+            completion = tokenizer.encode(text, add_special_tokens=False) + ending
         ids = (prompt + completion)[-max_length:]
         if len(ids) < 2:
             raise DataError(f"{place}: prompt and completion hold no token, so there is nothing to train on")
@@ -97,14 +98,17 @@ def encode_samples(
     return encoded
 
 
-def _are_of(sample: TrainingSample, tokenizer: PreTrainedTokenizerBase) -> bool:
+def _are_of(sample: TrainingSample, tokenizer: PreTrainedTokenizerBase, style: PromptStyle) -> bool:
     """Whether the sample has sampled tokens that ``tokenizer`` decodes to its completion; another model's are not."""
     ids = sample.completion_ids
     if not ids or min(ids) < 0 or max(ids) >= len(tokenizer):
         return False
     text = str(tokenizer.decode(ids, skip_special_tokens=True))
-    spoken = split_thought(text).speech if sample.thinking else text
-    return spoken.strip().startswith(sample.completion.strip())
+    if style is PromptStyle.TAGGED and not sample.thinking:
+        text = ANSWER + text  # the prompt ends with it
+    text = spoken(text, style, thinking=sample.thinking)
+    said = split_thought(text).speech if sample.thinking else text
+    return said.strip().startswith(sample.completion.strip())
 
 
 def _log_changes(encoded: Sequence[EncodedSample], max_length: int, retokenised: int) -> None:

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from spag.core.errors import ModelError
-from spag.core.thinking import OPEN
+from spag.core.thinking import ANSWER, CLOSE, END_OF_ANSWER, OPEN, answered
 from spag.models.refusals import template
+from spag.models.templates import render
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedTokenizerBase
@@ -17,21 +18,56 @@ class PromptStyle(StrEnum):
 
     Plain: BOS (where the tokenizer has one) and the bare text, as upstream. Chat: one user message in the model's own
     chat template, thinking switched on or off where the template knows such a switch. Rendered: a conversation as that
-    template wrote it.
+    template wrote it. Tagged: BOS and a template of our own for base models without one, which asks for the answer in
+    tags.
     """
 
     PLAIN = "plain"
     CHAT = "chat"
     RENDERED = "rendered"
+    TAGGED = "tagged"
+
+    @property
+    def has_template(self) -> bool:
+        """Whether a prompt is text of the model's chat template."""
+        return self in (PromptStyle.CHAT, PromptStyle.RENDERED)
+
+
+_TAGGED = "A conversation between a user and an assistant. The user makes a request, and the assistant {how}."
+_THINKS = (
+    f"first reasons about it between {OPEN} and {CLOSE}, which nobody else reads, and then gives its answer between "
+    f"{ANSWER} and {END_OF_ANSWER}"
+)
+_ANSWERS = f"gives its answer between {ANSWER} and {END_OF_ANSWER}"
+
+
+def tagged_text(prompt: str, *, thinking: bool) -> str:
+    """Return a prompt in the template for base models: after R1-Zero's (arXiv 2501.12948, table 1), in our words.
+
+    It opens the first block itself, so that a base model need not find its beginning.
+    """
+    how, opening = (_THINKS, OPEN) if thinking else (_ANSWERS, ANSWER)
+    return f"{_TAGGED.format(how=how)}\n\nUser: {prompt}\n\nAssistant: {opening}"
+
+
+def spoken(text: str, style: PromptStyle, *, thinking: bool) -> str:
+    """Return a reply's text with nothing but its thought in marks: of a tagged one the answer alone is said."""
+    return answered(text, thinking=thinking) if style is PromptStyle.TAGGED else text
+
+
+def as_reply(text: str, style: PromptStyle) -> str:
+    """Return what a model without thoughts writes to say ``text``."""
+    return text + END_OF_ANSWER if style is PromptStyle.TAGGED else text
 
 
 def encode_prompt(
     tokenizer: "PreTrainedTokenizerBase", prompt: str, style: PromptStyle, *, thinking: bool = False
 ) -> list[int]:
     """Return the token ids that a reply to ``prompt`` continues. ``thinking``: the reply may begin with a thought."""
-    if style is PromptStyle.PLAIN:
+    if not style.has_template:
         bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-        return [*bos, *tokenizer.encode(prompt, add_special_tokens=False)]
+        text = prompt if style is PromptStyle.PLAIN else tagged_text(prompt, thinking=thinking)
+        return [*bos, *tokenizer.encode(text, add_special_tokens=False)]
     text = (
         prompt
         if style is PromptStyle.RENDERED
@@ -51,8 +87,9 @@ def encode_follow_up(
     """Return what comes between ``reply`` and the next one, where ``text`` is said to the model: in chat style, its
     next user message.
     """
-    if style is PromptStyle.PLAIN:
-        return list(tokenizer.encode(f"\n{text}", add_special_tokens=False))
+    if not style.has_template:
+        turn = f"\n\nUser: {text}\n\nAssistant: {OPEN if thinking else ANSWER}"
+        return list(tokenizer.encode(turn if style is PromptStyle.TAGGED else f"\n{text}", add_special_tokens=False))
     mark = "END-OF-REPLY"
     messages = [
         {"role": "user", "content": "a"},
@@ -87,11 +124,20 @@ def opens_thought(tokenizer: "PreTrainedTokenizerBase", prompt: Sequence[int]) -
     return str(tokenizer.decode(list(prompt[-2 * _CONTEXT :]), skip_special_tokens=False)).rstrip().endswith(OPEN)
 
 
+def opening_of(
+    tokenizer: "PreTrainedTokenizerBase", prompt: Sequence[int], style: PromptStyle, *, thinking: bool
+) -> str:
+    """Return the mark that a reply begins behind, empty where there is none."""
+    if style is PromptStyle.TAGGED:
+        return OPEN if thinking else ANSWER
+    return OPEN if thinking and opens_thought(tokenizer, prompt) else ""
+
+
 def end_token_id(tokenizer: "PreTrainedTokenizerBase", style: PromptStyle) -> int:
     """Return the token that ends a reply: EOS, or in chat style the special token that the template puts behind an
     assistant message.
     """
-    if style is not PromptStyle.PLAIN:
+    if style.has_template:
         question, mark = "QUESTION", "END-OF-REPLY"
         messages = [{"role": "user", "content": question}, {"role": "assistant", "content": mark}]
         before, found, suffix = chat_text(tokenizer, messages, reply_follows=False).rpartition(mark)
@@ -158,7 +204,6 @@ def chat_text(
     if tokenizer.chat_template is None:
         raise ModelError(f"{tokenizer.name_or_path}: the tokenizer has no chat template; use prompt_style plain")
     with template(str(tokenizer.name_or_path)):
-        text: Any = tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=reply_follows, enable_thinking=thinking
-        )
-    return str(text)
+        values = {**tokenizer.special_tokens_map, "add_generation_prompt": reply_follows, "enable_thinking": thinking}
+        source = tokenizer.get_chat_template()
+        return render(source, messages=messages, tools=None, documents=None, **values)

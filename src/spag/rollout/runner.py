@@ -79,8 +79,10 @@ def next_request(id: str, game: Game, state: State, seed: int, attempt: int, sam
 
 
 def should_retry(completion: Completion, attempt: int, sampling: Sampling) -> bool:
-    """Whether to sample again: a sampled utterance came back empty, and not too often before. A cut thought stands."""
-    if completion.finish_reason is FinishReason.THOUGHT:
+    """Whether to sample again: a sampled utterance came back empty, and not too often before. A cut thought stands,
+    unless ``retry_cut``.
+    """
+    if completion.finish_reason is FinishReason.THOUGHT and not sampling.retry_cut:
         return False
     return not completion.text.strip() and attempt < sampling.empty_retries and sampling.temperature > 0
 

@@ -85,7 +85,7 @@ def open_model(name: str, model: ModelConfig, engine: EngineConfig) -> ServedMod
     from spag.models.loading import load_model, load_tokenizer  # noqa: PLC0415
 
     tokenizer = load_tokenizer(model.name, trust_remote_code=model.trust_remote_code)
-    style = PromptStyle.PLAIN if model.prompt_style == "plain" else PromptStyle.RENDERED
+    style = PromptStyle.RENDERED if model.prompt_style == "chat" else PromptStyle.PLAIN
     if style is PromptStyle.RENDERED:  # a model without a template fails here, not at the first request
         chat_text(tokenizer, [{"role": "user", "content": "Hello"}], reply_follows=True)
     weights = load_model(model.name, dtype=model.dtype, device=model.device, trust_remote_code=model.trust_remote_code)

@@ -16,7 +16,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from spag.core.errors import EngineError, ModelError
-from spag.core.thinking import CLOSE, OPEN
+from spag.core.thinking import CLOSE
 from spag.engines.base import Completion, FinishReason, Request, text_before_stop, token_limit
 from spag.engines.prompts import encode_request
 from spag.engines.transformers.sampler import random_bits, sample_tokens
@@ -27,8 +27,9 @@ from spag.models.tokens import (
     PromptStyle,
     check_ids,
     decode_reply,
-    opens_thought,
+    opening_of,
     shared_length,
+    spoken,
     stop_token_ids,
     token_count,
 )
@@ -51,7 +52,7 @@ class _Row:
     logprobs: list[float] = field(default_factory=list)
     sampling_logprobs: list[float] = field(default_factory=list)
     text: str = ""
-    opening: str = ""  # of a thought, where the prompt ends with it
+    opening: str = ""  # of a thought or an answer, where the prompt ends with it
     closed_at: int | None = None  # tokens up to the end of its thought
 
     @property
@@ -94,8 +95,8 @@ class TransformersEngine:
         prompt, truncated = encode_request(self._tokenizer, request, self._style)
         check_ids(self._tokenizer, prompt, self._vocabulary)
         generator = torch.Generator(self._model.device).manual_seed(request.seed)
-        is_opened = request.sampling.thought_tokens > 0 and opens_thought(self._tokenizer, prompt)
-        opening = OPEN if is_opened else ""
+        thinking = request.sampling.thought_tokens > 0
+        opening = opening_of(self._tokenizer, prompt, self._style, thinking=thinking)
         self._queue.append(_Row(request, list(prompt), truncated, generator, text=opening, opening=opening))
 
     def poll(self) -> list[Completion]:
@@ -112,7 +113,7 @@ class TransformersEngine:
 
     def partial(self, request_id: str) -> str | None:
         """Return the text so far of an active request, else ``None``. Safe to call while ``poll`` runs."""
-        return next((row.text for row in list(self._active) if row.request.id == request_id), None)
+        return next((self._spoken(row) for row in list(self._active) if row.request.id == request_id), None)
 
     def update_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         own = dict(self._model.named_parameters())
@@ -196,7 +197,7 @@ class TransformersEngine:
         for index, row in enumerate(rows):
             lengths = [
                 shared_length(kept, wanted[index]) for kept in tokens
-            ]  # anew for each row: a copy changes a slot
+            ]  # again for each row: a copy changes a slot
             donor = max(range(len(tokens)), key=lengths.__getitem__)
             if lengths[donor] > held[index]:
                 self._cache.copy(donor, row.slot, lengths[donor])
@@ -287,12 +288,16 @@ class TransformersEngine:
             return FinishReason.EOS
         sampling = row.request.sampling
         row.text = row.opening + decode_reply(self._tokenizer, row.prompt, row.generated)
-        if (cut := text_before_stop(row.text, row.request.stop, thinking=sampling.thought_tokens > 0)) is not None:
+        thinking, tagged = sampling.thought_tokens > 0, self._style is PromptStyle.TAGGED
+        if (cut := text_before_stop(row.text, row.request.stop, thinking=thinking, tagged=tagged)) is not None:
             row.text = cut
             return FinishReason.STOP
         if row.closed_at is None and CLOSE in row.text:
             row.closed_at = len(row.generated)
         return FinishReason.LENGTH if len(row.generated) >= token_limit(sampling, row.text, row.closed_at) else None
+
+    def _spoken(self, row: _Row) -> str:
+        return spoken(row.text, self._style, thinking=row.request.sampling.thought_tokens > 0)
 
     def _complete(self, row: _Row, reason: FinishReason) -> Completion:
         (self._queue if row.slot < 0 else self._active).remove(row)
@@ -300,7 +305,7 @@ class TransformersEngine:
             self._cache.tokens[row.slot] = []
         return Completion(
             id=row.request.id,
-            text=row.request.sampling.trim(row.text),
+            text=row.request.sampling.trim(self._spoken(row)),
             finish_reason=reason,
             prompt_tokens=len(row.prompt),
             completion_tokens=len(row.generated),

@@ -19,12 +19,12 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from spag.core.errors import EngineError
-from spag.core.thinking import CLOSE, OPEN
+from spag.core.thinking import CLOSE, END_OF_ANSWER
 from spag.engines.base import Completion, FinishReason, Request, Sampling, text_before_stop, token_limit
 from spag.engines.prompts import encode_request
 from spag.engines.vllm.pool import VLLMPool
 from spag.engines.vllm.worker import WorkerOutput
-from spag.models.tokens import PromptStyle, decode_reply, opens_thought, token_count
+from spag.models.tokens import PromptStyle, decode_reply, opening_of, spoken, token_count
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class VLLMEngine:
             what = f"a prompt of {len(prompt)} tokens{thought} and max_new_tokens={sampling.max_new_tokens}"
             fix = "raise engine.max_length if the model takes more, or shorten utterances"
             raise EngineError(f"{request.id}: {what} exceed {self.pool.max_length} tokens; {fix}")
-        arguments = _sampling_arguments(request, self.stop_ids)
+        arguments = _sampling_arguments(request, self.stop_ids, self.style)
         callback = partial(self._finish, request, prompt, truncated)
         self._waiting.add(self.pool.submit(request.id, list(prompt), arguments, self.adapter, callback))
 
@@ -90,6 +90,7 @@ class VLLMEngine:
                 f"{request.id}: the model's output is not finite; set model.dtype=float32, or look for broken weights"
             )
         ids, reason, text = self._trim(request, prompt, output)
+        text = spoken(text, self.style, thinking=request.sampling.thought_tokens > 0)
         greedy = request.sampling.temperature == 0
         completion = Completion(
             id=request.id,
@@ -115,12 +116,13 @@ class VLLMEngine:
         it go.
         """
         thinking = request.sampling.thought_tokens > 0
-        opening = OPEN if thinking and opens_thought(self.tokenizer, prompt) else ""
+        opening = opening_of(self.tokenizer, prompt, self.style, thinking=thinking)
 
         def decode(ids: tuple[int, ...]) -> str:
             return opening + decode_reply(self.tokenizer, prompt, ids)
 
-        before_stop = partial(text_before_stop, stop=request.stop, thinking=thinking)
+        tagged = self.style is PromptStyle.TAGGED
+        before_stop = partial(text_before_stop, stop=request.stop, thinking=thinking, tagged=tagged)
         ids = tuple(takewhile(lambda token: token < self.token_count, output.token_ids))
         if thinking:
             ids = within_limits(ids, decode, request.sampling)
@@ -146,9 +148,10 @@ def within_limits(
     return ids[: token_limit(sampling, text, closed_at)]
 
 
-def _sampling_arguments(request: Request, stop_ids: frozenset[int]) -> dict[str, Any]:
+def _sampling_arguments(request: Request, stop_ids: frozenset[int], style: PromptStyle) -> dict[str, Any]:
     """Return the arguments of ``vllm.SamplingParams``."""
     sampling = request.sampling
+    stop = [*request.stop, END_OF_ANSWER] if style is PromptStyle.TAGGED else list(request.stop)
     return {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p or 1e-9,  # vLLM refuses 0, which leaves the likeliest token
@@ -156,7 +159,7 @@ def _sampling_arguments(request: Request, stop_ids: frozenset[int]) -> dict[str,
         "max_tokens": sampling.most_tokens,
         "min_tokens": min(sampling.min_new_tokens, sampling.max_new_tokens),
         "seed": request.seed & (2**63 - 1),
-        "stop": [] if sampling.thought_tokens else list(request.stop),  # a thought may hold one: cut here
+        "stop": [] if sampling.thought_tokens else stop,  # a thought may hold one: cut here
         "stop_token_ids": sorted(stop_ids),
         "ignore_eos": True,  # stop_token_ids has it
         "logprobs": 1,  # two columns, for the sampled token alone (see extension.py)
