@@ -7,15 +7,18 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 from rich.console import Console
 
 from spag.cli import main
 from spag.cli.console import make_reporter
+from spag.cli.run import _report
 from spag.config.files import load_config, parse_config
 from spag.config.presets import preset_names
 from spag.games.registry import names
@@ -506,11 +509,57 @@ def test_help_lists_all_commands_by_job(monkeypatch: pytest.MonkeyPatch) -> None
     assert "..." not in text.partition("Run:")[2] and all(len(line) <= 80 for line in lines)  # no summary is cut
 
 
-@pytest.mark.parametrize("command", ["run", "plan", "play", "arena", "train", "rewards", "eval", "serve"])
-def test_help_names_the_presets(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def leaves(group: click.Group = main, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command with the words that call it."""
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from leaves(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+def options_of(command: click.Command) -> set[str]:
+    return {text for one in command.params for text in one.opts}
+
+
+def test_help_of_groups_cuts_no_summary(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    text = " ".join(spag(command, "--help").output.split())
-    assert all(name in text for name in preset_names())
+    for name in ("import", "export", "config"):
+        text = spag(name, "--help").output
+        assert "..." not in text.partition("Commands:")[2] and all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_help_names_the_presets_where_there_is_a_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    takes = []
+    for path, _ in leaves():
+        text = " ".join(spag(*path, "--help").output.split())
+        if "CONFIG" in text:
+            takes.append(" ".join(path))
+            assert all(name in text for name in preset_names()), path
+    assert sorted(takes) == [
+        "arena", "config show", "config validate", "doctor", "eval", "plan", "play", "rewards", "run", "serve", "train",
+    ]  # fmt: skip
+
+
+def test_options_have_one_rule() -> None:
+    for path, command in leaves():
+        options = options_of(command)
+        assert {"-q", "-v"} <= options, path
+        named = bool({"config_name", "--config"} & options)
+        assert ("--set" in options, "--seed" in options) == (named, named), path
+    figures = {path for path, command in leaves() if "--json" in options_of(command)}
+    assert figures == {
+        (name,)
+        for name in ("run", "presets", "games", "judge", "play", "rewards", "train", "arena", "eval", "plan", "doctor")
+    }
+
+
+def test_a_dry_run_as_json(model_folder: Path, tmp_path: Path) -> None:
+    chosen = settings(f"model.name={model_folder}", "model.dtype=float32")
+    found = json.loads(spag("run", "kuhn", *chosen, "--dry-run", "--json", "--output", tmp_path / "run").stdout)
+    assert found["fits"] is True and found["doubts"] == []
+    assert [stage["name"] for stage in found["stages"]][-1] == "arena"
 
 
 def test_help_answers_at_once() -> None:
@@ -525,6 +574,7 @@ def test_help_answers_at_once() -> None:
 def test_presets_are_listed_and_printed() -> None:
     text = spag("presets").output
     assert all(f"\n{name} " in f"\n{text}" for name in preset_names())
+    assert "smollm2-135m (Q4_1, dequantised), 2 CPU cores" in text
     rows = json.loads(spag("presets", "--json").stdout)
     assert [row["name"] for row in rows] == preset_names()
     assert {row["model"] for row in rows if row["name"] == "kuhn"} == {"smollm2-135m"}
@@ -544,6 +594,15 @@ def test_a_config_is_shown_resolved_and_validated(tmp_path: Path) -> None:
     assert result.output == f"error: {path}: unknown option phases.0.stpes; did you mean phases.0.steps?\n"
 
 
+def test_a_report_without_its_extra_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith(("matplotlib", "spag.report."))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    fix = "needs the package matplotlib; install it: pip install '.[report]'"
+    assert spag("report", tmp_path, status=2).output == f"error: spag report {fix}\n"
+    assert _report(tmp_path) == f"skipped: it {fix}"  # the end of spag run
+
+
 def test_the_shell_completes_commands_presets_and_options() -> None:
     """By click's own mechanism; the shell's script itself is click's."""
 
@@ -558,6 +617,23 @@ def test_the_shell_completes_commands_presets_and_options() -> None:
     assert completed("spag presets taboo") == ["taboo-online"]
     assert "--dry-run" in completed("spag run --dr")
     assert completed("spag train im") == ["imitation"]
+    assert completed("spag doctor ku") == completed("spag config validate ku") == ["kuhn"]
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_the_shells_get_their_scripts(shell: str) -> None:
+    variables = {**os.environ, "_SPAG_COMPLETE": f"{shell}_source"}
+    command = [sys.executable, "-c", "from spag.cli import main; main(prog_name='spag')"]
+    script = subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout
+    assert f"_SPAG_COMPLETE={shell}_complete" in script
+
+
+def test_the_page_of_the_command_line_names_every_command_and_status() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert all(f"`spag {' '.join(path)}" in page for path, _ in leaves())
+    assert all(f"| {status} |" in page for status in (0, 1, 2, 3, 130, 143))
+    for shell in ("bash", "zsh", "fish"):
+        assert f"_SPAG_COMPLETE={shell}_source" in page
 
 
 def test_quiet_says_only_the_result_and_verbose_shows_tracebacks(tmp_path: Path) -> None:

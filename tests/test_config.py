@@ -132,6 +132,8 @@ def test_a_phase_may_have_a_game_of_its_own() -> None:
         ("", ["steps=6"], "steps is an option of phases with algorithm reinforce, group, turnwise"),
         ("", ["imitation.tasks=6"], "an option of the run: arena.tasks, or of a phase: phases.1.tasks"),
         ("", ["lora.rank=6"], "lora is an option of a phase: phases.0.lora"),
+        ("", ["spag.lr=1e-6"], "unknown option phases.1.lr; did you mean phases.1.learning_rate?"),
+        ("lr: 1", [], "unknown option lr; learning_rate is an option of a phase: phases.0.learning_rate"),
         ("", ["spag.task=3"], "unknown option phases.1.task; did you mean phases.1.tasks?"),
         ("", ["spga.tasks=3"], "unknown option spga; did you mean spag?"),
         ("", ["spag.tasks"], "--set spag.tasks: write it as a.b=value"),

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,15 +71,35 @@ def test_each_command_says_what_stays(tmp_path: Path, model_folder: Path) -> Non
     )
     games.write_text('{"prompt": "a", "completion": "b"}\n')
     assert said(*train) == f"stopped; {tmp_path / 'training'} has the checkpoint of step 40; the same command resumes"
-    assert said("games") == "stopped; nothing was left half written; the same command begins anew"
+    assert said("games") == "stopped; nothing was left half written; the same command starts over"
 
 
 def test_sigterm_is_told_like_ctrl_c_and_is_as_before_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spag.games.registry.names", lambda: os.kill(os.getpid(), signal.SIGTERM))
     result = CliRunner().invoke(main, ["games"])
     assert result.exit_code == 143
-    assert result.stderr == "stopped; nothing was left half written; the same command begins anew\n"
+    assert result.stderr == "stopped; nothing was left half written; the same command starts over\n"
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+IMPORTING = """
+import os, signal, sys
+from spag.__main__ import main
+
+class Stop:
+    def find_spec(self, name, *_):
+        if name == "spag.cli.serve":
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a process in the background begins without
+sys.meta_path.insert(0, Stop())
+main()
+"""
+
+
+def test_ctrl_c_while_python_imports_is_one_line() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTING, "games"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "stopped; nothing was begun\n")
 
 
 @pytest.mark.parametrize("raised", [ValueError("a library's"), DataError("ours")])
@@ -91,4 +113,4 @@ def test_a_stop_that_a_library_makes_an_error_of_its_own_is_a_stop(
             raise raised  # noqa: B904
 
     monkeypatch.setattr("spag.games.registry.names", work)
-    assert said("games") == "stopped; nothing was left half written; the same command begins anew"
+    assert said("games") == "stopped; nothing was left half written; the same command starts over"

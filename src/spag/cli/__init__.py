@@ -3,8 +3,8 @@
 Heavy libraries are imported inside the commands, so that ``spag --help`` answers at once.
 
 Exit statuses: 0 done; 1 done in part, or the answer is no (``spag eval`` left tasks out, ``spag doctor`` finds nothing
-that plays); 2 an error in arguments, settings or data, in one line; 3 it does not fit (``spag plan``, ``spag run
---dry-run``); 130 stopped by Ctrl-C, 143 by SIGTERM.
+that plays); 2 an error in arguments, settings or data, in one line; 3 it does not fit (``spag plan``, ``spag doctor``,
+``spag run --dry-run``); 130 stopped by Ctrl-C, 143 by SIGTERM (docs/cli.md).
 """
 
 import os
@@ -23,7 +23,7 @@ from spag.cli.data import games_command, import_group, judge_command, words_comm
 from spag.cli.doctor import doctor_command
 from spag.cli.eval import eval_command
 from spag.cli.export import export_group
-from spag.cli.options import CONFIG_EPILOG, verbosity, what_stays
+from spag.cli.options import complete_help, summaries, verbosity, what_stays
 from spag.cli.plan import plan_command
 from spag.cli.play import arena_command, play_command
 from spag.cli.report import report_command
@@ -93,7 +93,7 @@ class SpagGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, commands in GROUPS.items():
             with formatter.section(title):
-                formatter.write_dl([(one.name or "", one.get_short_help_str(limit=200)) for one in commands])
+                formatter.write_dl(summaries(commands))
 
     def invoke(self, ctx: click.Context) -> Any:
         _silence_bars()
@@ -130,6 +130,5 @@ def main() -> None:
 
 
 for _command in (command for commands in GROUPS.values() for command in commands):
-    if any(one.name == "config_name" for one in _command.params):
-        _command.epilog = CONFIG_EPILOG
+    complete_help(_command)
     main.add_command(_command)

@@ -1,20 +1,8 @@
 """``spag presets`` and ``spag config``: which settings there are, and what a config comes to."""
 
-from pathlib import Path
-
 import click
 
-from spag.cli.options import (
-    CONFIG_EPILOG,
-    EXISTING,
-    config_argument,
-    json_option,
-    prompts_option,
-    read_config,
-    seed_option,
-    set_option,
-    words_option,
-)
+from spag.cli.options import CommandGroup, config_argument, json_option, read_config, task_options
 from spag.config.presets import ABOUT, preset_names, preset_text
 
 
@@ -47,17 +35,14 @@ def presets_command(name: str | None, as_json: bool) -> None:
         click.echo(f"{'':<16}   {described_model(models[known])}, {about.hardware}, {about.time}")
 
 
-@click.group("config")
+@click.group("config", cls=CommandGroup)
 def config_group() -> None:
     """Show a config with every option resolved, or check a file."""
 
 
-@config_group.command("show", epilog=CONFIG_EPILOG)
+@config_group.command("show")
 @config_argument
-@set_option
-@seed_option
-@words_option
-@prompts_option
+@task_options
 def show_command(config_name: str) -> None:
     """Print CONFIG as YAML with every option, defaults included."""
     from spag.config.files import dump_config
@@ -66,17 +51,17 @@ def show_command(config_name: str) -> None:
 
 
 @config_group.command("validate")
-@click.argument("file", type=EXISTING)
-@set_option
-def validate_command(file: Path) -> None:
-    """Check the options of FILE, and show its phases.
+@config_argument
+@task_options
+def validate_command(config_name: str) -> None:
+    """Check the options of CONFIG, and show its phases.
 
     Exit status 2: an option is unknown or has a value that cannot be. spag run --dry-run also checks models, files and
     the machine.
     """
     from spag.runs.plan import describe_phases
 
-    config = read_config(str(file))
-    click.echo(f"{file}: valid")
+    config = read_config(config_name)
+    click.echo(f"{config_name}: valid")
     for line in describe_phases(config):
         click.echo(f"  {line}")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spag.cli.options import ANY_PATH, EXISTING, json_option, open_reporter, refuse_input
+from spag.cli.options import ANY_PATH, EXISTING, CommandGroup, json_option, open_reporter, refuse_input
 
 if TYPE_CHECKING:
     from spag.core.episodes import Episode
@@ -142,7 +142,7 @@ def _judged(game: "Game", episode: "Episode") -> "Episode":
     )
 
 
-@click.group("import")
+@click.group("import", cls=CommandGroup)
 def import_group() -> None:
     """Convert files of the paper's published code, and Baichuan2-13B."""
 

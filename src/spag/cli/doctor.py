@@ -4,15 +4,16 @@ import sys
 
 import click
 
+from spag.cli.options import complete_config, json_option
 from spag.core.visible import visible_text
 
 DEFAULT_PRESETS = ("kuhn", "demo")
 
 
 @click.command("doctor")
-@click.argument("configs", nargs=-1, metavar="[CONFIG]...")
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-def doctor_command(configs: tuple[str, ...], as_json: bool) -> None:
+@click.argument("config_names", nargs=-1, metavar="[CONFIG]...", shell_complete=complete_config)
+@json_option
+def doctor_command(config_names: tuple[str, ...], as_json: bool) -> None:
     """Check this machine: what it has, what works, the command for what is missing, and whether runs fit.
 
     CONFIG is a preset or a YAML file, by default kuhn and demo. Exit status 3: a CONFIG needs more memory than there
@@ -24,7 +25,7 @@ def doctor_command(configs: tuple[str, ...], as_json: bool) -> None:
     from spag.planning.doctor import Status, examine, examine_presets, look_around
 
     machine = look_around()
-    runs = list(examine_presets(configs or DEFAULT_PRESETS))
+    runs = list(examine_presets(config_names or DEFAULT_PRESETS))
     findings, can_play = [*examine(machine), *runs], machine.torch_trouble is None
     fits = not any(one.status is Status.MISSING for one in runs)
     if as_json:

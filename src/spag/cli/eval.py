@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spag.cli.options import ANY_PATH, config_options, entrant, on_stop, open_reporter, read_config
+from spag.cli.options import ANY_PATH, config_options, entrant, json_option, on_stop, open_reporter, read_config
 from spag.core.errors import ConfigError
 from spag.core.visible import visible_text
 from spag.evaluation.reasoning.suites import SUITES
@@ -41,12 +41,14 @@ COUNT = click.IntRange(min=1)
 @click.option(
     "--output", type=ANY_PATH, required=True, help="Folder for the items and results.json; finished ones stay."
 )
+@json_option
 @click.option("--force", is_flag=True, help="Redo what was evaluated with other settings, data or models.")
 def eval_command(
     models: tuple[str, ...],
     config_name: str | None,
     suite: str | None,
     tasks: str,
+    as_json: bool,
     output: Path,
     force: bool,
     **options: Any,
@@ -58,6 +60,8 @@ def eval_command(
     NAME=MODEL. The same command resumes. Tasks whose data cannot be loaded are left out and named, and the exit status
     is 1.
     """
+    import json
+
     config = read_config(config_name)
     if options["samples"] > 1 and not options["temperature"]:
         raise ConfigError("--samples: greedy answers are all the same; set --temperature too, such as 0.6")
@@ -72,7 +76,10 @@ def eval_command(
     settings = ReasoningSettings(_task_names(suite, tasks), seed=config.seed, **options)
     on_stop(lambda: f"{output} has the answers so far; the same command goes on from there")
     results = evaluate_reasoning(players_of(models, config), settings, output, open_reporter(), force=force)
-    print_reasoning(results)
+    if as_json:
+        click.echo(json.dumps(results, indent=2))
+    else:
+        print_reasoning(results)
     if left_out := results["left_out"]:
         for name, why in left_out.items():
             click.echo(visible_text(f"{name} is left out: {why}"), err=True)

@@ -5,10 +5,10 @@ from typing import Any
 
 import click
 
-from spag.cli.options import ANY_PATH, EXISTING, open_reporter, refuse_input
+from spag.cli.options import ANY_PATH, EXISTING, CommandGroup, open_reporter, refuse_input
 
 
-@click.group("export")
+@click.group("export", cls=CommandGroup)
 def export_group() -> None:
     """Write models for the hub, and data for the paper's code."""
 

@@ -1,13 +1,14 @@
 """Options that several commands share.
 
-One rule: a config is the argument ``CONFIG`` where it is the main one, else ``--config``. ``--set`` changes it, and so
-do the short options ``--seed``, ``--words``, ``--prompts``, ``--game`` and ``--ray``.
+One rule (docs/cli.md): a config is the argument ``CONFIG`` where it is the main one, else ``--config``. ``--set`` and
+``--seed`` change it, and ``--words``, ``--prompts``, ``--game`` and ``--ray`` do where they matter.
+``--json`` prints figures and lists for programs. Every command takes ``-q`` and ``-v``.
 """
 
 import os
 import textwrap
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -84,15 +85,28 @@ _ON_STOP = "spag.on_stop"
 _VERBOSITY = "spag.verbosity"
 
 
-def _complete_config(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+class CommandGroup(click.Group):
+    """A group whose help shows the summary of every command whole, however narrow the terminal."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(summaries(self.commands.values()))
+
+
+def summaries(commands: Iterable[click.Command]) -> list[tuple[str, str]]:
+    """Return the names of commands and the first sentences of their help."""
+    return [(one.name or "", one.get_short_help_str(limit=400)) for one in commands]
+
+
+def complete_config(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the presets that a shell may complete to, else ask it for files."""
     found = [CompletionItem(name) for name in preset_names() if name.startswith(incomplete)]
     return found or [CompletionItem(incomplete, type="file")]
 
 
-config_argument = click.argument("config_name", metavar="CONFIG", shell_complete=_complete_config)
+config_argument = click.argument("config_name", metavar="CONFIG", shell_complete=complete_config)
 config_option = click.option(
-    "--config", "config_name", metavar="CONFIG", shell_complete=_complete_config, help="The settings."
+    "--config", "config_name", metavar="CONFIG", shell_complete=complete_config, help="The settings."
 )
 
 
@@ -126,24 +140,41 @@ ray_option = setting(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
-def verbosity_options(command: Command) -> Command:
+def verbosity_options(command: click.Command) -> None:
     """Add ``-q`` and ``-v``."""
 
-    def option(flags: tuple[str, str], level: int, text: str) -> Callable[[Command], Command]:
+    def option(flags: tuple[str, str], level: int, text: str) -> click.Option:
         def keep(context: click.Context, _: click.Parameter, value: bool) -> None:
             if value:
                 context.meta[_VERBOSITY] = level
 
-        return click.option(*flags, is_flag=True, expose_value=False, callback=keep, help=text)
+        return click.Option(flags, is_flag=True, expose_value=False, callback=keep, help=text)
 
-    quiet = option(("-q", "--quiet"), -1, "Show only warnings and results.")
-    verbose = option(("-v", "--verbose"), 1, "Show messages of libraries too, and an error's traceback.")
-    return quiet(verbose(command))
+    command.params += [
+        option(("-q", "--quiet"), -1, "Show only warnings and results."),
+        option(("-v", "--verbose"), 1, "Show messages of libraries too, and an error's traceback."),
+    ]
 
 
 def config_options(command: Command) -> Command:
-    """Add ``--config``, ``--set``, ``--seed``, ``-q`` and ``-v``."""
-    return config_option(set_option(seed_option(verbosity_options(command))))
+    """Add ``--config``, ``--set`` and ``--seed``."""
+    return config_option(set_option(seed_option(command)))
+
+
+def task_options(command: Command) -> Command:
+    """Add ``--set``, ``--seed``, ``--words`` and ``--prompts``."""
+    return set_option(seed_option(words_option(prompts_option(command))))
+
+
+def complete_help(command: click.Command) -> None:
+    """Add what every command has: ``-q``, ``-v``, and the names of all presets in the help where it takes a config."""
+    if isinstance(command, click.Group):
+        for one in command.commands.values():
+            complete_help(one)
+        return
+    verbosity_options(command)
+    if any(one.name in ("config_name", "config_names") for one in command.params):
+        command.epilog = CONFIG_EPILOG
 
 
 def on_stop(describe: Callable[[], str]) -> None:
@@ -152,9 +183,9 @@ def on_stop(describe: Callable[[], str]) -> None:
 
 
 def what_stays(context: click.Context) -> str:
-    """Return what the running command said with ``on_stop``; for one that said nothing, that it begins anew."""
+    """Return what the running command said with ``on_stop``; for one that said nothing, that it starts over."""
     describe: Callable[[], str] = context.meta.get(
-        _ON_STOP, lambda: "nothing was left half written; the same command begins anew"
+        _ON_STOP, lambda: "nothing was left half written; the same command starts over"
     )
     try:
         return describe()
@@ -185,6 +216,16 @@ def open_reporter() -> "Reporter":
     from spag.cli.console import make_reporter
 
     return make_reporter(Console(stderr=True), verbosity(click.get_current_context()))
+
+
+@contextmanager
+def needs_extra(extra: str, what: str) -> Iterator[None]:
+    """Raise ``ConfigError`` with the extra to install where a package is missing that the block imports."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or str(error)).partition(".")[0]
+        raise ConfigError(f"{what} needs the package {package}; install it: pip install '.[{extra}]'") from error
 
 
 def entrant(text: str) -> tuple[str, str]:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spag.cli.options import config_argument, prompts_option, read_config, set_option
+from spag.cli.options import config_argument, json_option, read_config, task_options
 from spag.core.visible import visible_text
 
 if TYPE_CHECKING:
@@ -16,12 +16,11 @@ if TYPE_CHECKING:
 @click.option("--gpus", type=click.IntRange(min=1), help="How many GPUs. [default: 1, or those of this machine]")
 @click.option("--gpu", "kind", help="Kind of GPU: A100-80, H100, RTX-4090, ... [default: this machine]")
 @click.option("--price", type=click.FloatRange(min=0), help="USD for each GPU hour, to show the cost.")
-@set_option
-@prompts_option
+@task_options
 @click.option(
     "--assume", "changes", multiple=True, metavar="NAME=VALUE", help="Change one assumption; may be repeated."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
+@json_option
 def plan_command(
     config_name: str, gpus: int | None, kind: str | None, price: float | None, changes: tuple[str, ...], as_json: bool
 ) -> None:

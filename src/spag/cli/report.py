@@ -4,6 +4,8 @@ from pathlib import Path
 
 import click
 
+from spag.cli.options import needs_extra
+
 MOST_LINES = 2  # of damaged files; the page names all
 
 
@@ -16,7 +18,9 @@ def report_command(run: Path) -> None:
     PNG and SVG.
     """
     from spag.core.visible import visible_text
-    from spag.report.page import write_report
+
+    with needs_extra("report", "spag report"):
+        from spag.report.page import write_report
 
     damage: list[str] = []
     page = write_report(run, damage.append)

@@ -9,19 +9,19 @@ import click
 from spag.cli.options import (
     ANY_PATH,
     config_argument,
+    json_option,
+    needs_extra,
     on_stop,
     open_reporter,
-    prompts_option,
     ray_option,
     read_config,
-    seed_option,
-    set_option,
-    verbosity_options,
-    words_option,
+    task_options,
 )
+from spag.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from spag.config.schema import RunConfig
+    from spag.planning.estimate import RunEstimate
 
 MOST_DOUBTS = 3
 
@@ -29,17 +29,14 @@ MOST_DOUBTS = 3
 @click.command("run")
 @config_argument
 @click.option("--output", type=ANY_PATH, help="Run folder. [default: runs/NAME]")
-@seed_option
-@set_option
-@words_option
-@prompts_option
+@task_options
 @ray_option
 @click.option(
     "--force", is_flag=True, help="Redo the stages whose settings or results changed; their old results are removed."
 )
 @click.option("--dry-run", is_flag=True, help="Check the run and show its stages; nothing is written.")
-@verbosity_options
-def run_command(config_name: str, output: Path | None, force: bool, dry_run: bool) -> None:
+@json_option
+def run_command(config_name: str, output: Path | None, force: bool, dry_run: bool, as_json: bool) -> None:
     """Run or resume a config: its phases, then the arena.
 
     The same command resumes a run that was stopped. --set phases.2.steps=6 changes an option of the third phase, --set
@@ -51,7 +48,7 @@ def run_command(config_name: str, output: Path | None, force: bool, dry_run: boo
     config = read_config(config_name)
     folder = output or Path("runs") / Path(config_name).stem
     if dry_run:
-        _preview(config, folder, force)
+        _preview(config, folder, force, as_json)
         return
     from spag.cli.tables import print_run
     from spag.runs.execute import run
@@ -60,8 +57,21 @@ def run_command(config_name: str, output: Path | None, force: bool, dry_run: boo
     if not (folder / "manifest.json").exists() and (found := _few_games(config)):
         click.echo(f"warning: imitation has {visible_text(found)}", err=True)
     run(config, folder, open_reporter(), force=force)
+    if as_json:
+        _print_json(folder)
+        return
     print_run(folder)
     click.echo(f"  the report   {_report(folder)}")
+
+
+def _print_json(folder: Path) -> None:
+    import json
+
+    from spag.runs.reading import RunFolder
+
+    run = RunFolder.open(folder)
+    found = {"folder": str(folder), "models": run.checkpoints(), "report": str(_report(folder)), "arena": run.arena}
+    click.echo(json.dumps(found, indent=2))
 
 
 def _few_games(config: "RunConfig") -> str | None:
@@ -78,16 +88,29 @@ def _few_games(config: "RunConfig") -> str | None:
     return None
 
 
-def _preview(config: "RunConfig", folder: Path, force: bool) -> None:
+def _preview(config: "RunConfig", folder: Path, force: bool, as_json: bool) -> None:
     """Print what a run would do. Exit status 3: it does not fit here."""
+    import json
+    from dataclasses import asdict
+
+    from spag.planning.estimate import estimate_run
+
+    estimate = estimate_run(config, folder, open_reporter(), force=force)
+    if as_json:
+        click.echo(json.dumps({**asdict(estimate), "fits": not estimate.doubts}, indent=2))
+    else:
+        _print_preview(config, folder, estimate)
+    if estimate.doubts:
+        raise SystemExit(3)
+
+
+def _print_preview(config: "RunConfig", folder: Path, estimate: "RunEstimate") -> None:
     from rich.console import Console
 
     from spag.cli.console import new_table
     from spag.core.visible import visible_text
-    from spag.planning.estimate import estimate_run
     from spag.runs.plan import describe_phases
 
-    estimate = estimate_run(config, folder, open_reporter(), force=force)
     for line in describe_phases(config):
         click.echo(visible_text(line))
     table = new_table(None, "stage", "now", "work")
@@ -101,16 +124,17 @@ def _preview(config: "RunConfig", folder: Path, force: bool) -> None:
     click.echo(f"  nothing was done; spag run without --dry-run works in {visible_text(str(folder))}")
     for doubt in estimate.doubts[:MOST_DOUBTS]:
         click.echo(f"error: {visible_text(doubt)}", err=True)
-    if estimate.doubts:
-        raise SystemExit(3)
 
 
-def _report(folder: Path) -> Path:
-    """Write the report unless it is newer than everything that it shows; return its path."""
+def _report(folder: Path) -> Path | str:
+    """Write the report unless it is newer than everything that it shows; return its path, or why there is none."""
     page = folder / "report" / "index.html"
     sources = [folder / "manifest.json", *folder.glob("*/results.json")]
     if page.is_file() and all(page.stat().st_mtime >= source.stat().st_mtime for source in sources):
         return page
-    from spag.report.page import write_report  # draws the plots, which takes seconds
-
+    try:
+        with needs_extra("report", "it"):
+            from spag.report.page import write_report  # draws the plots, which takes seconds
+    except ConfigError as lacking:
+        return f"skipped: {lacking}"
     return write_report(folder)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spag.cli.options import config_options, entrant, open_reporter, read_config
+from spag.cli.options import config_options, entrant, needs_extra, open_reporter, read_config
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +38,6 @@ def serve_command(models: tuple[str, ...], config_name: str | None, host: str, p
     engine.backend=transformers, the transformers engine answers: completions, or with --set model.prompt_style=chat
     conversations in the model's chat template.
     """
-    from spag.core.errors import ConfigError
     from spag.runs.execute import resolve_dtype
 
     config = resolve_dtype(read_config(config_name))
@@ -46,12 +45,10 @@ def serve_command(models: tuple[str, ...], config_name: str | None, host: str, p
     if len(entrants) < len(models):
         raise click.UsageError("two models have one name; give them names as NAME=MODEL")
     named = [(name, config.model.model_copy(update={"name": model})) for name, model in entrants.items()]
-    try:
+    with needs_extra("web", "spag serve"):
         from spag.web.security import Access
 
         access = Access(host, token or None)
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"spag serve needs the package {error.name}; install it: pip install '.[web]'") from error
     _serve(named, config.engine, access, port)
 
 

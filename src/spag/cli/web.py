@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from spag.cli.options import open_reporter
+from spag.cli.options import needs_extra, open_reporter
 
 
 @click.command("web")
@@ -27,15 +27,11 @@ def web_command(run: Path, host: str, port: int, token: str | None) -> None:
 
     RUN is a run folder (finished, running or just begun), or a file of episodes.
     """
-    from spag.core.errors import ConfigError
-
-    try:
+    with needs_extra("web", "spag web"):
         import uvicorn
 
         from spag.web.app import create_app, listen
         from spag.web.security import Access
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"spag web needs the package {error.name}; install it: pip install '.[web]'") from error
 
     open_reporter()  # what cannot be followed is logged
     app = create_app(run, Access(host, token or None))

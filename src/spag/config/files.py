@@ -30,6 +30,12 @@ _UNION = re.compile(r"[A-Z]\w*$|str$|list\[|literal\[|function-")
 """Parts of pydantic's place of a fault that name no option but a kind of value."""
 _MAPPING = re.compile(r"a valid dictionary( or instance of \w+)?")
 _DEFAULT_PHASES = [{"algorithm": phase.algorithm} for phase in RunConfig.model_fields["phases"].default]
+_OTHER_NAMES = {
+    "lr": "learning_rate", "batch_size": "global_batch_size", "num_epochs": "epochs", "num_train_epochs": "epochs",
+    "warmup": "warmup_ratio", "grad_clip": "max_grad_norm", "beta": "kl_coef", "gamma": "discount",
+    "clip_eps": "clip_range", "max_tokens": "max_new_tokens",
+}  # fmt: skip
+"""Names of options in other libraries, and ours."""
 _FLOAT = re.compile(r"[-+]?[0-9.]{1,20}[eE][-+]?[0-9]{1,4}")
 
 
@@ -241,7 +247,9 @@ def _describe(error: ValidationError, data: dict[str, Any]) -> str:
 
 def _hint(key: str, data: dict[str, Any]) -> str:
     """Say where an option belongs that is named where it does not, or which known name is nearest."""
-    last = key.rpartition(".")[2]
+    place, dot, last = key.rpartition(".")
+    if other := _OTHER_NAMES.get(last):
+        key, last = f"{place}{dot}{other}", other
     given = data.get("phases", _DEFAULT_PHASES)
     kinds = [one.get("algorithm") for one in given if isinstance(one, dict)] if isinstance(given, list) else []
     run = _with_sections(name for name, _ in option_names())
@@ -250,6 +258,8 @@ def _hint(key: str, data: dict[str, Any]) -> str:
         for kind in algorithm_names()
     }
     phases = [f"phases.{at}.{name}" for at, kind in enumerate(kinds) for name in options.get(str(kind), ())]
+    if key in (*run, *phases):
+        return f"did you mean {key}?"
     places = {
         where: next((name for name in known if name.rpartition(".")[2] == last), key)
         for where, known in (("the run", run), ("a phase", phases))
