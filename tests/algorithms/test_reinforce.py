@@ -11,6 +11,7 @@ from spag.algorithms.base import TokenBatch, Totals
 from spag.algorithms.credit import DRIFT, normalized, without_drift
 from spag.algorithms.policy_gradient import (
     importance_correction,
+    limited_share,
     policy_gradient_loss,
     policy_gradient_terms,
     scheduled,
@@ -185,6 +186,38 @@ def test_a_falling_token_of_a_lost_game_is_clipped_too() -> None:
     assert loss.item() == pytest.approx(0.8 + 2.0)
     loss.backward()
     assert batch.logprob.grad.tolist() == pytest.approx([0.0, 2.0])
+
+
+def test_games_that_are_a_step_old_have_a_trust_region() -> None:
+    """One update: the ratio to the policy before it is 1, so with ``overlap`` that to the engine is clipped."""
+    # the policy is 1.5, 1.5, 0.5 and 1.1 times as likely to say it as the engine was; advantages 2, -2, -2, 2
+    ratios = [1.5, 1.5, 0.5, 1.1]
+    now = [math.log(0.1 * ratio) for ratio in ratios]
+    found = {}
+    for overlap in (False, True):
+        batch = tokens(
+            logprob=now, old_logprob=now, sampling_logprob=[math.log(0.1)] * 4, advantage=[2.0, -2.0, -2.0, 2.0]
+        )
+        settings = ReinforceSettings(overlap=overlap, sampling={"max_new_tokens": 1})
+        loss, metrics = policy_gradient_loss(batch, settings)
+        loss.backward()
+        found[overlap] = loss.item(), [4 * value for value in batch.logprob.grad.tolist()], metrics
+    # without: -c A, c the ratio. With: a good token that is 1.2 times likelier, and a bad one that is below 0.8, are
+    # left alone; the loss is -A times the clipped ratio: -(2 * 1.2 - 2 * 1.5 - 2 * 0.8 + 2 * 1.1) / 4
+    assert found[False][1] == pytest.approx([-3.0, 3.0, 1.0, -2.2])
+    assert found[True][1] == pytest.approx([0.0, 3.0, 0.0, -2.2])
+    assert found[True][0] == pytest.approx(0.0)
+    total, weight = found[True][2]["clip_fraction"]
+    assert (total / weight).item() == 0.75 and "clip_fraction" not in found[False][2]
+
+
+def test_the_share_of_truncated_and_masked_tokens() -> None:
+    # two tokens of one utterance, 3 and 0.4 times as likely for the trainer; one of another, 1.1 times
+    batch = tokens(logprob=[0.0] * 3, old_logprob=[math.log(3), math.log(0.4), math.log(1.1)])
+    batch = replace(batch, sample=torch.tensor([0, 0, 1]), weight=torch.ones(2, dtype=torch.float64))
+    found = {kind: limited_share(batch, kind, 2.0).tolist() for kind in ("token", "sequence", "mask")}
+    assert found == {"token": [1.0, 0.0, 0.0], "sequence": [0.0, 0.0, 0.0], "mask": [1.0, 1.0, 0.0]}
+    assert limited_share(batch, "sequence", 1.15).tolist() == [1.0, 1.0, 0.0]  # 3 * 0.4 = 1.2
 
 
 def test_importance_correction_by_token_by_utterance_and_masked() -> None:

@@ -10,7 +10,7 @@ from spag.algorithms.winners import RewardSettings, assign_rewards
 from spag.core.episodes import SampleType, TrainingSample
 from spag.core.errors import ConfigError, DataError
 from spag.learning.batches import TrainingData, Update, collate
-from spag.learning.encoding import encode_sampled, encode_samples, merge_equal
+from spag.learning.encoding import EncodedSample, encode_sampled, encode_samples, merge_equal
 from spag.models.loading import load_tokenizer
 from spag.models.tokens import PromptStyle
 from taboo_games import episode_of
@@ -109,6 +109,45 @@ def ord_id(folder: Path, char: str) -> int:
     return int(only)
 
 
+def test_offline_samples_keep_the_prompt_that_the_engine_cut(model_folder: Path) -> None:
+    a, b = (ord_id(model_folder, char) for char in "ab")
+    game = episode_of("river", "ab", "The river.")
+    said = replace(game.history[0], token_ids=(a, b), finish_reason="length", prompt_ids=(b, b))
+    game = replace(game, history=(said, game.history[1]))
+    for template, sampled_tokens, seen in (("play", True, True), ("game", True, False), ("play", False, False)):
+        settings = RewardSettings(template=template, sampled_tokens=sampled_tokens)
+        [sample] = assign_rewards([game], settings=settings)
+        assert sample.prompt_ids == ((b, b) if seen else None)
+        [encoded] = encode(model_folder, sample, max_length=10_000)
+        assert (encoded.input_ids.tolist()[: encoded.completion_start] == [b, b]) == seen
+
+
+def test_samples_that_lose_a_part_of_their_prompt_are_counted_in_a_warning(
+    model_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    fits, long = (TrainingSample(prompt="q" * count, completion="t") for count in (3, 4))
+    encode(model_folder, fits, long, long, max_length=6)  # BOS qqq t EOS
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage().startswith("2 of 3 samples are longer than max_length=6; they lost tokens on the left")
+    caplog.clear()
+    encode(model_folder, fits, max_length=6)
+    assert not caplog.records
+
+
+def test_tokens_beside_a_hole_in_the_vocabulary_are_known(model_folder: Path) -> None:
+    """A tokenizer may have 258 tokens of which the last is 300: engines draw it, so it is trained."""
+    tokenizer = load_tokenizer(str(model_folder))
+    vocabulary = {**tokenizer.get_vocab(), "<far>": 300}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(tokenizer), "get_vocab", lambda self: vocabulary)
+        patch.setattr(type(tokenizer), "decode", lambda self, ids, **_: "ab")
+        assert len(tokenizer) < 300
+        assert len(encode_sampled([online(300), online(301)], tokenizer, PromptStyle.PLAIN, ["g/r"])) == 1
+        sample = TrainingSample(prompt="q", completion="ab", completion_ids=(300,))
+        assert encode_samples([sample], tokenizer, PromptStyle.PLAIN, 100)[0].completion.tolist() == [300]
+
+
 def test_useless_settings_and_numbers_are_refused(model_folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"max_length=1.*at least 2"):
         encode(model_folder, TrainingSample(prompt="q", completion="t"), max_length=1)
@@ -188,10 +227,11 @@ def test_a_token_that_the_tokenizer_does_not_know_drops_its_sample_alone(model_f
 
 def test_equal_samples_are_merged_by_advantage_where_ratios_clip() -> None:
     # thrice the same tokens, with advantages 2, 1 and 2
-    samples = [online(5, reward=2.0), online(5, reward=1.0), online(5, reward=2.0), online(6, reward=-1.0)]
-    assert [(s.reward, s.weight) for s in merge_equal(samples)] == [(pytest.approx(5 / 3), 3.0), (-1.0, 1.0)]
-    assert [(s.reward, s.weight) for s in merge_equal(samples, by_advantage=True)] == [
-        (2.0, 2.0),
-        (1.0, 1.0),
-        (-1.0, 1.0),
+    drawn = (5, 2.0), (5, 1.0), (5, 2.0), (6, -1.0)
+    samples = [EncodedSample.of([0, token], 1, reward=reward, weight=0.5) for token, reward in drawn]
+    found = [
+        [(s.reward, s.weight, s.copies) for s in merge_equal(samples, by_advantage=kept)] for kept in (False, True)
     ]
+    assert found == [[(pytest.approx(5 / 3), 1.5, 3), (-1.0, 0.5, 1)], [(2.0, 1.0, 2), (1.0, 0.5, 1), (-1.0, 0.5, 1)]]
+    other_role = [*samples[:1], replace(samples[0], group=3), replace(samples[0], completion_start=0)]
+    assert len(merge_equal(other_role)) == 3

@@ -153,16 +153,44 @@ def test_groups_are_drawn_at_random_and_no_split_changes_them() -> None:
 
 
 def test_online_minibatches_hold_every_sample_once_a_pass() -> None:
-    plan = list(online_updates(10, seed="0-1", epochs=2, minibatches=3))
+    plan = list(online_updates(samples()[:10], seed="0-1", epochs=2, minibatches=3))
     assert [len(update.samples) for update in plan] == [4, 3, 3] * 2
     for epoch in (plan[:3], plan[3:]):
         assert sorted(index for update in epoch for index in update.samples) == list(range(10))
     assert plan[0].samples != plan[3].samples
 
 
-def test_an_update_is_weighed_by_its_own_samples() -> None:
-    # a mini-batch of a sample that stands for three, and one that stands for itself
-    made = [EncodedSample.of([1, 2], 1, weight=3.0), EncodedSample.of([1, 3], 1, weight=1.0)]
+def shares(made: list[EncodedSample], minibatches: int, left_out: float = 0.0) -> list[list[float]]:
+    """The weight of each sample in each update of a pass, over what the loss is divided by."""
     data = TrainingData(made, 2, packed=True)
-    weights = [data.totals(update).weight for update in online_updates(2, seed="a", epochs=1, minibatches=2)]
-    assert sorted(weights) == [1.0, 3.0]
+    found = []
+    for update in online_updates(made, seed="a", epochs=1, minibatches=minibatches, left_out=left_out):
+        parts = dict.fromkeys(range(len(made)), 0.0)
+        for index, factor in zip(update.samples, update.factors, strict=True):
+            parts[index] += made[index].weight * factor / data.totals(update).weight
+        found.append([*parts.values()])
+    return found
+
+
+def test_copies_of_a_merged_sample_are_drawn_one_by_one() -> None:
+    # Samples that stand for 30, 1 and 1 equal ones, in two updates of 16. Cutting the three in two would divide one
+    # update by 1 or 31, and the other by the rest: with AdamW a rare sample would count as much as thirty.
+    made = [EncodedSample.of([1, n], 1, weight=w, copies=w) for n, w in enumerate((30, 1, 1))]
+    updates = shares(made, 2)
+    assert [sum(update) for update in updates] == [1.0, 1.0]
+    assert [sum(parts) / 2 for parts in zip(*updates, strict=True)] == [30 / 32, 1 / 32, 1 / 32]
+    assert all(update[0] >= 14 / 16 for update in updates)
+    # weights are those of all copies: 3 of weight 0.5
+    assert shares([EncodedSample.of([1, 2], 1, weight=1.5, copies=3)], 3) == [[1.0], [1.0], [1.0]]
+
+
+def test_a_pass_counts_every_sample_alike_where_minibatches_differ_in_size() -> None:
+    # 7 samples in updates of 4 and 3: each has 1 / 3.5 of one of them
+    found = [part for update in shares(samples()[:7], 2) for part in update if part]
+    assert found == pytest.approx([1 / 3.5] * 7)
+
+
+def test_samples_that_are_left_out_count_in_the_divisor() -> None:
+    # one sample of 256 has an advantage: its weight is that of one in 256, in the one update that has it that of 128
+    assert shares(samples()[:1], 1, left_out=255.0) == [[1 / 256]]
+    assert sorted(shares(samples()[:1], 2, left_out=255.0)) == [[0.0], [1 / 128]]

@@ -43,7 +43,8 @@ class Totals:
     """The samples of an update, over all micro-batches and processes, so that any split gives the same step.
 
     ``samples`` and ``sft``: how many there are, without the SFT mix and of it. ``weight``: the sum of the weights of
-    those without it.
+    those without it; online that of a pass over its mini-batches, samples that were left out because they have no
+    gradient included.
     """
 
     samples: int

@@ -2,7 +2,9 @@
 
 Tokens are trained as they were sampled. The engine and the trainer never agree exactly on a token's probability
 (precision, kernels, temperature, filters), and games may be a step old; the quotient is an importance weight. With
-several updates a step, ratios to the policy before the first one are clipped as in PPO (arXiv 1707.06347).
+several updates a step, ratios to the policy before the first one are clipped as in PPO (arXiv 1707.06347). With
+``overlap`` games are a step old, and the policy that played is the engine's: then ratios to its probabilities are
+clipped, or a single update would have no trust region (its ratio to the policy before it is 1).
 """
 
 from collections.abc import Mapping
@@ -60,21 +62,38 @@ def importance_correction(batch: TokenBatch, kind: str, limit: float) -> "Tensor
     return ratio.clamp(max=limit)
 
 
+def limited_share(batch: TokenBatch, kind: str, limit: float) -> "Tensor":
+    """Return 1 for each token whose importance weight was truncated or masked, else 0: (K,)."""
+    log_ratio = (batch.old_logprob - batch.sampling_logprob).detach()
+    ratio = (batch.total(log_ratio)[batch.sample] if kind == "sequence" else log_ratio).exp()
+    low = 1.0 / limit if kind == "mask" else 0.0
+    return ((ratio > limit) | (ratio < low)).float()
+
+
 def policy_gradient_terms(
-    batch: TokenBatch, correction: "Tensor", *, clip_range: float, kl_coef: float, entropy_coef: float
+    batch: TokenBatch,
+    correction: "Tensor",
+    *,
+    clip_range: float,
+    kl_coef: float,
+    entropy_coef: float,
+    overlap: bool = False,
 ) -> "Tensor":
     """Return each token's loss without its share, (K,).
 
-    r_t = exp(lp_t - old_t)
-    l_t = -c_t * (min(A * r_t, A * clip(r_t, 1 - clip_range, 1 + clip_range)) - kl_coef / 2 * (lp_t - ref_t)^2)
-          - entropy_coef * H_t
+    r_t = exp(lp_t - old_t);  k_t = 1, with ``overlap`` exp(sampling_t - old_t)
+    l_t = -c_t * (min(A * r_t, A * clip(r_t, (1 - clip_range) * k_t, (1 + clip_range) * k_t))
+                  - kl_coef / 2 * (lp_t - ref_t)^2) - entropy_coef * H_t
 
-    The gradient of half the squared difference is that of KL[policy || reference], in expectation over the policy's own
-    tokens.
+    With ``overlap`` r_t / k_t, the ratio to what the engine drew from, is what the clip bounds; where c_t = 1 / k_t,
+    not truncated, this is PPO's objective with the engine as the old policy. The gradient of half the squared
+    difference is that of KL[policy || reference], in expectation over the policy's own tokens.
     """
     advantage = batch.advantage[batch.sample]
     ratio = (batch.logprob - batch.old_logprob).exp()
-    surrogate = (advantage * ratio).minimum(advantage * ratio.clamp(1.0 - clip_range, 1.0 + clip_range))
+    played = (batch.sampling_logprob - batch.old_logprob).detach().clamp(-20.0, 20.0).exp() if overlap else 1.0
+    clipped = (ratio / played).clamp(1.0 - clip_range, 1.0 + clip_range) * played
+    surrogate = (advantage * ratio).minimum(advantage * clipped)
     penalty = 0.5 * kl_coef * (batch.logprob - batch.ref_logprob) ** 2
     return -correction * (surrogate - penalty) - entropy_coef * batch.entropy
 
@@ -83,7 +102,8 @@ def policy_gradient_loss(batch: TokenBatch, settings: OnlineSettings) -> "tuple[
     """Return sum_t weight / (total weight * most_tokens) * l_t of ``policy_gradient_terms``, and metrics.
 
     The constant divisor, the tokens of the longest thought and utterance, gives every token of the update the same
-    part, so that long utterances are neither favored nor punished (arXiv 2503.20783).
+    part, so that long utterances are neither favored nor punished (arXiv 2503.20783). The total weight counts samples
+    that were left out because they teach nothing, too.
     """
     steps = settings.anneal_steps or settings.steps
     terms = policy_gradient_terms(
@@ -92,6 +112,7 @@ def policy_gradient_loss(batch: TokenBatch, settings: OnlineSettings) -> "tuple[
         clip_range=settings.clip_range,
         kl_coef=scheduled(settings.kl_coef, settings.kl_coef_end, batch.step, steps),
         entropy_coef=scheduled(settings.entropy_coef, settings.entropy_coef_end, batch.step, steps),
+        overlap=settings.overlap,
     )
     weight = batch.weight[batch.sample]
     loss = (weight * terms).sum() / (max(batch.totals.weight, 1e-9) * settings.sampling.most_tokens)
@@ -103,12 +124,13 @@ def _metrics(batch: TokenBatch, weight: "Tensor", settings: OnlineSettings) -> M
     found = {
         "mismatch": mean_of(to_engine.abs(), weight),
         "mismatch_kl": mean_of(to_engine.exp() - 1.0 - to_engine, weight),
+        "truncated": mean_of(limited_share(batch, settings.correction, settings.correction_limit), weight),
     }
     if settings.needs_reference:
         to_reference = batch.ref_logprob - batch.logprob
         found["kl"] = mean_of(to_reference.exp() - 1.0 - to_reference, weight)
-    if settings.updates > 1:
-        ratio = (batch.logprob - batch.old_logprob).exp()
+    if settings.clips:
+        ratio = (batch.logprob - (batch.sampling_logprob if settings.overlap else batch.old_logprob)).exp()
         found["importance_ratio"] = mean_of(ratio, weight)
         found["clip_fraction"] = mean_of(((ratio - 1.0).abs() > settings.clip_range).float(), weight)
     found["entropy"] = mean_of(batch.entropy, weight)

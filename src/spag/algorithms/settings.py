@@ -261,7 +261,9 @@ class OnlineSettings(UpdateSettings):
     epochs: Count = Field(1, description="passes over a step's samples")
     minibatches: Count = Field(1, description="updates a pass")
     clip_range: Annotated[float, Field(gt=0.0, lt=1.0)] = Field(
-        0.2, description="importance ratios of several updates are clipped to 1 -/+ this"
+        0.2,
+        description="importance ratios are clipped to 1 -/+ this: of several updates to the policy before the first, "
+        "with overlap to the policy that played",
     )
     correction: Literal["token", "sequence", "mask"] = Field(
         "token",
@@ -292,6 +294,11 @@ class OnlineSettings(UpdateSettings):
     def updates(self) -> int:
         """Updates a step."""
         return self.epochs * self.minibatches
+
+    @property
+    def clips(self) -> bool:
+        """Whether a ratio can be clipped: with one update on the policy's own games all are 1."""
+        return self.updates > 1 or self.overlap
 
     @property
     def needs_reference(self) -> bool:

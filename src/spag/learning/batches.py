@@ -13,6 +13,7 @@ all have equal work. Upstream averages RL and SFT losses within random micro-bat
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -32,10 +33,14 @@ Values = Mapping[int, Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The samples of one update, by index, and a factor of each one's weight (``loss_shares``)."""
+    """The samples of one update, by index, and a factor of each one's weight (``loss_shares``, ``online_updates``).
+
+    ``weight``: what the loss is divided by (``Totals``); ``None``: the weights of its samples.
+    """
 
     samples: Sequence[int]
     factors: Sequence[float]
+    weight: float | None = None
 
 
 def offline_updates(
@@ -57,14 +62,26 @@ def _stream(count: int, seed: int) -> Iterator[int]:
         yield from order
 
 
-def online_updates(count: int, *, seed: str, epochs: int, minibatches: int) -> Iterator[Update]:
-    """Yield the updates of a step: its ``count`` samples are shuffled for each pass and cut into mini-batches."""
+def online_updates(
+    samples: Sequence[EncodedSample], *, seed: str, epochs: int, minibatches: int, left_out: float = 0.0
+) -> Iterator[Update]:
+    """Yield the updates of a step: its samples are shuffled for each pass and cut into mini-batches.
+
+    Copies of merged samples are drawn one by one, and merged again within each mini-batch. So merging changes nothing
+    but the time, and mini-batches are equally large, as in PPO. Cutting the merged samples instead would give one
+    mini-batch most of the weight and another nearly none, and AdamW, which makes an update of every gradient whatever
+    its size, would let a rare sample count as much as all copies of a frequent one. Every loss is divided by the
+    weight of the pass over the mini-batches: not by its own, which would favour the samples of a smaller mini-batch.
+    ``left_out``: the weight of samples that have no gradient. They count in that divisor, so that what is left does
+    not stand for the whole step.
+    """
+    weight = (sum(sample.weight for sample in samples) + left_out) / minibatches
     for epoch in range(epochs):
-        order = list(range(count))
+        order = [index for index, sample in enumerate(samples) for _ in range(sample.copies)]
         random.Random(f"{seed}-{epoch}").shuffle(order)
         for part in range(minibatches):
-            chosen = order[part::minibatches]
-            yield Update(chosen, [1.0] * len(chosen))
+            drawn = Counter(order[part::minibatches])
+            yield Update([*drawn], [count / samples[index].copies for index, count in drawn.items()], weight)
 
 
 def loss_shares(is_sft: Sequence[bool], size: int | None) -> list[float]:
@@ -150,7 +167,9 @@ class TrainingData:
         """Return the counts of an update, over all processes."""
         chosen = [self.samples[index] for index in update.samples]
         sft = sum(sample.group == SFT for sample in chosen)
-        weight = sum(sample.weight for sample in chosen if sample.group != SFT)
+        weight = update.weight
+        if weight is None:
+            weight = sum(sample.weight for sample in chosen if sample.group != SFT)
         return Totals(samples=len(chosen) - sft, sft=sft, weight=weight)
 
     def _batch(self, places: Sequence[tuple[int, float]]) -> Batch:

@@ -12,6 +12,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from statistics import fmean
 from typing import Any
 
@@ -21,7 +22,7 @@ from spag.algorithms.base import OTHER, SFT
 from spag.core.episodes import SampleType, TrainingSample
 from spag.core.errors import ConfigError, DataError
 from spag.core.thinking import ANSWER, split_thought
-from spag.models.tokens import PromptStyle, as_reply, encode_prompt, end_token_id, spoken
+from spag.models.tokens import PromptStyle, as_reply, encode_prompt, end_token_id, spoken, token_count
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +31,8 @@ logger = logging.getLogger(__name__)
 class EncodedSample:
     """One sample as tokens: ``input_ids`` (T,), of which those from ``completion_start`` (at least 1) on are trained.
 
-    ``sampling_logprobs``: those of the trained tokens when they were sampled, where they are needed.
+    ``sampling_logprobs``: those of the trained tokens when they were sampled, where they are needed. ``copies``: how
+    many equal samples it stands for (``merge_equal``); ``weight`` is that of all of them.
     """
 
     input_ids: "array[int]"
@@ -39,6 +41,7 @@ class EncodedSample:
     weight: float = 1.0
     group: int = OTHER
     sampling_logprobs: tuple[float, ...] | None = None
+    copies: int = 1
 
     @staticmethod
     def of(ids: Sequence[int], completion_start: int, **values: Any) -> "EncodedSample":
@@ -71,13 +74,13 @@ def encode_samples(
     if max_length < 2:
         need = "at least 2 tokens are needed, one to predict and one to predict it from"
         raise ConfigError(f"max_length={max_length}: {need}")
-    end, groups = end_token_id(tokenizer, style), group_names(samples)
-    encoded, retokenised = [], 0
+    end, groups, known = end_token_id(tokenizer, style), group_names(samples), token_count(tokenizer)
+    encoded, retokenised, cut = [], 0, 0
     for index, sample in enumerate(samples):
         place = f"sample {index} (episode {sample.episode_id!r})"
         if not (math.isfinite(sample.reward) and math.isfinite(sample.weight)):
             raise DataError(f"{place}: reward {sample.reward} and weight {sample.weight} must be finite")
-        as_sampled = _are_of(sample, tokenizer, style)
+        as_sampled = _are_of(sample, tokenizer, style, known)
         retokenised += sample.completion_ids is not None and not as_sampled
         prompt = list(sample.prompt_ids or ()) if as_sampled else []
         prompt = prompt or encode_prompt(tokenizer, sample.prompt, style, thinking=sample.thinking and as_sampled)
@@ -87,6 +90,7 @@ def encode_samples(
             ending = [] if sample.truncated else [end]
             text = sample.completion if sample.truncated else as_reply(sample.completion, style)
             completion = tokenizer.encode(text, add_special_tokens=False) + ending
+        cut += len(prompt) + len(completion) > max_length
         ids = (prompt + completion)[-max_length:]
         if len(ids) < 2:
             raise DataError(f"{place}: prompt and completion hold no token, so there is nothing to train on")
@@ -94,14 +98,17 @@ def encode_samples(
         start = max(len(ids) - len(completion), 1)
         group = SFT if sample.type is SampleType.SFT else OTHER if sample.role is None else groups.index(sample.role)
         encoded.append(EncodedSample.of(ids, start, reward=sample.reward, weight=sample.weight, group=group))
-    _log_changes(encoded, max_length, retokenised)
+    _log_changes(len(encoded), max_length, cut, retokenised)
     return encoded
 
 
-def _are_of(sample: TrainingSample, tokenizer: PreTrainedTokenizerBase, style: PromptStyle) -> bool:
-    """Whether the sample has sampled tokens that ``tokenizer`` decodes to its completion; another model's are not."""
+def _are_of(sample: TrainingSample, tokenizer: PreTrainedTokenizerBase, style: PromptStyle, known: int) -> bool:
+    """Whether the sample has sampled tokens that ``tokenizer`` decodes to its completion; another model's are not.
+
+    ``known``: the tokenizer's ``token_count``.
+    """
     ids = sample.completion_ids
-    if not ids or min(ids) < 0 or max(ids) >= len(tokenizer):
+    if not ids or min(ids) < 0 or max(ids) >= known:
         return False
     text = str(tokenizer.decode(ids, skip_special_tokens=True))
     if style is PromptStyle.TAGGED and not sample.thinking:
@@ -111,14 +118,13 @@ def _are_of(sample: TrainingSample, tokenizer: PreTrainedTokenizerBase, style: P
     return said.strip().startswith(sample.completion.strip())
 
 
-def _log_changes(encoded: Sequence[EncodedSample], max_length: int, retokenised: int) -> None:
-    cut = sum(len(sample.input_ids) == max_length for sample in encoded)
+def _log_changes(count: int, max_length: int, cut: int, retokenised: int) -> None:
     if cut:
-        what = "longer ones lost tokens on the left"
-        logger.info("%d of %d samples fill max_length=%d; %s", cut, len(encoded), max_length, what)
+        what = "they lost tokens on the left, so they are trained behind a shorter prompt than was played"
+        logger.warning("%d of %d samples are longer than max_length=%d; %s", cut, count, max_length, what)
     if retokenised:
         what = "their text is tokenised again"
-        logger.info("%d of %d samples have tokens of another tokenizer; %s", retokenised, len(encoded), what)
+        logger.info("%d of %d samples have tokens of another tokenizer; %s", retokenised, count, what)
 
 
 def encode_sampled(
@@ -129,16 +135,16 @@ def encode_sampled(
     Leaves out samples with a token that the tokenizer does not know: vocabularies are padded, and a model can sample
     what cannot be read back. Raises ``DataError`` for a sample without log-probabilities.
     """
-    encoded = []
+    encoded, known = [], token_count(tokenizer)
+    encoded_prompt = cache(partial(encode_prompt, tokenizer, style=style))
     for sample in samples:
         ids = sample.completion_ids or ()
-        if min(ids, default=0) < 0 or max(ids, default=0) >= len(tokenizer):
+        if min(ids, default=0) < 0 or max(ids, default=0) >= known:
             continue
         if sample.logprobs is None or len(sample.logprobs) != len(ids):
             place = f"game {sample.episode_id!r}, turn {sample.turn}"
             raise DataError(f"{place}: it has no log-probabilities; online training needs a local engine")
-        asked = sample.prompt_ids or encode_prompt(tokenizer, sample.prompt, style, thinking=sample.thinking)
-        prompt = list(asked)
+        prompt = list(sample.prompt_ids or encoded_prompt(sample.prompt, thinking=sample.thinking))
         encoded.append(
             EncodedSample.of(
                 [*prompt, *ids],
@@ -152,22 +158,23 @@ def encode_sampled(
     return encoded
 
 
-def merge_equal(samples: Sequence[TrainingSample], *, by_advantage: bool = False) -> list[TrainingSample]:
-    """Merge samples of equal role, prompt and tokens: one with their mean advantage, its weight the sum of theirs.
+def merge_equal(samples: Sequence[EncodedSample], *, by_advantage: bool = False) -> list[EncodedSample]:
+    """Merge samples of equal role and tokens: one with their mean advantage, its weight the sum of theirs.
 
-    The gradient is that of all of them, as long as no ratio is clipped: with several updates a step, merge only what
-    has an equal advantage, too (``by_advantage``). Of their sampling log-probabilities, which differ by rounding, the
-    first one's are kept. In a small game a step of hundreds of games has a few dozen different samples.
+    The gradient is that of all of them, as long as no ratio is clipped: where one may be, merge only what has an equal
+    advantage, too (``by_advantage``). Of their sampling log-probabilities, which differ by rounding, the first one's
+    are kept. In a small game a step of hundreds of games has a few dozen different samples.
     """
-    groups: dict[tuple[Any, ...], list[TrainingSample]] = defaultdict(list)
+    groups: dict[tuple[Any, ...], list[EncodedSample]] = defaultdict(list)
     for sample in samples:
-        key = sample.role, sample.prompt, sample.prompt_ids, sample.completion_ids, sample.thinking
+        key = sample.group, sample.completion_start, sample.input_ids.tobytes()
         groups[(*key, sample.reward) if by_advantage else key].append(sample)
     return [
         replace(
-            group[0],
-            reward=fmean((sample.reward for sample in group), weights=[sample.weight for sample in group]),
-            weight=sum(sample.weight for sample in group),
+            equal[0],
+            reward=fmean((sample.reward for sample in equal), weights=[sample.weight for sample in equal]),
+            weight=sum(sample.weight for sample in equal),
+            copies=sum(sample.copies for sample in equal),
         )
-        for group in groups.values()
+        for equal in groups.values()
     ]

@@ -194,7 +194,8 @@ class Loop:
         self.updates_done = step * self.online.updates
         means = metrics.take(self.accelerator, f"step {step}")
         means = {**means, "loss": means["loss"] / self.online.updates, "tokens": means["tokens"] / self.online.updates}
-        row = {"step": step, "samples": len(samples), **means, **self.algorithm.summary(), **row, **seconds}
+        counts = {"samples": len(samples), "unknown_token_samples": self.unreadable}
+        row = {"step": step, **counts, **means, **self.algorithm.summary(), **row, **seconds}
         row["tokens_per_second"] = row["tokens"] * self.online.updates / max(seconds["train_s"], 1e-9)
         if self.average is not None:
             self.average.move(1.0 if step == 1 else 1.0 - self.online.average_decay)
@@ -254,24 +255,26 @@ class Loop:
         """Return a step's samples with what the loss needs, and the step's updates."""
         settings = self.online
         assert settings is not None
-        needs, several = self.algorithm.needs, settings.updates > 1
-        if not (needs.reference or needs.entropy):  # then a sample without an advantage teaches nothing
-            samples = [sample for sample in samples if sample.reward]
-        merged = merge_equal(samples, by_advantage=several)
         self.groups = ("sft", "other", *self.phase.roles)
-        data = self._data(encode_sampled(merged, self.tokenizer, self.style, self.phase.roles))
+        encoded = encode_sampled(samples, self.tokenizer, self.style, self.phase.roles)
+        self.unreadable = len(samples) - len(encoded)
+        needs = self.algorithm.needs
+        if not (needs.reference or needs.entropy):  # then a sample without an advantage teaches nothing
+            encoded = [sample for sample in encoded if sample.reward]
+        data = self._data(merge_equal(encoded, by_advantage=settings.clips))
         everything = range(len(data.samples))
         arguments = (self.model, self.capabilities, self.accelerator)
-        if several:
+        if settings.updates > 1:
             data.columns["old_logprob"] = logprobs_of(data, everything, *arguments, before=self._use_role)
         if self.reference is not None:
             missing = self.cache.missing(data.samples)
             with self.reference.in_place():
                 found = logprobs_of(data, missing, *arguments, before=self._use_role)
             data.columns["ref_logprob"] = self.cache.complete(data.samples, found)
-        self.samples_seen += len(samples)
-        seed = f"{self.phase.seed}-{step}"
-        plan = online_updates(len(data.samples), seed=seed, epochs=settings.epochs, minibatches=settings.minibatches)
+        self.samples_seen += len(encoded)
+        left_out = sum(sample.weight for sample in samples) - sum(sample.weight for sample in encoded)
+        passes: dict[str, Any] = {"epochs": settings.epochs, "minibatches": settings.minibatches}
+        plan = online_updates(data.samples, seed=f"{self.phase.seed}-{step}", left_out=left_out, **passes)
         return data, [update for update in plan if update.samples]
 
     def _data(self, encoded: Sequence[Any]) -> TrainingData:
@@ -326,7 +329,11 @@ class Loop:
             step=step,
         )
         loss, found = self.algorithm.loss(tokens)
-        metrics.add(loss, found, batch["weight"][batch["sample"]].sum())
+        weight = batch["weight"][batch["sample"]]
+        metrics.add(loss, found, weight.sum())
+        if "sampling_logprob" in batch:
+            mismatch = (tokens.old_logprob - tokens.sampling_logprob).abs()
+            metrics.peak("mismatch_max", mismatch.where(weight > 0, mismatch.new_zeros(())))
         return loss
 
     def _use_role(self, batch: Batch) -> None:
@@ -353,6 +360,7 @@ class Loop:
         """Save a checkpoint to resume from, after every ``save_steps``; the finished model is saved instead of one."""
         if done % self.settings.save_steps or self.updates_done >= self.total_updates:
             return
+        self.source.settle()
         folder = checkpoints.checkpoint_folder(self.state, self.updates_done)
         moving = {
             "average": self.average,

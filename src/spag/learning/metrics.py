@@ -21,11 +21,12 @@ Row = dict[str, Any]
 
 
 class StepMetrics:
-    """The loss and the metrics of a step, as parts of means by name."""
+    """The loss and the metrics of a step: parts of means by name, and largest values by name (``peaks``)."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.parts: dict[str, Tensor] = {}
+        self.peaks: dict[str, Tensor] = {}
         self.loss = torch.zeros((), dtype=torch.float64, device=device)
         self.tokens = torch.zeros((), dtype=torch.float64, device=device)
 
@@ -37,20 +38,26 @@ class StepMetrics:
             part = torch.stack([value.detach().double() for value in pair])
             self.parts[name] = self.parts[name] + part if name in self.parts else part
 
+    def peak(self, name: str, values: Tensor) -> None:
+        """Keep the largest of ``values``, (N,) with N > 0, and of earlier ones."""
+        largest = values.detach().double().max()
+        self.peaks[name] = largest.maximum(self.peaks[name]) if name in self.peaks else largest
+
     def take(self, accelerator: Accelerator, what: str) -> Row:
-        """Return loss, tokens and means over all processes, and begin again. Every process must call it.
+        """Return loss, tokens, means and peaks over all processes, and begin again. Every process must call it.
 
         Raises ``RunError``, naming ``what``, when the loss is not finite.
         """
         names = sorted(self.parts)
         flat = torch.cat([torch.stack([self.loss, self.tokens]), *(self.parts[name] for name in names)])
         loss, tokens, *rest = accelerator.reduce(flat, reduction="sum").tolist()
+        highest = {name: float(accelerator.gather(self.peaks[name][None]).max()) for name in sorted(self.peaks)}
         self.__init__(self.device)  # type: ignore[misc]
         if not math.isfinite(loss):
             fix = "lower the learning rate, or look for broken weights in the start model"
             raise RunError(f"{what}: the loss is {loss}; {fix}")
         means = {name: _mean(*rest[2 * at : 2 * at + 2]) for at, name in enumerate(names)}
-        return {"loss": loss, "tokens": tokens, **means}
+        return {"loss": loss, "tokens": tokens, **means, **highest}
 
 
 def _mean(total: float, weight: float) -> float | None:

@@ -6,7 +6,8 @@
 
 Games are on disk before they count: a killed run goes back to its last checkpoint and trains on the files again. Every
 process plays its share and reads all games; the first one writes. With ``overlap`` the next step's games are played in
-a thread while this step's samples are trained: they are then one update old, which importance weights correct.
+a thread while this step's samples are trained: they are then one update old, which importance weights correct. A
+checkpoint waits for them, because its weights are newer than those that play them.
 """
 
 import time
@@ -136,6 +137,9 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
             self.stopped = f"step {step}: {'; '.join(found.values())}"
         return not self.stopped
 
+    def settle(self) -> None:
+        self._wait()
+
     def results(self) -> dict[str, Any]:
         return {"stopped": self.stopped} if self.stopped else {}
 
@@ -215,32 +219,59 @@ def figures(
 ) -> dict[str, float]:
     """Return a step's figures of one game by ``GAME/ROLE/FIGURE``: of the policy's own play in each role.
 
-    Shares are of the games in which the policy had the role, or of its utterances there. Under ``GAME/ROLE against
-    OPPONENT/FIGURE`` stand reward and wins of games against others than itself.
+    Shares are of the games in which the policy had the role, or of its utterances there. A role without ``samples`` is
+    not trained. Under ``GAME/ROLE against OPPONENT/FIGURE`` stand its reward and wins in games against others than
+    itself, under ``GAME/ROLE/OPPONENT/FIGURE`` what such an opponent came to in that role.
     """
     found: dict[str, float] = {f"{game.name}/games": len(episodes)}
     rewards = RoleRewards(game, override)
     for role in game.roles:
-        key, own = f"{game.name}/{role}", [one for one in episodes if is_trained(one, role, POLICY)]
+        key = f"{game.name}/{role}"
+        for opponent in sorted({info.model for one in episodes if (info := one.players.get(role))} - {POLICY}):
+            theirs = [one for one in episodes if is_trained(one, role, opponent)]
+            found |= _ends(f"{key}/{opponent}", theirs, game, role)
+        own = [one for one in episodes if is_trained(one, role, POLICY)]
         if not own:
             continue
-        said = [utterance for one in own for utterance in one.history if utterance.role == role]
-        outcomes = Counter(one.outcome for one in own)
         trained = [sample for sample in samples if sample.role == key]
-        found |= {
-            f"{key}/reward": fmean(rewards.of(one, role) for one in own),
-            f"{key}/win": _share(outcomes, [n for n, end in game.outcomes.items() if role in end.winners]),
-            f"{key}/illegal": _share(outcomes, [n for n, end in game.outcomes.items() if end.fault == role]),
-            f"{key}/length": fmean(len(one.token_ids or ()) for one in said) if said else 0.0,
-            f"{key}/no_advantage": fmean(sample.reward == 0.0 for sample in trained) if trained else 1.0,
-            f"{key}/distinct": len({utterance.content for utterance in said}) / max(len(said), 1),
-        }
-        if thinkers := [utterance for utterance in said if utterance.thought is not None]:
-            found[f"{key}/cut_thoughts"] = fmean(one.finish_reason == FinishReason.THOUGHT for one in thinkers)
+        found[f"{key}/reward"] = fmean(rewards.of(one, role) for one in own)
+        found |= _ends(key, own, game, role) | _texts(key, own, role) | _advantages(key, trained)
         for opponent in sorted({name for one in own for name in _opponents(one, role)}):
             met = [one for one in own if opponent in _opponents(one, role)]
             found[f"{key} against {opponent}/reward"] = fmean(rewards.of(one, role) for one in met)
+            found[f"{key} against {opponent}/win"] = _ends("", met, game, role)["/win"]
     return found
+
+
+def _ends(key: str, games: Sequence[Episode], game: Game, role: str) -> dict[str, float]:
+    """Return the share of games that ``role`` won, and of those that ended with its breaking a rule."""
+    outcomes = Counter(one.outcome for one in games)
+    return {
+        f"{key}/win": _share(outcomes, [name for name, end in game.outcomes.items() if role in end.winners]),
+        f"{key}/illegal": _share(outcomes, [name for name, end in game.outcomes.items() if end.fault == role]),
+    }
+
+
+def _texts(key: str, games: Sequence[Episode], role: str) -> dict[str, float]:
+    """Return length in tokens and distinctness of what ``role`` said, and the share of thoughts that were cut."""
+    said = [utterance for one in games for utterance in one.history if utterance.role == role]
+    found = {
+        f"{key}/length": fmean(len(one.token_ids or ()) for one in said) if said else 0.0,
+        f"{key}/distinct": len({utterance.content for utterance in said}) / max(len(said), 1),
+    }
+    if thinkers := [utterance for utterance in said if utterance.thought is not None]:
+        found[f"{key}/cut_thoughts"] = fmean(one.finish_reason == FinishReason.THOUGHT for one in thinkers)
+    return found
+
+
+def _advantages(key: str, samples: Sequence[TrainingSample]) -> dict[str, float]:
+    """Return how many samples there are, and how many of them, and which share, have no advantage."""
+    idle = sum(sample.reward == 0.0 for sample in samples)
+    return {
+        f"{key}/samples": len(samples),
+        f"{key}/no_advantage_samples": idle,
+        f"{key}/no_advantage": idle / len(samples) if samples else 1.0,
+    }
 
 
 def _opponents(episode: Episode, role: str) -> Iterator[str]:

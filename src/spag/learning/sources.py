@@ -69,6 +69,9 @@ class Source(AbstractContextManager["Source"], Protocol):
         ``samples``: those of the step, before equal ones were merged.
         """
 
+    def settle(self) -> None:
+        """Put what is under way on disk, before a checkpoint: a run that resumes from it could not repeat that."""
+
     def results(self) -> dict[str, Any]:
         """Return what the record of the phase says besides steps and seconds."""
 
@@ -124,6 +127,9 @@ class FileSource(AbstractContextManager["FileSource"]):
 
     def finish(self, step: int, row: Row, samples: Sequence[TrainingSample], policy: Policy) -> bool:
         return True
+
+    def settle(self) -> None:
+        pass
 
     def results(self) -> dict[str, Any]:
         notes: dict[str, Any] = {"notes": self.notes} if self.notes else {}
