@@ -110,6 +110,19 @@ def test_what_says_nothing_of_a_game() -> None:
         assert collapse_warnings(rows) == {}
 
 
+def test_wholly_dead_play_of_a_trained_role_is_a_collapse() -> None:
+    """Without KL term and entropy bonus no token is trained then, so there is no entropy, but the row says it all."""
+    dead = {"asker__no_advantage": 1.0, "asker__entropy": None}
+    assert set(collapse_warnings(run(**dead, asker__samples=40))) == {"talk/asker/no_advantage"}
+    assert collapse_warnings(run(asker__no_advantage=1.0, asker__samples=0)) == {}
+
+
+def test_what_opponents_do_is_no_sign_of_the_policy() -> None:
+    theirs = {"talk/teller/bot:bad/illegal": 1.0, "talk/teller/start/illegal": 1.0, "talk/teller/start/win": 0.9}
+    theirs |= {"talk/asker against start/win": 1.0, "talk/asker against start/reward": 1.0}
+    assert collapse_warnings([row | theirs for row in run()]) == {}
+
+
 def test_the_games_of_a_mix_are_judged_apart() -> None:
     rows = [row | {"dice/high/win": 0.5, "dice/low/win": 0.0} for row in run()]
     assert collapse_warnings(rows) == {"dice/high/win": "high of dice: wins 100 % of the games that a role wins"}

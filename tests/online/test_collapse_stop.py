@@ -44,14 +44,15 @@ def test_else_it_only_warns(model_folder: Path, tmp_path: Path) -> None:
     )  # the sign stays, the row is written once
 
 
-def test_games_that_all_end_alike_have_no_advantage(model_folder: Path, tmp_path: Path) -> None:
-    """Every game costs 2, and so is the baseline from the first step on."""
-    run_here(config_for(model_folder, *STEPS, "reinforce.steps=8", "reinforce.games=40"), tmp_path)
-    shares = [
-        json.loads(line)["kuhn_poker/player_0/no_advantage"]
-        for line in (tmp_path / PHASE / "metrics.jsonl").read_text().splitlines()
-    ]
-    assert set(shares) == {1.0}
+@pytest.mark.parametrize("entropy_coef", [0.01, 0.0])
+def test_games_that_all_end_alike_have_no_advantage(model_folder: Path, tmp_path: Path, entropy_coef: float) -> None:
+    """Every game costs 2, and so is the baseline from the first step on. Without a bonus nothing is trained then."""
+    options = "reinforce.steps=8", "reinforce.games=40", f"reinforce.entropy_coef={entropy_coef}"
+    run_here(config_for(model_folder, *STEPS, *options), tmp_path)
+    rows = [json.loads(line) for line in (tmp_path / PHASE / "metrics.jsonl").read_text().splitlines()]
+    assert {row["kuhn_poker/player_0/no_advantage"] for row in rows} == {1.0}
+    assert {row["kuhn_poker/player_0/no_advantage_samples"] for row in rows} == {40}
+    assert {row["tokens"] > 0 for row in rows} == {entropy_coef > 0}
     assert (
         "kuhn_poker/player_0/no_advantage" in json.loads((tmp_path / PHASE / "warnings.jsonl").read_text())["warnings"]
     )

@@ -111,6 +111,8 @@ def test_samples_without_advantage_are_those_of_trained_roles_in_the_last_steps(
     _, found = arena_findings(results, TABOO)
     assert caveats(results, found, [early] * 4) == ["52 % of its utterances repeat what was said before"]
     assert caveats(results, found, [early, *[idle] * 4])[1] == "96 % of its last training samples had no advantage"
+    dead = {"g/a/no_advantage": 1.0, "g/a/samples": 9, "g/b/no_advantage": 0.0, "g/b/samples": 0}
+    assert caveats(results, found, [dead] * 4)[1] == "100 % of its last training samples had no advantage"
 
 
 def test_the_first_exact_figure_of_every_player_is_named() -> None:

@@ -61,6 +61,15 @@ def collapse_warnings(rows: Sequence[Row]) -> dict[str, str]:
     return found | dict(_role_drift(last)) | dict(_distances(last))
 
 
+def is_trained(row: Row, key: str) -> bool:
+    """Tell whether the policy's play as ``key`` (``GAME/ROLE``) gave samples in a step, with an advantage or without.
+
+    Rows of earlier versions do not count them. There a role has an entropy only where tokens of it were trained.
+    """
+    samples = row.get(f"{key}/samples")
+    return row.get(f"{key}/entropy") is not None if samples is None else samples > 0
+
+
 def _length(then: float, now: float) -> str:
     if then <= 0 or (now < then * LENGTH_FACTOR and now > then / LENGTH_FACTOR):
         return ""
@@ -99,8 +108,8 @@ _JUDGES: Mapping[str, Callable[[float, float], str]] = {
 
 
 def _is_trained(name: str, key: str, rows: Sequence[Row]) -> bool:
-    """Tell whether a lack of advantages matters: a role that is not trained has no samples, so no entropy either."""
-    return name != "no_advantage" or _mean(rows, f"{key}/entropy") is not None
+    """Tell whether a lack of advantages matters: it does not in a role that is not trained."""
+    return name != "no_advantage" or any(is_trained(row, key) for row in rows)
 
 
 def _role_drift(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
@@ -121,8 +130,9 @@ def _distances(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
 
 
 def _roles(rows: Sequence[Row]) -> list[str]:
-    """Return every ``GAME/ROLE`` of which the rows have figures."""
-    return list(dict.fromkeys(name.rpartition("/")[0] for row in rows for name in row if name.count("/") == 2))
+    """Return every ``GAME/ROLE`` of which the rows have figures, without those of games against one opponent."""
+    found = dict.fromkeys(name.rpartition("/")[0] for row in rows for name in row if name.count("/") == 2)
+    return [key for key in found if " against " not in key]
 
 
 def _game(key: str) -> str:

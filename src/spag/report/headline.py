@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from spag.engines.players import Kind
-from spag.evaluation.collapse_warnings import MOST_WITHOUT_ADVANTAGE, WINDOW
+from spag.evaluation.collapse_warnings import MOST_WITHOUT_ADVANTAGE, WINDOW, is_trained
 from spag.games.base import Game
 from spag.report.arena_tables import is_competitive, last_model
 from spag.report.cells import interval, oriented, p_text
@@ -109,12 +109,12 @@ def _share(rows: Sequence[Mapping[str, Any]], name: str) -> float:
 
 
 def _without_advantage(rows: Sequence[Mapping[str, Any]]) -> float:
-    """Return the mean share over the last steps and the roles that are trained: only those have an entropy."""
+    """Return the mean share over the last steps and the roles that are trained."""
     found = [
         row[key]
         for row in rows[-WINDOW:]
         for key in row
-        if key.endswith("/no_advantage") and row.get(key.replace("/no_advantage", "/entropy")) is not None
+        if key.endswith("/no_advantage") and is_trained(row, key.removesuffix("/no_advantage"))
     ]
     return fmean(found) if found else 0.0
 
