@@ -1,6 +1,7 @@
 """Online runs from end to end with a tiny model: files, figures, exact updates, resuming, several processes."""
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from tiny_run import MOMENTS, PHASE, assert_same_weights, config_for, run_here, 
 import forked
 from scripted_run import reached
 from spag.algorithms.reinforce import Reinforce, ReinforceSettings
+from spag.config.schema import RunConfig
 from spag.core.episodes import Episode
 from spag.core.errors import ConfigError
 from spag.core.progress import SilentReporter
@@ -20,7 +22,7 @@ from spag.games.kuhn_poker.kuhn import KuhnPoker
 from spag.games.tic_tac_toe.board import TicTacToe
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.tokens import PromptStyle, encode_prompt
-from spag.rollout.steps import MixedGame, step_specs
+from spag.rollout.steps import MixedGame, StepPlayer, step_specs
 from spag.runs.execute import run
 from spag.storage.episodes import read_episodes
 
@@ -217,8 +219,43 @@ def test_playing_ahead_lags_one_update_behind(model: Path, finished: Path, tmp_p
     played = [by(tmp_path / "ahead", step) for step in range(1, 5)]
     assert played == ["step 0", "step 0", "step 1", "step 2"]
     assert [by(finished, step) for step in range(1, 5)] == ["step 0", "step 1", "step 2", "step 3"]
-    mismatch = [row["mismatch"] for row in rows(tmp_path / "ahead" / PHASE / "metrics.jsonl")]
-    assert mismatch[0] < 1e-4 < mismatch[1]  # the importance weights see the update between
+    metrics = rows(tmp_path / "ahead" / PHASE / "metrics.jsonl")
+    assert metrics[0]["mismatch"] < 1e-4 < metrics[1]["mismatch"]  # the importance weights see the update between
+    assert metrics[0]["clip_fraction"] == 0.0 < metrics[1]["clip_fraction"]  # and so does the trust region
+    assert metrics[1]["mismatch"] < metrics[1]["mismatch_max"]
+
+
+def play_slowly(config: RunConfig, folder: Path) -> None:
+    """Run, but play the games of step 3, which are played ahead, only some time after step 2 is trained."""
+    plain = StepPlayer.play
+
+    def play(self: StepPlayer, step: int, weights_of: int) -> None:
+        if (step, weights_of) == (3, 1):
+            while not reached(folder / PHASE / "metrics.jsonl", 2):
+                time.sleep(0.01)
+            time.sleep(2.0)
+        plain(self, step, weights_of)
+
+    StepPlayer.play = play  # type: ignore[method-assign]
+    run_here(config, folder)
+
+
+@pytest.mark.long
+def test_a_run_that_plays_ahead_resumes_exactly(model: Path, tmp_path: Path) -> None:
+    """A checkpoint waits for the games that are played ahead: a run that resumes from it has newer weights only."""
+    config = config_for(model, "reinforce.overlap=true", "reinforce.warmup_ratio=0", "reinforce.evaluate_every=null")
+    process = forked.start(play_slowly, config, tmp_path / "killed")
+    while not (tmp_path / "killed" / PHASE / "state" / "checkpoint-2" / "complete").exists():
+        assert process.is_alive()
+    process.kill()
+    assert forked.end(process) == -9
+    for name in ("killed", "whole"):
+        run_here(config, tmp_path / name)
+        assert [by(tmp_path / name, step) for step in range(1, 5)] == ["step 0", "step 0", "step 1", "step 2"]
+    for step in range(1, 5):
+        games = [by_id(tmp_path / name / PHASE / f"episodes/step-{step:05d}.jsonl") for name in ("killed", "whole")]
+        assert games[0] == games[1]
+    assert_same_weights(tmp_path / "killed", tmp_path / "whole")
 
 
 def by(folder: Path, step: int) -> str:
@@ -302,6 +339,24 @@ def test_every_task_is_played_before_any_is_played_again() -> None:
 def test_settings_that_do_not_fit_are_refused(model: Path, option: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         config_for(model, option)
+
+
+@pytest.mark.parametrize(
+    ("template", "length", "message"),
+    [
+        ("play", 2147, "100 tokens behind a prompt of 2048; set max_length to 2148 at least"),
+        ("random", 100, "100 tokens, which leaves none for its prompt; set max_length to 101 at least"),
+    ],
+)
+def test_a_length_that_would_cut_what_was_sampled_is_refused_first(
+    model: Path, tmp_path: Path, template: str, length: int, message: str
+) -> None:
+    sampling = "sampling: {published: true, max_new_tokens: 100}"
+    phases = f"phases=[{{algorithm: spag, template: {template}, {sampling}, max_length: {length}}}]"
+    said = rf"phases\.0 \(spag\): max_length={length}: an utterance of player_0 may have {message}"
+    with pytest.raises(ConfigError, match=said):
+        run_here(config_for(model, phases, "arena.entrants=[base, spag-1]"), tmp_path / "run")
+    assert not (tmp_path / "run" / "1-spag").exists()
 
 
 def test_what_a_late_step_would_find_wrong_is_refused_first(model: Path, tmp_path: Path) -> None:

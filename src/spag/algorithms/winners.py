@@ -34,8 +34,9 @@ class RewardSettings:
     """How games become samples. Rewards of losers and ties are the total over that side's utterances.
 
     ``template``: the wording of prompts, ``random`` (drawn for each utterance, as upstream), ``game`` (drawn once a
-    game, so that its utterances share a prefix) or ``play`` (the prompt of play). ``sampled_tokens``: train the tokens
-    as they were sampled, where they are known; else the text, tokenised again and with an end token, as upstream.
+    game, so that its utterances share a prefix) or ``play`` (the prompt of play, cut where the engine cut it).
+    ``sampled_tokens``: train the tokens as they were sampled, where they are known; else the text, tokenised again and
+    with an end token, as upstream.
     ``roles``: whose samples are kept (``None``: all); the others' are made and weighed alike, then dropped.
     ``everyone``: both roles of every game without a broken rule, with reward and weight 1, whoever won.
     ``judge``: judge every game again, also those that were judged when they were played.
@@ -178,6 +179,7 @@ def _role_samples(
             type=settings.sample_type,
             episode_id=episode.id,
             turn=at // len(game.roles) + 1,
+            prompt_ids=said.prompt_ids if settings.sampled_tokens and settings.template == "play" else None,
             completion_ids=said.token_ids if settings.sampled_tokens else None,
             truncated=settings.sampled_tokens and said.finish_reason == "length",
             thinking=settings.sampled_tokens and said.token_ids is not None and said.thought is not None,

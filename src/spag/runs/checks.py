@@ -62,6 +62,7 @@ def check_run(config: RunConfig, game: Game) -> None:
             _check_files(config, phase)
             _check_roles(config, phase)
             _check_mix(config, phase)
+            _check_length(config, phase)
             _check_training(phase.settings, config)
     _check_bots(config, game)
     if config.cluster.address is not None:
@@ -164,6 +165,23 @@ def _check_files(config: RunConfig, phase: PhaseConfig) -> None:
             )
     if isinstance(settings, OfflineSettings) and settings.sft_data:
         read_sft(settings.sft_data, settings.sft_samples, 0)
+
+
+def _check_length(config: RunConfig, phase: PhaseConfig) -> None:
+    """Refuse a ``max_length`` that would train utterances as they were sampled, but behind another prompt.
+
+    Other prompts can only be seen to be too long in training, which counts them and warns.
+    """
+    settings = phase.settings
+    if not isinstance(settings, IterationSettings) or settings.completions != "sampled":
+        return
+    for role in config.game_of(phase).build().roles:
+        sampling = settings.sampling_of(role)
+        prompt = sampling.max_prompt_tokens if settings.template == "play" else 0
+        if settings.max_length < (needed := max(prompt, 1) + sampling.most_tokens):
+            what = f"an utterance of {role} may have {sampling.most_tokens} tokens"
+            what += f" behind a prompt of {prompt}" if prompt else ", which leaves none for its prompt"
+            raise ConfigError(f"max_length={settings.max_length}: {what}; set max_length to {needed} at least")
 
 
 def _check_bots(config: RunConfig, game: Game) -> None:
