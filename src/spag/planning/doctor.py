@@ -96,7 +96,7 @@ def look_around() -> Machine:
         gpus = [(one.name, one.total_memory, bfloat16) for one in found]
     except (ImportError, OSError) as error:
         trouble = first_line(error)
-    kept = {
+    kept: dict[str, str | Path] = {
         "runs/": "runs", "models": constants.HF_HUB_CACHE,
         "converted models": cache_folder(),
     }  # fmt: skip
