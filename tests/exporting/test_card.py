@@ -123,7 +123,7 @@ def test_held_out_is_claimed_only_where_every_stage_recorded_it(tmp_path: Path, 
 SPAG, SPIRAL = "arXiv 2404.10642", "arXiv 2506.24119"
 MIX = {"mix": [{"name": "kuhn_poker", "weight": 2}, {"name": "tic_tac_toe"}]}
 ONLINE = (
-    "- 7 online steps of 12 games each, 84 games in all, on tasks drawn anew for each step{shared}. "
+    "- 7 online steps of 12 games each, 84 games in all, on tasks drawn again for each step{shared}. "
     "Opponents, by weight: `self` 1, `./rival` 0.5. Rewards that replace those of `kuhn_poker`: `illegal` -3. "
     "It ended early, at a warning of a collapse: `step 7: <b>one role wins</b>`."
 )

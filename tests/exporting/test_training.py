@@ -55,7 +55,7 @@ def test_data_and_methods_are_those_of_the_record(tmp_path: Path) -> None:
     )
     assert reinforce.what.startswith("7 online steps") and "REINFORCE without baselines, an ablation" in reinforce.what
     assert reinforce.data.startswith(
-        "7 online steps of 12 games each, 84 games in all, on tasks drawn anew for each step. "
+        "7 online steps of 12 games each, 84 games in all, on tasks drawn again for each step. "
     )
     assert "Games: name kuhn_poker, hands 600, weight 1; name tic_tac_toe, opening 3, weight 1. It" in reinforce.data
     assert reinforce.data.endswith("It ended early, at a warning of a collapse: step 7: one role wins")

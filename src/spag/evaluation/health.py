@@ -102,7 +102,7 @@ class _Counts:
 
 
 def health(episodes: Iterable[Episode], game: Game, player: str | None = None) -> dict[str, Any]:
-    """Judge ``episodes`` anew and return their figures and ``warnings`` as plain data. Utterances after the judged end
+    """Judge ``episodes`` again and return their figures and ``warnings`` as plain data. Utterances after the judged end
     do not count.
 
     With ``player``, the name of one of the models, figures of roles, openings and utterances are of its play alone.

@@ -114,7 +114,7 @@ def _online(phase: PhaseConfig, results: dict[str, Any], quote: Quote) -> tuple[
     shared = f", {settings.repeats:,} games a task" if settings.repeats > 1 else ""
     data = (
         f"{_number(steps, 'online step')} of {_number(settings.games, 'game')} each, "
-        f"{_number(steps * settings.games, 'game')} in all, on tasks drawn anew for each step{shared}. "
+        f"{_number(steps * settings.games, 'game')} in all, on tasks drawn again for each step{shared}. "
         f"{_opponents(settings, quote)}{_games(phase, quote)}{_rewards(settings, quote)}"
     )
     if results.get("stopped"):

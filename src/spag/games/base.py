@@ -136,7 +136,7 @@ class Game(Protocol):
         return state.result
 
     def replay(self, task: Task, history: Sequence[Utterance], seed: int = 0) -> Result:
-        """Judge a whole game anew, whatever was recorded of it; a game cut short is a draw."""
+        """Judge a whole game again, whatever was recorded of it; a game cut short is a draw."""
         raise NotImplementedError
 
     def turn_rewards(self, task: Task, history: Sequence[Utterance], result: Result) -> Sequence[float]:

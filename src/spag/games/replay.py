@@ -1,4 +1,4 @@
-"""Recorded games, judged anew."""
+"""Recorded games, judged again."""
 
 from spag.core.episodes import Episode
 from spag.core.errors import DataError

@@ -34,7 +34,7 @@ def clear_failures(output: Path) -> Iterator[None]:
     except CheckpointException as error:  # no Exception: torch's, of the first process that failed
         cause = next((cause for cause, _ in error.failures.values()), error)
         described = _clear(cause, output) if isinstance(cause, Exception) else None
-        fix = f"remove {output / 'state'} to begin this training anew"
+        fix = f"remove {output / 'state'} to begin this training again"
         raise described or RunError(
             f"{output}: its state cannot be read or written: {type(cause).__name__}; {fix}"
         ) from error

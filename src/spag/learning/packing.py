@@ -4,7 +4,7 @@ The sequences of a micro-batch form a prefix tree: tokens that begin several of 
 that two moves of one game have in common) appear once. The tree is laid out depth first; a token attends to itself and
 its ancestors, its position is its depth. Every token sees exactly what it would see in a sequence of its own, so
 log-probabilities and gradients are those of the sequences one by one, up to rounding. Upstream pads each sequence to
-the longest of its batch and computes every prefix anew.
+the longest of its batch and computes every prefix again.
 """
 
 from collections.abc import Iterator, Sequence

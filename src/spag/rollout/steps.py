@@ -50,7 +50,7 @@ def step_specs(
     mix: Sequence[MixedGame], count: int, step: int, seed: int, repeats: int = 1
 ) -> list[tuple[Game, GameSpec]]:
     """Return the ``count`` games of a step in order, in groups of ``repeats`` games on one task against one opponent,
-    which divide ``count``. Tasks are drawn anew; a game with fewer tasks than groups plays each in several.
+    which divide ``count``. Tasks are drawn again; a game with fewer tasks than groups plays each in several.
     """
     shares = groups_by_weight([part.weight for part in mix], count // repeats)
     found = []

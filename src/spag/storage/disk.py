@@ -68,7 +68,7 @@ def open_locked(path: Path) -> int | None:
     """Open ``path``, made if need be, for this process alone until the descriptor is closed; ``None`` while another
     process has it.
 
-    A file that was renamed or removed between opening and locking is opened anew, so the one under the name is the one
+    A file that was renamed or removed between opening and locking is opened again, so the one under the name is the one
     that is locked.
     """
     while True:

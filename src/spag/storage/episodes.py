@@ -59,7 +59,7 @@ them many times what a game has: prompts and judges take time that grows faster 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeFile:
-    """The episodes of a file, one in memory at a time. Every iteration reads the file anew.
+    """The episodes of a file, one in memory at a time. Every iteration reads the file again.
 
     ``torn_ok``: leave out a last row that a crash cut short. Two games of one id are an error at the end of the
     iteration: until then each game is four bytes.

@@ -78,7 +78,7 @@ def _without_secrets(url: httpx2.URL) -> httpx2.URL:
 
 class _HTTPClient(openai.DefaultAioHttpClient):
     """The package's aiohttp client with stricter limits: ``timeout_s`` holds for a whole attempt, where the package's
-    starts anew with every byte, and an endpoint that was never reached is not tried again. A ``TransportError`` says
+    starts again with every byte, and an endpoint that was never reached is not tried again. A ``TransportError`` says
     what happened without the address. What is tried again is logged, with the address as it is ``shown``.
     """
 
