@@ -13,7 +13,7 @@ from spag.games.registry import DEFAULT, get, settings_of
 class ModelConfig(Section):
     name: str = Field(
         "meta-llama/Llama-2-7b-hf",
-        description="hub id, local folder, GGUF file, or smollm2-135m (the embedded model)",
+        description="hub id, local folder, GGUF file, or smollm2-135m (the embedded model, Q4_1, dequantised)",
     )
     prompt_style: Literal["plain", "chat", "tagged"] = Field(
         "plain",
