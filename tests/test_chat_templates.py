@@ -97,6 +97,8 @@ ENDLESS = {
     "a width of a format": "{{ '{:9999999999}'.format(1) }}",
     "a width of %": "{{ '%9999999999d' % 1 }}",
     "a width that is given": "{{ '{:{}}'.format(1, 10**10) }}",
+    "work on a long text": "{% set x = 'x' * 10**7 %}{% for a in range(99999) %}{% set y = x.upper() | lower %}"
+    "{% endfor %}",
     "many words": "{{ lipsum(n=10**9) }}",
     "a macro that calls itself": MACRO + "{{ m(60) }}",
     "a long body": "{% set x %}{% for i in range(99999) %}" + "x" * 99_999 + "{% endfor %}{% endset %}",

@@ -269,6 +269,21 @@ def test_thoughts_are_private(folder: Path, role: str, opens: bool) -> None:
     check_thoughts_are_private(play)
 
 
+@pytest.mark.parametrize("thinking", [False, True])
+def test_in_tags_the_answer_alone_is_said(tokenizer: Any, thinking: bool) -> None:
+    game = get("kuhn_poker")
+    said = f"{'zebra</think> <answer>' if thinking else ''}[check]</answer>"
+    trainer = Scripted(tokenizer, lambda context: f"{said} zebra")
+    rollout = GameRollout(game, style=PromptStyle.TAGGED, thinking=thinking)
+    out = rollout([row["prompt"] for row in game_prompts(game, 1)] * 2, trainer)
+    mark = "<think>" if thinking else "<answer>"
+    assert all(tokenizer.decode(ids).endswith(f"Assistant: {mark}") for ids in trainer.contexts)
+    assert not any("zebra" in tokenizer.decode(ids) for ids in trainer.contexts)  # one move each, then the cards decide
+    assert [outcome.endswith("_wins") for outcome in out["game_outcome"] or []] == [True, True]
+    for ids in out["completion_ids"] or []:
+        assert tokenizer.decode(ids) == said  # what follows the answer is dropped
+
+
 def test_a_thought_is_trained_and_may_hold_a_stop_string(tokenizer: Any) -> None:
     game = taboo()
     [stop, *_] = game.stop_strings()

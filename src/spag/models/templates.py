@@ -126,7 +126,7 @@ def _checked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
             if not isinstance(value, str):
                 _weigh(value)
         if given and isinstance(given[0], str):
-            _charge(_growth(name, given[0], given[1:]))
+            _charge(len(given[0]) + _growth(name, given[0], given[1:]))
         if name == "join" and len(given) > 1 and isinstance(given[0], list | tuple):
             _charge(len(given[0]) * len(str(given[1])))
         return function(*args, **kwargs)
@@ -202,7 +202,7 @@ class _Bounded(ImmutableSandboxedEnvironment):
             if name == "join" and args:
                 args = (list(map(_written, args[0])),)
                 _charge(len(owner) * len(args[0]))
-            _charge(_growth(name, owner, [*args, *kwargs.values()]))
+            _charge(len(owner) + _growth(name, owner, [*args, *kwargs.values()]))
         return super().call(context, function, *args, **kwargs)
 
 
