@@ -16,13 +16,26 @@ if TYPE_CHECKING:
 @click.option("--gpus", type=click.IntRange(min=1), help="How many GPUs. [default: 1, or those of this machine]")
 @click.option("--gpu", "kind", help="Kind of GPU: A100-80, H100, RTX-4090, ... [default: this machine]")
 @click.option("--price", type=click.FloatRange(min=0), help="USD for each GPU hour, to show the cost.")
+@click.option(
+    "--teacher-price",
+    nargs=2,
+    type=click.FloatRange(min=0),
+    metavar="IN OUT",
+    help="USD for a million prompt and completion tokens of a teacher, to show what its games cost.",
+)
 @task_options
 @click.option(
     "--assume", "changes", multiple=True, metavar="NAME=VALUE", help="Change one assumption; may be repeated."
 )
 @json_option
 def plan_command(
-    config_name: str, gpus: int | None, kind: str | None, price: float | None, changes: tuple[str, ...], as_json: bool
+    config_name: str,
+    gpus: int | None,
+    kind: str | None,
+    price: float | None,
+    teacher_price: tuple[float, float] | None,
+    changes: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Print what a run takes, by stage: samples or games, tokens, hours, and memory; on this machine, or on GPUs.
 
@@ -39,7 +52,8 @@ def plan_command(
     shape = read_shape(config.model.name, trust_remote_code=config.model.trust_remote_code)
     planner = Planner(config, shape, device, count, assumed)
     hours = sum(stage.hours * stage.times for stage in planner.stages)
-    notes = {"disk": f"{disk_bytes(config, shape) / GIB:,.1f} GiB for models and checkpoints", **run_notes(planner)}
+    disk = f"{disk_bytes(config, shape) / GIB:,.1f} GiB for models and checkpoints"
+    notes = {"disk": disk, **run_notes(planner, teacher_price)}
     if price is not None and not device.is_cpu:
         notes = {"cost": f"{hours * count * price:,.2f} USD for {hours * count:,.1f} GPU hours", **notes}
     if as_json:

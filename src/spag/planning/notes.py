@@ -20,8 +20,10 @@ _PUBLISHED = (
 )
 
 
-def run_notes(planner: Planner) -> dict[str, str]:
-    """Return lines about the whole run, by what they are about."""
+def run_notes(planner: Planner, teacher_price: tuple[float, float] | None = None) -> dict[str, str]:
+    """Return lines about the whole run, by what they are about. ``teacher_price``: USD for a million prompt and
+    completion tokens of a teacher.
+    """
     config = planner.config
     warned = [line.removeprefix("warning: ") for line in mix_warnings(config)]
     found = {"instruction data": "; ".join(warned)} if warned else {}
@@ -33,9 +35,8 @@ def run_notes(planner: Planner) -> dict[str, str]:
         stage, place = stages[label], phase.algorithm if label == phase.algorithm else f"phases.{number}"
         if getattr(phase.settings, "episodes", None) == [TEACHER] and plays > 10 * stage.games:
             game = config.game_of(phase).build()
-            found["imitation data"] = _few_games(
-                place, stage, play_work(game, planner.assumed.utterance) * _ENOUGH, plays
-            )
+            asked = play_work(game, planner.assumed.utterance) * _ENOUGH
+            found["imitation data"] = _few_games(place, stage, asked, plays, teacher_price)
     if iterations and config.game_of(iterations[0][1]).name == DEFAULT and 6e9 < planner.shape.parameters < 15e9:
         trained, played = (stages[iterations[0][0] + kind].hours for kind in ("", " self-play"))
         here = f"{trained:.1f} h of training and {played:.1f} h of play"
@@ -43,15 +44,17 @@ def run_notes(planner: Planner) -> dict[str, str]:
     return found
 
 
-def _few_games(place: str, stage: StagePlan, asked: Work, plays: int) -> str:
-    option = f"--set {place}.episodes"
+def _few_games(place: str, stage: StagePlan, asked: Work, plays: int, price: tuple[float, float] | None = None) -> str:
+    option, cost = f"--set {place}.episodes", ""
+    if price is not None:
+        cost = f", {(asked.prompts * price[0] + asked.drawn * price[1]) / 1e6:,.2f} USD"
     return (
         f"only the {stage.games:,} shipped games: {stage.count:,} samples, {stage.updates:,} updates (the paper: "
         f"{_PAPERS:,} games of GPT-4). Self-play of {plays:,} games then gives little to learn from. Download "
         "gpt4_game_top30k_results.json, or the samples train_imitation_gpt4.json, by the links in data/README.md of "
         f"github.com/Linear95/SPAG, and add {option}=[gpt4_game_top30k_results.json]. Or let a model of your choice "
         f"play about {_ENOUGH:,} games ({asked.prompts / 1e6:.0f} M prompt and {asked.drawn / 1e6:.1f} M completion "
-        f"tokens): spag play openai:MODEL openai:MODEL --count {_ENOUGH} --output games.jsonl, then add "
+        f"tokens{cost}): spag play openai:MODEL openai:MODEL --count {_ENOUGH} --output games.jsonl, then add "
         f"{option}=[games.jsonl]"
     )
 

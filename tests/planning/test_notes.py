@@ -1,0 +1,80 @@
+"""What a plan says of a whole run, by hand: the teacher's cost, the disk, a prompt file, offload, a price."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from spag.algorithms.spag import SpagSettings
+from spag.cli import main
+from spag.config.files import load_config
+from spag.config.schema import RunConfig
+from spag.games.registry import get
+from spag.planning.hours import Assumptions, training_hours
+from spag.planning.notes import disk_bytes, run_notes
+from spag.planning.plan import Planner
+from spag.planning.samples import Work, play_work
+from spag.planning.specs import HOST, KNOWN_SHAPES, PCIE, find_gpu
+
+LLAMA, SMOLLM = KNOWN_SHAPES["meta-llama/Llama-2-7b-hf"], KNOWN_SHAPES["smollm2-135m"]
+A100 = find_gpu("A100-80")
+
+
+def test_a_teachers_games_have_a_price_where_its_tokens_have_one() -> None:
+    planner = Planner(load_config("llama2-7b"), LLAMA, A100, 8)
+    said, priced = (run_notes(planner, price)["imitation data"] for price in (None, (2.5, 10.0)))
+    asked = play_work(planner.config.game.build(), planner.assumed.utterance)
+    millions = 5000 * asked.prompts / 1e6, 5000 * asked.drawn / 1e6
+    tokens = f"({millions[0]:.0f} M prompt and {millions[1]:.1f} M completion tokens"
+    command = ("plan", "llama2-7b", "--gpus", "8", "--gpu", "a100-80", "--teacher-price", "2.5", "10")
+    assert priced in CliRunner().invoke(main, command).output
+    assert f"{tokens}): spag play" in said and "USD" not in said
+    assert f"{tokens}, {2.5 * millions[0] + 10 * millions[1]:,.2f} USD): spag play" in priced
+
+
+def test_a_prompt_file_changes_what_is_read(tmp_path: Path) -> None:
+    def work(name: str, rules: str) -> Work:
+        path = tmp_path / name
+        instructions = {"attacker": "Your word is {target_word}.", "defender": "Find the word."}
+        path.write_text(json.dumps({"rules": [rules], "instructions": instructions}))
+        return play_work(get("adversarial_taboo", prompts=str(path)), 23.0)
+
+    short = work("short.json", "Play {max_turns} turns.")
+    long = work("long.json", "Play {max_turns} turns." + " These rules are told at length." * 30)
+    added = 30 * 7  # six words and a point, in every prompt as it is sent; engines read the beginning once
+    assert long.length - short.length == pytest.approx(added)
+    assert long.prompts - short.prompts == pytest.approx(added * short.parts)
+    assert 0 < long.fed - short.fed < added
+
+
+def test_offload_moves_shards_over_pcie_and_updates_on_the_cpu() -> None:
+    work = Work(count=128, fed=0.0, trained=0.0, length=10.0, largest=(0.0, 0.0), parts=64)
+
+    def seconds(**options: object) -> float:
+        settings = SpagSettings.model_validate({"parallel": "fsdp", **options})
+        arguments = (settings, work, 5.0, A100, 8, Assumptions(bandwidth=0.5))
+        return 3600 * training_hours(LLAMA, *arguments, reference=False, number=2)
+
+    # 8 rounds of micro-batches move 8 bytes a parameter, an eighth of it over each GPU's link; AdamW moves 28 bytes a
+    # parameter in each of 5 updates through the memory of the one machine
+    moved, adam = 8 * 8 * LLAMA.parameters / 8 / (PCIE * 0.5), 5 * 28 * LLAMA.parameters / (HOST * 0.5)
+    assert seconds(offload=True) - seconds() == pytest.approx(moved + adam)
+
+
+def test_disk_is_that_of_models_and_of_two_states_to_resume_from() -> None:
+    def of(*phases: dict[str, object], due: list[str] | None = None) -> float:
+        return disk_bytes(RunConfig.model_validate({"phases": list(phases)}), SMOLLM, due) / SMOLLM.parameters
+
+    imitation, spag = {"algorithm": "imitation"}, {"algorithm": "spag", "iterations": 3}
+    assert of(imitation) == 4 + 2 * 12  # weights, and twice weights with both moments, as the old state stays
+    assert of(imitation, spag) == 4 * 4 + 24
+    assert of({**imitation, "save_dtype": "bfloat16"}) == 2 + 24
+    online = {"algorithm": "reinforce", "steps": 100, "snapshot_every": 20}
+    assert of(online) == 4 + 5 * 4 + 24  # five snapshots
+    moving = {**online, "average_decay": 0.9, "reference": {"ema": 0.03}}
+    assert of(moving) == 4 + 5 * 4 + 2 * (12 + 8)
+    assert of(imitation, spag, due=["2-spag/iteration-3/train"]) == 4 + 24
+    adapter = {**imitation, "lora": {"rank": 8}, "save_dtype": "bfloat16"}
+    trained = 8 * 30 * sum(map(sum, SMOLLM.maps.values()))
+    assert of(adapter) * SMOLLM.parameters == trained * (4 + 24)
