@@ -347,9 +347,11 @@ def test_the_command_takes_a_run_folder(tiny: ModelConfig, tmp_path: Path) -> No
     assert list(results["models"]) == ["base", "imitation", "spag-1"]
     assert "geometric mean" in done.output
     assert "not corrected for the 4 comparisons" in " ".join(done.output.split())
-    again = CliRunner().invoke(eval_command, [f"r={run}", f"tiny={tiny.name}", "--set", "model.dtype=float32", *common])
+    named = [f"r={run}", f"tiny={tiny.name}", "--set", "model.dtype=float32", "--json"]
+    again = CliRunner().invoke(eval_command, [*named, *common])
     assert again.exit_code == 0, again.output
-    assert list(json.loads((tmp_path / "out" / "results.json").read_text())["models"]) == [
+    assert json.loads(again.stdout) == json.loads((tmp_path / "out" / "results.json").read_text())
+    assert list(json.loads(again.stdout)["models"]) == [
         "r/base",
         "r/imitation",
         "r/spag-1",

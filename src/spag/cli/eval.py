@@ -12,7 +12,7 @@ from spag.core.visible import visible_text
 from spag.evaluation.reasoning.suites import SUITES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from spag.config.schema import ModelConfig, RunConfig
 
@@ -81,10 +81,14 @@ def eval_command(
     else:
         print_reasoning(results)
     if left_out := results["left_out"]:
-        for name, why in left_out.items():
-            click.echo(visible_text(f"{name} is left out: {why}"), err=True)
-        click.echo(f"To evaluate {'it' if len(left_out) == 1 else 'them'} too, {LOADING_HINT}.", err=True)
+        _name_left_out(left_out, LOADING_HINT)
         sys.exit(1)
+
+
+def _name_left_out(left_out: "Mapping[str, str]", hint: str) -> None:
+    for name, why in left_out.items():
+        click.echo(visible_text(f"{name} is left out: {why}"), err=True)
+    click.echo(f"To evaluate {'it' if len(left_out) == 1 else 'them'} too, {hint}.", err=True)
 
 
 def _task_names(suite: str | None, tasks: str) -> tuple[str, ...]:
