@@ -1,4 +1,4 @@
-# make demo    install, then the whole loop on a small real model, on the CPU
+# make demo    install, then the whole loop on a small real model, and Nim online, on the CPU
 # make test    install, then every test that takes seconds
 # make fast    the tests that need no language model, cluster, vLLM or browser (under a minute)
 # make test-long      the tests that take longer: the built package, kills, clusters that lose nodes, examples, benchmarks
@@ -20,6 +20,7 @@ ADAPTERS ?= .venv-adapters
 
 demo: setup
 	$(BIN)/spag run demo
+	$(BIN)/spag run nim
 
 # Two workers with one thread each: two programs that both use all cores slow each other down tenfold.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2

@@ -77,12 +77,12 @@ def test_a_partly_given_section_keeps_its_own_defaults() -> None:
 
 
 def test_an_option_is_set_by_the_number_of_its_phase_or_by_its_algorithm() -> None:
-    overrides = ["phases.1.tasks=7", "spag.learning_rate=1e-6", "spag.lora.rank=4", "reinforce.steps=3"]
+    overrides = ["phases.1.tasks=7", "spag.learning_rate=1e-6", "spag.lora.rank=4", "imitation.epochs=3"]
     config = load_config("demo", [*overrides, "game.judge=paper", "model.device=null"])
     settings = spag_of(config)
     assert (settings.tasks, settings.learning_rate, settings.iterations) == (7, 1e-6, 1)
     assert settings.lora is not None and settings.lora.rank == 4
-    assert config.phases[2].settings.steps == 3 and config.model.device is None
+    assert config.phases[0].settings.epochs == 3 and config.model.device is None
     game = config.game.build()
     assert isinstance(game, AdversarialTaboo)
     assert (game.judge, game.words) == ("paper", "shipped")  # the preset's own setting stays
@@ -117,8 +117,8 @@ def test_another_game_brings_its_own_settings() -> None:
 
 
 def test_a_phase_may_have_a_game_of_its_own() -> None:
-    config = load_config("demo", ["reinforce.game.hands=12", "reinforce.game.name=kuhn_poker"])
-    assert [config.game_of(phase).name for phase in config.phases] == [*["adversarial_taboo"] * 2, "kuhn_poker"]
+    config = load_config("taboo-online", ["reinforce.game.hands=12", "reinforce.game.name=kuhn_poker"])
+    assert [config.game_of(phase).name for phase in config.phases] == ["adversarial_taboo", "kuhn_poker"]
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_faults_are_one_clear_line(text: str, overrides: list[str], message: str
 
 
 def test_a_missing_config_names_the_presets(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no such config file, and no preset of that name \(presets: demo, kuhn"):
+    with pytest.raises(ConfigError, match=r"no such config file, and no preset of that name \(presets: demo, nim"):
         load_config(str(tmp_path / "none.yaml"))
 
 

@@ -16,7 +16,8 @@ class Preset:
 
 
 ABOUT = {
-    "demo": Preset("Taboo: imitation, one SPAG iteration, online steps", "2 CPU cores", "15 minutes"),
+    "demo": Preset("Taboo: imitation, then one SPAG iteration", "2 CPU cores", "10 minutes"),
+    "nim": Preset("Nim online, scored against perfect play", "2 CPU cores", "5 minutes"),
     "kuhn": Preset("Kuhn poker online, scored exactly", "2 CPU cores", "8 minutes"),
     "taboo-online": Preset("Taboo: imitation, then online steps", "2 CPU cores", "not measured"),
     "textarena-mix": Preset("three TextArena games and Taboo, online", "2 CPU cores", "not measured"),
