@@ -227,7 +227,9 @@ def described(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch)
     return caplog
 
 
-def test_empty_utterances_are_left_out_and_counted_and_empty_instruction_data_stays(tmp_path: Path, described: pytest.LogCaptureFixture) -> None:
+def test_empty_utterances_are_left_out_and_empty_instruction_data_stays(
+    tmp_path: Path, described: pytest.LogCaptureFixture
+) -> None:
     # as upstream's assign_rewards.py writes them: the target is stripped and may be empty; SFT rows carry a type and no
     # role
     path = tmp_path / "train_spag_data.json"

@@ -15,7 +15,7 @@ from spag.planning.hours import Assumptions, training_hours
 from spag.planning.notes import disk_bytes, run_notes
 from spag.planning.plan import Planner
 from spag.planning.samples import Work, play_work
-from spag.planning.specs import HOST, KNOWN_SHAPES, PCIE, find_gpu
+from spag.planning.specs import GIB, HOST, KNOWN_SHAPES, PCIE, Device, find_gpu
 
 LLAMA, SMOLLM = KNOWN_SHAPES["meta-llama/Llama-2-7b-hf"], KNOWN_SHAPES["smollm2-135m"]
 A100 = find_gpu("A100-80")
@@ -60,6 +60,24 @@ def test_offload_moves_shards_over_pcie_and_updates_on_the_cpu() -> None:
     # parameter in each of 5 updates through the memory of the one machine
     moved, adam = 8 * 8 * LLAMA.parameters / 8 / (PCIE * 0.5), 5 * 28 * LLAMA.parameters / (HOST * 0.5)
     assert seconds(offload=True) - seconds() == pytest.approx(moved + adam)
+
+
+ONE_CORE = Device("CPU, 1 cores", 24 * GIB, 490e9, HOST, PCIE, is_cpu=True, full_flops=110e9)
+"""A core of an AMD EPYC with AVX512-BF16, its speeds in products as ``core_speeds`` has them there."""
+
+
+@pytest.mark.parametrize(
+    ("preset", "stages", "took"),  # seconds of whole stages that had 95 % of one core
+    [
+        ("demo", ["imitation"], 300),  # bfloat16
+        ("kuhn", ["imitation"], 83),  # float32
+        ("kuhn", ["reinforce play", "reinforce"], 415),
+        ("kuhn", ["imitation", "reinforce play", "reinforce", "arena"], 528),
+    ],
+)
+def test_shipped_presets_take_what_was_measured_on_a_core(preset: str, stages: list[str], took: float) -> None:
+    found = {one.name: 3600 * one.hours for one in Planner(load_config(preset), SMOLLM, ONE_CORE).stages}
+    assert took / 1.5 < sum(found[name] for name in stages) < took * 1.5
 
 
 def test_disk_is_that_of_models_and_of_two_states_to_resume_from() -> None:

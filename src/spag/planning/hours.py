@@ -27,10 +27,12 @@ transformers engine, a few.
 """
 _MACHINE = 8
 """GPUs of an A100 or H100 machine."""
-_OF_PRODUCTS = 0.55
-"""Share of the speed of products that training reaches on a CPU: measured here with SmolLM2-135M in float32, packed
-rows of 400 and 600 tokens.
+_OF_PRODUCTS = {4: 0.55, 2: 0.3}
+"""Share of the speed of products that training reaches on a CPU, by bytes of a number: measured here with SmolLM2-135M,
+in rows of 400 to 900 tokens. bfloat16 products are so fast (AVX512-BF16) that the rest of a layer, in float32, counts.
 """
+_OF_PLAY = 0.55
+"""The same of play, in both precisions."""
 _DRAW_S = 2e-8
 """Seconds to draw a token on a CPU, for each token of the vocabulary: its random number, Gumbel noise, sums. Measured
 here with 49,152; on a GPU it does not count.
@@ -74,7 +76,7 @@ def training_hours(
     once = reference / work.passes
     head = 2.0 * shape.embedding * ((3 if settings.lora else 4) + once)  # its chunks are always computed again
     operations = work.fed * _token(shape, work.length) * (passes + once) + work.trained * head
-    seconds = operations / (_flops(device, number, assumed) * processes)
+    seconds = operations / (_flops(device, number, assumed, _OF_PRODUCTS[number]) * processes)
     trained, rounds = shape.adapter(settings.lora) or shape.parameters, work.parts / processes
     link = device.link if processes <= _MACHINE else min(device.link, assumed.network * 1e9)
     moved = 8.0 * trained * updates
@@ -95,7 +97,7 @@ def play_hours(
     A step reads weights and cache, or computes, whichever takes longer; prompts are read besides, and on a CPU tokens
     are drawn one by one.
     """
-    flops = _flops(device, number, assumed)
+    flops = _flops(device, number, assumed, _OF_PLAY)
     moved = number * (shape.layers * shape.layer + shape.embedding) + batch * work.length * shape.kv_bytes(number)
     operations = batch * (_token(shape, 2 * work.length) + 2.0 * shape.embedding)
     step = max(moved / (device.bandwidth * assumed.bandwidth), operations / flops)
@@ -109,7 +111,8 @@ def _token(shape: ModelShape, length: float) -> float:
     return 2.0 * shape.layers * (shape.layer + shape.query_size * length)
 
 
-def _flops(device: Device, number: int, assumed: Assumptions) -> float:
+def _flops(device: Device, number: int, assumed: Assumptions, of_products: float) -> float:
+    """Return operations a second. ``of_products``: the share of a CPU's products."""
     if not device.is_cpu:
         return device.flops * assumed.mfu
-    return _OF_PRODUCTS * (device.flops if number == 2 else device.full_flops or device.flops / 2)
+    return of_products * (device.flops if number == 2 else device.full_flops or device.flops / 2)
