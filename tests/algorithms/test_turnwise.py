@@ -110,6 +110,20 @@ def test_an_override_changes_the_last_turn_of_the_role() -> None:
     assert [s.reward for s in credit([game], Nim(), discount=0, rewards={"nim": {"illegal": -5.0}})] == [1.0, -1.0, 0.0]
 
 
+def test_values_of_positions_may_stay_uncentred() -> None:
+    """9 stones: 1 keeps the win. With 8 left no move is better than another. With 5 left 2 gives the win away, with 3
+    left 1 gives it back. Around their mean, moves of a player without a choice would be praised.
+    """
+    game = game_of(Nim(), Task("9", {"stones": 9}), ("1", "3", "2", "1", "2"))
+    assert game.outcome == "player_0_wins"
+    assert turn_rewards(game, RoleRewards(Nim(), RewardOverride())) == [0.0, 0.0, -2.0, -2.0, 0.0]
+    assert [s.reward for s in credit([game], Nim(), discount=0, **PLAIN)][3:] == [1.0, -1.0]  # player_1: 0 and -2
+    kept = credit([game], Nim(), discount=0, centre=False, **PLAIN)
+    assert [s.reward for s in kept] == [0.0, -2.0, 0.0, 0.0, -2.0]
+    with pytest.raises(ValueError, match="set it to false"):
+        TurnwiseSettings(centre=False)
+
+
 def test_an_override_of_draws_reaches_both_roles() -> None:
     """A hand of Kuhn poker that was cut short after two utterances; what is said behind the end gets nothing."""
     void = hand("K", "Q", ("check", "bet"))

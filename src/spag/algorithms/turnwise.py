@@ -8,12 +8,16 @@ blunder is then charged to the move that made it, by ``discount`` to those befor
 
 Where ``rewards`` replaces the reward of a tie or a broken rule, the reward of the role's last utterance changes by the
 difference; what the game says of the others stays. So the sum over a game changes by just as much.
+
+A mean over positions is a poor baseline where some have no bad move: there every move beats it, and the first ones that
+are drawn are made certain. Where rewards are differences of values, and ``discount`` is 0, they are advantages already:
+``centre: false`` leaves them as they are.
 """
 
 from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from spag.algorithms.credit import (
     RoleRewards,
@@ -22,6 +26,7 @@ from spag.algorithms.credit import (
     relative_to_mean,
     result_of,
     trained_turns,
+    without_drift,
 )
 from spag.algorithms.policy_gradient import PolicyGradient
 from spag.algorithms.settings import OnlineSettings, RewardOverride
@@ -38,6 +43,17 @@ class TurnwiseSettings(OnlineSettings):
     normalize_advantages: bool = Field(
         True, description="divide a role's advantages by their standard deviation over the step, by opponent"
     )
+    centre: bool = Field(
+        True,
+        description="subtract the mean of the role's returns; false where a game's rewards of turns are advantages "
+        "already (differences of a position's value, with discount 0)",
+    )
+
+    @model_validator(mode="after")
+    def _centred_to_normalize(self) -> "TurnwiseSettings":
+        if self.normalize_advantages and not self.centre:
+            raise ValueError("centre=false: normalize_advantages centres too; set it to false")
+        return self
 
 
 class Turnwise(PolicyGradient):
@@ -53,9 +69,11 @@ class Turnwise(PolicyGradient):
         for role in (role for role in game.roles if self.settings.roles in ("both", role)):
             turns = list(trained_turns(episodes, game, role, learner))
             returns = returns_of([(turn.later, rewards[id(turn.episode)][turn.at]) for turn in turns], self.settings)
-            opponents = [opponents_of(turn.episode, role, learner) for turn in turns]
-            normalize = self.settings.normalize_advantages
-            advantages = relative_to_mean(returns, opponents, final.spread, normalize=normalize)
+            advantages = without_drift(returns, final.spread)
+            if self.settings.centre:
+                opponents = [opponents_of(turn.episode, role, learner) for turn in turns]
+                normalize = self.settings.normalize_advantages
+                advantages = relative_to_mean(returns, opponents, final.spread, normalize=normalize)
             samples += [as_sampled(turn, game, advantage) for turn, advantage in zip(turns, advantages, strict=True)]
         return [sample for sample in samples if sample is not None]
 
