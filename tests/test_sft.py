@@ -161,9 +161,9 @@ def test_a_run_tells_its_phases_and_warns_before_its_first_stage(
     with pytest.MonkeyPatch.context() as patch, pytest.raises(RunError, match="stopped"):
         patch.setattr(execute, "_carry_out", _stop)
         execute.run(config, tmp_path / "run", notes)
-    assert notes.lines[0] == "1. imitation: learns adversarial_taboo from teacher"
-    assert notes.lines[1].startswith("2. spag: 3 x self-play on all tasks")
-    assert [line.startswith("warning: spag.sft_data is not set") for line in notes.lines[2:]] == [True] * warned
+    assert notes.lines[:2] == [f"model: {model_folder}", "1. imitation: learns adversarial_taboo from teacher"]
+    assert notes.lines[2].startswith("2. spag: 3 x self-play on all tasks")
+    assert [line.startswith("warning: spag.sft_data is not set") for line in notes.lines[3:]] == [True] * warned
 
 
 def _stop(_: object) -> None:

@@ -39,7 +39,7 @@ phases:
 cluster: {lease: 2}
 """.replace(
     "TRAINING",
-    "learning_rate: 1.0e-3, global_batch_size: 16, micro_batch_size: 4, max_length: 256, "
+    "learning_rate: 1.0e-3, global_batch_size: 16, micro_batch_size: 4, max_length: 512, "
     "gradient_checkpointing: false, save_steps: 4",
 )
 IMITATION, ITERATION = "1-imitation", "2-spag/iteration-1"
