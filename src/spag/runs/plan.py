@@ -8,7 +8,7 @@ the phase's number is part of the name: ``reinforce-3``.
 from dataclasses import dataclass
 from pathlib import Path
 
-from spag.algorithms.settings import IterationSettings, OfflineSettings, OnlineSettings, TeacherSettings
+from spag.algorithms.settings import IterationSettings, OnlineSettings, TeacherSettings
 from spag.config.schema import GameConfig, PhaseConfig, RunConfig
 from spag.core.errors import ConfigError, RunError
 from spag.engines.players import Kind, kind_of
@@ -120,11 +120,6 @@ def arena_entrants(config: RunConfig) -> list[str]:
 def planned_stages(config: RunConfig) -> list[str]:
     """Return the stages of a run, in order."""
     return [*(stage for model in planned_models(config) for stage in model.stages), "arena"]
-
-
-def is_offline(model: PlannedModel) -> bool:
-    """Whether a model is trained on samples that are all there first."""
-    return isinstance(model.phase.settings, OfflineSettings)
 
 
 def progress_of(config: RunConfig, folder: Path) -> str:
