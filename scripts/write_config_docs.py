@@ -4,7 +4,7 @@ date.
 
 from pathlib import Path
 
-from spag.config.files import configuration_page
+from spag.config.reference import configuration_page
 
 if __name__ == "__main__":
     page = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"

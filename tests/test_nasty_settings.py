@@ -14,7 +14,7 @@ from spag.cli import main
 from spag.config.files import option_names, parse_config
 from spag.core.errors import SpagError
 from spag.core.types import Task
-from spag.games.registry import names, setting_names
+from spag.games.registry import SHIPPED, setting_names
 from spag.rollout.runner import GameSpec, game_specs
 from spag.runs import teachers
 
@@ -126,7 +126,7 @@ def test_a_huge_count_of_a_bots_games_is_not_played(
     assert counts
 
 
-@pytest.mark.parametrize("game", names())
+@pytest.mark.parametrize("game", SHIPPED)
 def test_the_settings_of_every_game(config: Path, game: str) -> None:
     for setting in setting_names(game):
         for value in (*ALWAYS, *IN_TURN)[::3]:

@@ -20,6 +20,7 @@ from spag.engines.scripted import ScriptedEngine
 from spag.engines.thread import ModelThread, Reply
 from spag.evaluation.health import health
 from spag.games.base import Game
+from spag.games.registry import SHIPPED
 from spag.report.html import environment
 from spag.report.run_tables import health_tables
 from spag.rollout.runner import PlayStats, game_specs, play
@@ -91,7 +92,7 @@ def secretly(game: Game, requests: list[Request]) -> ScriptedEngine:
     return ScriptedEngine(reply)
 
 
-@pytest.mark.parametrize("name", games.names())
+@pytest.mark.parametrize("name", SHIPPED)
 def test_nobody_hears_a_thought(name: str) -> None:
     game = games.get(name)
     requests: list[Request] = []

@@ -29,7 +29,7 @@ from spag.core.types import Split
 from spag.engines.base import Engine, Request, Sampling
 from spag.engines.scripted import ScriptedEngine
 from spag.games.base import Game
-from spag.games.registry import get, names
+from spag.games.registry import SHIPPED, get
 from spag.web.app import listen
 from spag.web.security import MOST_BYTES, Access
 
@@ -109,7 +109,7 @@ def test_games_at_once_are_the_games_alone(kuhn: str) -> None:
     assert together == [play(seed) for seed in range(6)]
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", SHIPPED)
 def test_the_client_gets_the_games_prompt_and_nothing_else(name: str) -> None:
     """The conformance suite tests that a prompt holds no secret."""
     game = get(name)

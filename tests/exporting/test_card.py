@@ -251,7 +251,7 @@ def test_a_phase_may_have_a_game_of_its_own(tmp_path: Path) -> None:
 
 def test_an_algorithm_of_another_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = "a_<b>_of_mine"
-    monkeypatch.setitem(algorithms._OWN, mine, "spag.algorithms.reinforce:Reinforce")
+    monkeypatch.setitem(algorithms.SHIPPED, mine, "spag.algorithms.reinforce:Reinforce")
     monkeypatch.setitem(PHASES, mine, {**STEPS, "steps": 1})
     text = card_of(Source(mine, "x", "x", run_of(tmp_path / "run", mine)))
     assert "1. 7 online steps of self-play and policy gradient: the algorithm `a_<b>_of_mine`.\n" in text

@@ -9,7 +9,7 @@ from spag.algorithms.base import Algorithm
 from spag.core.errors import ConfigError
 
 GROUP = "spag.algorithms"
-_OWN = {
+SHIPPED = {
     "imitation": "spag.algorithms.imitation:Imitation",
     "spag": "spag.algorithms.spag:Spag",
     "reinforce": "spag.algorithms.reinforce:Reinforce",
@@ -20,14 +20,14 @@ _OWN = {
 
 def names() -> list[str]:
     """Return the names of all algorithms that are installed: our own first."""
-    return [*_OWN, *sorted({entry.name for entry in entry_points(group=GROUP)} - _OWN.keys())]
+    return [*SHIPPED, *sorted({entry.name for entry in entry_points(group=GROUP)} - SHIPPED.keys())]
 
 
 @cache
 def get(name: str) -> type[Algorithm]:
     """Return the algorithm called ``name``. Raises ``ConfigError`` for an unknown one, or one that cannot be loaded."""
-    if name in _OWN:
-        module, _, attribute = _OWN[name].partition(":")
+    if name in SHIPPED:
+        module, _, attribute = SHIPPED[name].partition(":")
         found: type[Algorithm] = getattr(import_module(module), attribute)
         return found
     for entry in entry_points(group=GROUP):
