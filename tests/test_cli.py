@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -658,6 +659,15 @@ def test_a_bar_without_a_terminal_is_a_line_now_and_then(monkeypatch: pytest.Mon
     assert len(shown) == 4 and shown[-1] == 1000
     assert all(300 <= later - earlier <= 301 for earlier, later in zip([0, *shown], shown[:-1], strict=False))
     assert "\r" not in log.getvalue() and "\x1b" not in log.getvalue()
+
+
+def test_a_narrow_terminal_cuts_the_figures_behind_a_bar() -> None:
+    shown = io.StringIO()
+    reporter = make_reporter(Console(file=shown, force_terminal=True, color_system=None, width=80))
+    with reporter.track("turnwise training: steps", 60, 12) as bar:
+        bar.update(30, "70.63 samples/s  loss 0.433  player_0 [+0.03]  player_1 [-0.07]")
+    *_, last = [line for line in shown.getvalue().splitlines() if "turnwise" in line]
+    assert re.search(r"turnwise training: steps ━+ +30/60 [-\d]:[-\d:]+ [-\d]:[-\d:]+ 70[.\d]*…", last), last
 
 
 def test_libraries_draw_no_bars_into_a_log() -> None:

@@ -15,13 +15,15 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     SpinnerColumn,
+    Task,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from spag.core.progress import Reporter, Tracker
@@ -32,13 +34,20 @@ PLAIN_INTERVAL_S = 30.0
 """Between two lines of one bar where there is no terminal."""
 
 
+class _DetailColumn(ProgressColumn):
+    """The figures behind a bar: where a line is too long, they are cut and nothing else."""
+
+    def render(self, task: Task) -> Text:
+        return Text(task.fields["detail"], no_wrap=True, overflow="ellipsis")
+
+
 @dataclass(slots=True)
 class _BarTracker:
     progress: Progress
     task: TaskID
 
     def update(self, done: int, detail: str = "") -> None:
-        self.progress.update(self.task, completed=done, detail=escape(visible_text(detail)))
+        self.progress.update(self.task, completed=done, detail=visible_text(detail))
 
 
 class _PlainTracker:
@@ -70,14 +79,15 @@ class ConsoleReporter:
         if self._quiet or not self._console.is_terminal:
             yield _PlainTracker(title, total, done)
             return
+        whole = Column(no_wrap=True)
         columns = (
-            SpinnerColumn(),
+            SpinnerColumn(table_column=whole),
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[detail]}"),
+            BarColumn(bar_width=24, table_column=whole),
+            MofNCompleteColumn(table_column=whole),
+            TimeElapsedColumn(table_column=whole),
+            TimeRemainingColumn(table_column=whole),
+            _DetailColumn(),
         )
         with Progress(*columns, console=self._console) as progress:
             yield _BarTracker(
