@@ -24,6 +24,7 @@ IDLE_S = 600.0
 
 
 def refusal(status: int, text: str) -> Response:
+    """Return the answer to a request that is refused."""
     return JSONResponse({"detail": text}, status, {"cache-control": "no-store"})
 
 

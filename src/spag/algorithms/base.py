@@ -142,5 +142,5 @@ def mean_of(values: "Tensor", weight: "Tensor") -> "tuple[Tensor, Tensor]":
 
 
 def at_least_one(n: "int | Tensor") -> "int | Tensor":
-    """Return a count fit to divide by."""
+    """Return the count ``n``, a number or a scalar, fit to divide by."""
     return max(n, 1) if isinstance(n, int) else n.clamp(min=1)

@@ -83,7 +83,11 @@ class Imitation:
 
 
 def imitation_terms(logprob: "Tensor", ref_logprob: "Tensor", weight: "Tensor", *, kl_coef: float) -> "Tensor":
-    """Return the imitation loss of each sample, weight included: (B,)."""
+    """Return the imitation loss of each sample, weight included: (B,).
+
+    ``logprob``, ``ref_logprob``: mean log-probability of a sample's trained tokens, in nats, under the policy and the
+    reference, (B,). ``weight``: (B,).
+    """
     return weight * (-logprob + kl_coef * logprob.exp() * (logprob - ref_logprob))
 
 

@@ -79,7 +79,7 @@ def policy_gradient_terms(
     entropy_coef: float,
     overlap: bool = False,
 ) -> "Tensor":
-    """Return each token's loss without its share, (K,).
+    """Return each token's loss without its share, (K,). ``correction``: c_t, (K,), of ``importance_correction``.
 
     r_t = exp(lp_t - old_t);  k_t = 1, with ``overlap`` exp(sampling_t - old_t)
     l_t = -c_t * (min(A * r_t, A * clip(r_t, (1 - clip_range) * k_t, (1 + clip_range) * k_t))

@@ -104,7 +104,11 @@ class Spag:
 
 
 def importance_ratio(logprob: "Tensor", ref_logprob: "Tensor") -> "Tensor":
-    """Return exp(lp - lp_ref), (B,): one length-normalised ratio a sample (what TRL and GSPO call sequence-level)."""
+    """Return exp(lp - lp_ref), (B,): one length-normalised ratio a sample (what TRL and GSPO call sequence-level).
+
+    ``logprob``, ``ref_logprob``: mean log-probability of a sample's trained tokens, in nats, under the policy and the
+    reference, (B,).
+    """
     return (logprob - ref_logprob).exp()
 
 
@@ -118,7 +122,10 @@ def offline_rl_terms(
     kl_coef: float,
     clip_range: float,
 ) -> "Tensor":
-    """Return the loss of each sample, weight included, ``sft_coef`` not: (B,)."""
+    """Return the loss of each sample, weight included, ``sft_coef`` not: (B,).
+
+    ``logprob``, ``ref_logprob``, ``reward``, ``weight`` and ``is_sft`` are those of ``offline_rl_loss``.
+    """
     ratio = importance_ratio(logprob, ref_logprob)
     advantage = reward - kl_coef * (logprob - ref_logprob)
     clipped = ratio.clamp(1.0 - clip_range, 1.0 + clip_range)
@@ -145,8 +152,9 @@ def offline_rl_loss(
     loss = -1/n_rl * sum_RL weight_i * min(A_i * ratio_i, A_i * clip(ratio_i, 1 - clip_range, 1 + clip_range))
            - sft_coef/n_sft * sum_SFT weight_i * lp_i
 
-    All tensors are (B,); ``is_sft`` is true (or 1) for rows of the SFT mix, whose ``reward`` and ``ref_logprob`` are
-    not used. ``n_rl`` and ``n_sft`` count the rows of the whole batch, by default of this one. In the paper the
+    All tensors are (B,). ``logprob`` (lp) and ``ref_logprob`` are means over a sample's trained tokens, in nats,
+    ``weight`` is its weight; ``is_sft`` is true (or 1) for rows of the SFT mix, whose ``reward`` and ``ref_logprob``
+    are not used. ``n_rl`` and ``n_sft`` count the rows of the whole batch, by default of this one. In the paper the
     advantage is a constant estimate and the KL term stands beside the clipped one. In the published code, which is
     followed here, the KL estimate is part of A and A is NOT detached, so it is clipped together with the reward and its
     gradient flows; one frozen model is both behavior policy and KL reference.

@@ -11,6 +11,8 @@ from spag.games.registry import DEFAULT, get, settings_of
 
 
 class ModelConfig(Section):
+    """Which model, and how it is loaded and prompted."""
+
     name: str = Field(
         "meta-llama/Llama-2-7b-hf",
         description="hub id, local folder, GGUF file, or smollm2-135m (the embedded model, Q4_1, dequantised)",

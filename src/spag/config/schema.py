@@ -20,6 +20,8 @@ from spag.games.base import Game
 
 
 class EngineConfig(Section):
+    """What generates text, and how much at once."""
+
     concurrency: Count = Field(32, description="utterances generated at once")
     in_flight: Count | None = Field(
         None, description="games in flight; null takes as many as concurrency. More helps when prompts repeat"
@@ -42,10 +44,14 @@ class EngineConfig(Section):
 
 
 class ArenaSampling(SamplingConfig):
+    """Sampling in the arena, greedy by default."""
+
     temperature: Temperature = Field(0.0, description="0 is greedy (the paper's testing mode)")
 
 
 class ArenaConfig(Section):
+    """Who competes at the end of a run, and on what."""
+
     tasks: Count = Field(100, description="held-out tasks; each pair plays every task in both role assignments")
     sampling: ArenaSampling = Field(default_factory=ArenaSampling, description="how both sides sample")
     entrants: list[str] = Field(
@@ -56,6 +62,8 @@ class ArenaConfig(Section):
 
 
 class ClusterConfig(Section):
+    """The Ray cluster that plays and trains, if any."""
+
     address: str | None = Field(
         None,
         description="Ray cluster to play and train on: auto (the one this machine belongs to), local (a Ray of this "

@@ -65,8 +65,9 @@ def rate_over_tasks(hits: Ints, totals: Ints) -> Rate:
 
 
 def mean_over_tasks(sums: Ints | Floats, totals: Ints) -> Mean:
-    """Return the mean a game, with a normal interval over tasks (none for a single task). Shapes as for
-    ``rate_over_tasks``.
+    """Return the mean a game, with a normal interval over tasks (none for a single task).
+
+    ``sums``, ``totals``, shape (tasks,): by task, the sum over its games and their number.
     """
     total, tasks = max(int(totals.sum()), 1), int(np.count_nonzero(totals))
     mean = float(sums.sum()) / total
@@ -114,7 +115,7 @@ def paired_difference(
 
 
 def interval(replicates: Floats) -> tuple[float, float]:
-    """Return the 95 % percentile interval of bootstrap replicates."""
+    """Return the 95 % percentile interval of bootstrap ``replicates``, shape (draws,)."""
     low, high = np.quantile(replicates, (0.025, 0.975))
     return float(low), float(high)
 

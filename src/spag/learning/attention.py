@@ -34,7 +34,7 @@ def packed_attention(
     head_dim).
 
     Without ``packed_spans`` the rows are ordinary ones, of any number, perhaps behind cached keys and values: plain
-    causal attention.
+    causal attention, or what ``attention_mask`` (B, 1, T, keys) allows.
     """
     if packed_spans is None:
         plain: tuple[Tensor, None] = sdpa_attention_forward(

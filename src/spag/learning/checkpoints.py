@@ -235,6 +235,7 @@ def record_result(output: Path, wanted: str, result: dict[str, Any]) -> None:
 
 
 def checkpoint_folder(state: Path, updates: int) -> Path:
+    """Return where a checkpoint of so many updates lies."""
     return state / f"{_PREFIX}{updates}"
 
 

@@ -69,6 +69,7 @@ def probe_capabilities(model: nn.Module, longest: int) -> Capabilities:
 
 
 def set_packed_attention(model: nn.Module) -> None:
+    """Let ``model`` attend within packed rows (``packed_attention``)."""
     _bare(model).set_attn_implementation(ATTENTION)
 
 
@@ -94,6 +95,7 @@ def token_scores(model: nn.Module, batch: Batch, capabilities: Capabilities, *, 
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
+    """Return ``batch`` with its tensors, of any shape, on ``device``."""
     return {
         name: value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
         for name, value in batch.items()

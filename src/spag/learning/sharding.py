@@ -115,14 +115,14 @@ def load_shares(folder: Path, model: nn.Module, optimizer: Optimizer) -> None:
 
 
 def save_tensors(folder: Path, tensors: Sequence[Tensor]) -> None:
-    """Write tensors, each process its shards. Every process must call it."""
+    """Write ``tensors``, of any shape, each process its shards. Every process must call it."""
     if tensors:
         with _alone_is_fine():
             save({str(index): tensor for index, tensor in enumerate(tensors)}, checkpoint_id=folder)
 
 
 def load_tensors(folder: Path, tensors: Sequence[Tensor]) -> None:
-    """Load what ``save_tensors`` wrote into ``tensors``. Every process must call it."""
+    """Load what ``save_tensors`` wrote into ``tensors``, of the same shapes. Every process must call it."""
     with _alone_is_fine():
         load({str(index): tensor for index, tensor in enumerate(tensors)}, checkpoint_id=folder)
 

@@ -80,7 +80,7 @@ class Distances(nn.Module):
 
     def forward(self, hidden: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return the additional entries of queries and of keys, each (B, H, T, 8), for ``position_ids`` (B, T); B may
-        be 1 for all.
+        be 1 for all. ``hidden``, of any shape, says on which device.
         """
         digits = (
             torch.stack([position_ids // _RADIX, position_ids % _RADIX], dim=-1).repeat(1, 1, 2).float()[:, None]
@@ -123,6 +123,9 @@ class BaichuanAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Return (B, T, hidden) for ``hidden_states`` (B, T, hidden), and the attention weights where they are
         computed.
+
+        ``position_embeddings``: what ``Distances`` returns. ``attention_mask``: as transformers makes it, (B, 1, T,
+        keys).
         """
         shape = (*hidden_states.shape[:-1], -1, self.head_dim)
         query, key, value = (part.view(shape).transpose(1, 2) for part in self.W_pack(hidden_states).chunk(3, dim=-1))
@@ -143,6 +146,8 @@ def _extended(states: Tensor, more: Tensor) -> Tensor:
 
 
 class BaichuanModel(LlamaModel):  # type: ignore[misc]
+    """Llama's decoder with Baichuan's attention: biases by distance (ALiBi) instead of rotations."""
+
     config: BaichuanConfig
     _can_record_outputs: ClassVar = {"hidden_states": LlamaDecoderLayer, "attentions": BaichuanAttention}
 

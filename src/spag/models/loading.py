@@ -198,6 +198,7 @@ def _matmul_seconds(dtype: torch.dtype) -> float:
 
 
 def default_device() -> str:
+    """Return the device of a model for which none is set: the first GPU, else the CPU."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 

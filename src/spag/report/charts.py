@@ -188,6 +188,7 @@ def reasoning_bars(tasks: Mapping[str, str], figures: Mapping[str, Mapping[str, 
 
 
 def look(place: int) -> tuple[str, str]:
+    """Return the colour and the marker of the model in a place of the ranking."""
     return MODELS[place % len(MODELS)], MARKERS[place % len(MARKERS)]
 
 

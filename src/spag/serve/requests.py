@@ -41,6 +41,8 @@ class _Fields(BaseModel):
 
 
 class StreamOptions(_Fields):
+    """What a stream reports at its end."""
+
     include_usage: bool = False
 
 

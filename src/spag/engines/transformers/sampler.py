@@ -36,8 +36,8 @@ def sample_tokens(
 ) -> Draw:
     """Sample one token a row.
 
-    logits: (B, V); noise: (B, V), of ``random_bits`` (not read where the temperature is 0); banned: by row, tokens that
-    must not be sampled, nor any from ``size`` on.
+    ``logits``: (B, V). ``noise``: (B, V), of ``random_bits`` (not read where the temperature is 0). ``banned``: by row,
+    tokens that must not be sampled, nor any from ``size`` on.
     """
     logits = logits.float()
     raw_total = logits.logsumexp(-1)

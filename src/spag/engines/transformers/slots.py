@@ -52,7 +52,9 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Write (B, kv_heads, Q, head_dim) at the plan's positions; return its rows, (B, kv_heads, width, head_dim)."""
+        """Write ``key_states`` and ``value_states``, (B, kv_heads, Q, head_dim), at the plan's positions; return its
+        rows, (B, kv_heads, width, head_dim).
+        """
         plan = self._plan
         if not self.is_initialized or self.keys.shape[2] != plan.capacity:
             self._allocate(key_states, value_states)
@@ -129,7 +131,7 @@ def grouped_attention(
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
     """Return (B, Q, heads, head_dim) for ``query`` (B, heads, Q, head_dim), ``key`` and ``value`` (B, kv_heads, W,
-    head_dim) and a mask (B, 1, Q, W), True = may be seen.
+    head_dim) and ``attention_mask`` (B, 1, Q, W), True = may be seen.
 
     Heads that share keys become queries of one head, where the stock function copies the whole cache once for each of
     them. A single query in float32 on the CPU is faster as plain products.
@@ -157,8 +159,8 @@ AttentionMaskInterface.register(ATTENTION, sdpa_mask)
 
 
 def attention_mask(positions: torch.Tensor, width: int, window: int | None = None) -> torch.Tensor:
-    """Return the mask (B, 1, Q, width), True = may be seen: every slot position up to the query's own, within
-    ``window`` if given.
+    """Return the mask (B, 1, Q, width), True = may be seen, of queries at ``positions`` (B, Q): every slot position up
+    to the query's own, within ``window`` if given.
 
     Padding (position -1) sees position 0, so that its softmax is defined; its results are never used.
     """

@@ -158,6 +158,7 @@ def _output(output: Any) -> WorkerOutput:
 
 
 def main() -> None:
+    """Serve the pool that started this process, on the cores that it gave."""
     cores = os.environ.get("SPAG_VLLM_CORES")
     if cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {int(core) for core in cores.split(",")})  # before torch counts its threads

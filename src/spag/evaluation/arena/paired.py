@@ -33,7 +33,7 @@ class PairComparison:
 
 
 def compare_pairs(grid: Grid, weights: Ints) -> list[PairComparison]:
-    """Compare every two players that met."""
+    """Compare every two players that met. ``weights``, shape (draws, tasks): as ``bootstrap_weights`` gives them."""
     rows = (_compare_pair(grid, one, other, weights) for one, other in combinations(range(len(grid.names)), 2))
     return [row for row in rows if row.games]
 
@@ -76,7 +76,10 @@ def compared(game: Game) -> Iterator[tuple[str, Outcome]]:
 
 
 def compare_roles(grid: Grid, weights: Ints) -> list[RoleComparison]:
-    """Compare every two players in each role by reward, then by the outcomes that ``compared`` gives."""
+    """Compare every two players in each role by reward, then by the outcomes that ``compared`` gives.
+
+    ``weights``, shape (draws, tasks): as ``bootstrap_weights`` gives them.
+    """
     rows = []
     for one, other in combinations(range(len(grid.names)), 2):
         for side, role in enumerate(grid.game.roles):

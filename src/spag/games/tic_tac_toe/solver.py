@@ -18,6 +18,7 @@ _MIRRORED = (3, 2, 1, 6, 5, 4, 9, 8, 7)
 
 
 def mark_to_move(board: str) -> str:
+    """Return whose move it is: ``X``, who begins, or ``O``."""
     return "X" if board.count("X") == board.count("O") else "O"
 
 
