@@ -614,7 +614,7 @@ def test_the_shell_completes_commands_presets_and_options() -> None:
 
     assert completed("spag pla") == ["plan", "play"]
     assert completed("spag run dem") == ["demo"]
-    assert completed("spag presets taboo") == ["taboo-online"]
+    assert completed("spag presets taboo-o") == ["taboo-online"]
     assert "--dry-run" in completed("spag run --dr")
     assert completed("spag train im") == ["imitation"]
     assert completed("spag doctor ku") == completed("spag config validate ku") == ["kuhn"]

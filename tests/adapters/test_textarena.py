@@ -16,7 +16,7 @@ from spag.adapters.textarena import replay
 from spag.adapters.textarena.theirs import ROLES
 from spag.core import errors
 from spag.core.errors import ConfigError
-from spag.core.types import Split, State, Task, Utterance
+from spag.core.types import Observation, Split, State, Task, Utterance
 from spag.engines.base import Player, Request, Sampling
 from spag.engines.scripted import ScriptedEngine
 from spag.games.base import Game
@@ -242,3 +242,23 @@ def test_thoughts_are_private() -> None:
         return heard, episode.outcome, episode.rewards, episode.reason
 
     check_thoughts_are_private(play)
+
+
+@pytest.mark.parametrize(("env_id", "moves"), [("KuhnPoker-v0", {"[check]", "[bet]"}), ("TicTacToe-v0", 9)])
+def test_the_random_bot_plays_what_the_environment_names(env_id: str, moves: set[str] | int) -> None:
+    game = get(f"textarena:{env_id}")
+    state = game.start(task(1), 0)
+    seen = game.observe(state, game.to_move(state) or "")
+    drawn = {game.bots["random"](seen, random.Random(seed)) for seed in range(200)}
+    assert drawn == moves if isinstance(moves, set) else len(drawn) == moves
+    for number in range(20):  # whole games without an invalid move
+        state, rng = game.start(task(number), 0), random.Random(number)
+        while (role := game.to_move(state)) is not None:
+            state = game.apply(state, Utterance(role, game.bots["random"](game.observe(state, role), rng)))
+        assert state.result is not None and game.outcomes[state.result.outcome].fault is None
+
+
+def test_the_random_bot_passes_where_no_move_is_named() -> None:
+    game = get("textarena:KuhnPoker-v0")
+    silent = Observation("player_0", (), {"observation": "You are Player 0."})
+    assert game.bots["random"](silent, random.Random(0)) == "[pass]"

@@ -57,6 +57,7 @@ def test_the_presets_models_have_their_published_counts() -> None:
     # embedding and head 2 x 125,696 x 5120; a layer 4 x 5120^2 + 3 x 5120 x 13,696 + 2 x 5120; the last norm 5120
     assert counts["baichuan-inc/Baichuan2-13B-Base"] == 13_896_668_160 == pytest.approx(13.9e9, rel=1e-3)
     assert counts["Qwen/Qwen3-1.7B"] == 1_720_574_976
+    assert counts["Qwen/Qwen3-4B"] == counts["Qwen/Qwen3-4B-Base"] == 4_022_468_096
     assert counts["smollm2-135m"] == 134_515_008
 
 

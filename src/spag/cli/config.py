@@ -31,8 +31,8 @@ def presets_command(name: str | None, as_json: bool) -> None:
         click.echo(json.dumps(rows, indent=2))
         return
     for known, about in ABOUT.items():
-        click.echo(f"{known:<16} {about.purpose}")
-        click.echo(f"{'':<16}   {described_model(models[known])}, {about.hardware}, {about.time}")
+        click.echo(f"{known:<21} {about.purpose}")
+        click.echo(f"{'':<21}   {described_model(models[known])}, {about.hardware}, {about.time}")
 
 
 @click.group("config", cls=CommandGroup)

@@ -80,6 +80,8 @@ _PRESET_MODELS = (  # from each model's config.json on the Hugging Face hub
     ModelShape("meta-llama/Llama-2-7b-hf", 32_000, 4096, 11_008, 32, 4096, 4096, tied=False),
     ModelShape("baichuan-inc/Baichuan2-13B-Base", 125_696, 5120, 13_696, 40, 5120, 5120, tied=False),
     ModelShape("Qwen/Qwen3-1.7B", 151_936, 2048, 6144, 28, 2048, 1024, tied=True, head_norm=128),
+    ModelShape("Qwen/Qwen3-4B", 151_936, 2560, 9728, 36, 4096, 1024, tied=True, head_norm=128),
+    ModelShape("Qwen/Qwen3-4B-Base", 151_936, 2560, 9728, 36, 4096, 1024, tied=True, head_norm=128),
     ModelShape("smollm2-135m", 49_152, 576, 1536, 30, 576, 192, tied=True),
 )
 KNOWN_SHAPES = {shape.name: shape for shape in _PRESET_MODELS}

@@ -6,6 +6,7 @@ An environment is a mutable object, a game consists of functions of the history:
 
 import difflib
 import json
+import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,13 +18,23 @@ from spag.adapters.textarena.replay import FAULTS, PLAYERS, Position, position
 from spag.core.errors import ConfigError, DataError, require_package
 from spag.core.seeds import derive_seed
 from spag.core.types import Observation, Outcome, Result, Split, State, Task
-from spag.games.base import TextGame, drawn, outcome_map
+from spag.games.base import Bot, TextGame, drawn, outcome_map
 from spag.games.registry import get, settings_of
 
 PREFIX = "textarena:"
 ROLES = tuple(f"player_{number}" for number in PLAYERS)
 _MORE = "The environment's rewards decide."
 _INVALID = "Who makes more invalid moves in a row than the environment allows loses."
+
+
+def _random_bot(observation: Observation, rng: random.Random) -> str:
+    """Play one of the moves that the last such line of the environment's text names in quotes: ``'[check]', '[bet]'``.
+
+    Many environments name the legal ones there. Where none is named, it passes, which may be invalid.
+    """
+    lines = (re.findall(r"'(\[[^\]]+\])'", line) for line in str(observation.facts["observation"]).splitlines())
+    named = [moves for moves in lines if moves]
+    return rng.choice(named[-1]) if named else "[pass]"
 
 
 @dataclass(frozen=True)
@@ -36,6 +47,7 @@ class TextArenaGame(TextGame):
         ROLES, "The environment's text says what you know and how to move."
     )
     hidden: ClassVar[Mapping[str, tuple[str, ...]]] = dict.fromkeys(ROLES, ("seed",))
+    bots: ClassVar[Mapping[str, Bot]] = {"random": _random_bot}
     outcomes = outcome_map(
         Outcome(f"{ROLES[0]}_wins", f"{ROLES[0]} wins", "#0072b2", winners=ROLES[:1], rule=_MORE),
         Outcome(f"{ROLES[1]}_wins", f"{ROLES[1]} wins", "#e69f00", winners=ROLES[1:], rule=_MORE),

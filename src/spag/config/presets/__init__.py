@@ -22,8 +22,12 @@ ABOUT = {
     "taboo-online": Preset("Taboo: imitation, then online steps", "2 CPU cores", "not measured"),
     "textarena-mix": Preset("three TextArena games and Taboo, online", "2 CPU cores", "not measured"),
     "qwen3": Preset("the paper's recipe with a current model", "1 GPU, 80 GB", "not planned"),
+    "taboo-qwen3-1.7b-lora": Preset("Taboo online with thoughts and LoRA", "1 GPU, 24 GB", "not planned"),
+    "taboo-qwen3-1.7b": Preset("Taboo online with thoughts", "1 GPU, 80 GB", "not planned"),
     "llama2-7b-qlora": Preset("the paper's run with QLoRA", "1 GPU, 24 GB", "41 hours"),
     "llama2-7b-lora": Preset("the paper's run with LoRA", "1 GPU, 48 GB", "not planned"),
+    "spiral-qwen3-4b": Preset("SPIRAL's run: Kuhn poker with thoughts", "8 GPUs, 80 GB", "not planned"),
+    "marshal-qwen3-4b": Preset("MARSHAL's run: credit for each turn", "8 GPUs, 80 GB", "not planned"),
     "llama2-7b": Preset("the paper's run", "8 GPUs, 80 GB", "3.4 hours"),
     "baichuan2-13b": Preset("the paper's second model", "8 GPUs, 80 GB", "not planned"),
 }
