@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -37,11 +38,8 @@ def ask(prompts: list[str], sampling: Sampling = GREEDY, **more: object) -> list
     return [Request(f"{i}", prompt, sampling, seed=i, **more) for i, prompt in enumerate(prompts)]  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("concurrency", [1, 2, 8])
-@pytest.mark.parametrize("reuse", [True, False])
-def test_greedy_tokens_are_those_of_generate(loaded: tuple, concurrency: int, reuse: bool) -> None:
-    model, tokenizer = loaded
-    done = finish(TransformersEngine(model, tokenizer, concurrency=concurrency, reuse=reuse), ask(PROMPTS))
+def assert_greedy(model: Any, tokenizer: Any, done: dict[str, Completion]) -> None:
+    """The completions are those of ``generate``, whose choices are clear."""
     for index, prompt in enumerate(PROMPTS):
         ids = torch.tensor([encode_prompt(tokenizer, prompt, PromptStyle.PLAIN)])
         options = {
@@ -55,6 +53,14 @@ def test_greedy_tokens_are_those_of_generate(loaded: tuple, concurrency: int, re
         best, next_best = torch.cat(expected.scores).topk(2).values.unbind(-1)
         assert (best - next_best).min() > 1e-4  # logits of 2 are rounded to some 1e-6: on no processor does that choose
         assert list(done[str(index)].token_ids or ()) == expected.sequences[0, ids.shape[1] :].tolist()
+
+
+@pytest.mark.parametrize("concurrency", [1, 2, 8])
+@pytest.mark.parametrize("reuse", [True, False])
+def test_greedy_tokens_are_those_of_generate(loaded: tuple, concurrency: int, reuse: bool) -> None:
+    model, tokenizer = loaded
+    done = finish(TransformersEngine(model, tokenizer, concurrency=concurrency, reuse=reuse), ask(PROMPTS))
+    assert_greedy(model, tokenizer, done)
 
 
 def test_a_request_that_leaves_moves_one_neighbour_at_most(loaded: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,19 +200,7 @@ def test_sliding_window_models_are_exact_too(tmp_path: Path) -> None:
     model = MistralForCausalLM(config).eval()
     tokenizer = load_tokenizer(str(folder))
     done = finish(TransformersEngine(model, tokenizer, concurrency=3), ask(PROMPTS))
-    for index, prompt in enumerate(PROMPTS):
-        ids = torch.tensor([encode_prompt(tokenizer, prompt, PromptStyle.PLAIN)])
-        options = {
-            "max_new_tokens": 12,
-            "min_new_tokens": 2,
-            "do_sample": False,
-            "output_scores": True,
-            "return_dict_in_generate": True,
-        }
-        expected = model.generate(ids, attention_mask=torch.ones_like(ids), **options)
-        best, next_best = torch.cat(expected.scores).topk(2).values.unbind(-1)
-        assert (best - next_best).min() > 1e-4  # logits of 2 are rounded to some 1e-6: on no processor does that choose
-        assert list(done[str(index)].token_ids or ()) == expected.sequences[0, ids.shape[1] :].tolist()
+    assert_greedy(model, tokenizer, done)
 
 
 def test_limits_and_stop_strings(loaded: tuple) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from spag.config.files import dump_config
 from spag.config.schema import RunConfig
-from spag.export.training import Learned, ancestry, games_of, phases_of, settings_rows
+from spag.export.training import Learned, ancestry, phases_of, settings_rows, trained_games
 from spag.runs.reading import RunFolder
 from spag.storage.jsonfile import read_json
 from spag.storage.store import write_json
@@ -40,7 +40,7 @@ def test_a_model_comes_from_the_phases_before_it(tmp_path: Path) -> None:
     assert [model.name for model in ancestry("reinforce", run)] == ["imitation", "spag-2-1", "spag-2-2", "reinforce"]
     assert [phase.name for phase in learned(run, "spag-4-1")] == ["imitation", "spag-2", "reinforce", "spag-4"]
     assert learned(run, "spag-2-1")[1].what.startswith("1 iteration of self-play") and ancestry("base", run) == []
-    played = [[game.name for game in games_of(ancestry(name, run))] for name in ("spag-2-2", "reinforce")]
+    played = [[game.name for game in trained_games(ancestry(name, run))] for name in ("spag-2-2", "reinforce")]
     assert played == [["adversarial_taboo"], ["adversarial_taboo", "kuhn_poker", "tic_tac_toe"]]
 
 

@@ -166,6 +166,22 @@ def task_options(command: Command) -> Command:
     return set_option(seed_option(words_option(prompts_option(command))))
 
 
+def address_options(port: int) -> Callable[[Command], Command]:
+    """Return what adds ``--host``, ``--port`` (``port`` by default) and ``--token`` to a command that serves."""
+
+    def add(command: Command) -> Command:
+        where = "Address to bind; any but loopback needs a token."
+        secret = "Token that clients must send; safest in the environment."
+        ports = click.IntRange(0, 65535)
+        command = click.option("--token", envvar="SPAG_WEB_TOKEN", show_envvar=True, help=secret)(command)
+        command = click.option("--port", type=ports, default=port, show_default=True, help="Port; 0 takes a free one.")(
+            command
+        )
+        return click.option("--host", default="127.0.0.1", show_default=True, help=where)(command)
+
+    return add
+
+
 def complete_help(command: click.Command) -> None:
     """Add what every command has: ``-q``, ``-v``, and the names of all presets in the help where it takes a config."""
     if isinstance(command, click.Group):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spag.cli.options import config_options, entrant, needs_extra, open_reporter, read_config
+from spag.cli.options import address_options, config_options, entrant, needs_extra, open_reporter, read_config
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,16 +20,7 @@ if TYPE_CHECKING:
 @click.command("serve")
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...")
 @config_options
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to bind; any but loopback needs a token.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port; 0 takes a free one."
-)
-@click.option(
-    "--token",
-    envvar="SPAG_WEB_TOKEN",
-    show_envvar=True,
-    help="Token that clients must send; safest in the environment.",
-)
+@address_options(8000)
 def serve_command(models: tuple[str, ...], config_name: str | None, host: str, port: int, token: str | None) -> None:
     """Serve MODELS as an OpenAI-compatible endpoint: models, completions and chat completions.
 

@@ -5,23 +5,12 @@ from pathlib import Path
 
 import click
 
-from spag.cli.options import needs_extra, open_reporter
+from spag.cli.options import address_options, needs_extra, open_reporter
 
 
 @click.command("web")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address to serve on; any but loopback needs a token."
-)
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port; 0 takes a free one."
-)
-@click.option(
-    "--token",
-    envvar="SPAG_WEB_TOKEN",
-    show_envvar=True,
-    help="Ask visitors for this; in the environment nobody else sees it.",
-)
+@address_options(8080)
 def web_command(run: Path, host: str, port: int, token: str | None) -> None:
     """Browse a run, follow it while it works, and play.
 

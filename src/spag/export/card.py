@@ -23,7 +23,7 @@ from spag.config.schema import RunConfig
 from spag.evaluation.arena.standings import NOTE
 from spag.evaluation.intervals import Rate
 from spag.export.metadata import Source, card_data, license_of
-from spag.export.training import ancestry, games_of, has_games, listed, names_games, phases_of, settings_rows
+from spag.export.training import ancestry, has_games, listed, names_games, phases_of, settings_rows, trained_games
 from spag.models.finding import BAICHUAN, described_model, model_type
 from spag.models.loading import library_versions
 from spag.report.arena_tables import is_competitive, pair_table, rating_table, role_table
@@ -168,7 +168,7 @@ def _trained(name: str, run: RunFolder, shared: RunConfig) -> dict[str, Any]:
     rows = ([code(setting), *map(_setting, values)] for setting, *values in settings_rows(phases))
     return {
         "phases": [(f"{phase.what[:1].upper()}{phase.what[1:]}", Markdown(phase.data)) for phase in phases],
-        "trained_games": games_of(models),
+        "trained_games": trained_games(models),
         "plays": any(not isinstance(model.phase.settings, TeacherSettings) for model in models),
         "own_games": {names_games(model.phase) for model in models if has_games(model)},
         "game_settings": Markdown(listed(_known(shared.game), code)),

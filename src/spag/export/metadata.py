@@ -8,7 +8,7 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData, try_to_load_from_cache
 
-from spag.export.training import ancestry, games_of
+from spag.export.training import ancestry, trained_games
 from spag.games.base import Game
 from spag.models.finding import EMBEDDED_HUB_ID, EMBEDDED_NAME
 from spag.report.arena_tables import is_competitive
@@ -120,7 +120,7 @@ def _reasoning_results(name: str, run: RunFolder) -> Iterator[EvalResult]:
 
 def _game_tags(name: str, run: RunFolder) -> list[str]:
     """Return the arena's game and the games that the model was trained on."""
-    return list(dict.fromkeys(map(_tag, (run.game, *games_of(ancestry(name, run))))))
+    return list(dict.fromkeys(map(_tag, (run.game, *trained_games(ancestry(name, run))))))
 
 
 def _tag(game: Game) -> str:

@@ -9,7 +9,7 @@ from spag.algorithms.settings import IterationSettings, OnlineSettings
 from spag.config.schema import PhaseConfig, WeightedGame
 from spag.games.base import Game
 from spag.runs.plan import PlannedModel
-from spag.runs.reading import RunFolder
+from spag.runs.reading import RunFolder, games_of
 from spag.runs.teachers import TEACHER
 
 SETTINGS = (
@@ -57,11 +57,9 @@ def has_games(model: PlannedModel) -> bool:
     return bool(getattr(model.phase.settings, "episodes", True))
 
 
-def games_of(models: list[PlannedModel]) -> list[Game]:
+def trained_games(models: list[PlannedModel]) -> list[Game]:
     """Return the games that models were trained on, in order."""
-    played = filter(has_games, models)
-    mixes = [model.phase.mix(model.game) if model.is_online else [(model.game.build(), 1.0)] for model in played]
-    return list({game.name: game for mix in mixes for game, _ in mix}.values())
+    return list({game.name: game for model in filter(has_games, models) for game in games_of(model)}.values())
 
 
 def names_games(phase: PhaseConfig) -> bool:

@@ -243,6 +243,11 @@ def _held_out_ids(game: Game) -> frozenset[str]:
     return frozenset(task.id for task in game.tasks(Split.HELD_OUT, None, 0))
 
 
+def split_in_id(task: Task) -> Split:
+    """Return the split that the id of ``task`` begins with: ``held_out-0007``, else the training split."""
+    return Split.HELD_OUT if task.id.startswith(f"{Split.HELD_OUT}-") else Split.TRAIN
+
+
 def drawn(items: list[Item], count: int | None, seed: int, shortage: str) -> list[Item]:
     """Return ``count`` of ``items``, drawn by ``seed``, or all of them. Raises ``ConfigError``, "``count``
     ``shortage``", for too many.

@@ -19,7 +19,7 @@ from spag.core.types import Observation, Outcome, Result, Split, State, Task, Ut
 from spag.games.base import Bot, Figure, TextGame, drawn, outcome_map
 from spag.text.evasions import find_said
 from spag.text.folding import fold
-from spag.text.spans import find_span
+from spag.text.spans import find_span, quoted
 from spag.text.words import split_of
 
 QUESTIONER, ANSWERER = "questioner", "answerer"
@@ -113,9 +113,9 @@ class GuessingGame(TextGame):
         found = self.find_secret(said.content, said.role, data)
         if said.role == QUESTIONER:
             if found is not None:
-                return self._end(state, "named", f"the questioner named {_quote(found)}")
+                return self._end(state, "named", f"the questioner named {quoted(found)}")
             return self.draw(state) if len(state.history) == 2 * data["max_questions"] - 1 else None
-        leak = f"said {_quote(found)} before the {self.secret} was named" if found is not None else None
+        leak = f"said {quoted(found)} before the {self.secret} was named" if found is not None else None
         fault = leak or self.illegal(said.content)
         return self._end(state, "answerer_violation", f"the answerer {fault}") if fault else None
 
@@ -214,8 +214,3 @@ def guessing_bots(
         return answers[-1] if observation.role == ANSWERER else talk[0]
 
     return {"random": random_bot, "systematic": systematic, "constant": constant}
-
-
-def _quote(piece: str) -> str:
-    piece = " ".join(piece.split())
-    return f'"{piece}"' if len(piece) <= 60 else f'"{piece[:57]}..."'

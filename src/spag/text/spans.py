@@ -1,10 +1,13 @@
-"""Where a piece of folded text (no case, accents, invisible characters, look-alikes) stands in the text as written."""
+"""Pieces of utterances: quoted in a reason, and found in the text as written where only their folded text (no case,
+accents, invisible characters, look-alikes) is known.
+"""
 
 import re
 
 from spag.text.folding import fold, unmasked
 from spag.text.matching import TOKEN
 
+_QUOTED = 60  # characters of an utterance that a reason quotes
 _WORDS_AFTER = 4  # words compared to tell one of several places from the others
 
 
@@ -25,3 +28,9 @@ def find_span(text: str, piece: str, after: str | None = None) -> tuple[int, int
             place = next((place for place, words in zip(places, rest, strict=True) if words == wanted), places[0])
             return origins[place.start()][1], origins[place.end() - 1][1] + 1
     return None
+
+
+def quoted(piece: str) -> str:
+    """Return ``piece`` as a reason quotes it: on one line, cut."""
+    piece = " ".join(piece.split())
+    return f'"{piece}"' if len(piece) <= _QUOTED else f'"{piece[: _QUOTED - 3]}..."'

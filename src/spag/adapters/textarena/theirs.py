@@ -18,7 +18,7 @@ from spag.adapters.textarena.replay import FAULTS, PLAYERS, Position, position
 from spag.core.errors import ConfigError, DataError, require_package
 from spag.core.seeds import derive_seed
 from spag.core.types import Observation, Outcome, Result, Split, State, Task
-from spag.games.base import Bot, TextGame, drawn, outcome_map
+from spag.games.base import Bot, TextGame, drawn, outcome_map, split_in_id
 from spag.games.registry import get, settings_of
 
 PREFIX = "textarena:"
@@ -86,7 +86,7 @@ class TextArenaGame(TextGame):
         return [Task(f"{split}-{number:04d}", {"seed": own}) for number, own in seeds.items()]
 
     def split_of(self, task: Task) -> Split:
-        return Split.HELD_OUT if task.id.startswith(f"{Split.HELD_OUT}-") else Split.TRAIN
+        return split_in_id(task)
 
     def start(self, task: Task, seed: int) -> State:
         if not isinstance(task.data.get("seed"), int):

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from spag.core.errors import DataError
 from spag.core.types import Observation, Outcome, Result, Split, State, Task, Utterance
-from spag.games.base import Bot, Decision, Figure
+from spag.games.base import Bot, Decision, Figure, split_in_id
 from spag.games.kuhn_poker import solver
 from spag.games.moves import ROLES, MoveGame, Moves, constant_bot, in_rounds, move_outcomes, random_bot
 
@@ -82,7 +82,7 @@ class KuhnPoker(MoveGame):
 
     def split_of(self, task: Task) -> Split:
         """Return the split that the id names: both deal the same cards, and ``hands`` says how many ids there are."""
-        return Split.HELD_OUT if task.id.startswith(f"{Split.HELD_OUT}-") else Split.TRAIN
+        return split_in_id(task)
 
     def custom_task(self, text: str) -> Task:
         """Return the deal that a person typed: player_0's card, then player_1's."""

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from spag.core.errors import DataError
 from spag.core.types import Observation, Outcome, Result, Split, State, Task
-from spag.games.base import Decision, Figure
+from spag.games.base import Decision, Figure, split_in_id
 from spag.games.leduc_poker import betting, solver
 from spag.games.moves import ROLES, MoveGame, Moves, in_rounds, move_outcomes
 
@@ -72,7 +72,7 @@ class LeducPoker(MoveGame):
 
     def split_of(self, task: Task) -> Split:
         """Return the split that the id names: both deal the same cards."""
-        return Split.HELD_OUT if task.id.startswith(f"{Split.HELD_OUT}-") else Split.TRAIN
+        return split_in_id(task)
 
     def custom_task(self, text: str) -> Task:
         """Return the deal that a person typed: the cards of player_0, player_1 and the board."""

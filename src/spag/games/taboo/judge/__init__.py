@@ -19,8 +19,7 @@ from spag.games.taboo.types import Outcome, Role, Verdict
 from spag.text.evasions import find_evasion
 from spag.text.folding import fold
 from spag.text.matching import find_form
-
-_QUOTED = 60  # characters of an utterance that a reason quotes
+from spag.text.spans import quoted
 
 
 class JudgeMode(StrEnum):
@@ -93,8 +92,8 @@ def _judge_defender(text: str, target_word: str, language: str) -> tuple[Outcome
     phrase, right = found[0].phrase, found[1]
     if right:
         form = _form_of(phrase, target_word)
-        return Outcome.DEFENDER_WINS, f"the defender guessed {_quote(phrase)}{form}, and was right"
-    return Outcome.ATTACKER_WINS, f'the defender guessed {_quote(phrase)}, but the word was "{target_word}"'
+        return Outcome.DEFENDER_WINS, f"the defender guessed {quoted(phrase)}{form}, and was right"
+    return Outcome.ATTACKER_WINS, f'the defender guessed {quoted(phrase)}, but the word was "{target_word}"'
 
 
 def _judge_attacker(text: str, target_word: str, language: str) -> tuple[Outcome, str] | None:
@@ -103,8 +102,8 @@ def _judge_attacker(text: str, target_word: str, language: str) -> tuple[Outcome
     found = find_guess(text, target_word, language, by_defender=False)
     if found is None:
         return None
-    quoted = _quote(found[0].phrase)
-    return Outcome.ATTACKER_VIOLATION, f"the attacker announced a guess, {quoted}, which only the defender may"
+    fault = f"the attacker announced a guess, {quoted(found[0].phrase)}, which only the defender may"
+    return Outcome.ATTACKER_VIOLATION, fault
 
 
 def _said(text: str, target_word: str, language: str) -> str | None:
@@ -112,15 +111,10 @@ def _said(text: str, target_word: str, language: str) -> str | None:
     lexicon = language_of(language).lexicon
     form = find_form(text, target_word, lexicon)
     if form is not None:
-        return f"said {_quote(form)}{_form_of(form, target_word)}"
+        return f"said {quoted(form)}{_form_of(form, target_word)}"
     piece = find_evasion(text, target_word, lexicon)
-    return f'spelled "{target_word}" as {_quote(piece)}' if piece is not None else None
+    return f'spelled "{target_word}" as {quoted(piece)}' if piece is not None else None
 
 
 def _form_of(piece: str, target_word: str) -> str:
     return "" if fold(piece) == fold(target_word).strip() else f', a form of "{target_word}"'
-
-
-def _quote(piece: str) -> str:
-    piece = " ".join(piece.split())
-    return f'"{piece}"' if len(piece) <= _QUOTED else f'"{piece[: _QUOTED - 3]}..."'
