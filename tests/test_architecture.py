@@ -116,6 +116,15 @@ def test_only_games_know_their_roles_outcomes_and_tasks() -> None:
             assert not [word for word in own if word in code], path.relative_to(SRC)
 
 
+def test_no_two_classes_have_one_name() -> None:
+    places: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(path.relative_to(SRC)))
+    assert not {name: files for name, files in places.items() if len(files) > 1}
+
+
 def test_help_answers_without_heavy_imports() -> None:
     code = (
         "import sys, spag.cli; "

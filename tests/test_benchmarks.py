@@ -15,7 +15,7 @@ from benchmarks.training import run
 
 from spag import judge_episode
 from spag.algorithms.reinforce import Reinforce
-from spag.games.taboo.types import Outcome
+from spag.games.taboo.types import TabooOutcome
 from spag.learning.encoding import encode_samples
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.tokens import PromptStyle
@@ -111,7 +111,7 @@ def test_a_run_reads_speed_and_memory(model: str) -> None:
 
 def test_long_games_are_won_by_the_attacker_at_the_end() -> None:
     verdicts = [judge_episode(episode) for episode in long_games(4, samples=40)]
-    won = [verdict for verdict in verdicts if verdict.outcome is Outcome.ATTACKER_WINS and verdict.length == 8]
+    won = [verdict for verdict in verdicts if verdict.outcome is TabooOutcome.ATTACKER_WINS and verdict.length == 8]
     assert len(verdicts) == 20
     assert len(won) >= 18
 

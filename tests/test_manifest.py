@@ -15,7 +15,7 @@ from spag.learning.worker import TrainingJob
 from spag.runs import execute, phases
 from spag.runs.execute import run
 from spag.runs.plan import check_free
-from spag.storage.manifest import Action, Manifest, Record, Request, decide
+from spag.storage.manifest import Action, Manifest, Record, StageRequest, decide
 from spag.storage.store import write_atomically
 
 BEGUN: Record = {"status": "started", "settings": {"size": 2}, "seconds": 1.0, "built_on": {"play": "a"}}
@@ -68,7 +68,7 @@ SKIP, RUN, REDO, REFUSE = Action
 def test_what_becomes_of_a_stage(
     record: Record | None, request_: dict[str, Any], action: Action, reason: str, by_force: Action
 ) -> None:
-    decision, forced = decide(record, Request(**request_)), decide(record, Request(**request_, force=True))
+    decision, forced = decide(record, StageRequest(**request_)), decide(record, StageRequest(**request_, force=True))
     assert (decision.action, decision.reason, decision.forced) == (action, reason, False)
     assert forced.action is by_force
     assert forced.forced == (by_force is REDO and action is not REDO)

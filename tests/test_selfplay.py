@@ -16,7 +16,7 @@ from spag.core.seeds import derive_seed
 from spag.engines.base import Completion, Engine, Player, Request, Sampling
 from spag.engines.players import PlayerConfig
 from spag.engines.scripted import ScriptedEngine
-from spag.games.taboo.types import Outcome
+from spag.games.taboo.types import TabooOutcome
 from spag.rollout.matches import Match, PlaySetup, play_matches
 from spag.rollout.runner import GameSpec, PlayStats, play, play_batches
 from spag.rollout.runner import game_specs as specs_of
@@ -68,7 +68,7 @@ def test_a_game_ends_at_its_judged_end_and_says_why() -> None:
         assert episode.reason
         assert len(episode.history) <= 10
         assert [said.role for said in episode.history] == [ROLES[i % 2] for i in range(len(episode.history))]
-        if episode.outcome == Outcome.TIE:
+        if episode.outcome == TabooOutcome.TIE:
             assert len(episode.history) == 10
 
 
@@ -87,7 +87,7 @@ def test_two_engines_each_speak_for_their_role() -> None:
     sides = {"attacker": Player(attacker, "a", Sampling()), "defender": Player(defender, "d", Sampling(temperature=0))}
     (episode,) = play([GameSpec("g", task_of("river"), 0)], sides)
     assert [said.content for said in episode.history] == ["Guess it.", "I know the word! It is `river`!"]
-    assert episode.outcome == Outcome.DEFENDER_WINS
+    assert episode.outcome == TabooOutcome.DEFENDER_WINS
     assert episode.players["defender"].model == "d"
     assert episode.players["defender"].sampling["temperature"] == 0
 
@@ -104,7 +104,7 @@ def test_empty_utterances_are_drawn_again_then_stand_and_are_counted() -> None:
     (episode,) = play(
         [GameSpec("g", task_of("river", 2), 0)], dict.fromkeys(ROLES, Player(engine, "m", Sampling())), stats=stats
     )
-    assert (episode.outcome, [said.content for said in episode.history]) == (Outcome.TIE, [""] * 4)
+    assert (episode.outcome, [said.content for said in episode.history]) == (TabooOutcome.TIE, [""] * 4)
     assert (stats.utterances, stats.empty, stats.retries) == (4, 4, 8)
     assert len(set(asked)) == 12  # each attempt has a seed of its own
 

@@ -7,7 +7,7 @@ from spag import judge_episode
 from spag.algorithms.imitation import ImitationSettings
 from spag.core.episodes import Episode
 from spag.core.types import Split
-from spag.games.taboo.types import Outcome
+from spag.games.taboo.types import TabooOutcome
 from spag.learning.sources import FileSource
 from spag.runs.teachers import teacher_path
 from spag.storage.episodes import read_episodes
@@ -34,7 +34,7 @@ def faults(game: Episode) -> list[str]:
     """What is wrong with one game, in words."""
     verdict, said = judge_episode(game), [utterance.content for utterance in game.history]
     checks = {
-        f"undecided: {verdict.reason}": verdict.outcome in (Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS),
+        f"undecided: {verdict.reason}": verdict.outcome in (TabooOutcome.ATTACKER_WINS, TabooOutcome.DEFENDER_WINS),
         f"decided after {verdict.length} of {len(said)} lines": verdict.length == len(said),
         f"recorded as {game.outcome}, {game.reason}": (verdict.outcome, verdict.reason) == (game.outcome, game.reason),
         "roles do not alternate": [one.role for one in game.history] == [ROLES[at % 2] for at in range(len(said))],
@@ -49,8 +49,8 @@ def test_every_game_is_decided_at_its_last_line() -> None:
 
 
 def test_the_mix_is_as_asked() -> None:
-    wrong = [g for g in GAMES if g.outcome == Outcome.ATTACKER_WINS and FORM.search(g.history[-1].content)]
-    induced = [g for g in GAMES if g.outcome == Outcome.ATTACKER_WINS and g not in wrong]
+    wrong = [g for g in GAMES if g.outcome == TabooOutcome.ATTACKER_WINS and FORM.search(g.history[-1].content)]
+    induced = [g for g in GAMES if g.outcome == TabooOutcome.ATTACKER_WINS and g not in wrong]
     shares = [len(part) / len(GAMES) for part in (induced, wrong)]
     assert 0.41 <= shares[0] <= 0.49
     assert 0.07 <= shares[1] <= 0.14

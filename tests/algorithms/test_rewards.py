@@ -16,7 +16,7 @@ from spag.algorithms.winners import (
 from spag.core.episodes import Episode, PlayerInfo, SampleType
 from spag.games.registry import get
 from spag.games.taboo.prompts import PromptSet, play_prompt
-from spag.games.taboo.types import Outcome
+from spag.games.taboo.types import TabooOutcome
 from spag.storage.episodes import read_episodes
 from taboo_games import ROLES, episode_of
 
@@ -91,10 +91,10 @@ def test_only_winners_are_trained_and_stats_tell() -> None:
         ("guessed", "defender", 1, GUESS),
     ]
     assert stats.outcomes == {
-        Outcome.ATTACKER_WINS: 1,
-        Outcome.DEFENDER_WINS: 1,
-        Outcome.TIE: 1,
-        Outcome.ATTACKER_VIOLATION: 1,
+        TabooOutcome.ATTACKER_WINS: 1,
+        TabooOutcome.DEFENDER_WINS: 1,
+        TabooOutcome.TIE: 1,
+        TabooOutcome.ATTACKER_VIOLATION: 1,
     }
     assert stats.samples == {"attacker": 2, "defender": 1}
     assert stats.role_weights == {"attacker": 1.0, "defender": 1.0}
@@ -213,7 +213,7 @@ def test_a_frozen_opponents_wins_are_neither_trained_nor_counted() -> None:
         ("guessed", "defender", 1.5),
         *[("induced", "attacker", 0.75)] * 2,
     ]
-    assert (stats.outcomes[Outcome.ATTACKER_WINS], stats.outcomes[Outcome.DEFENDER_WINS]) == (3, 2)
+    assert (stats.outcomes[TabooOutcome.ATTACKER_WINS], stats.outcomes[TabooOutcome.DEFENDER_WINS]) == (3, 2)
     assert assign_rewards(OPPOSED[3:], settings=RewardSettings(learner="now")) == []
     assert assign_rewards([INDUCED], settings=RewardSettings(learner="now")) == []  # nobody knows who played
 

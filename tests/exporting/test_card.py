@@ -18,7 +18,7 @@ from spag.core.episodes import Episode, PlayerInfo
 from spag.core.types import Split, Utterance
 from spag.evaluation.arena.standings import arena_report
 from spag.evaluation.intervals import Rate
-from spag.export import Source, find_source
+from spag.export import ExportSource, find_source
 from spag.export.card import Weights, card, code, figure, shareable_config, table
 from spag.export.metadata import card_data, license_of
 from spag.games.registry import get
@@ -31,7 +31,7 @@ from tiny_model import make_model
 WEIGHTS = Weights("bfloat16", 135_000_000, merged=False)
 
 
-def card_of(source: Source, title: str = "mine") -> str:
+def card_of(source: ExportSource, title: str = "mine") -> str:
     return card(title, source, WEIGHTS)
 
 
@@ -81,7 +81,7 @@ def test_the_text_holds_results_with_intervals_data_and_commands(run: Path) -> N
         assert line in text
     assert "Self-play" not in card_of(find_source(str(run), "imitation"))  # no game of a later iteration made it
     assert "`imitation`" in card_of(find_source(str(run), "imitation"))
-    assert "## Data" not in card_of(Source("base", "x", "x", RunFolder.open(run)))
+    assert "## Data" not in card_of(ExportSource("base", "x", "x", RunFolder.open(run)))
 
 
 def test_games_and_samples_are_counted(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_games_and_samples_are_counted(tmp_path: Path) -> None:
     manifest["stages"]["1-imitation/train"] = stage(1.0, outcomes=outcomes, samples=samples)
     write_manifest(folder, manifest["stages"])
     assert "games shipped with spag; 1,080 games, 940 training samples of them." in card_of(
-        Source("imitation", "x", "x", RunFolder.open(folder))
+        ExportSource("imitation", "x", "x", RunFolder.open(folder))
     )
 
 
@@ -100,7 +100,7 @@ def test_games_and_samples_are_counted(tmp_path: Path) -> None:
 )
 def test_held_out_is_claimed_only_where_every_stage_recorded_it(tmp_path: Path, stage: str, count: int | None) -> None:
     folder = write_run(tmp_path / "run")
-    source = Source("imitation", "x", "x", RunFolder.open(folder))
+    source = ExportSource("imitation", "x", "x", RunFolder.open(folder))
     assert "Games on 24 held-out tasks. With so few" in card_of(source)
     assert "The arena's tasks are held out from all training of the run" in card_of(source)
     assert {(one.dataset_split, one.dataset_name) for one in card_data("mine", source).eval_results} == {
@@ -108,7 +108,7 @@ def test_held_out_is_claimed_only_where_every_stage_recorded_it(tmp_path: Path, 
         for role in (" as attacker", " as defender", ", both roles")
     }
     record_held_out(folder, stage, count)
-    source = Source("imitation", "x", "x", RunFolder.open(folder))
+    source = ExportSource("imitation", "x", "x", RunFolder.open(folder))
     text, doubt = card_of(source), source.run.held_out_doubt if source.run else ""
     assert f"Games on 24 tasks. {doubt} With so few" in text
     assert "held-out tasks" not in text and "are held out" not in text
@@ -200,7 +200,7 @@ def run_of(folder: Path, *names: str, **changes: dict[str, Any]) -> RunFolder:
 def test_what_made_a_model_is_said_for_each_algorithm(
     tmp_path: Path, phases: list[str], name: str, facts: set[str]
 ) -> None:
-    text = card_of(Source(name, "x", "x", run_of(tmp_path / "run", *phases)))
+    text = card_of(ExportSource(name, "x", "x", run_of(tmp_path / "run", *phases)))
     assert "\n\n1. " not in text.partition("1. ")[2]  # one list
     lines = text.splitlines()
     assert {fact for fact, line in FACTS.items() if line in lines} == facts
@@ -222,7 +222,7 @@ def test_what_made_a_model_is_said_for_each_algorithm(
 def test_a_mix_of_games_and_ablations_are_named(tmp_path: Path) -> None:
     ablation = {**MIX, "baseline_decay": 1}
     run = run_of(tmp_path / "run", "reinforce", reinforce=ablation)
-    text = card_of(Source("reinforce", "x", "x", run))
+    text = card_of(ExportSource("reinforce", "x", "x", run))
     assert "trained by self-play of Kuhn poker (" in " ".join(text.split()) and ") and Tic-tac-toe (" in text
     assert "policy gradient: REINFORCE without baselines, an ablation of SPIRAL" in text
     assert "- Game of the arena: `name` `kuhn_poker`, `hands` 600." in text
@@ -230,11 +230,11 @@ def test_a_mix_of_games_and_ablations_are_named(tmp_path: Path) -> None:
         ". Games: `name` `kuhn_poker`, `hands` 600, `weight` 2; `name` `tic_tac_toe`, `opening` 3, `weight` 1. " in text
     )
     taught = card_of(
-        Source("reinforce", "x", "x", run_of(tmp_path / "taught", "imitation", "reinforce", reinforce=ablation))
+        ExportSource("reinforce", "x", "x", run_of(tmp_path / "taught", "imitation", "reinforce", reinforce=ablation))
     )
     assert "- Game of the arena and of the phases that name no other: `name` `kuhn_poker`, `hands` 600." in taught
     assert {"kuhn-poker", "tic-tac-toe"} <= set(ModelCard(text).data.tags)
-    assert "tic-tac-toe" not in ModelCard(card_of(Source("base", "x", "x", run))).data.tags
+    assert "tic-tac-toe" not in ModelCard(card_of(ExportSource("base", "x", "x", run))).data.tags
 
 
 def test_a_phase_may_have_a_game_of_its_own(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_a_phase_may_have_a_game_of_its_own(tmp_path: Path) -> None:
     words.write_text("bread\nriver\n")
     taboo = {"game": {"name": "adversarial_taboo", "words": str(words)}}
     run = run_of(tmp_path / "run", "imitation", "spag", imitation=taboo, spag={"game": {"name": "nim"}})
-    text = card_of(Source("spag-1", "x", "x", run))
+    text = card_of(ExportSource("spag-1", "x", "x", run))
     assert "of Adversarial Taboo (" in " ".join(text.split()) and ") and Nim (" in text and "Kuhn" not in text
     assert "- Game of the arena: `name` `kuhn_poker`, `hands` 600." in text
     assert ". Game: `name` `adversarial_taboo`, `max_turns` 5, " in text and ", `words` `./words.txt`, " in text
@@ -253,7 +253,7 @@ def test_an_algorithm_of_another_package_is_named(tmp_path: Path, monkeypatch: p
     mine = "a_<b>_of_mine"
     monkeypatch.setitem(algorithms.SHIPPED, mine, "spag.algorithms.reinforce:Reinforce")
     monkeypatch.setitem(PHASES, mine, {**STEPS, "steps": 1})
-    text = card_of(Source(mine, "x", "x", run_of(tmp_path / "run", mine)))
+    text = card_of(ExportSource(mine, "x", "x", run_of(tmp_path / "run", mine)))
     assert "1. 7 online steps of self-play and policy gradient: the algorithm `a_<b>_of_mine`.\n" in text
 
 
@@ -266,7 +266,7 @@ def test_instruction_data_is_that_of_the_phases_that_made_the_model(tmp_path: Pa
         imitation={"episodes": [], "sft_data": "/home/me/alpaca.json"},
         spag={"sft_data": "/home/me/more.json", "objective": "sft"},
     )
-    first, last = (card_of(Source(name, "x", "x", run)) for name in ("imitation", "reinforce"))
+    first, last = (card_of(ExportSource(name, "x", "x", run)) for name in ("imitation", "reinforce"))
     assert "a language model trained on instruction data alone." in " ".join(first.split())
     assert "Kuhn poker" not in first and "Kuhn poker" in last
     for text, files in ((first, "`alpaca.json`"), (last, "`alpaca.json`, `more.json`")):
@@ -289,7 +289,7 @@ def test_a_run_that_measured_nothing_claims_nothing(tmp_path: Path) -> None:
     assert "The run holds no results." in text and "| base model | `meta-llama/Llama-2-7b-hf` |" in text
     assert "model-index" not in text and "are held out" not in text
     (run.folder / "config.yaml").unlink()
-    text = card_of(Source("imitation", str(place), None, RunFolder.open(run.folder)))
+    text = card_of(ExportSource("imitation", str(place), None, RunFolder.open(run.folder)))
     assert "The run holds no results." in text and "The run folder has no config.yaml" in text
     assert "model-index" not in text and "| base model | unknown |" in text and "## Data" not in text
     assert "No run folder came with it" in card_of(find_source(str(place)))  # which nothing but a config tells
@@ -378,7 +378,7 @@ def test_folders_stay_at_home() -> None:
 
 
 def test_the_embedded_base_is_named_with_its_quantisation() -> None:
-    text = card_of(Source("spag-1", "x", "smollm2-135m", None))
+    text = card_of(ExportSource("spag-1", "x", "smollm2-135m", None))
     assert "| base model | `smollm2-135m (Q4_1, dequantised)` |" in text
 
 
@@ -391,13 +391,13 @@ def test_licence_and_base_of_the_hub(tmp_path: Path) -> None:
     )
     (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n# Model\n")
     assert license_of(str(tmp_path)) == "mit"
-    known = card_data("mine", Source("spag-1", "x", "smollm2-135m", None))
+    known = card_data("mine", ExportSource("spag-1", "x", "smollm2-135m", None))
     assert isinstance(known, ModelCardData)
     assert (known.base_model, known.to_dict()["base_model_relation"]) == (
         "HuggingFaceTB/SmolLM2-135M-Instruct",
         "finetune",
     )
-    assert card_data("mine", Source("spag-1", "x", str(tmp_path), None)).base_model is None
+    assert card_data("mine", ExportSource("spag-1", "x", str(tmp_path), None)).base_model is None
     untrained = card_data("mine", find_source("HuggingFaceTB/SmolLM2-135M-Instruct"))
     assert (untrained.license, "base_model_relation" in untrained.to_dict()) == ("apache-2.0", False)
     assert card_data("mine", find_source(str(tmp_path))).license == "mit"

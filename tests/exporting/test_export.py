@@ -13,7 +13,7 @@ from spag.cli.export import export_group
 from spag.config.files import dump_config, load_config
 from spag.config.schema import RunConfig
 from spag.core.errors import DataError, ModelError, RunError, StorageError
-from spag.export import Source, export_model, find_source
+from spag.export import ExportSource, export_model, find_source
 from spag.storage.manifest import Manifest
 from spag.storage.store import write_json
 from tiny_model import make_model
@@ -143,7 +143,7 @@ def test_a_run_without_training(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"no config\.yaml names the run's models"):
         find_source(str(run), "base")
     checkpoint = str(run / "1-imitation" / "checkpoint")
-    assert find_source(checkpoint) == Source("checkpoint", checkpoint, None, None)
+    assert find_source(checkpoint) == ExportSource("checkpoint", checkpoint, None, None)
 
 
 def test_missing_and_broken_models(tmp_path: Path) -> None:

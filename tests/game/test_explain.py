@@ -10,10 +10,10 @@ from spag.games.base import explain
 from spag.games.taboo.explain import deciding_span
 from spag.games.taboo.judge import JudgeMode
 from spag.games.taboo.taboo import AdversarialTaboo
-from spag.games.taboo.types import Outcome, Role
+from spag.games.taboo.types import Role, TabooOutcome
 
 
-def episode(word: str, *texts: str, outcome: Outcome | None = None) -> Episode:
+def episode(word: str, *texts: str, outcome: TabooOutcome | None = None) -> Episode:
     history = tuple(Utterance((Role.ATTACKER, Role.DEFENDER)[at % 2], text) for at, text in enumerate(texts))
     return Episode(task=Task(word, {"target_word": word, "max_turns": 5}), history=history, outcome=outcome)
 
@@ -42,7 +42,7 @@ def test_the_deciding_words_are_found_as_written(role: Role, text: str, marked: 
 
 def test_an_explanation_names_the_deciding_utterance() -> None:
     found = explain(AdversarialTaboo(), episode("river", "What runs?", "My nose.", "And else?", "The river.", "Well."))
-    assert (found.outcome.name, found.decisive, found.span) == (Outcome.ATTACKER_WINS, 3, (4, 9))
+    assert (found.outcome.name, found.decisive, found.span) == (TabooOutcome.ATTACKER_WINS, 3, (4, 9))
     assert (found.reason, found.disputed) == ('The defender said "river".', None)
 
 
@@ -51,8 +51,8 @@ def test_a_tie_has_no_deciding_utterance() -> None:
 
 
 def test_an_outcome_recorded_under_other_rules_is_kept_and_shown() -> None:
-    played = episode("cat", "Where do books go?", "In a category.", outcome=Outcome.TIE)
+    played = episode("cat", "Where do books go?", "In a category.", outcome=TabooOutcome.TIE)
     found = explain(AdversarialTaboo(judge=JudgeMode.PAPER), played)  # the paper's judge finds cat in category
-    assert (found.outcome.name, found.decisive) == (Outcome.TIE, None)
+    assert (found.outcome.name, found.decisive) == (TabooOutcome.TIE, None)
     assert found.disputed is not None
     assert "attacker wins" in found.disputed

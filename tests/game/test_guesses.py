@@ -6,7 +6,7 @@ The tables of test_judge_cases.py hold the forms that the prompts ask for, this 
 import pytest
 
 from spag.games.taboo.judge import JudgeMode, judge_utterance
-from spag.games.taboo.types import Outcome, Role
+from spag.games.taboo.types import Role, TabooOutcome
 
 RIGHT = [
     "I know the word! Is it river?",
@@ -154,16 +154,16 @@ ATTACKERS = [
 ]
 
 TABLE = [
-    *((Role.DEFENDER, text, Outcome.DEFENDER_WINS) for text in RIGHT),
-    *((Role.DEFENDER, text, Outcome.ATTACKER_WINS) for text in WRONG),
+    *((Role.DEFENDER, text, TabooOutcome.DEFENDER_WINS) for text in RIGHT),
+    *((Role.DEFENDER, text, TabooOutcome.ATTACKER_WINS) for text in WRONG),
     *((Role.DEFENDER, text, None) for text in TALK),
     *((Role.ATTACKER, text, None) for text in TALK + ATTACKERS),
-    *((Role.ATTACKER, text, Outcome.ATTACKER_VIOLATION) for text in RIGHT),
+    *((Role.ATTACKER, text, TabooOutcome.ATTACKER_VIOLATION) for text in RIGHT),
 ]
 
 
 @pytest.mark.parametrize(("role", "text", "expected"), TABLE, ids=[f"{role}-{text}" for role, text, _ in TABLE])
-def test_case(role: Role, text: str, expected: Outcome | None) -> None:
+def test_case(role: Role, text: str, expected: TabooOutcome | None) -> None:
     ruling = judge_utterance(role, text, "river", JudgeMode.STRICT)
     assert (ruling and ruling[0]) == expected, ruling
 
@@ -171,4 +171,4 @@ def test_case(role: Role, text: str, expected: Outcome | None) -> None:
 @pytest.mark.parametrize("text", ["The word is important!", "I think the word is important.", "Is it important?"])
 def test_an_adjective_that_is_the_target_is_a_guess_where_it_is_announced(text: str) -> None:
     ruling = judge_utterance(Role.DEFENDER, f"I know the word! {text}", "important", JudgeMode.STRICT)
-    assert ruling is not None and ruling[0] is Outcome.DEFENDER_WINS
+    assert ruling is not None and ruling[0] is TabooOutcome.DEFENDER_WINS

@@ -16,16 +16,16 @@ from spag.core.types import Task, Utterance
 from spag.games.taboo.judge import JudgeMode, announces_guess, judge_episode, judge_utterance
 from spag.games.taboo.judge.guesses import find_guess
 from spag.games.taboo.judge.paper import plural
-from spag.games.taboo.types import Outcome, Role
+from spag.games.taboo.types import Role, TabooOutcome
 
 FOLDER = Path(__file__).parent.parent / "golden"
 GOLDEN = json.loads((FOLDER / "rewards.json").read_text())["episodes"]
 QUOTES = json.loads((FOLDER / "paper_quotes.json").read_text())
 OUTCOMES = {
-    "attacker wins": Outcome.ATTACKER_WINS,
-    "defender wins": Outcome.DEFENDER_WINS,
-    "attacker breaks the rules": Outcome.ATTACKER_VIOLATION,
-    "tied game": Outcome.TIE,
+    "attacker wins": TabooOutcome.ATTACKER_WINS,
+    "defender wins": TabooOutcome.DEFENDER_WINS,
+    "attacker breaks the rules": TabooOutcome.ATTACKER_VIOLATION,
+    "tied game": TabooOutcome.TIE,
 }
 STRICT, PAPER = JudgeMode.STRICT, JudgeMode.PAPER
 WORDS = ["river", "mouse", "teach", "city", "bottle", "window", "dance", "ice cream"]
@@ -55,20 +55,22 @@ def test_paper_mode_is_upstreams(row: dict) -> None:
 @pytest.mark.parametrize(
     ("text", "target", "paper", "strict"),
     [
-        ("that category", "cat", Outcome.ATTACKER_WINS, None),
-        ("she taught me", "teach", None, Outcome.ATTACKER_WINS),
-        ("I know the word! It is cathedral", "cat", Outcome.DEFENDER_WINS, Outcome.ATTACKER_WINS),
+        ("that category", "cat", TabooOutcome.ATTACKER_WINS, None),
+        ("she taught me", "teach", None, TabooOutcome.ATTACKER_WINS),
+        ("I know the word! It is cathedral", "cat", TabooOutcome.DEFENDER_WINS, TabooOutcome.ATTACKER_WINS),
         (
             "I know the word! It must be the cat",
             "cat",
-            Outcome.ATTACKER_WINS,
-            Outcome.DEFENDER_WINS,
+            TabooOutcome.ATTACKER_WINS,
+            TabooOutcome.DEFENDER_WINS,
         ),  # 13 characters behind "it"
-        ("I know the word: cat", "cat", Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS),
+        ("I know the word: cat", "cat", TabooOutcome.ATTACKER_WINS, TabooOutcome.DEFENDER_WINS),
         ("I know the word! It", "cat", None, None),  # nothing follows
     ],
 )
-def test_the_modes_differ_as_documented(text: str, target: str, paper: Outcome | None, strict: Outcome | None) -> None:
+def test_the_modes_differ_as_documented(
+    text: str, target: str, paper: TabooOutcome | None, strict: TabooOutcome | None
+) -> None:
     for mode, expected in ((PAPER, paper), (STRICT, strict)):
         ruling = judge_utterance(Role.DEFENDER, text, target, mode)
         assert (ruling[0] if ruling else None) is expected
@@ -121,13 +123,13 @@ def test_paper_word_forms() -> None:
         "bosses",
     ]
     for text, target, outcome in [  # behind nine characters only a whole form in quotes counts
-        ("I know the word! It is the `heroes`!", "hero", Outcome.DEFENDER_WINS),
-        ("I know the word! It is the `waters`!", "water", Outcome.ATTACKER_WINS),
+        ("I know the word! It is the `heroes`!", "hero", TabooOutcome.DEFENDER_WINS),
+        ("I know the word! It is the `waters`!", "water", TabooOutcome.ATTACKER_WINS),
     ]:
         ruling = judge_utterance(Role.DEFENDER, text, target, PAPER)
         assert ruling is not None and ruling[0] is outcome, text
     ruling = judge_utterance(Role.DEFENDER, "An hour or two, in the course of yours.", "mine", PAPER)
-    assert ruling is not None and ruling[0] is Outcome.ATTACKER_WINS
+    assert ruling is not None and ruling[0] is TabooOutcome.ATTACKER_WINS
 
 
 @pytest.mark.parametrize(
@@ -142,18 +144,18 @@ def test_paper_word_forms() -> None:
 def test_an_attacker_may_neither_say_nor_guess(mode: JudgeMode, attacker_text: str, expected: str) -> None:
     ruling = judge_utterance(Role.ATTACKER, attacker_text, "river", mode)
     assert ruling is not None
-    assert ruling[0] is Outcome.ATTACKER_VIOLATION
+    assert ruling[0] is TabooOutcome.ATTACKER_VIOLATION
     assert expected in ruling[1]
 
 
 def test_the_first_decision_ends_the_game() -> None:
     verdict = judge_episode(episode("Hello", "A river?", "river", "I know the word! It is `river`!"))
-    assert (verdict.outcome, verdict.length) == (Outcome.ATTACKER_WINS, 2)
+    assert (verdict.outcome, verdict.length) == (TabooOutcome.ATTACKER_WINS, 2)
 
 
 def test_utterances_behind_the_last_turn_do_not_count() -> None:
     verdict = judge_episode(episode("Hello", "Hi", "So?", "A river!", max_turns=1))
-    assert (verdict.outcome, verdict.length) == (Outcome.TIE, 2)
+    assert (verdict.outcome, verdict.length) == (TabooOutcome.TIE, 2)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +205,7 @@ def test_a_guess_in_form_wins_and_is_read(target: str, quotes: str, case: object
     assert found[0].phrase.removeprefix("the ") == target
     ruling = judge_utterance(Role.DEFENDER, text, target, STRICT)
     assert ruling is not None
-    assert ruling[0] is Outcome.DEFENDER_WINS
+    assert ruling[0] is TabooOutcome.DEFENDER_WINS
 
 
 _LINE = st.sampled_from(

@@ -5,9 +5,14 @@ on).
 import pytest
 
 from spag.games.taboo.judge import JudgeMode, judge_utterance
-from spag.games.taboo.types import Outcome, Role
+from spag.games.taboo.types import Role, TabooOutcome
 
-BROKE, LOST, WON, GOES_ON = Outcome.ATTACKER_VIOLATION, Outcome.ATTACKER_WINS, Outcome.DEFENDER_WINS, None
+BROKE, LOST, WON, GOES_ON = (
+    TabooOutcome.ATTACKER_VIOLATION,
+    TabooOutcome.ATTACKER_WINS,
+    TabooOutcome.DEFENDER_WINS,
+    None,
+)
 
 # (target, text): an inflected form of the target is said.
 SAID = [
@@ -380,6 +385,6 @@ TABLE = [
 @pytest.mark.parametrize(
     ("role", "target", "text", "expected"), TABLE, ids=[f"{role}-{target}-{text}" for role, target, text, _ in TABLE]
 )
-def test_case(role: Role, target: str, text: str, expected: Outcome | None) -> None:
+def test_case(role: Role, target: str, text: str, expected: TabooOutcome | None) -> None:
     ruling = judge_utterance(role, text, target, JudgeMode.STRICT)
     assert (ruling and ruling[0]) == expected, ruling

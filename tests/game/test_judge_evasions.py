@@ -11,24 +11,24 @@ from pathlib import Path
 import pytest
 
 from spag.games.taboo.judge import JudgeMode, judge_utterance
-from spag.games.taboo.types import Outcome, Role
+from spag.games.taboo.types import Role, TabooOutcome
 from spag.text.evasions import find_evasion
 
 GOLDEN = json.loads((Path(__file__).parent.parent / "golden" / "judge_evasions.json").read_text(encoding="utf-8"))
 # (text, outcome): the defender's announcements that marks and spelling hide, and talk that announces nothing; the
 # target is river.
 ANNOUNCEMENTS = [
-    ("I know the word! It is <river>!", Outcome.DEFENDER_WINS),
-    ('I know the word! It is \\"river\\"!', Outcome.DEFENDER_WINS),
-    ("I know the word! It is R I V E R!", Outcome.DEFENDER_WINS),
-    ("I know the word! It is spelled r-i-v-e-r.", Outcome.DEFENDER_WINS),
-    ("I know the word! It is r1ver!", Outcome.DEFENDER_WINS),
-    ("I know the word! WORD: river", Outcome.DEFENDER_WINS),
-    ("I know the word! Answer: river", Outcome.DEFENDER_WINS),
-    ("I know the word (river)!", Outcome.DEFENDER_WINS),
-    ("I know the word! It is <lake>!", Outcome.ATTACKER_WINS),
-    ("I know the word! Answer: lake", Outcome.ATTACKER_WINS),
-    ("I know the word! It is L A K E", Outcome.ATTACKER_WINS),
+    ("I know the word! It is <river>!", TabooOutcome.DEFENDER_WINS),
+    ('I know the word! It is \\"river\\"!', TabooOutcome.DEFENDER_WINS),
+    ("I know the word! It is R I V E R!", TabooOutcome.DEFENDER_WINS),
+    ("I know the word! It is spelled r-i-v-e-r.", TabooOutcome.DEFENDER_WINS),
+    ("I know the word! It is r1ver!", TabooOutcome.DEFENDER_WINS),
+    ("I know the word! WORD: river", TabooOutcome.DEFENDER_WINS),
+    ("I know the word! Answer: river", TabooOutcome.DEFENDER_WINS),
+    ("I know the word (river)!", TabooOutcome.DEFENDER_WINS),
+    ("I know the word! It is <lake>!", TabooOutcome.ATTACKER_WINS),
+    ("I know the word! Answer: lake", TabooOutcome.ATTACKER_WINS),
+    ("I know the word! It is L A K E", TabooOutcome.ATTACKER_WINS),
     ("I know the word, it's on the tip of my tongue.", None),
     ("I know the word! It is slipping my mind.", None),
     ("I know the word! Finally!", None),
@@ -62,7 +62,7 @@ def test_innocent_sentences_break_no_rule() -> None:
 
 
 @pytest.mark.parametrize(("text", "outcome"), ANNOUNCEMENTS)
-def test_announcements_are_read_through_marks_and_spelling(text: str, outcome: Outcome | None) -> None:
+def test_announcements_are_read_through_marks_and_spelling(text: str, outcome: TabooOutcome | None) -> None:
     ruling = judge_utterance(Role.DEFENDER, text, "river", JudgeMode.STRICT)
     assert (ruling and ruling[0]) == outcome
 

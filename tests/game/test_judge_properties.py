@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import spag
 from spag.games.taboo.judge import JudgeMode, judge_utterance
-from spag.games.taboo.types import Outcome, Role
+from spag.games.taboo.types import Role, TabooOutcome
 from spag.text.english import word_bases
 from spag.text.folding import fold, readings
 
@@ -27,22 +27,22 @@ PROSE = (
 WORD = st.sampled_from(LEXICON)
 
 
-def outcome(role: Role, text: str, target: str) -> Outcome | None:
+def outcome(role: Role, text: str, target: str) -> TabooOutcome | None:
     ruling = judge_utterance(role, text, target, JudgeMode.STRICT)
     return ruling[0] if ruling else None
 
 
 def test_every_target_can_be_guessed_and_said() -> None:
     for word in LEXICON:
-        assert outcome(Role.DEFENDER, f"I know the word! It is `{word}`!", word) is Outcome.DEFENDER_WINS, word
-        assert outcome(Role.DEFENDER, f"Perhaps some {word} there.", word) is Outcome.ATTACKER_WINS, word
-        assert outcome(Role.ATTACKER, f"Perhaps some {word} there.", word) is Outcome.ATTACKER_VIOLATION, word
+        assert outcome(Role.DEFENDER, f"I know the word! It is `{word}`!", word) is TabooOutcome.DEFENDER_WINS, word
+        assert outcome(Role.DEFENDER, f"Perhaps some {word} there.", word) is TabooOutcome.ATTACKER_WINS, word
+        assert outcome(Role.ATTACKER, f"Perhaps some {word} there.", word) is TabooOutcome.ATTACKER_VIOLATION, word
 
 
 def test_a_wrong_guess_loses_for_every_pair_of_neighbours() -> None:
     for word, other in pairwise(LEXICON):
         if word_bases(word).isdisjoint(word_bases(other)):
-            assert outcome(Role.DEFENDER, f"I know the word! It is {other}.", word) is Outcome.ATTACKER_WINS, (
+            assert outcome(Role.DEFENDER, f"I know the word! It is {other}.", word) is TabooOutcome.ATTACKER_WINS, (
                 word,
                 other,
             )
@@ -79,7 +79,7 @@ def test_marks_around_a_word_change_no_verdict(word: str, mark: str) -> None:
 @settings(max_examples=200)
 def test_spelling_is_saying(word: str, gap: str) -> None:
     if len(word) > 2:
-        assert outcome(Role.ATTACKER, f"It is {gap.join(word)} then", word) is Outcome.ATTACKER_VIOLATION
+        assert outcome(Role.ATTACKER, f"It is {gap.join(word)} then", word) is TabooOutcome.ATTACKER_VIOLATION
 
 
 @given(WORD, st.text(string.ascii_lowercase, min_size=3, max_size=8), st.booleans())

@@ -12,10 +12,10 @@ from spag.core.errors import ConfigError
 from spag.core.types import Split, Task, Utterance
 from spag.games import get
 from spag.games.taboo.judge import JudgeMode, judge_utterance
-from spag.games.taboo.types import Outcome, Role
+from spag.games.taboo.types import Role, TabooOutcome
 
 # language: target: (what the defender says, how the game ends; None: it goes on)
-WON, LOST = Outcome.DEFENDER_WINS, Outcome.ATTACKER_WINS
+WON, LOST = TabooOutcome.DEFENDER_WINS, TabooOutcome.ATTACKER_WINS
 CASES = {
     "de": {
         "Fluss": [
@@ -141,12 +141,12 @@ TABLE = [(code, word, *case) for code, words in CASES.items() for word, cases in
 
 
 @pytest.mark.parametrize(("code", "word", "text", "expected"), TABLE)
-def test_case(code: str, word: str, text: str, expected: Outcome | None) -> None:
+def test_case(code: str, word: str, text: str, expected: TabooOutcome | None) -> None:
     ruling = judge_utterance(Role.DEFENDER, text, word, JudgeMode.STRICT, code)
     assert (ruling and ruling[0]) == expected, ruling
     if expected is not None:
         by_attacker = judge_utterance(Role.ATTACKER, text, word, JudgeMode.STRICT, code)
-        assert by_attacker is not None and by_attacker[0] is Outcome.ATTACKER_VIOLATION
+        assert by_attacker is not None and by_attacker[0] is TabooOutcome.ATTACKER_VIOLATION
 
 
 @pytest.mark.parametrize("code", CASES)

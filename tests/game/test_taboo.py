@@ -14,7 +14,7 @@ from spag.core.errors import ConfigError, DataError
 from spag.core.types import Split, State, Task, Utterance
 from spag.games.taboo.judge import JudgeMode
 from spag.games.taboo.taboo import AdversarialTaboo, Stop
-from spag.games.taboo.types import Outcome, Role
+from spag.games.taboo.types import Role, TabooOutcome
 from spag.text.words import split_of
 
 GAME = AdversarialTaboo(words="shipped")
@@ -42,7 +42,7 @@ def test_order_and_end_are_kept() -> None:
     with pytest.raises(ValueError, match="it is the attacker's move, not the defender's"):
         GAME.apply(play("river", 1), Utterance(Role.DEFENDER, "Hi"))
     state = play("river", 1, "Hi", "Hello")
-    assert (GAME.result(state).outcome, GAME.result(state).length) == (Outcome.TIE, 2)
+    assert (GAME.result(state).outcome, GAME.result(state).length) == (TabooOutcome.TIE, 2)
     with pytest.raises(ValueError, match="the game is over"):
         GAME.apply(state, Utterance(Role.ATTACKER, "Hi"))
 
@@ -80,7 +80,7 @@ def test_replay_judges_by_the_recorded_roles() -> None:
     history = (Utterance(Role.ATTACKER, "Hi"), Utterance(Role.ATTACKER, "A wide river"))
     result = GAME.replay(Task("river", {"target_word": "river", "max_turns": 5}), history)
     assert (result.outcome, result.length, result.rewards) == (
-        Outcome.ATTACKER_VIOLATION,
+        TabooOutcome.ATTACKER_VIOLATION,
         2,
         {"attacker": -1.0, "defender": 0.0},
     )
@@ -116,7 +116,7 @@ def test_figures(texts: tuple[str, ...], figures: dict[str, int]) -> None:
 def test_judges_differ() -> None:
     strict, paper = (play("cat", 5, "Hi", "Which category?", game=AdversarialTaboo(judge=mode)) for mode in JudgeMode)
     assert strict.result is None
-    assert paper.result is not None and paper.result.outcome == Outcome.ATTACKER_WINS
+    assert paper.result is not None and paper.result.outcome == TabooOutcome.ATTACKER_WINS
 
 
 def test_the_deciding_words_are_found() -> None:
@@ -152,7 +152,7 @@ def test_nothing_behind_the_decision_is_paid_where_play_went_on() -> None:
     texts = ["Where do you swim?", "In the river.", "I see.", "You do?", "Yes.", "I know the word! It is `lake`!"]
     state = play("river", 5, *texts, game=game)
     result = game.result(state)
-    assert (result.outcome, result.length, len(state.history)) == (Outcome.ATTACKER_WINS, 2, 6)
+    assert (result.outcome, result.length, len(state.history)) == (TabooOutcome.ATTACKER_WINS, 2, 6)
     for length in (None, result.length):  # judged anew, and as recorded
         played = Episode(
             task=state.task, history=state.history, outcome=result.outcome, rewards=result.rewards, length=length

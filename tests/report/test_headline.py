@@ -8,7 +8,7 @@ from spag.games.registry import get
 from spag.report.cells import p_text, signed
 from spag.report.headline import (
     BASELINE,
-    Finding,
+    Comparison,
     Tone,
     arena_findings,
     caveats,
@@ -74,11 +74,11 @@ def test_players_that_win_together_are_compared_by_reward_in_each_role() -> None
 
 
 def test_one_sentence_with_equal_findings_together() -> None:
-    found = [Finding(Tone.BETTER, "base", ""), Finding(Tone.UNCLEAR, "imitation", "")]
+    found = [Comparison(Tone.BETTER, "base", ""), Comparison(Tone.UNCLEAR, "imitation", "")]
     assert sentence("mine", found) == "mine is better than base, but shows no difference from imitation beyond noise."
-    more = [Finding(Tone.WORSE, name, "") for name in ("a", "b", "c")]
+    more = [Comparison(Tone.WORSE, name, "") for name in ("a", "b", "c")]
     assert sentence("mine", more) == "mine is worse than a, b and c."
-    both = [Finding(Tone.WORSE, "base", ""), Finding(Tone.WORSE, "imitation", "")]
+    both = [Comparison(Tone.WORSE, "base", ""), Comparison(Tone.WORSE, "imitation", "")]
     assert sentence("mine", both) == "mine is worse than base and imitation."
 
 
@@ -142,9 +142,12 @@ def reasoning(tasks: int, low: float, p: float) -> dict[str, Any]:
 def test_reasoning_goes_by_the_interval_of_the_mean_or_the_p_value_of_the_only_task() -> None:
     unsure, sure = reasoning_finding(reasoning(3, -0.001, 0.001)), reasoning_finding(reasoning(3, 0.001, 0.9))
     assert unsure and unsure[1].tone is Tone.UNCLEAR
-    assert sure and sure == ("mine", Finding(Tone.BETTER, "base", "geometric mean of 3 tasks +2.1 [+0.1, +5.0] points"))
+    assert sure and sure == (
+        "mine",
+        Comparison(Tone.BETTER, "base", "geometric mean of 3 tasks +2.1 [+0.1, +5.0] points"),
+    )
     one = reasoning_finding(reasoning(1, -0.001, 0.001))
-    assert one and one[1] == Finding(Tone.BETTER, "base", "task0 +2.1 [−0.1, +5.0] points, p = 0.001")
+    assert one and one[1] == Comparison(Tone.BETTER, "base", "task0 +2.1 [−0.1, +5.0] points, p = 0.001")
 
 
 def test_numbers_in_words() -> None:

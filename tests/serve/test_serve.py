@@ -28,7 +28,7 @@ from spag.engines.vllm.setup import Backend
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.tokens import PromptStyle
 from spag.serve.app import MOST_BYTES, create_app
-from spag.serve.models import ServedModel, open_model
+from spag.serve.models import EndpointModel, open_model
 from spag.serve.requests import NEUTRAL
 from spag.serve.vllm import vllm_command
 from spag.web.security import Access
@@ -184,7 +184,7 @@ def test_a_thought_that_is_asked_for_comes_apart(chat_folder: Path, opened: bool
 
     if not opened:
         replies = {tokens: mark + said for tokens, said in replies.items()}
-    model = ServedModel("after", PromptStyle.RENDERED, tokenizer, 400, lambda: ScriptedEngine(reply))
+    model = EndpointModel("after", PromptStyle.RENDERED, tokenizer, 400, lambda: ScriptedEngine(reply))
     with TestClient(create_app([model], Access()), base_url="http://localhost") as http:
 
         def message(**more: Any) -> dict[str, Any]:
@@ -319,9 +319,9 @@ def test_bounds_hold_before_anything_is_read(http: TestClient) -> None:
     assert http.get("/v1/completions").status_code == 405
 
 
-def scripted(reply: Callable[[Request], str], model_folder: Path) -> ServedModel:
+def scripted(reply: Callable[[Request], str], model_folder: Path) -> EndpointModel:
     tokenizer = load_tokenizer(str(model_folder))
-    return ServedModel("one", PromptStyle.PLAIN, tokenizer, 400, lambda: ScriptedEngine(reply))
+    return EndpointModel("one", PromptStyle.PLAIN, tokenizer, 400, lambda: ScriptedEngine(reply))
 
 
 def test_a_token_is_asked_for_on_any_other_address(model_folder: Path) -> None:

@@ -17,8 +17,8 @@ from spag.engines.players import open_model
 from spag.engines.scripted import ScriptedEngine
 from spag.engines.thread import ModelThread
 from spag.games.kuhn_poker.kuhn import KuhnPoker
-from spag.web.matches import LONGEST_UTTERANCE, MOST_GAMES, Sessions
 from spag.web.models import ModelPool
+from spag.web.sessions import LONGEST_UTTERANCE, MOST_GAMES, Sessions
 
 SWAP = {"hx-request": "true"}
 

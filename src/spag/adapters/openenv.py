@@ -45,8 +45,8 @@ from spag.core.types import Split, Task
 from spag.core.types import State as Position
 from spag.games.base import Game
 from spag.web.app import listen
-from spag.web.matches import LONGEST_UTTERANCE
 from spag.web.security import MOST_BYTES, Access
+from spag.web.sessions import LONGEST_UTTERANCE
 
 SESSIONS = 32
 _LONGEST_ID = 255

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from trl import GRPOTrainer
 
 
-class Deal(msgspec.Struct):
+class GroupTask(msgspec.Struct):
     """A prompt of the dataset: the task and seed of a group of games."""
 
     task: Task
@@ -43,7 +43,7 @@ def game_prompts(
 ) -> list[dict[str, str]]:
     """Return ``count`` rows of a dataset, each a task with a seed; all tasks when ``None``."""
     specs = game_specs(game.tasks(split, count, seed), 1, seed)
-    return [{"prompt": msgspec.json.encode(Deal(spec.task, spec.seed)).decode()} for spec in specs]
+    return [{"prompt": msgspec.json.encode(GroupTask(spec.task, spec.seed)).decode()} for spec in specs]
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class GameRollout:
         samples, copies = [], dict.fromkeys(prompts, 0)
         playing: dict[str, dict[str, Trajectory]] = {}  # by prompt, the latest game's roles
         for prompt in prompts:
-            deal, number = msgspec.json.decode(prompt, type=Deal), copies[prompt]
+            deal, number = msgspec.json.decode(prompt, type=GroupTask), copies[prompt]
             role = roles[(number + deal.seed) % len(roles)]
             if self.opponent is not None or number % len(roles) == 0:
                 played = (role,) if self.opponent else self.game.roles

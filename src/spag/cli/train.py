@@ -23,8 +23,7 @@ from spag.core.errors import ConfigError, DataError
 from spag.core.progress import SilentReporter
 
 if TYPE_CHECKING:
-    from spag.config.base import GameConfig
-    from spag.config.schema import PhaseConfig, RunConfig
+    from spag.config.schema import GameConfig, PhaseConfig, RunConfig
     from spag.core.episodes import Episode
     from spag.core.progress import Reporter
     from spag.games.base import Game

@@ -11,12 +11,56 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from spag.algorithms import get
+from spag.algorithms import get as get_algorithm
 from spag.algorithms.settings import IterationSettings, OnlineSettings, UpdateSettings
-from spag.config.base import GameConfig, ModelConfig
 from spag.core.errors import ConfigError
 from spag.core.options import LARGEST, Count, Positive, SamplingConfig, Section, Temperature
 from spag.games.base import Game
+from spag.games.registry import DEFAULT, settings_of
+from spag.games.registry import get as get_game
+
+
+class ModelConfig(Section):
+    """Which model, and how it is loaded and prompted."""
+
+    name: str = Field(
+        "meta-llama/Llama-2-7b-hf",
+        description="hub id, local folder, GGUF file, or smollm2-135m (the embedded model, Q4_1, dequantised)",
+    )
+    prompt_style: Literal["plain", "chat", "tagged"] = Field(
+        "plain",
+        description="plain: BOS and bare text, as the paper; chat: the model's own chat template; tagged: for base "
+        "models that reason, thoughts and answer in tags",
+    )
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
+        "bfloat16",
+        description="weights in play, and autocast in training; auto measures which is fastest here, once a run",
+    )
+    device: str | None = Field(None, description="torch device; null takes the first GPU, else the CPU")
+    trust_remote_code: bool = Field(False, description="run code from the model's repository; review it first")
+
+
+class GameConfig(BaseModel):
+    """The game by name, and its settings: the fields of the game's class, which ``spag.games.registry`` checks."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str = Field(DEFAULT, description="the game that is played; spag games lists them")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_settings(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        name = data.get("name", DEFAULT)
+        if not isinstance(name, str) or not all(isinstance(key, str) for key in data):
+            raise PydanticCustomError("game", "a game has a name and settings by name; spag games lists the games")
+        game = get_game(name, **{key: value for key, value in data.items() if key != "name"})
+        return {"name": name, **settings_of(game)}
+
+    def build(self) -> Game:
+        """Return the game."""
+        return get_game(self.name, **(self.model_extra or {}))
 
 
 class EngineConfig(Section):
@@ -119,13 +163,13 @@ class PhaseConfig(BaseModel):
         if not isinstance(name := data.get("algorithm"), str):
             raise PydanticCustomError("phase", "a phase names its algorithm, as in algorithm: spag")
         own = {key: value for key, value in data.items() if key not in ("algorithm", "game")}
-        settings = get(name).Settings.model_validate(own)
+        settings = get_algorithm(name).Settings.model_validate(own)
         return {"algorithm": name, "game": data.get("game"), **settings.model_dump()}
 
     @property
     def settings(self) -> Any:
         """The algorithm's options: an instance of its ``Settings``."""
-        return get(self.algorithm).Settings.model_validate(self.model_extra or {})
+        return get_algorithm(self.algorithm).Settings.model_validate(self.model_extra or {})
 
     def mix(self, default: GameConfig) -> list[tuple[Game, float]]:
         """Return the games of an online phase, each with its weight; ``default`` where it names none."""

@@ -5,7 +5,7 @@ card       the model card; its text is card.md
 metadata   the card's metadata for the hub: base, licence, figures
 """
 
-from spag.export.metadata import Source
+from spag.export.metadata import ExportSource
 from spag.export.model import Destination, Exported, export_model, find_source
 
-__all__ = ["Destination", "Exported", "Source", "export_model", "find_source"]
+__all__ = ["Destination", "ExportSource", "Exported", "export_model", "find_source"]

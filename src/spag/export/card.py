@@ -22,7 +22,7 @@ from spag.algorithms.settings import TeacherSettings
 from spag.config.schema import RunConfig
 from spag.evaluation.arena.standings import NOTE
 from spag.evaluation.intervals import Rate
-from spag.export.metadata import Source, card_data, license_of
+from spag.export.metadata import ExportSource, card_data, license_of
 from spag.export.training import ancestry, has_games, listed, names_games, phases_of, settings_rows, trained_games
 from spag.models.finding import BAICHUAN, described_model, model_type
 from spag.models.loading import library_versions
@@ -50,7 +50,7 @@ class Weights:
     merged: bool
 
 
-def card(title: str, source: Source, weights: Weights) -> str:
+def card(title: str, source: ExportSource, weights: Weights) -> str:
     """Return README.md: metadata of the hub's specification, then the text."""
     run, config = source.run, source.run.config if source.run else None
     shared = shareable_config(config) if config else None

@@ -24,7 +24,7 @@ _LICENSES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ExportSource:
     """A model to export.
 
     ``name``: as the run calls it (``base``, ``spag-1``), else the model's own. ``model``: what ``load_model`` takes.
@@ -41,7 +41,7 @@ class Source:
         return bool(self.run and self.run.config and self.run.config.model.trust_remote_code)
 
 
-def card_data(title: str, source: Source) -> ModelCardData:
+def card_data(title: str, source: ExportSource) -> ModelCardData:
     """Return the metadata: base, licence, and every figure of the run about this model."""
     hub_id, name, run = _hub_id(source.base), source.name, source.run
     results = [*_arena_results(name, run), *_reasoning_results(name, run)] if run else []

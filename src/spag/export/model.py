@@ -15,7 +15,7 @@ from spag.config.files import dump_config
 from spag.core.errors import ConfigError, ModelError, RunError, StorageError, first_line
 from spag.engines.players import Kind, kind_of
 from spag.export.card import CONFIG, Weights, card, shareable_config
-from spag.export.metadata import Source
+from spag.export.metadata import ExportSource
 from spag.models.finding import adapter_base, resolve_model
 from spag.models.loading import load_model, load_tokenizer, no_progress_bars, save_model
 from spag.models.refusals import loading
@@ -44,7 +44,7 @@ class Exported:
     url: str | None
 
 
-def find_source(what: str, name: str | None = None) -> Source:
+def find_source(what: str, name: str | None = None) -> ExportSource:
     """Return the model that ``what`` names: a run folder, a checkpoint in one, or any model.
 
     ``name``: which of a run's models, by default the last. Raises ``RunError`` and ``ModelError``.
@@ -62,10 +62,10 @@ def find_source(what: str, name: str | None = None) -> Source:
     if kind_of(what) is Kind.ENDPOINT:
         raise ModelError(f"{what}: a model behind an endpoint has no weights here to export")
     base = adapter_base(path) or (None if path.exists() else what)
-    return Source(name=Path(what).stem if path.is_file() else path.name, model=what, base=base, run=None)
+    return ExportSource(name=Path(what).stem if path.is_file() else path.name, model=what, base=base, run=None)
 
 
-def _source_in(folder: Path, name: str | None) -> Source:
+def _source_in(folder: Path, name: str | None) -> ExportSource:
     run = RunFolder.open(folder)
     if run.config is None:
         raise RunError(f"{folder}: no config.yaml names the run's models; export a checkpoint by its folder")
@@ -76,11 +76,11 @@ def _source_in(folder: Path, name: str | None) -> Source:
     chosen = name or [*models][-1]
     if chosen not in models:
         raise RunError(f"{folder}: no trained model {chosen!r}; there are: {', '.join(models)}")
-    return Source(chosen, models[chosen], run.config.model.name, run)
+    return ExportSource(chosen, models[chosen], run.config.model.name, run)
 
 
 def export_model(
-    source: Source,
+    source: ExportSource,
     output: Path,
     *,
     dtype: str | None = None,
@@ -112,7 +112,7 @@ def export_model(
     return Exported(output, weights, push(output, destination))
 
 
-def save_weights(source: Source, folder: Path, dtype: str | None = None) -> Weights:
+def save_weights(source: ExportSource, folder: Path, dtype: str | None = None) -> Weights:
     """Save model, tokenizer and generation config into ``folder``. An adapter is merged in float32, then rounded once.
 
     ``dtype``: by default ``default_dtype``. Raises ``ModelError``, and ``StorageError`` when the disk is full.
@@ -141,7 +141,7 @@ def save_weights(source: Source, folder: Path, dtype: str | None = None) -> Weig
     return Weights(wanted, model.num_parameters(), merged)
 
 
-def default_dtype(source: Source) -> str:
+def default_dtype(source: ExportSource) -> str:
     """Return the dtype in which the run played, to which its figures belong; without a run that of the saved weights.
 
     Checkpoints are float32 whatever the run played in.

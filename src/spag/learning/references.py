@@ -88,7 +88,7 @@ def _key(sample: EncodedSample) -> tuple[int, int, bytes]:
     return sample.group, sample.completion_start, sample.input_ids.tobytes()
 
 
-class _Row(msgspec.Struct):
+class _CachedRow(msgspec.Struct):
     sample: int
     logprobs: list[float]
 
@@ -99,7 +99,7 @@ def read_reference(path: Path, fingerprint: str) -> dict[int, list[float]] | Non
         header, *rows = [row for _, row in json_lines(path)] or [None]
         if header != _header(fingerprint, len(rows)):
             return None
-        return {row.sample: row.logprobs for row in convert(rows, list[_Row], str(path))}
+        return {row.sample: row.logprobs for row in convert(rows, list[_CachedRow], str(path))}
     except DataError:
         return None
 

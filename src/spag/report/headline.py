@@ -44,7 +44,7 @@ _SAYS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Comparison:
     """How one player compares with ``other``, with the figures that say so. ``wins``: own and the other's, as 58:1."""
 
     tone: Tone
@@ -53,7 +53,7 @@ class Finding:
     wins: str = ""
 
 
-def arena_findings(arena: Mapping[str, Any], game: Game) -> tuple[str, list[Finding]]:
+def arena_findings(arena: Mapping[str, Any], game: Game) -> tuple[str, list[Comparison]]:
     """Return the last model's name and how it compares with each of the others on the tasks both played.
 
     Where players compete by score in both roles; where they win together, by reward in the same role.
@@ -62,7 +62,7 @@ def arena_findings(arena: Mapping[str, Any], game: Game) -> tuple[str, list[Find
     return last, list(_scores(arena, last) if is_competitive(game) else _rewards(arena, last))
 
 
-def _scores(arena: Mapping[str, Any], last: str) -> Iterator[Finding]:
+def _scores(arena: Mapping[str, Any], last: str) -> Iterator[Comparison]:
     first, elo = arena["ratings"][0], next(row for row in arena["ratings"] if row["name"] == last)
     for row in arena["ratings"]:
         pair = next((pair for pair in arena["pairs"] if {*pair["players"]} == {last, row["name"]}), None)
@@ -76,7 +76,7 @@ def _scores(arena: Mapping[str, Any], last: str) -> Iterator[Finding]:
             yield _finding(row["name"], score["mean"], score["p_value"] < LEVEL, figures, f"{won}:{lost}")
 
 
-def _rewards(arena: Mapping[str, Any], last: str) -> Iterator[Finding]:
+def _rewards(arena: Mapping[str, Any], last: str) -> Iterator[Comparison]:
     for row in arena["paired"]:
         if last in row["players"] and row["outcome"] is None:
             difference = oriented(row["difference"], row["players"][0] == last)
@@ -85,7 +85,7 @@ def _rewards(arena: Mapping[str, Any], last: str) -> Iterator[Finding]:
             yield _finding(f"{other} as {row['role']}", difference["mean"], difference["p_value"] < LEVEL, figures)
 
 
-def caveats(arena: Mapping[str, Any], findings: Sequence[Finding], online: Sequence[Mapping[str, Any]]) -> list[str]:
+def caveats(arena: Mapping[str, Any], findings: Sequence[Comparison], online: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what must stand in one sentence with the findings: degenerate play, and a baseline that was not met.
 
     ``online``: rows of the metrics of online steps.
@@ -119,14 +119,14 @@ def _without_advantage(rows: Sequence[Mapping[str, Any]]) -> float:
     return fmean(found) if found else 0.0
 
 
-def sentence(player: str, findings: Sequence[Finding], caveats: Sequence[str] = ()) -> str:
+def sentence(player: str, findings: Sequence[Comparison], caveats: Sequence[str] = ()) -> str:
     """Return the findings in one sentence, those of the same tone together, with the caveats."""
     others = {tone: [_named(one) for one in findings if one.tone is tone] for tone in Tone}
     claims = ", but ".join(_SAYS[tone].format(_listed(names)) for tone, names in others.items() if names)
     return "; ".join((f"{player} {claims}", *caveats)) + "."
 
 
-def _named(finding: Finding) -> str:
+def _named(finding: Comparison) -> str:
     said = [finding.wins] if finding.wins else []
     if BASELINE in finding.other:
         said.append("a bot that repeats one sentence")
@@ -146,7 +146,7 @@ def exact_sentence(exact_metrics: Mapping[str, Mapping[str, float]]) -> str:
     return f"{name.replace('_', ' ').capitalize()}, computed exactly: {described}." if described else ""
 
 
-def reasoning_finding(reasoning: Mapping[str, Any]) -> tuple[str, Finding] | None:
+def reasoning_finding(reasoning: Mapping[str, Any]) -> tuple[str, Comparison] | None:
     """Return the last model's name and how it reasons against the reference: over all tasks, or on the only one."""
     models, reference, tasks = reasoning["models"], reasoning["reference"], reasoning["tasks"]
     last = list(models)[-1]
@@ -163,6 +163,6 @@ def reasoning_finding(reasoning: Mapping[str, Any]) -> tuple[str, Finding] | Non
     return last, _finding(reference, difference["value"], sure, figures)
 
 
-def _finding(other: str, difference: float, sure: bool, figures: str, wins: str = "") -> Finding:
+def _finding(other: str, difference: float, sure: bool, figures: str, wins: str = "") -> Comparison:
     tone = Tone.UNCLEAR if not sure else Tone.BETTER if difference > 0 else Tone.WORSE
-    return Finding(tone, other, figures, wins)
+    return Comparison(tone, other, figures, wins)

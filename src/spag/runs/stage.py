@@ -11,7 +11,7 @@ from spag.config.schema import ModelConfig, RunConfig
 from spag.rollout.matches import PlaySetup
 from spag.rollout.provenance import named_files
 from spag.runs.plan import BASE, PlannedModel, planned_models
-from spag.storage.manifest import Action, Decision, Manifest
+from spag.storage.manifest import Action, Manifest, StageDecision
 from spag.storage.store import file_digest, write_atomically
 
 Results = Mapping[str, Any]
@@ -25,7 +25,7 @@ class Run:
     folder: Path
     manifest: Manifest
     setup: PlaySetup
-    decisions: dict[str, Decision] = field(default_factory=dict)
+    decisions: dict[str, StageDecision] = field(default_factory=dict)
     """What became of each stage, or in a dry run, which does nothing and changes nothing, would become."""
 
     @cached_property

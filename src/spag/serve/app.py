@@ -20,7 +20,7 @@ from spag.adapters.guard import ApiGuard
 from spag.core.errors import SpagError, first_line
 from spag.core.thinking import OPEN, split_thought
 from spag.engines.base import Completion, FinishReason
-from spag.serve.models import ServedModel
+from spag.serve.models import EndpointModel
 from spag.serve.requests import Asked, ChatAsked, CompletionAsked, RefusedError, engine_requests, read_request
 from spag.web.security import Access
 
@@ -34,11 +34,11 @@ Json = dict[str, Any]
 
 @dataclass(slots=True)
 class _Endpoint:
-    models: dict[str, ServedModel]
+    models: dict[str, EndpointModel]
     started: int = field(default_factory=lambda: int(time.time()))
     waiting: int = 0
 
-    def model(self, name: str) -> ServedModel:
+    def model(self, name: str) -> EndpointModel:
         if name not in self.models:
             says = f"model: there is no {name[:200]!r}; there are: {', '.join(self.models)}"
             raise RefusedError(says, field="model", status=404)
@@ -137,7 +137,7 @@ class _Answer:
         return {"prompt_tokens": prompts, "completion_tokens": generated, "total_tokens": prompts + generated}
 
 
-def create_app(models: Sequence[ServedModel], access: Access) -> FastAPI:
+def create_app(models: Sequence[EndpointModel], access: Access) -> FastAPI:
     """Return the application that serves ``models`` by their names."""
     endpoint = _Endpoint({model.name: model for model in models})
 

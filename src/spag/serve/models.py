@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class ServedModel:
+class EndpointModel:
     """A model under its ``name``. ``style``: plain for completions, rendered for conversations.
 
     ``open_engine`` is called again after a failure. ``longest``: tokens that a prompt and its text may have together.
@@ -79,7 +79,7 @@ class ServedModel:
             self._thread.close()
 
 
-def open_model(name: str, model: ModelConfig, engine: EngineConfig) -> ServedModel:
+def open_model(name: str, model: ModelConfig, engine: EngineConfig) -> EndpointModel:
     """Load a model for the transformers engine, to be served as ``name``. Raises ``ModelError``."""
     from spag.engines.transformers.engine import TransformersEngine  # noqa: PLC0415 - imports torch
     from spag.models.loading import load_model, load_tokenizer  # noqa: PLC0415
@@ -94,4 +94,4 @@ def open_model(name: str, model: ModelConfig, engine: EngineConfig) -> ServedMod
     def opened() -> Engine:
         return TransformersEngine(weights, tokenizer, style=style, concurrency=engine.concurrency)
 
-    return ServedModel(name, style, tokenizer, min(engine.max_length, positions or engine.max_length), opened)
+    return EndpointModel(name, style, tokenizer, min(engine.max_length, positions or engine.max_length), opened)

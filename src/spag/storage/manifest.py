@@ -58,7 +58,7 @@ class _File(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class StageRequest:
     """What is asked of a stage, and what the run folder holds now.
 
     ``free``, ``built_on``: as in its record; the digest is ``None`` for a stage that is not done. ``replaced``,
@@ -85,7 +85,7 @@ class Action(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class StageDecision:
     """``reason``: for the user, what follows the stage's name. ``forced``: only force makes it a redo."""
 
     action: Action
@@ -103,34 +103,34 @@ class Decision:
         return self.reason if self.action is Action.RUN else self.action.value
 
 
-def decide(record: Record | None, request: Request) -> Decision:
+def decide(record: Record | None, request: StageRequest) -> StageDecision:
     """Return what becomes of a stage."""
-    decision = Decision(Action.RUN, "due") if record is None else _decide_again(record, request)
+    decision = StageDecision(Action.RUN, "due") if record is None else _decide_again(record, request)
     if decision.is_due and request.missing:
         earlier, file = next(iter(request.missing.items()))
         fix = f"restore it, or let --force redo {earlier} and what builds on it"
-        return Decision(Action.REFUSE, f"needs {file}, which is gone; {fix}")
+        return StageDecision(Action.REFUSE, f"needs {file}, which is gone; {fix}")
     return decision
 
 
-def _decide_again(record: Record, request: Request) -> Decision:
+def _decide_again(record: Record, request: StageRequest) -> StageDecision:
     """Return what becomes of a stage that has a record."""
     if record["status"] == "waiting":
-        return Decision(Action.REDO, record.get("given_up", "was given up"))
+        return StageDecision(Action.REDO, record.get("given_up", "was given up"))
     if fault := _fault(record, request):
         if request.force:
-            return Decision(Action.REDO, fault, forced=True)
-        return Decision(Action.REFUSE, f"{fault}; use a new run folder, or --force to redo it")
+            return StageDecision(Action.REDO, fault, forced=True)
+        return StageDecision(Action.REFUSE, f"{fault}; use a new run folder, or --force to redo it")
     for earlier, digest in record.get("built_on", {}).items():
         if request.built_on.get(earlier, digest) != digest:
-            return Decision(Action.REDO, f"was built on other results of {earlier}")
+            return StageDecision(Action.REDO, f"was built on other results of {earlier}")
     has_same_free = record.get("free") == request.free
     if record["status"] == "started" or not has_same_free:
-        return Decision(Action.RUN, "begun" if has_same_free else "due")
-    return Decision(Action.SKIP, f"done before, but {request.lost[0]} is gone" if request.lost else "done before")
+        return StageDecision(Action.RUN, "begun" if has_same_free else "due")
+    return StageDecision(Action.SKIP, f"done before, but {request.lost[0]} is gone" if request.lost else "done before")
 
 
-def _fault(record: Record, request: Request) -> str:
+def _fault(record: Record, request: StageRequest) -> str:
     """Return why the results of a stage are not those asked for, which takes force to redo; empty when they are."""
     known, asked = sorted(record.get("built_on", {})), sorted(request.built_on)
     if changed := changes(record["settings"], request.settings):
@@ -177,10 +177,10 @@ class Manifest:
         """Return whether ``stage`` has been done, whatever has become of its results since."""
         return stage in self.stages and self.stages[stage]["status"] == "done"
 
-    def decide(self, stage: str, settings: Settings, inputs: Names = (), free: Any = None) -> Decision:
+    def decide(self, stage: str, settings: Settings, inputs: Names = (), free: Any = None) -> StageDecision:
         """Return what becomes of ``stage``, which reads the results of ``inputs``. Raises ``RunError`` when refused."""
         outputs, lost = self._outputs(stage), {name: lost_outputs(self.folder, self._outputs(name)) for name in inputs}
-        request = Request(
+        request = StageRequest(
             settings=json.loads(json.dumps(settings)),  # lists for tuples, as the manifest has them
             free=free,
             built_on=self._built_on(inputs),
@@ -194,7 +194,7 @@ class Manifest:
             raise RunError(f"{self.folder}: {stage} {decision.reason}")
         return decision
 
-    def give_up(self, decisions: Mapping[str, Decision]) -> None:
+    def give_up(self, decisions: Mapping[str, StageDecision]) -> None:
         """Record the stages that are redone by force, so that a later run redoes them without it."""
         if forced := {stage: _given_up(decision) for stage, decision in decisions.items() if decision.forced}:
             self.stages |= forced
@@ -202,7 +202,7 @@ class Manifest:
 
     def begin(
         self, stage: str, settings: Settings, inputs: Names = (), free: Any = None, outputs: Names = ()
-    ) -> Decision:
+    ) -> StageDecision:
         """Decide, and record a stage that is due as started; a redo deletes ``outputs`` first. Raises as ``decide``
         does, and ``StorageError``.
         """
@@ -251,7 +251,7 @@ class Manifest:
         write_json(self.folder / "manifest.json", content)
 
 
-def _given_up(decision: Decision) -> Record:
+def _given_up(decision: StageDecision) -> Record:
     return {"status": "waiting", "settings": {}, "seconds": 0.0, "given_up": decision.reason}
 
 

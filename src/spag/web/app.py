@@ -21,9 +21,9 @@ from spag.report.html import game_style
 from spag.runs.reading import RunFolder
 from spag.web import live_games, pages
 from spag.web.following import RunReader, follow, on_end
-from spag.web.matches import Sessions
 from spag.web.models import ModelPool, OpenModel
 from spag.web.security import Access, Guard
+from spag.web.sessions import Sessions
 from spag.web.site import Site
 
 CONCURRENCY = 4  # utterances a model works on at once

@@ -56,7 +56,7 @@ class _Player(msgspec.Struct):
     model: str
 
 
-class _Row(msgspec.Struct):
+class _IndexedRow(msgspec.Struct):
     """What the index needs of an episode; token ids and log-probabilities, most of a row's bytes, are skipped."""
 
     history: list[_Said]
@@ -66,7 +66,7 @@ class _Row(msgspec.Struct):
     players: Mapping[str, _Player] = {}
 
 
-_ROWS = msgspec.json.Decoder(_Row)
+_ROWS = msgspec.json.Decoder(_IndexedRow)
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # the last: nested too deeply
 
 

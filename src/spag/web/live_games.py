@@ -22,8 +22,8 @@ from spag.engines.players import sampling_of
 from spag.games.base import Explanation, explain
 from spag.report.html import capital
 from spag.runs.reading import RunFolder
-from spag.web.matches import LONGEST_UTTERANCE, Match, Session, draw_task, informed_roles
 from spag.web.security import SESSION_COOKIE
+from spag.web.sessions import LONGEST_UTTERANCE, Session, WebMatch, draw_task, informed_roles
 from spag.web.site import Site, TheSite, form_of, is_swap
 
 HOLD_S = 10.0  # how long a request waits for news
@@ -40,7 +40,7 @@ def session_of(request: Request, site: TheSite) -> Session | None:
 TheSession = Annotated[Session | None, Depends(session_of)]
 
 
-def match_of(match_id: str, session: TheSession) -> Match:
+def match_of(match_id: str, session: TheSession) -> WebMatch:
     """Dependency: a game of this visitor; those of others do not exist for them."""
     match = session.get(match_id) if session is not None else None
     if match is None:
@@ -48,7 +48,7 @@ def match_of(match_id: str, session: TheSession) -> Match:
     return match
 
 
-TheMatch = Annotated[Match, Depends(match_of)]
+TheMatch = Annotated[WebMatch, Depends(match_of)]
 
 
 @router.get("/play")
@@ -70,7 +70,7 @@ async def start(request: Request, site: TheSite, session: TheSession) -> Respons
         state = run.game.start(task, secrets.randbits(62))
     except DataError as error:
         return _lobby(request, site, session, 422, str(error))
-    match = Match(run.game, state, role, opponent, site.models, _sampling(run), site.reply_limit_s)
+    match = WebMatch(run.game, state, role, opponent, site.models, _sampling(run), site.reply_limit_s)
     name = site.sessions.add(request.cookies.get(SESSION_COOKIE, ""), match)
     answer = RedirectResponse(f"/play/{match.id}", 303)
     answer.set_cookie(SESSION_COOKIE, name, httponly=True, samesite="strict", secure=request.url.scheme == "https")
@@ -135,14 +135,14 @@ async def reply(request: Request, site: TheSite, match: TheMatch, seen: int = 0)
 
 
 def _match(
-    request: Request, site: Site, match: Match, status_code: int = 200, *, fault: str | None = None, draft: str = ""
+    request: Request, site: Site, match: WebMatch, status_code: int = 200, *, fault: str | None = None, draft: str = ""
 ) -> HTMLResponse:
     template, explained = "_match.html" if is_swap(request) else "match.html", _explanation(match)
     context = {"match": match, "text": match.reply_so_far, "fault": fault, "draft": draft, "longest": LONGEST_UTTERANCE}
     return site.page(request, template, status_code, explained=explained, title=_title(match, explained), **context)
 
 
-def _explanation(match: Match) -> Explanation | None:
+def _explanation(match: WebMatch) -> Explanation | None:
     state, result, game = match.state, match.state.result, match.game
     if result is None:
         return None
@@ -150,7 +150,7 @@ def _explanation(match: Match) -> Explanation | None:
     return explain(game, replace(ended, reason=result.reason))
 
 
-def _title(match: Match, explained: Explanation | None) -> str:
+def _title(match: WebMatch, explained: Explanation | None) -> str:
     """Return how a game ended, as the visitor sees it."""
     if explained is None:
         return ""

@@ -116,7 +116,7 @@ def match_expression(text: str) -> str:
     return " AND ".join(quoted) or '""'
 
 
-class Source(NamedTuple):
+class GameSource(NamedTuple):
     """Where games are from; ``phase`` and ``step`` as those of a ``GameFile``."""
 
     name: str
@@ -124,18 +124,18 @@ class Source(NamedTuple):
     step: int | None
 
 
-def outcome_counts(index: GameIndex) -> dict[str, dict[Source, dict[str, int]]]:
+def outcome_counts(index: GameIndex) -> dict[str, dict[GameSource, dict[str, int]]]:
     """Return how the games of each source ended, by game; sources in the order in which their games came."""
-    counts: dict[str, dict[Source, dict[str, int]]] = {}
+    counts: dict[str, dict[GameSource, dict[str, int]]] = {}
     columns = "source, phase, step, game, outcome"
     for *source, game, outcome, count in index.query(
         f"SELECT {columns}, count(*) FROM games GROUP BY {columns} ORDER BY min(id)"
     ):
-        counts.setdefault(game, {}).setdefault(Source(*source), {})[outcome] = count
+        counts.setdefault(game, {}).setdefault(GameSource(*source), {})[outcome] = count
     return counts
 
 
-def counts_by_step(counts: Mapping[Source, Ended], phase: str) -> dict[int, Ended]:
+def counts_by_step(counts: Mapping[GameSource, Ended], phase: str) -> dict[int, Ended]:
     """Return those of a game's ``outcome_counts`` that are of a phase's online steps, by step."""
     found: dict[int, Counter[str]] = {}
     for source, ended in counts.items():
@@ -144,7 +144,7 @@ def counts_by_step(counts: Mapping[Source, Ended], phase: str) -> dict[int, Ende
     return dict(sorted(found.items()))
 
 
-def bars(counts: Mapping[Source, Ended]) -> list[tuple[str, str, Ended]]:
+def bars(counts: Mapping[GameSource, Ended]) -> list[tuple[str, str, Ended]]:
     """Return a game's ``outcome_counts`` as bars: name, address, counts. A phase has ``MOST_BARS``, and one of
     evaluations.
     """
@@ -157,7 +157,7 @@ def bars(counts: Mapping[Source, Ended]) -> list[tuple[str, str, Ended]]:
     return [bar for own in found.values() for bar in own]
 
 
-def _step_bars(counts: Mapping[Source, Ended], phase: str) -> list[tuple[str, str, Ended]]:
+def _step_bars(counts: Mapping[GameSource, Ended], phase: str) -> list[tuple[str, str, Ended]]:
     by_step = counts_by_step(counts, phase)
     steps, size, found = list(by_step), max(1, -(-len(by_step) // MOST_BARS)), []
     for start in range(0, len(steps), size):

@@ -17,9 +17,9 @@ from spag.report.html import environment
 from spag.runs.reading import RunFolder
 from spag.web.following import RunReader
 from spag.web.index import GameIndex
-from spag.web.matches import Sessions
 from spag.web.models import ModelPool
 from spag.web.security import Access
+from spag.web.sessions import Sessions
 
 MOST_FIELDS = 20  # of a form
 

@@ -63,7 +63,7 @@ class RoleTable:
 
 
 @dataclass(slots=True)
-class _Counts:
+class _RoleCounts:
     """One player in one role: each figure by task."""
 
     games: Counter[str] = field(default_factory=Counter)
@@ -115,7 +115,7 @@ class _Counts:
 class Tally:
     """What was counted of an arena. Names are in order of first appearance."""
 
-    roles: dict[tuple[str, str], _Counts] = field(default_factory=dict)  # by (player, role)
+    roles: dict[tuple[str, str], _RoleCounts] = field(default_factory=dict)  # by (player, role)
     results: dict[tuple[str, str, str], Result] = field(default_factory=dict)  # by (first player, second player, task)
 
     @property
@@ -139,7 +139,7 @@ def tally(episodes: Iterable[Episode], game: Game) -> Tally:
         counted.results[key] = result = replay(game, episode)
         measured = game.measure(episode.task, episode.history, result)
         for role, name in zip(game.roles, key, strict=False):
-            counts = counted.roles.setdefault((name, role), _Counts())
+            counts = counted.roles.setdefault((name, role), _RoleCounts())
             counts.add(episode, role, result, measured)
             if role not in game.fixed_form:
                 counts.add_texts(episode, role, result.length)
@@ -152,7 +152,7 @@ def role_tables(counted: Tally, game: Game, names: Sequence[str]) -> list[RoleTa
     return [_table(*pair, counted.roles[pair], game) for pair in pairs if pair in counted.roles]
 
 
-def _table(name: str, role: str, counts: _Counts, game: Game) -> RoleTable:
+def _table(name: str, role: str, counts: _RoleCounts, game: Game) -> RoleTable:
     outcomes = game.outcomes.values()
     return RoleTable(
         name=name,

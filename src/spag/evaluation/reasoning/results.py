@@ -21,7 +21,7 @@ Items = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Mean:
+class ItemMean:
     """A mean over ``items`` with its standard error, sample standard deviation / sqrt(items), as lm-eval's; ``None``
     for one item.
     """
@@ -106,13 +106,13 @@ def figures_of(
     return {name: {"tasks": tasks[name], "geometric_mean": asdict(mean)} for name, mean in means}
 
 
-def mean_of(values: Sequence[float]) -> Mean:
+def mean_of(values: Sequence[float]) -> ItemMean:
     """Return the mean of per-item ``values``. Raises ``ValueError`` when there are none."""
     if not values:
         raise ValueError("no items")
     array = np.asarray(values, dtype=np.float64)
     se = float(array.std(ddof=1) / math.sqrt(len(array))) if len(array) > 1 else None
-    return Mean(float(array.mean()), se, len(array))
+    return ItemMean(float(array.mean()), se, len(array))
 
 
 def item_difference(values: Sequence[float], reference: Sequence[float], seed: int = 0) -> ItemDifference:

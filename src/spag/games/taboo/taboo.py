@@ -15,8 +15,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from spag.core.errors import ConfigError, DataError
-from spag.core.types import Observation, Result, Split, State, Task, Utterance
-from spag.core.types import Outcome as Ending
+from spag.core.types import Observation, Outcome, Result, Split, State, Task, Utterance
 from spag.games.base import Bot, Figure, TextGame, drawn, outcome_map
 from spag.games.taboo.explain import deciding_span
 from spag.games.taboo.judge import JudgeMode, announces_guess, final_verdict, judge_history, judge_utterance
@@ -24,16 +23,16 @@ from spag.games.taboo.judge.paper import stops_play
 from spag.games.taboo.languages import language_of
 from spag.games.taboo.promptfile import load_prompts
 from spag.games.taboo.prompts import Prompts, PromptSet, play_prompt, stop_strings, training_prompt
-from spag.games.taboo.types import Outcome, Role, Verdict
+from spag.games.taboo.types import Role, TabooOutcome, Verdict
 from spag.games.taboo.words import SHIPPED, load_words
 from spag.text.english import ENGLISH
 from spag.text.words import parse_words, split_of
 
 _REWARDS = {
-    Outcome.ATTACKER_WINS: {"attacker": 1.0, "defender": -1.0},
-    Outcome.DEFENDER_WINS: {"attacker": -1.0, "defender": 1.0},
-    Outcome.ATTACKER_VIOLATION: {"attacker": -1.0, "defender": 0.0},
-    Outcome.TIE: {"attacker": 0.0, "defender": 0.0},
+    TabooOutcome.ATTACKER_WINS: {"attacker": 1.0, "defender": -1.0},
+    TabooOutcome.DEFENDER_WINS: {"attacker": -1.0, "defender": 1.0},
+    TabooOutcome.ATTACKER_VIOLATION: {"attacker": -1.0, "defender": 0.0},
+    TabooOutcome.TIE: {"attacker": 0.0, "defender": 0.0},
 }
 _LURED = "The attacker wins when the defender says the word by accident, or guesses another one."
 _GUESSED = "A defender who announces the right word wins."
@@ -66,10 +65,14 @@ class AdversarialTaboo(TextGame):
     }
     hidden: ClassVar[Mapping[str, tuple[str, ...]]] = {Role.DEFENDER: ("target_word",)}
     outcomes = outcome_map(
-        Ending(Outcome.ATTACKER_WINS, "attacker wins", "#d08a4d", winners=(Role.ATTACKER,), rule=_LURED),
-        Ending(Outcome.DEFENDER_WINS, "defender wins", "#3f9599", winners=(Role.DEFENDER,), rule=_GUESSED),
-        Ending(Outcome.ATTACKER_VIOLATION, "attacker breaks a rule", "#cc667e", fault=Role.ATTACKER, rule=_VIOLATION),
-        Ending(Outcome.TIE, "tie", "#a3a9b6", rule="When every turn is played and nothing was decided, nobody wins."),
+        Outcome(TabooOutcome.ATTACKER_WINS, "attacker wins", "#d08a4d", winners=(Role.ATTACKER,), rule=_LURED),
+        Outcome(TabooOutcome.DEFENDER_WINS, "defender wins", "#3f9599", winners=(Role.DEFENDER,), rule=_GUESSED),
+        Outcome(
+            TabooOutcome.ATTACKER_VIOLATION, "attacker breaks a rule", "#cc667e", fault=Role.ATTACKER, rule=_VIOLATION
+        ),
+        Outcome(
+            TabooOutcome.TIE, "tie", "#a3a9b6", rule="When every turn is played and nothing was decided, nobody wins."
+        ),
     )
     figures = (
         Figure("induced", "attacker wins by luring"),
@@ -193,17 +196,17 @@ class AdversarialTaboo(TextGame):
         spoken = [said for said in history[: result.length] if said.role == Role.DEFENDER]
         guessed = bool(spoken) and announces_guess(spoken[-1].content, word, self.judge, self.language)
         if guessed:
-            found = {"guess": 1, "guessed_right": int(result.outcome == Outcome.DEFENDER_WINS)}
-        if result.outcome == Outcome.ATTACKER_VIOLATION:
+            found = {"guess": 1, "guessed_right": int(result.outcome == TabooOutcome.DEFENDER_WINS)}
+        if result.outcome == TabooOutcome.ATTACKER_VIOLATION:
             broke = history[result.length - 1].content
             found["announced"] = int(announces_guess(broke, word, self.judge, self.language, Role.ATTACKER))
-        if result.outcome == Outcome.ATTACKER_WINS:
+        if result.outcome == TabooOutcome.ATTACKER_WINS:
             found["wrong_guess" if guessed else "induced"] = 1
             found["first_wrong_guess"] = int(guessed and result.length <= 2)
         strict = (
             result if self.judge is JudgeMode.STRICT else replace(self, judge=JudgeMode.STRICT).replay(task, history)
         )
-        if strict.outcome == Outcome.ATTACKER_VIOLATION:
+        if strict.outcome == TabooOutcome.ATTACKER_VIOLATION:
             leak = history[strict.length - 1]
             found["hidden_leaks"] = int(judge_utterance(Role(leak.role), leak.content, word, JudgeMode.PAPER) is None)
         return found

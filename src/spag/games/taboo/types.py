@@ -11,7 +11,7 @@ class Role(StrEnum):
     DEFENDER = "defender"
 
 
-class Outcome(StrEnum):
+class TabooOutcome(StrEnum):
     """How a finished game ended. Ties and rule violations have no winner (a violation earns the defender nothing)."""
 
     ATTACKER_WINS = "attacker_wins"
@@ -24,6 +24,6 @@ class Outcome(StrEnum):
 class Verdict:
     """The judge's ruling: the outcome, how many utterances count up to the judged end, and why in one sentence."""
 
-    outcome: Outcome
+    outcome: TabooOutcome
     length: int
     reason: str

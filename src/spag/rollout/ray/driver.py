@@ -46,7 +46,7 @@ class _Phase(Enum):
 
 
 @dataclass(slots=True)
-class _Worker:
+class _PlayWorker:
     """A Ray actor and its pending calls, in order: ``ready`` and ``open`` first."""
 
     number: int
@@ -110,7 +110,7 @@ class RayPlayers:
         self._own: _Assignment = (job.game, None)
         self._current: _Assignment = self._own
         self.losses = 0
-        self.workers: list[_Worker] = []
+        self.workers: list[_PlayWorker] = []
         self._updates: list[_Update] = []
         self._numbers = 0
         for _ in range(count):
@@ -181,16 +181,16 @@ class RayPlayers:
         if self._current is not self._own:
             calls.append(actor.assign.remote(*self._current))
         calls.extend(actor.update_weights.remote(update.weights, update.player) for update in self._updates)
-        self.workers.append(_Worker(self._numbers, actor, calls))
+        self.workers.append(_PlayWorker(self._numbers, actor, calls))
 
-    def _ready_workers(self) -> list[_Worker]:
+    def _ready_workers(self) -> list[_PlayWorker]:
         """Return the workers whose first call has finished; waits a second at most."""
         first = {worker.calls[0]: worker for worker in self.workers if worker.calls}
         ready, rest = ray.wait(list(first), num_returns=1, timeout=1.0)
         more, _ = ray.wait(rest, num_returns=len(rest), timeout=0.0) if rest else ([], [])
         return [first[ref] for ref in (*ready, *more)]
 
-    def _receive(self, worker: _Worker) -> list[Episode]:
+    def _receive(self, worker: _PlayWorker) -> list[Episode]:
         """Take one result of a worker, submit its next calls, and return the games it finished."""
         try:
             answer = ray.get(worker.calls.popleft())
@@ -215,7 +215,7 @@ class RayPlayers:
         self._submit(worker)
         return episodes
 
-    def _submit(self, worker: _Worker) -> None:
+    def _submit(self, worker: _PlayWorker) -> None:
         """Keep ``_AHEAD`` calls in flight while the worker holds games."""
         if worker.phase is not _Phase.PLAYING:
             return
@@ -239,7 +239,7 @@ class RayPlayers:
                 worker.last_seen = now
                 self._submit(worker)  # games have come back from a lost worker
 
-    def _replace(self, worker: _Worker, why: str) -> None:
+    def _replace(self, worker: _PlayWorker, why: str) -> None:
         """Replace a dead or hanging worker."""
         self.losses += 1
         ray.kill(worker.actor)

@@ -15,7 +15,7 @@ from spag.core.errors import ConfigError
 from spag.games.taboo.judge import paper
 from spag.games.taboo.judge.guesses import find_guess
 from spag.games.taboo.languages import language_of
-from spag.games.taboo.types import Outcome, Role, Verdict
+from spag.games.taboo.types import Role, TabooOutcome, Verdict
 from spag.text.evasions import find_evasion
 from spag.text.folding import fold
 from spag.text.matching import find_form
@@ -31,7 +31,7 @@ class JudgeMode(StrEnum):
 
 def judge_utterance(
     role: Role | str, text: str, target_word: str, mode: JudgeMode, language: str = "en"
-) -> tuple[Outcome, str] | None:
+) -> tuple[TabooOutcome, str] | None:
     """Judge one utterance on its own. Returns the outcome and the reason, or ``None`` while the game goes on."""
     if mode == JudgeMode.PAPER:
         return paper.judge_utterance(role, text, target_word)
@@ -51,7 +51,9 @@ def announces_guess(
 def final_verdict(length: int) -> Verdict:
     """Return the tie of a game of ``length`` utterances in which nothing was decided."""
     return Verdict(
-        Outcome.TIE, length, f"nobody had won or broken a rule after {length} utterance{'' if length == 1 else 's'}"
+        TabooOutcome.TIE,
+        length,
+        f"nobody had won or broken a rule after {length} utterance{'' if length == 1 else 's'}",
     )
 
 
@@ -84,26 +86,26 @@ def judge_history(
     return final_verdict(len(history))
 
 
-def _judge_defender(text: str, target_word: str, language: str) -> tuple[Outcome, str] | None:
+def _judge_defender(text: str, target_word: str, language: str) -> tuple[TabooOutcome, str] | None:
     found = find_guess(text, target_word, language)
     if found is None:
         said = _said(text, target_word, language)
-        return (Outcome.ATTACKER_WINS, f"the defender {said}") if said else None
+        return (TabooOutcome.ATTACKER_WINS, f"the defender {said}") if said else None
     phrase, right = found[0].phrase, found[1]
     if right:
         form = _form_of(phrase, target_word)
-        return Outcome.DEFENDER_WINS, f"the defender guessed {quoted(phrase)}{form}, and was right"
-    return Outcome.ATTACKER_WINS, f'the defender guessed {quoted(phrase)}, but the word was "{target_word}"'
+        return TabooOutcome.DEFENDER_WINS, f"the defender guessed {quoted(phrase)}{form}, and was right"
+    return TabooOutcome.ATTACKER_WINS, f'the defender guessed {quoted(phrase)}, but the word was "{target_word}"'
 
 
-def _judge_attacker(text: str, target_word: str, language: str) -> tuple[Outcome, str] | None:
+def _judge_attacker(text: str, target_word: str, language: str) -> tuple[TabooOutcome, str] | None:
     if said := _said(text, target_word, language):
-        return Outcome.ATTACKER_VIOLATION, f"the attacker {said}"
+        return TabooOutcome.ATTACKER_VIOLATION, f"the attacker {said}"
     found = find_guess(text, target_word, language, by_defender=False)
     if found is None:
         return None
     fault = f"the attacker announced a guess, {quoted(found[0].phrase)}, which only the defender may"
-    return Outcome.ATTACKER_VIOLATION, fault
+    return TabooOutcome.ATTACKER_VIOLATION, fault
 
 
 def _said(text: str, target_word: str, language: str) -> str | None:

@@ -12,7 +12,7 @@ import re
 from functools import cache, lru_cache
 from importlib import resources
 
-from spag.games.taboo.types import Outcome, Role
+from spag.games.taboo.types import Role, TabooOutcome
 
 _GUESS = "i know the word! it"
 _ANNOUNCEMENT = "i know the word"
@@ -61,16 +61,19 @@ def announces_guess(text: str) -> bool:
     return _ANY_GUESS.search(text.lower()) is not None
 
 
-def judge_utterance(role: Role | str, text: str, target_word: str) -> tuple[Outcome, str] | None:
+def judge_utterance(role: Role | str, text: str, target_word: str) -> tuple[TabooOutcome, str] | None:
     """Judge one utterance as upstream does; ``None`` while the game goes on."""
     guessed, text = announces_guess(text), text.lower()
     said = next((form for form in _forms(target_word) if form in text), None)
     if role == Role.ATTACKER:
         if said is not None:
-            return Outcome.ATTACKER_VIOLATION, f'the attacker\'s text contains "{said}"'
-        return (Outcome.ATTACKER_VIOLATION, "the attacker announced a guess") if guessed else None
+            return TabooOutcome.ATTACKER_VIOLATION, f'the attacker\'s text contains "{said}"'
+        return (TabooOutcome.ATTACKER_VIOLATION, "the attacker announced a guess") if guessed else None
     if guessed:
         if _right_guess(target_word).search(text):
-            return Outcome.DEFENDER_WINS, f'the defender announced a guess that begins with a form of "{target_word}"'
-        return Outcome.ATTACKER_WINS, f'the defender announced a guess that does not begin with "{target_word}"'
-    return (Outcome.ATTACKER_WINS, f'the defender\'s text contains "{said}"') if said is not None else None
+            return (
+                TabooOutcome.DEFENDER_WINS,
+                f'the defender announced a guess that begins with a form of "{target_word}"',
+            )
+        return TabooOutcome.ATTACKER_WINS, f'the defender announced a guess that does not begin with "{target_word}"'
+    return (TabooOutcome.ATTACKER_WINS, f'the defender\'s text contains "{said}"') if said is not None else None

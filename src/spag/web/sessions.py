@@ -25,7 +25,7 @@ SESSION_S = 12 * 3600.0  # without a visit
 
 
 @dataclass(slots=True)
-class Match:
+class WebMatch:
     """A game of a visitor, in the role ``human``, against ``opponent``, one of ``models``."""
 
     game: Game
@@ -132,7 +132,7 @@ class Match:
             self.error = str(error)
 
 
-Session = OrderedDict[str, Match]
+Session = OrderedDict[str, WebMatch]
 
 
 def informed_roles(game: Game) -> list[str]:
@@ -168,7 +168,7 @@ class Sessions:
         self._sessions[name] = now, session
         return session
 
-    def add(self, name: str, match: Match) -> str:
+    def add(self, name: str, match: WebMatch) -> str:
         """Add a game to session ``name``, or to a new one where there is none; return the session's name."""
         session = self.find(name)
         if session is None:
