@@ -103,6 +103,13 @@ def evaluation(step: int) -> dict[str, Any]:
     }
 
 
+MET = [
+    {"game": "kuhn_poker", "opponent": "bot:random", "games": 1200, "score": 0.75, "rating": -190.8, "share": 0.2},
+    {"game": "kuhn_poker", "opponent": "snapshot-8", "games": 96, "score": 0.4, "rating": 70.4, "share": 0.3},
+]
+"""How the policy stands to its opponents after the last step; the rest of the draws is self-play."""
+
+
 def write_online(folder: Path, *, steps: int = 12, finished: bool = True) -> Path:
     """Write a run; unless ``finished`` it is at work, without an arena. Step 2 was played by two processes."""
     online = folder / "2-reinforce"
@@ -116,6 +123,7 @@ def write_online(folder: Path, *, steps: int = 12, finished: bool = True) -> Pat
     write_rows(online / "metrics.jsonl", rows)
     write_rows(online / "evaluations.jsonl", [evaluation(step) for step in (4, steps)])
     write_rows(online / "evaluations" / f"step-{steps:05d}-kuhn_poker-start.jsonl", duels())
+    write_rows(online / "opponents.jsonl", [{"step": step, "opponents": met} for step, met in ((4, []), (steps, MET))])
     signs = [{"a": SIGN}, {"a": SIGN, "b": DRIFT}, {"a": SIGN}]
     write_rows(
         online / "warnings.jsonl",

@@ -22,7 +22,7 @@ from spag.core.types import Split, Task
 from spag.engines.base import Engine
 from spag.engines.players import OpenModels
 from spag.engines.scripted import ScriptedEngine
-from spag.rollout.matchmaking import draw_opponents
+from spag.rollout.matchmaking import draw_opponents, spread
 from spag.rollout.runner import game_specs
 from spag.runs.execute import preview_run, run
 from spag.runs.plan import planned_models, trained_models
@@ -263,8 +263,8 @@ def test_a_broken_manifest_is_named(tmp_path: Path) -> None:
 
 def test_opponents_are_drawn_by_game_and_weight() -> None:
     specs = game_specs([Task(f"word{number}") for number in range(4000)], 1, seed=5)
-    weights = {"self": 2.0, "earlier": 1.0, "base": 1.0}
-    matches = draw_opponents(specs, "now", weights, ["imitation", "spag-1"])
+    weights = spread({"self": 2.0, "earlier": 1.0, "base": 1.0}, {"earlier": ["imitation", "spag-1"]})
+    matches = draw_opponents(specs, "now", weights)
     assert sorted(spec.id for games in matches.values() for spec in games) == sorted(spec.id for spec in specs)
     counts = {match.players: len(games) for match, games in matches.items()}
     # Of 4000: 2000 against itself; 1000 against base, and 500 against each of two earlier ones, half of each in either
@@ -276,11 +276,11 @@ def test_opponents_are_drawn_by_game_and_weight() -> None:
     for (attacker, defender), games in counts.items():
         assert games == pytest.approx(500 if "base" in (attacker, defender) else 250, abs=105)
     other_order = dict(reversed(weights.items()))
-    few = draw_opponents(specs[::7], "now", other_order, ["imitation", "spag-1"])
+    few = draw_opponents(specs[::7], "now", other_order)
     assert all(
         {game.id for game in games} <= {game.id for game in matches[match]} for match, games in few.items()
     )  # neither other games nor the order of names matter
-    alone = draw_opponents(specs, "now", {"earlier": 1.0}, [])
+    alone = draw_opponents(specs, "now", spread({"earlier": 1.0}, {"earlier": []}))
     assert [(match.title, len(games)) for match, games in alone.items()] == [("now vs now", 4000)]
 
 

@@ -127,14 +127,14 @@ def test_groups_stay_whole_where_there_are_fewer_tasks_than_groups() -> None:
 def test_a_group_meets_one_opponent_in_one_seat_whatever_is_left_to_play() -> None:
     specs = [spec for _, spec in step_specs([MixedGame(KuhnPoker())], 160, 1, 0, repeats=4)]
     weights = {"self": 1.0, "start": 1.0, "bot:random": 1.0}
-    pairs = draw_opponents(specs, "policy", weights, ())
+    pairs = draw_opponents(specs, "policy", weights)
     assert len(pairs) == 5  # itself, and two others in either seat
     met = defaultdict(set)
     for pairing, games in pairs.items():
         for spec in games:
             met[spec.task.id].add(pairing)
     assert len(met) == 40 and all(len(pairings) == 1 for pairings in met.values())
-    for pairing, games in draw_opponents(specs[1::3], "policy", weights, ()).items():
+    for pairing, games in draw_opponents(specs[1::3], "policy", weights).items():
         assert {spec.id for spec in games} <= {spec.id for spec in pairs[pairing]}
 
 

@@ -27,7 +27,7 @@ CONFIG = {
     "game": {"name": "kuhn_poker", "hands": 6},
     "phases": [
         {"algorithm": "imitation", "episodes": ["bot:random"], **TRAINING},
-        {"algorithm": "reinforce", "steps": 1, "games": 2, "evaluation_tasks": 2},
+        {"algorithm": "reinforce", "steps": 1, "games": 2, "evaluation_tasks": 2, "opponents": {"bot:random": 1}},
     ],
     "arena": {"tasks": 2},
 }
@@ -107,6 +107,7 @@ KINDS = (
     Kind("run/2-reinforce/metrics.jsonl", 2, READ_RUN, ("run",)),
     Kind("run/2-reinforce/evaluations.jsonl", 2, READ_RUN, ("run",)),
     Kind("run/2-reinforce/warnings.jsonl", 2, READ_RUN, ("run",)),
+    Kind("run/2-reinforce/opponents.jsonl", 2, READ_RUN, ("run",)),
     Kind("run/arena/episodes.jsonl", 2, READ_RUN, ("run",)),
     Kind("run/arena/results.json", 2, READ_RUN, ("run",)),
     Kind("arena/episodes.jsonl", 10, (ARENA,), ("arena",)),

@@ -276,14 +276,14 @@ def test_frozen_opponents_are_not_trained(model: Path, tmp_path: Path) -> None:
     )
     games = list(read_episodes(tmp_path / "run" / PHASE / "episodes" / "step-00003.jsonl"))
     met = {info.model for game in games for info in game.players.values()}
-    assert met == {"policy", "snapshot", "bot:equilibrium"}
+    assert met == {"policy", "snapshot-1", "snapshot-2", "bot:equilibrium"}
     weights = {
-        info.identity["weights"]
+        (info.model, info.identity["weights"])
         for game in games
         for info in game.players.values()
-        if info.model == "snapshot" and info.identity
+        if info.model.startswith("snapshot") and info.identity
     }
-    assert weights <= {"step-00001", "step-00002"}
+    assert weights == {("snapshot-1", "step 1"), ("snapshot-2", "step 2")}
     own = sum(said.role in roles_of(game, "policy") for game in games for said in game.history)
     assert rows(tmp_path / "run" / PHASE / "metrics.jsonl")[-1]["samples"] == own
 

@@ -239,7 +239,7 @@ def test_games_are_mixed_ahead_and_against_frozen_policies(model: Path, tmp_path
         for game in read_episodes(file)
         for info in game.players.values()
     }
-    assert met == {"policy", "start", "snapshot", "bot:random"}
+    assert met == {"policy", "start", "snapshot-1", "bot:random"}
     assert rows(tmp_path)[0]["mismatch"] < 1e-5
 
 

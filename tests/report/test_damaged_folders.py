@@ -21,8 +21,9 @@ FILES = (
     "manifest.json", "config.yaml", "log.jsonl", "1-imitation/metrics.jsonl", "2-spag/iteration-1/metrics.jsonl",
     "2-spag/iteration-1/health.json", "2-spag/iteration-1/episodes.jsonl", "arena/results.json", "arena/episodes.jsonl",
     "reasoning/results.json", "3-reinforce/metrics.jsonl", "3-reinforce/evaluations.jsonl",
-    "3-reinforce/warnings.jsonl",
+    "3-reinforce/warnings.jsonl", "3-reinforce/opponents.jsonl",
 )  # fmt: skip
+MET = {"game": "adversarial_taboo", "opponent": "base", "games": 4, "score": 0.4, "rating": 70.4, "share": 1.0}
 CONFIG = """
 model: {name: tiny}
 phases:
@@ -67,6 +68,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("metrics", steps),
         ("evaluations", [evaluation]),
         ("warnings", [{"step": 1, "warnings": {"kl": "far"}}]),
+        ("opponents", [{"step": 2, "opponents": [MET]}]),
     ):
         (folder / "3-reinforce" / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder

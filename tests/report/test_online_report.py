@@ -34,6 +34,7 @@ def test_the_section_says_what_the_steps_came_to(folder: Path) -> None:
     assert f"from step 8 on: {SIGN}" in text and f"steps 9 to 10: {DRIFT}" in text
     assert "start, step 12 player 0 6 67 30–90" in text
     assert "imitation 0.370 – step 4 0.090 0.980 step 12 0.030 0.980 reinforce (final) 0.040 –" in text
+    assert "bot:random 1,200 0.75 -191 20 snapshot-8 96 0.40 +70 30" in text
     # 2 + 0.25 + 2.5 + 0.05 of 5 seconds leave 0.2; the evaluation after step 12 took 30 s
     assert (
         "play 2.00 40.0 log-probabilities 0.25 5.0 training 2.50 50.0 weight update 0.05 1.0 rest 0.20 4.0 "
@@ -70,6 +71,7 @@ def test_a_run_at_work_needs_no_evaluation_and_no_arena(tmp_path: Path) -> None:
     folder = write_online(tmp_path / "run", finished=False)
     (folder / "2-reinforce" / "evaluations.jsonl").unlink()
     (folder / "2-reinforce" / "warnings.jsonl").unlink()
+    (folder / "2-reinforce" / "opponents.jsonl").unlink()
     write_report(folder)
     text = text_of(folder)
     assert "12 steps, each a batch" in text and "Exact figures" not in text and "Evaluations on held-out" not in text
@@ -115,14 +117,14 @@ def test_the_exact_curve_stands_beside_the_model_that_it_began_with() -> None:
 def test_tables_compare_the_first_with_the_last_evaluation_of_each_opponent() -> None:
     evaluations = [{**evaluation(step), "opponent": opponent} for step in (2, 4, 6) for opponent in ("start", "bot:x")]
     evaluations.append({**evaluation(9), "game": "other", "exact": {"exploitability": 9.0}})
-    by_role, scores, exact = evaluation_tables(evaluations, KUHN, {}, "reinforce")
+    by_role, scores, exact = evaluation_tables(evaluations, [], KUHN, {}, "reinforce")
     assert [row[:2] for row in by_role.rows[:4]] == [
         (f"start, step {step}", f"player {one}") for step in (2, 6) for one in (0, 1)
     ]
     assert len(by_role.rows) == 8 and [row[0] for row in scores.rows] == ["start", "bot:x"]
     assert [row[:2] for row in exact.rows] == [("step 2", "0.180"), ("step 6", "0.060")]
-    assert len(evaluation_tables(evaluations[:1], KUHN, {}, "reinforce")[0].rows) == 2  # the first is the last
-    assert evaluation_tables([], KUHN, {}, "reinforce") == [] and time_table([{"step": 1}]).rows[-1] == (
+    assert len(evaluation_tables(evaluations[:1], [], KUHN, {}, "reinforce")[0].rows) == 2  # the first is the last
+    assert evaluation_tables([], [], KUHN, {}, "reinforce") == [] and time_table([{"step": 1}]).rows[-1] == (
         "total",
         "0.00",
         "100.0",

@@ -39,6 +39,7 @@ def test_the_overview_shows_a_run_at_work(client: TestClient) -> None:
     assert re.search(r"exploitability ?0\.030", page) and re.search(
         r"entropy, nats a token ?player 0 ?0\.087", page
     )  # 0.3 / sqrt(12)
+    assert re.search(r"snapshot-8 ?96 ?0.40 ?\+70 ?30 %", page)
     assert "Latest evaluation" in page and re.search(r"start ?12 ?player 0 ?6 ?\d+ % ?\d+–\d+ ?\d+ % ?\d+–\d+", page)
     assert "iteration" not in page
     # 12 steps in at most 8 bars: two steps a bar; 6 games a step and 6 more of step 2's second process
@@ -113,6 +114,7 @@ del RATELESS["roles"][0]["win"]["low"]
         ("evaluations.jsonl", '{"step": 3}\n', "evaluations.jsonl: a row has no game"),
         ("evaluations.jsonl", json.dumps(RATELESS) + "\n", "evaluations.jsonl: step 12, win has no low (a float)"),
         ("warnings.jsonl", '{"step": 3, "warnings": []}\n', "warnings.jsonl: a row has no warnings"),
+        ("opponents.jsonl", '{"step": 3, "opponents": [{}]}\n', "opponents.jsonl: step 3 has no game (a str)"),
     ],
 )
 def test_a_damaged_file_is_named_and_the_rest_shown(tmp_path: Path, file: str, content: str, says: str) -> None:

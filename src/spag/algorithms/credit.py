@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 
-from spag.algorithms.settings import RewardOverride
+from spag.algorithms.settings import RewardOverride, opponent_group
 from spag.core.episodes import Episode, TrainingSample
 from spag.core.errors import DataError
 from spag.core.types import Result, Split, State, Utterance
@@ -52,10 +52,10 @@ def is_trained(episode: Episode, role: str, learner: str | None) -> bool:
 def opponents_of(episode: Episode, role: str, learner: str | None) -> str:
     """Return the names of the players that ``role`` meets, joined; empty where they are the learner too.
 
-    Without a learner (every player is trained), all games count as self-play.
+    All snapshots are one opponent. Without a learner (every player is trained), all games count as self-play.
     """
     others = {info.model for other, info in episode.players.items() if other != role} - {learner}
-    return ", ".join(sorted(others)) if learner is not None else ""
+    return ", ".join(sorted({opponent_group(name) for name in others})) if learner is not None else ""
 
 
 def spoken_by(role: str, history: Sequence[Utterance]) -> list[int]:

@@ -5,6 +5,7 @@ An algorithm's own options extend one of the three kinds of phase, which decides
 current policy and trains on it, several times, and ``OnlineSettings`` plays and trains step by step.
 """
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -31,6 +32,23 @@ SELF, START, SNAPSHOT, BASE, EARLIER = "self", "start", "snapshot", "base", "ear
 """Opponents by name: the policy itself, the phase's start model, a frozen policy of an earlier step, the run's base
 model, and a model that an earlier phase or iteration of the run trained.
 """
+_SNAPSHOT = re.compile(rf"{SNAPSHOT}-(\d+)")
+
+
+def snapshot_name(step: int) -> str:
+    """Return the name of the player with the policy's weights after ``step``."""
+    return f"{SNAPSHOT}-{step}"
+
+
+def step_of_snapshot(name: str) -> int | None:
+    """Return the step that a snapshot's name names; ``None`` for any other player."""
+    found = _SNAPSHOT.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def opponent_group(name: str) -> str:
+    """Return what an opponent is counted under: all snapshots are one."""
+    return name if step_of_snapshot(name) is None else SNAPSHOT
 
 
 class LoraConfig(Section):
@@ -231,6 +249,19 @@ class MovingReference(Section):
         return self
 
 
+class Matchmaking(Section):
+    """How the opponents of online games are drawn."""
+
+    by: Literal["weights", "results"] = Field(
+        "weights",
+        description="weights: those of opponents; results: each times the share that the policy still loses to it "
+        "(prioritised fictitious self-play)",
+    )
+    per: Literal["task", "step"] = Field(
+        "task", description="task: each meets one of all; step: all that are not self-play meet one, which loads faster"
+    )
+
+
 class OnlineSettings(UpdateSettings):
     """Steps that play games with the current policy and train on them."""
 
@@ -252,10 +283,15 @@ class OnlineSettings(UpdateSettings):
     sampling: OnlineSampling = Field(default_factory=OnlineSampling, description="how the policy samples")
     opponents: Annotated[dict[str, Positive], Field(min_length=1)] = Field(
         {SELF: 1.0},
-        description="whom the policy plays, by weight: self, start (the phase's first policy, frozen), snapshot (a "
-        "frozen policy of an earlier step), or a model or bot. Only the policy's own utterances are trained",
+        description="whom the policy plays, by weight: self, start (the phase's first policy, frozen), snapshot (all "
+        "snapshots together), or a model or bot. Only the policy's own utterances are trained",
     )
-    snapshot_every: Count = Field(20, description="steps between the frozen policies that snapshot is drawn from")
+    matchmaking: Matchmaking = Field(default_factory=Matchmaking, description="how opponents are drawn")
+    snapshot_every: Count | None = Field(
+        None,
+        description="steps between the policies that are kept as models in snapshots/, for opponents and the arena; "
+        "null: 20 where opponents names snapshot, else none is kept",
+    )
     rewards: dict[str, RewardOverride] = Field({}, description="rewards that replace those of a game, by its name")
     roles: str = Field("both", description="whose utterances are trained: both, or one role (an ablation)")
     epochs: Count = Field(1, description="passes over a step's samples")
@@ -299,6 +335,11 @@ class OnlineSettings(UpdateSettings):
     def clips(self) -> bool:
         """Whether a ratio can be clipped: with one update on the policy's own games all are 1."""
         return self.updates > 1 or self.overlap
+
+    @property
+    def keeps_snapshots_every(self) -> int | None:
+        """Steps between snapshots; ``None`` where none is kept."""
+        return self.snapshot_every or (20 if SNAPSHOT in self.opponents else None)
 
     @property
     def needs_reference(self) -> bool:

@@ -89,7 +89,7 @@ def print_online(run: RunFolder) -> None:
         known = {name: figures for name, figures in run.exact_figures(game).items() if name in ends}
         if len(run.online_games) > 1:
             _say(game.title, "bold")
-        for table in evaluation_tables(run.evaluations, game, known, run.online_name):
+        for table in evaluation_tables(run.evaluations, run.opponents, game, known, run.online_name):
             print_table(table)
     if stopped := run.stopped:
         _say(f"warning: online training stopped at {stopped}", "yellow")

@@ -381,10 +381,8 @@ class Loop:
         """Gather and save the model, then record that it is finished."""
         if self.average is not None:
             self.average.swap()
-        weights = checkpoints.final_weights(self.accelerator, self.model)
+        self.save(self.phase.output / "checkpoint")
         if self.is_first:
-            folder = self.phase.output / "checkpoint"
-            save_policy(self.bare, self.tokenizer, folder, self.settings, [*self.adapters], weights)
             checkpoints.record_result(self.phase.output, self.fingerprint, result)
         self.accelerator.wait_for_everyone()
 
@@ -401,6 +399,11 @@ class Loop:
         if is_sharded(model):
             return whole_weights(model)
         return {name: weight.detach() for name, weight in model.named_parameters() if weight.requires_grad}
+
+    def save(self, folder: Path) -> None:
+        weights = checkpoints.final_weights(self.accelerator, self.model)
+        if self.is_first:
+            save_policy(self.bare, self.tokenizer, folder, self.settings, [*self.adapters], weights)
 
     def policy(self) -> PreTrainedModel | None:
         return None if is_sharded(self.bare) else self.bare

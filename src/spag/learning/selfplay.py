@@ -2,6 +2,7 @@
 
     PHASE/  episodes/step-00001.jsonl  metrics.jsonl (a row a step)  evaluations.jsonl (a row a game and opponent)
             evaluations/step-00010.jsonl (their games)  warnings.jsonl (a row whenever the warnings change)
+            opponents.jsonl (a row a step: ratings, where the policy meets others)
             snapshots/  checkpoint/  state/
 
 Games are on disk before they count: a killed run goes back to its last checkpoint and trains on the files again. Every
@@ -23,7 +24,7 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from spag.algorithms.credit import RoleRewards, is_trained
-from spag.algorithms.settings import OnlineSettings, RewardOverride
+from spag.algorithms.settings import SELF, OnlineSettings, RewardOverride, opponent_group
 from spag.core.episodes import Episode, TrainingSample
 from spag.core.seeds import derive_seed
 from spag.core.types import Split
@@ -75,6 +76,9 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
         self.stopped = ""
         self.games: Sequence[tuple[Game, Sequence[Episode]]] = ()
         self.evaluations = MetricsLog(self.folder / "evaluations.jsonl", place.step) if place.is_first else None
+        meets_others = settings.opponents.keys() != {SELF}
+        records = meets_others and place.is_first
+        self.opponents = MetricsLog(self.folder / "opponents.jsonl", place.step) if records else None
         self.watch = CollapseWatch(self.folder, place.step) if place.is_first else None
         self._thread = ThreadPoolExecutor(1, "spag-play")
         self._ahead: tuple[int, Future[None]] | None = None
@@ -118,10 +122,8 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
             own = [sample for sample in samples if str(sample.role).startswith(f"{game.name}/")]
             self.figures |= figures(episodes, game, self.settings.rewards.get(game.name, RewardOverride()), own)
         row |= self.figures
-        if step % self.settings.snapshot_every == 0:
-            weights = policy.weights()
-            if self.place.is_first:
-                self.player.save_snapshot(step, weights)
+        if (every := self.settings.keeps_snapshots_every) and step % every == 0:
+            policy.save(self.player.snapshot_folder(step))
         if self._evaluates(step):
             self._wait()  # the engines are free then
             with self._timed("evaluate_s"), policy.final():
@@ -132,6 +134,8 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
         row |= self.seconds
         if self.watch is None:
             return True
+        if self.opponents is not None:
+            self.opponents.append({"step": step, "opponents": self._ratings(step)})
         found = self.watch.look(row)
         if found and self.settings.stop_on_collapse and step < self.steps:
             self.stopped = f"step {step}: {'; '.join(found.values())}"
@@ -188,6 +192,17 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
             about = {"step": step, "game": game.name, "opponent": opponent}
             self.evaluations.append({**about, "roles": own, "pair": report["pairs"], "exact": exact})
 
+    def _ratings(self, step: int) -> list[Row]:
+        """Return how the policy stands to each opponent after ``step``, and what share of the next step it gets."""
+        found: list[Row] = []
+        for game in (part.game for part in self.player.mix):
+            shares = self.player.opponents.weights(step + 1, game)
+            for name, result in sorted(self.player.opponents.results(step, game, shares).items()):
+                figures = {"games": result.met, "score": result.score, "rating": result.rating}
+                share = shares[name] / sum(shares.values())
+                found.append({"game": game.name, "opponent": name, **figures, "share": share})
+        return found
+
     def _probabilities(self, policy: PreTrainedModel, game: SolvedGame) -> MoveProbabilities:
         found = MoveProbabilities({}, {})
         for role in game.roles:
@@ -227,9 +242,9 @@ def figures(
     rewards = RoleRewards(game, override)
     for role in game.roles:
         key = f"{game.name}/{role}"
-        for opponent in sorted({info.model for one in episodes if (info := one.players.get(role))} - {POLICY}):
-            theirs = [one for one in episodes if is_trained(one, role, opponent)]
-            found |= _ends(f"{key}/{opponent}", theirs, game, role)
+        played = [(opponent_group(info.model), one) for one in episodes if (info := one.players.get(role))]
+        for opponent in sorted({name for name, _ in played} - {POLICY}):
+            found |= _ends(f"{key}/{opponent}", [one for name, one in played if name == opponent], game, role)
         own = [one for one in episodes if is_trained(one, role, POLICY)]
         if not own:
             continue
@@ -275,7 +290,8 @@ def _advantages(key: str, samples: Sequence[TrainingSample]) -> dict[str, float]
 
 
 def _opponents(episode: Episode, role: str) -> Iterator[str]:
-    return (info.model for other, info in episode.players.items() if other != role and info.model != POLICY)
+    others = (info.model for other, info in episode.players.items() if other != role)
+    return (opponent_group(name) for name in others if name != POLICY)
 
 
 def _share(outcomes: Counter[str | None], names: Sequence[str]) -> float:

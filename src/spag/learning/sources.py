@@ -26,13 +26,18 @@ from spag.storage.sft import read_sft
 
 
 class Policy(Protocol):
-    """What a source may see of the policy in training. Every process must call ``weights`` and ``wait``."""
+    """What a source may see of the policy in training. Every process must call ``wait``, ``weights``
+    and ``save``.
+    """
 
     def wait(self) -> None:
         """Wait until all processes are here."""
 
     def weights(self) -> Mapping[str, Tensor]:
         """Return the trained weights by name, whole."""
+
+    def save(self, folder: Path) -> None:
+        """Save the policy as a model of its own, which the first process writes."""
 
     def policy(self) -> PreTrainedModel | None:
         """Return the model, where this process has all of it."""

@@ -67,9 +67,11 @@ def disk_bytes(config: RunConfig, shape: ModelShape, due: Sequence[str] | None =
     for model in planned_models(config):
         if due is None or f"{model.folder}/train" in due:
             settings, trained, copies = model.phase.settings, _trained(model, shape), 0
-            saved += trained * (2.0 if settings.save_dtype == "bfloat16" and not settings.lora else 4.0)
+            model_bytes = trained * (2.0 if settings.save_dtype == "bfloat16" and not settings.lora else 4.0)
+            saved += model_bytes
             if isinstance(settings, OnlineSettings):
-                saved += 4.0 * trained * (settings.steps // settings.snapshot_every)
+                every = settings.keeps_snapshots_every
+                saved += model_bytes * (settings.steps // every) if every else 0.0
                 copies = (settings.average_decay > 0) + (settings.reference != "fixed")
             largest = max(largest, 2 * trained * (12.0 + 4.0 * copies))  # float32 weights, Adam's moments, copies
     return saved + largest

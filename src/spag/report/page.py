@@ -172,7 +172,7 @@ def _online(run: ReadableRun) -> dict[str, Any]:
         "online": run.online,
         "online_plots": {game: _online_names(game) for game in run.online_games},
         "online_tables": {
-            game: evaluation_tables(run.evaluations, game, run.exact_figures(game), run.online_name)
+            game: evaluation_tables(run.evaluations, run.opponents, game, run.exact_figures(game), run.online_name)
             for game in run.online_games
         },
         "online_time": time_table(run.online),

@@ -17,6 +17,7 @@ _ABSENT: dict[str, Any] = {
     "stages": {},
     "finished": "",
     "evaluations": [],
+    "opponents": [],
     "collapse": [],
     "reasoning": None,
 }

@@ -110,14 +110,19 @@ def _mean(rows: Rows, key: str) -> float:
 
 
 def evaluation_tables(
-    evaluations: Rows, game: Game, known: Mapping[str, Mapping[str, float]], final: str
+    evaluations: Rows, opponents: Rows, game: Game, known: Mapping[str, Mapping[str, float]], final: str
 ) -> list[Table]:
-    """The tables of evaluations between online steps, those that have rows.
+    """The tables of evaluations between online steps and of the steps' opponents, those that have rows.
 
     ``known``: exact figures of models by name; ``final``: the one that the steps led to.
     """
-    own = [row for row in evaluations if row["game"] == game.name]
-    tables = role_evaluation_table(own), score_table(own), exact_evaluation_table(own, known, final)
+    own, met = ([row for row in rows if row["game"] == game.name] for rows in (evaluations, opponents))
+    tables = (
+        role_evaluation_table(own),
+        score_table(own),
+        exact_evaluation_table(own, known, final),
+        opponents_table(met),
+    )
     return [table for table in tables if table.rows]
 
 
@@ -142,6 +147,22 @@ def score_table(evaluations: Rows) -> Table:
             if score := pair["score"]:
                 rows.append((opponent, f"{pair['games']:,}", interval(score, 100), p_value(score["p_value"])))
     return Table("Online policy in both roles", ("policy against", "games", "score", "p"), tuple(rows))
+
+
+def opponents_table(opponents: Rows) -> Table:
+    """How the policy stood to each opponent of the steps' games after the last one."""
+    rows = [
+        (
+            one["opponent"],
+            f"{one['games']:,}",
+            f"{one['score']:.2f}",
+            f"{one['rating']:+.0f}",
+            f"{100 * one['share']:.0f}",
+        )
+        for one in opponents
+    ]
+    columns = ("met in training", "games", "score, 0 to 1", "its Elo over the policy", "share of draws, %")
+    return Table("Opponents after the last step; older results count less", columns, tuple(rows))
 
 
 def exact_evaluation_table(evaluations: Rows, known: Mapping[str, Mapping[str, float]], final: str = "") -> Table:

@@ -8,7 +8,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from spag.algorithms.settings import EARLIER, SELF, START
+from spag.algorithms.settings import SELF
 from spag.core.seeds import derive_seed
 from spag.core.types import Task
 from spag.rollout.runner import GameSpec
@@ -40,18 +40,25 @@ def match_specs(pairing: Pairing, tasks: Sequence[Task], seed: int) -> list[Game
     return [GameSpec(f"{pairing.title}: {task.id}", task, derive_seed(seed, "arena", task.id)) for task in tasks]
 
 
-def draw_opponents(
-    specs: Sequence[GameSpec],
-    learner: str,
-    weights: Mapping[str, float],
-    earlier: Sequence[str],
-    start: str | None = None,
-) -> dict[Pairing, list[GameSpec]]:
-    """Group games by players: ``learner``, in either role, and an opponent, both drawn by the game's own seed, or by
-    its ``opponent_seed``, so that the games of a group meet the same one.
+def spread(weights: Mapping[str, float], groups: Mapping[str, Sequence[str]]) -> dict[str, float]:
+    """Return ``weights`` with each name of ``groups`` replaced by its members, alike; the weight of a group without
+    members goes to ``SELF``.
+    """
+    found: dict[str, float] = {}
+    for name, weight in weights.items():
+        members = groups.get(name, (name,)) or (SELF,)
+        for member in members:
+            found[member] = found.get(member, 0.0) + weight / len(members)
+    return found
 
-    ``weights`` are those of a phase's ``opponents``. ``EARLIER`` stands for one of the names in ``earlier``, and for
-    the learner itself while there is none; ``START`` for ``start``, where that is given.
+
+def draw_opponents(
+    specs: Sequence[GameSpec], learner: str, weights: Mapping[str, float], seats: Sequence[int] = (0, 1)
+) -> dict[Pairing, list[GameSpec]]:
+    """Group games by players: ``learner``, in one of ``seats``, and an opponent, both drawn by the game's own seed, or
+    by its ``opponent_seed``, so that the games of a group meet the same one.
+
+    ``weights`` are by player; ``SELF`` stands for the learner.
     """
     matches: dict[Pairing, list[GameSpec]] = {}
     names = sorted(weights)
@@ -59,11 +66,7 @@ def draw_opponents(
         drawn_by = spec.seed if spec.opponent_seed is None else spec.opponent_seed
         rng = random.Random(derive_seed(drawn_by, "opponent"))
         [opponent] = rng.choices(names, [weights[name] for name in names])
-        if opponent == EARLIER:
-            opponent = rng.choice(earlier) if earlier else SELF
-        elif opponent == START and start is not None:
-            opponent = start
-        players = [learner, learner if opponent == SELF else opponent]
-        rng.shuffle(players)
-        matches.setdefault(Pairing(tuple(players)), []).append(spec)
+        other = learner if opponent == SELF else opponent
+        players = (learner, other) if rng.choice(seats) == 0 else (other, learner)
+        matches.setdefault(Pairing(players), []).append(spec)
     return matches

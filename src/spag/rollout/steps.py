@@ -7,7 +7,6 @@ A step's games follow from the run's seed and the step, and each has its place i
 played again, by however many processes the rest is shared.
 """
 
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spag.algorithms.settings import SELF, SNAPSHOT, START, OnlineSettings
+from spag.algorithms.settings import SNAPSHOT, START, OnlineSettings, step_of_snapshot
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.episodes import Episode, PlayerInfo
 from spag.core.errors import DataError, EngineError
@@ -24,7 +23,9 @@ from spag.core.types import Split
 from spag.engines.base import Engine, Player, UpdatableEngine
 from spag.engines.players import Kind, identity_of, kind_of, open_player, sampling_of
 from spag.games.base import Game
+from spag.models.saved import saved_weights
 from spag.rollout.matchmaking import Pairing, draw_opponents
+from spag.rollout.opponents import Opponents
 from spag.rollout.provenance import Provenance, game_record
 from spag.rollout.runner import GameSpec, PlayStats, game_specs, play_batches
 from spag.rollout.writer import collect_episodes
@@ -34,8 +35,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 POLICY = "policy"
+SNAPSHOTS = "snapshots"
 OF_THE_POLICY = (POLICY, START, SNAPSHOT)
-"""Players that are the policy's model, each with weights of its own."""
+"""Engines of the policy's model, each with weights of its own: all snapshots take turns in one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,11 @@ class MixedGame:
 
     game: Game
     weight: float = 1.0
+
+
+def engine_name(player: str) -> str:
+    """Return the name of the engine that plays for ``player``."""
+    return player if step_of_snapshot(player) is None else SNAPSHOT
 
 
 def step_specs(
@@ -107,6 +114,7 @@ class StepPlayer:
     def __enter__(self) -> "StepPlayer":
         self._stack = ExitStack()
         self._engines: dict[str, Engine] = {}
+        self.opponents = Opponents(self.settings, POLICY, self.seed, self.episodes)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -136,12 +144,12 @@ class StepPlayer:
         if not left:
             return
         path = self.folder / "episodes" / f"step-{step:05d}{f'.part{self.rank}' if self.rank else ''}.jsonl"
-        snapshot = self._draw_snapshot(step)
-        played_by = {POLICY: f"step {weights_of}", SNAPSHOT: snapshot.stem if snapshot else ""}
         for game in {id(game): game for game, _ in left}.values():
             specs = [spec for own, spec in left if own is game]
-            for pairing, paired in draw_opponents(specs, POLICY, self._weights(snapshot), ()).items():
-                self.play_into(path, game, pairing, paired, played_by)
+            matches = draw_opponents(specs, POLICY, self.opponents.drawn(step, game), self.seats(game))
+            for pairing in sorted(matches, key=lambda pairing: sorted(pairing.players)):  # each snapshot loads once
+                played_by = {POLICY: f"step {weights_of}"} | self._load_snapshots(pairing)
+                self.play_into(path, game, pairing, matches[pairing], played_by)
 
     def episodes(self, step: int) -> list[tuple[Game, list[Episode]]]:
         """Return the games of ``step`` on disk, in order, by game. Raises ``DataError`` when one is missing."""
@@ -188,7 +196,7 @@ class StepPlayer:
 
     def player(self, name: str, game: Game) -> Player:
         """Return the player ``name`` of ``game``; its engine opens when it is first asked for."""
-        return Player(self._engine(name, game), name, sampling_of(self.settings.sampling))
+        return Player(self._engine(engine_name(name), game), name, sampling_of(self.settings.sampling))
 
     def model_of(self, name: str) -> ModelConfig:
         """Return the model that the player ``name`` begins with."""
@@ -199,37 +207,20 @@ class StepPlayer:
         """Games in flight at once."""
         return self.engine.in_flight or self.engine.concurrency
 
-    def save_snapshot(self, step: int, weights: "Mapping[str, Tensor]") -> None:
-        """Keep the policy's weights as an opponent of later steps."""
-        from safetensors.torch import save_file  # noqa: PLC0415 - imports torch
+    def snapshot_folder(self, step: int) -> Path:
+        """Return the folder of the policy after ``step``: a model of its own."""
+        return self.folder / SNAPSHOTS / f"step-{step:05d}"
 
-        path = self.folder / "snapshots" / f"step-{step:05d}.safetensors"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_suffix(".new")
-        save_file({name: weight.detach().to("cpu", copy=True).contiguous() for name, weight in weights.items()}, beside)
-        beside.replace(path)
+    def _load_snapshots(self, pairing: Pairing) -> dict[str, str]:
+        """Give the snapshot of ``pairing`` to the engine of snapshots; return its identity by name."""
+        steps = {name: step for name in pairing.players if (step := step_of_snapshot(name)) is not None}
+        for step in steps.values():
+            self.update_weights(saved_weights(self.snapshot_folder(step)), SNAPSHOT)
+        return {name: f"step {step}" for name, step in steps.items()}
 
-    def _draw_snapshot(self, step: int) -> Path | None:
-        """Load a snapshot from before ``step`` into the opponent's engine and return it; ``None`` where none is wanted
-        or there.
-        """
-        every = self.settings.snapshot_every
-        known = step - self.settings.overlap  # what the last finished step left, when this one was begun
-        taken = [self.folder / "snapshots" / f"step-{at:05d}.safetensors" for at in range(every, known, every)]
-        if SNAPSHOT not in self.settings.opponents or not taken:
-            return None
-        from safetensors.torch import load_file  # noqa: PLC0415 - imports torch
-
-        chosen = random.Random(derive_seed(self.seed, "snapshot", step)).choice(taken)
-        self.update_weights(load_file(chosen), SNAPSHOT)
-        return chosen
-
-    def _weights(self, snapshot: Path | None) -> dict[str, float]:
-        """Return the opponents' weights; before there is a snapshot, its games are self-play."""
-        weights = dict(self.settings.opponents)
-        if snapshot is None and SNAPSHOT in weights:
-            weights[SELF] = weights.get(SELF, 0.0) + weights.pop(SNAPSHOT)
-        return weights
+    def seats(self, game: Game) -> Sequence[int]:
+        """Return the seats that the policy takes against others: that of the role that alone is trained, else both."""
+        return [at for at, role in enumerate(game.roles) if self.settings.roles == role] or [0, 1]
 
     def _updatable(self, name: str) -> UpdatableEngine:
         engine = self._engine(name, self.mix[0].game)

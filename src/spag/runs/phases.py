@@ -3,7 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-from spag.algorithms.settings import FREE_TO_CHANGE, IterationSettings, OfflineSettings, OnlineSettings, TeacherSettings
+from spag.algorithms.settings import (
+    EARLIER,
+    FREE_TO_CHANGE,
+    START,
+    IterationSettings,
+    OfflineSettings,
+    OnlineSettings,
+    TeacherSettings,
+)
 from spag.core.seeds import derive_seed
 from spag.core.types import Split
 from spag.engines.players import Kind, kind_of
@@ -12,7 +20,7 @@ from spag.games.base import drawn
 from spag.games.registry import settings_of
 from spag.learning.launch import train_on
 from spag.rollout.matches import make_matches, play_matches
-from spag.rollout.matchmaking import draw_opponents
+from spag.rollout.matchmaking import draw_opponents, spread
 from spag.rollout.provenance import named_files
 from spag.rollout.runner import game_specs
 from spag.runs.plan import BASE, EPISODES, HEALTH, PlannedModel
@@ -75,7 +83,8 @@ def _play_iteration(run: Run, model: PlannedModel) -> None:
             shortage = f"tasks asked for, but there are {len(everything)}"
             tasks = drawn(everything, settings.tasks, derive_seed(seed, "words"), shortage)
         specs = game_specs(tasks, settings.repeats, seed)
-        pairs = draw_opponents(specs, model.start, settings.opponents, before, start=model.first)
+        weights = spread(settings.opponents, {EARLIER: before, START: [model.first]})
+        pairs = draw_opponents(specs, model.start, weights)
         players = {name for pairing in pairs for name in pairing.players}
         models = {name: run.model(name) for name in players}
         matches = make_matches(pairs, models, settings.sampling_of, game.roles, title)
@@ -141,7 +150,7 @@ def _train(run: Run, model: PlannedModel) -> None:
 
 _OUTPUTS = (
     "checkpoint", "start", "state", "episodes", "evaluations", "snapshots", "tensorboard", "metrics.jsonl",
-    "evaluations.jsonl", "warnings.jsonl", "reference.jsonl", "samples.jsonl", "training.json",
+    "evaluations.jsonl", "opponents.jsonl", "warnings.jsonl", "reference.jsonl", "samples.jsonl", "training.json",
 )  # fmt: skip
 
 

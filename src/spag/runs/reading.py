@@ -27,6 +27,7 @@ from spag.runs.records import (
     online_files,
     read_collapse,
     read_evaluations,
+    read_opponents,
     read_rows,
 )
 from spag.runs.teachers import TEACHER, teacher_path
@@ -90,6 +91,11 @@ class OnlinePhase:
     def evaluations(self) -> list[Json]:
         """Return the evaluations between steps, oldest first: results by opponent and role, and exact figures."""
         return read_evaluations(self.folder / "evaluations.jsonl")
+
+    def opponents(self) -> list[Json]:
+        """Return how the policy stood to each opponent after the last step; empty where it only met itself."""
+        rows = read_opponents(self.folder / "opponents.jsonl")
+        return rows[-1]["opponents"] if rows else []
 
     def collapse(self) -> list[CollapseWarning]:
         """Return the warnings of a collapse, in the order in which they came."""
@@ -296,6 +302,11 @@ class RunFolder:
     def evaluations(self) -> list[Json]:
         """The evaluations between steps, oldest first: results against each opponent by role, and exact figures."""
         return self.last_online.evaluations() if self.last_online else []
+
+    @cached_property
+    def opponents(self) -> list[Json]:
+        """How the policy stood to each opponent after the last step."""
+        return self.last_online.opponents() if self.last_online else []
 
     @cached_property
     def collapse(self) -> list[CollapseWarning]:

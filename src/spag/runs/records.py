@@ -89,6 +89,16 @@ def read_evaluations(path: Path) -> list[Json]:
     return rows
 
 
+def read_opponents(path: Path) -> list[Json]:
+    """Return the rows of ``opponents.jsonl``. Raises ``DataError`` naming file and field."""
+    rows = [checked(path, "a row", row, step=int, opponents=list) for row in read_rows(path)]
+    for row in rows:
+        for one in row["opponents"]:
+            figures = dict.fromkeys(("score", "rating", "share"), float)
+            checked(path, f"step {row['step']}", one, game=str, opponent=str, games=int, **figures)
+    return rows
+
+
 def read_collapse(path: Path) -> list[CollapseWarning]:
     """Return the signs in ``warnings.jsonl``, in the order in which they came. Raises ``DataError`` naming file and
     field.

@@ -89,6 +89,7 @@ def online_figures(phase: OnlinePhase, read: TryRead) -> dict[str, Any] | None:
         "step": rows[-1]["step"],
         "cards": [card for card in cards if card.lines],
         "evaluations": list(latest.values()),
+        "opponents": read(phase.opponents) or [],
         "warnings": warnings,
     }
 

@@ -22,7 +22,7 @@ from spag.rollout.ray.driver import RayPlayers, open_on_ray
 from spag.rollout.ray.weights import fetch, publish
 from spag.rollout.ray.worker import PlayJob
 from spag.rollout.runner import GameSpec, PlayStats
-from spag.rollout.steps import OF_THE_POLICY, POLICY, StepPlayer
+from spag.rollout.steps import OF_THE_POLICY, POLICY, StepPlayer, engine_name
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,7 +53,7 @@ class RayStepPlayer(StepPlayer):
     ) -> Iterator[Sequence[Episode]]:
         assert self._actors is not None  # the other processes have no share
         return self._actors.play(
-            specs, stats, game=game, players={role: _key(game, name) for role, name in names.items()}
+            specs, stats, game=game, players={role: _key(game, engine_name(name)) for role, name in names.items()}
         )
 
     def _open(self) -> RayPlayers:

@@ -1,0 +1,35 @@
+"""The weights of a saved model by the names that they have in a loaded one."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spag.models.roles import LONE_ADAPTER, adapter_name, read_roles
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_ADAPTED = re.compile(r"\.(lora_[A-Za-z_]+)(?=\.|$)")
+
+
+def saved_weights(folder: Path) -> dict[str, "Tensor"]:
+    """Return the weights in ``folder``: of a whole model, of an adapter, or of an adapter for each role.
+
+    peft saves an adapter without its name, which its parameters have in a loaded model.
+    """
+    roles = read_roles(str(folder))
+    if roles is not None:
+        parts = {adapter_name(role): Path(place) for role, place in roles.items()}
+        return {name: value for adapter, place in parts.items() for name, value in _of_adapter(place, adapter).items()}
+    is_adapter = (folder / "adapter_config.json").is_file()
+    return _of_adapter(folder, LONE_ADAPTER) if is_adapter else _in_files(folder)
+
+
+def _of_adapter(folder: Path, adapter: str) -> dict[str, "Tensor"]:
+    return {_ADAPTED.sub(rf".\1.{adapter}", name): value for name, value in _in_files(folder).items()}
+
+
+def _in_files(folder: Path) -> dict[str, "Tensor"]:
+    from safetensors.torch import load_file  # noqa: PLC0415 - imports torch
+
+    return {name: value for file in sorted(folder.glob("*.safetensors")) for name, value in load_file(file).items()}

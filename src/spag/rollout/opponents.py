@@ -1,0 +1,122 @@
+"""Opponents by results: how the policy of an online phase does against each, and how often it should meet it.
+
+A result is the arena's: 1 where the policy earned the whole range of rewards more than the opponent, 0.5 where both
+earned the same. The policy changes, so results fade from step to step, towards the 0.5 of a game that was never played:
+an opponent that was beaten long ago is met again. Everything follows from the games of finished steps, as they are on
+disk, so a resumed phase draws as one that was never stopped.
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import log10
+from threading import Lock
+
+from spag.algorithms.settings import SELF, SNAPSHOT, OnlineSettings, snapshot_name
+from spag.core.episodes import Episode
+from spag.core.seeds import derive_seed
+from spag.games.base import Game
+from spag.rollout.matchmaking import spread
+
+FADE = 0.9
+"""What a result counts after each further step."""
+PRIOR = 0.5
+"""Score, and its opposite, that every opponent begins with."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpponentResults:
+    """The policy's faded results against one opponent: ``won`` of ``games``. ``met``: games in all, not faded."""
+
+    won: float = 0.0
+    games: float = 0.0
+    met: int = 0
+
+    @property
+    def score(self) -> float:
+        """The policy's score, between 0 and 1."""
+        return (self.won + PRIOR) / (self.games + 2 * PRIOR)
+
+    @property
+    def rating(self) -> float:
+        """How many Elo points the opponent stands above the policy of now."""
+        return 400 * log10(1 / self.score - 1)
+
+    def then(self, scores: Sequence[float]) -> "OpponentResults":
+        """Return the results after one more step with games of these ``scores``."""
+        won, games = FADE * self.won + sum(scores), FADE * self.games + len(scores)
+        return OpponentResults(won, games, self.met + len(scores))
+
+
+@dataclass
+class Opponents:
+    """The opponents of a phase's steps. ``episodes``: returns the games of a step that has ended, by game."""
+
+    settings: OnlineSettings
+    learner: str
+    seed: int
+    episodes: Callable[[int], Sequence[tuple[Game, Sequence[Episode]]]]
+
+    def __post_init__(self) -> None:
+        self._scores: list[dict[tuple[str, str], list[float]]] = []  # by step, then by game and opponent
+        self._reading = Lock()  # the next step may be in play, in a thread
+
+    def weights(self, step: int, game: Game) -> dict[str, float]:
+        """Return the players that games of ``step`` may be drawn against: every snapshot by its own name."""
+        settings = self.settings
+        known = step - 1 - settings.overlap  # the last step that had ended when this one began
+        every = settings.keeps_snapshots_every
+        taken = [snapshot_name(at) for at in range(every, known + 1, every)] if every else []
+        weights = spread(settings.opponents, {SNAPSHOT: taken})
+        if settings.matchmaking.by == "weights":
+            return weights
+        return by_results(weights, self.results(known, game, weights))
+
+    def drawn(self, step: int, game: Game) -> dict[str, float]:
+        """Return the opponents of ``step``: with one draw a step, one of them beside the policy itself."""
+        weights = self.weights(step, game)
+        others = sorted(weights.keys() - {SELF})
+        if self.settings.matchmaking.per == "task" or not others:
+            return weights
+        shares = [weights[name] for name in others]
+        [chosen] = random.Random(derive_seed(self.seed, "opponent", step, game.name)).choices(others, shares)
+        return {SELF: weights.get(SELF, 0.0), chosen: sum(shares)}
+
+    def results(self, step: int, game: Game, names: Iterable[str]) -> dict[str, OpponentResults]:
+        """Return how the learner did up to ``step``, which has ended, against each of ``names`` but itself."""
+        with self._reading:
+            while len(self._scores) < step:
+                self._scores.append(self._scores_of(len(self._scores) + 1))
+        found = dict.fromkeys((name for name in names if name != SELF), OpponentResults())
+        for scores in self._scores[:step]:
+            found = {name: result.then(scores.get((game.name, name), ())) for name, result in found.items()}
+        return found
+
+    def _scores_of(self, step: int) -> dict[tuple[str, str], list[float]]:
+        scores: dict[tuple[str, str], list[float]] = defaultdict(list)
+        for game, episodes in self.episodes(step):
+            for episode in episodes:
+                if (met := _result(episode, game, self.learner)) is not None:
+                    scores[game.name, met[0]].append(met[1])
+        return dict(scores)
+
+
+def by_results(weights: Mapping[str, float], results: Mapping[str, OpponentResults]) -> dict[str, float]:
+    """Return ``weights`` (by opponent), each times the share that the policy still loses to it: prioritised fictitious
+    self-play (Vinyals et al., "Grandmaster level in StarCraft II", 2019) with the weighting 1 - x. Against itself, who
+    has no results, it loses half.
+    """
+    return {name: weight * (1 - results.get(name, OpponentResults()).score) for name, weight in weights.items()}
+
+
+def _result(episode: Episode, game: Game, learner: str) -> tuple[str, float] | None:
+    """Return the opponent and the learner's score from 0 to 1; ``None`` for a game against itself."""
+    players = {role: info.model for role, info in episode.players.items()}
+    others = [role for role, name in players.items() if name != learner]
+    own = [role for role, name in players.items() if name == learner]
+    if len(own) != 1 or len(others) != 1:
+        return None
+    low, high = game.reward_range
+    lead = (episode.rewards[own[0]] - episode.rewards[others[0]]) / (high - low)
+    return players[others[0]], min(1.0, max(0.0, (1 + lead) / 2))

@@ -1,0 +1,189 @@
+"""Opponents of online steps: who is drawn, how results weigh, and snapshots, which are models of their own."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_run import PHASE, config_for, run_here
+
+from spag.algorithms.reinforce import ReinforceSettings
+from spag.config.schema import EngineConfig, GameConfig, ModelConfig, PhaseConfig
+from spag.core.episodes import Episode, PlayerInfo
+from spag.core.types import Split, Task
+from spag.games.base import Game
+from spag.games.kuhn_poker.kuhn import KuhnPoker
+from spag.learning.trackers import TrainProgress
+from spag.learning.worker import TrainingJob
+from spag.models.loading import load_model
+from spag.models.saved import saved_weights
+from spag.rollout.matchmaking import draw_opponents
+from spag.rollout.opponents import FADE, OpponentResults, Opponents, by_results
+from spag.rollout.runner import game_specs
+from spag.rollout.steps import MixedGame, StepPlayer
+from spag.storage.episodes import read_episodes
+
+KUHN = KuhnPoker()
+POOL = {"self": 2.0, "snapshot": 1.0, "bot:equilibrium": 1.0}
+Step = Sequence[tuple[Game, Sequence[Episode]]]
+
+
+def hand(opponent: str, won: float, seat: int = 0) -> Episode:
+    """A hand in which the policy, in ``seat``, wins so many chips from ``opponent``."""
+    own, other = KUHN.roles[seat], KUHN.roles[1 - seat]
+    players = {own: PlayerInfo("policy"), other: PlayerInfo(opponent)}
+    rewards = {own: won, other: -won}
+    return Episode(task=Task("J,Q"), history=(), game="kuhn_poker", players=players, rewards=rewards)
+
+
+def opponents(*steps: Step, **options: Any) -> Opponents:
+    settings = ReinforceSettings.model_validate({"opponents": POOL, "snapshot_every": 2, **options})
+    return Opponents(settings, "policy", 7, lambda step: steps[step - 1])
+
+
+def test_results_fade_towards_a_game_that_was_never_played() -> None:
+    beaten = OpponentResults().then([1.0] * 9)
+    assert beaten == OpponentResults(9.0, 9.0, 9) and beaten.score == 9.5 / 10
+    assert beaten.rating == pytest.approx(-400 * 1.2787536)  # log10(19)
+    later = beaten.then([]).then([0.5])
+    assert later == OpponentResults(9 * FADE * FADE + 0.5, 9 * FADE * FADE + 1, 10)
+    assert OpponentResults().score == 0.5 and OpponentResults().rating == 0.0
+
+
+def test_the_policy_meets_more_often_whom_it_loses_to() -> None:
+    results = {"easy": OpponentResults(9.0, 9.0, 9), "hard": OpponentResults(0.0, 9.0, 9)}
+    found = by_results({"self": 1.0, "easy": 1.0, "hard": 2.0}, results)
+    assert found == pytest.approx({"self": 0.5, "easy": 0.05, "hard": 1.9})
+
+
+def test_a_score_is_the_difference_of_rewards_in_either_seat() -> None:
+    """Kuhn poker's range is 4 chips: a pot of 2 won is all of it, one of 1 three quarters."""
+    games = [hand("bot:equilibrium", 2.0), hand("bot:equilibrium", 1.0, seat=1), hand("bot:equilibrium", -2.0)]
+    found = opponents([(KUHN, games)]).results(1, KUHN, ["self", "bot:equilibrium", "snapshot-2"])
+    assert found == {"bot:equilibrium": OpponentResults(1.0 + 0.75 + 0.0, 3.0, 3), "snapshot-2": OpponentResults()}
+
+
+def test_every_snapshot_is_an_opponent_once_its_step_has_ended() -> None:
+    pool = opponents()
+    assert pool.weights(2, KUHN) == {"self": 3.0, "bot:equilibrium": 1.0}  # the games of none are self-play
+    assert pool.weights(3, KUHN) == {"self": 2.0, "snapshot-2": 1.0, "bot:equilibrium": 1.0}
+    assert pool.weights(5, KUHN) == {"self": 2.0, "snapshot-2": 0.5, "snapshot-4": 0.5, "bot:equilibrium": 1.0}
+    assert opponents(overlap=True).weights(3, KUHN) == pool.weights(2, KUHN)  # step 2 was not trained when 3 began
+
+
+def test_results_count_from_the_steps_that_had_ended() -> None:
+    lost = [(KUHN, [hand("bot:equilibrium", -2.0)] * 9)]
+    options = {"matchmaking": {"by": "results"}, "snapshot_every": 50}
+    pool = opponents(lost, lost, **options)
+    assert pool.weights(1, KUHN) == {"self": 1.5, "bot:equilibrium": 0.5}
+    assert pool.weights(2, KUHN)["bot:equilibrium"] == pytest.approx(1 - 0.5 / 10)
+    ahead = opponents(lost, lost, overlap=True, **options)
+    assert ahead.weights(2, KUHN) == pool.weights(1, KUHN)
+    assert ahead.weights(3, KUHN) == pool.weights(2, KUHN)
+
+
+def test_a_step_may_meet_one_opponent_beside_itself() -> None:
+    pool = opponents(matchmaking={"per": "step"})
+    chosen = []
+    for step in range(3, 203):
+        drawn = pool.drawn(step, KUHN)
+        assert drawn == pool.drawn(step, KUHN) and drawn["self"] == 2.0 and len(drawn) == 2
+        [(other, weight)] = [(name, weight) for name, weight in drawn.items() if name != "self"]
+        assert weight == pytest.approx(2.0)
+        chosen.append(other)
+    assert 60 < chosen.count("bot:equilibrium") < 140  # half of 200 steps, 6 sigma
+    assert len(set(chosen)) > 20  # and snapshots of all ages
+
+
+def test_a_role_that_alone_is_trained_is_the_seat_of_the_policy(tmp_path: Path) -> None:
+    specs = game_specs(KUHN.tasks(Split.TRAIN, 24, 0), 2, 0)
+    settings = ReinforceSettings.model_validate({"roles": "player_1"})
+    player = StepPlayer(tmp_path, [MixedGame(KUHN)], ModelConfig(), EngineConfig(), settings, 0)
+    pairs = draw_opponents(specs, "policy", {"bot:random": 1.0}, player.seats(KUHN))
+    assert [pairing.players for pairing in pairs] == [("bot:random", "policy")]
+    both = draw_opponents(specs, "policy", {"bot:random": 1.0})
+    assert len(both) == 2
+
+
+@pytest.mark.slow
+def test_a_run_records_ratings_and_draws_by_them(model_folder: Path, tmp_path: Path) -> None:
+    options = ("reinforce.opponents={snapshot: 1, 'bot:equilibrium': 1}", "reinforce.matchmaking={by: results}")
+    config = config_for(model_folder, *options)
+    run_here(config, tmp_path)
+    recorded = [json.loads(line) for line in (tmp_path / PHASE / "opponents.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in recorded] == [1, 2, 3, 4]
+    last = {one["opponent"]: one for one in recorded[-1]["opponents"]}
+    assert last.keys() == {"bot:equilibrium", "snapshot-1", "snapshot-2", "snapshot-3", "snapshot-4"}
+    assert sum(one["share"] for one in last.values()) == pytest.approx(1)
+    games = [game for path in sorted((tmp_path / PHASE / "episodes").iterdir()) for game in read_episodes(path)]
+    for name, one in last.items():
+        met = [game for game in games if name in {info.model for info in game.players.values()}]
+        assert one["games"] == len(met)
+        assert one["share"] > 0 and (one["rating"] > 0) == (one["score"] < 0.5)
+    bot, fresh = last["bot:equilibrium"], last["snapshot-4"]
+    assert (fresh["games"], fresh["score"], fresh["rating"]) == (0, 0.5, 0.0)
+    assert bot["score"] < 0.5  # the policy's hands are mostly illegal
+    assert bot["share"] / fresh["share"] == pytest.approx(4 * (1 - bot["score"]) / 0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lora", [None, {"rank": 4}, {"rank": 4, "per_role": True}])
+def test_an_interrupted_phase_meets_the_same_opponents(
+    model_folder: Path, tmp_path: Path, lora: dict[str, Any] | None
+) -> None:
+    options = {
+        "algorithm": "reinforce", "steps": 3, "games": 8, "learning_rate": 1e-2, "micro_batch_size": 4,
+        "sampling": {"max_new_tokens": 6}, "opponents": {"snapshot": 1, "bot:equilibrium": 1}, "snapshot_every": 1,
+        "matchmaking": {"by": "results"}, "evaluate_every": None, "save_steps": 1, "warmup_ratio": 0, "lora": lora,
+        "entropy_coef": 0.1,
+    }  # fmt: skip
+
+    def job(name: str) -> TrainingJob:
+        return TrainingJob(
+            model=ModelConfig(dtype="float32", device="cpu"),
+            phase=PhaseConfig.model_validate(options),
+            game=GameConfig(name="kuhn_poker"),
+            start_from=str(model_folder),
+            output=tmp_path / name,
+            seed=3,
+        )
+
+    def interrupt(at: TrainProgress) -> None:
+        if at.step == 2:
+            raise InterruptedError
+
+    job("whole").run()
+    with pytest.raises(InterruptedError):
+        job("stopped").run(interrupt)
+    job("stopped").run()
+    assert moves(tmp_path / "whole") == moves(tmp_path / "stopped")
+    rows = [(tmp_path / name / "opponents.jsonl").read_text() for name in ("whole", "stopped")]
+    assert rows[0] == rows[1] and "snapshot-3" in rows[0]
+    places = "whole/snapshots/step-00002", "stopped/snapshots/step-00002", "whole/snapshots/step-00001"
+    one, other, first = (saved_weights(tmp_path / place) for place in places)
+    assert one.keys() == other.keys()
+    for name in one:
+        torch.testing.assert_close(one[name], other[name], atol=1e-6, rtol=0)
+    assert any(not torch.equal(one[name], first[name]) for name in one)
+
+
+def moves(folder: Path) -> dict[str, Any]:
+    games = [game for path in sorted((folder / "episodes").iterdir()) for game in read_episodes(path)]
+    return {
+        game.id: ([info.model for info in game.players.values()], [said.content for said in game.history])
+        for game in games
+    }
+
+
+@pytest.mark.slow
+def test_a_snapshot_is_a_model_and_is_kept_where_somebody_asks(model_folder: Path, tmp_path: Path) -> None:
+    run_here(config_for(model_folder, "reinforce.steps=2", "reinforce.snapshot_every=2"), tmp_path / "kept")
+    [folder] = (tmp_path / "kept" / PHASE / "snapshots").iterdir()
+    assert folder.name == "step-00002"
+    last = load_model(str(tmp_path / "kept" / PHASE / "checkpoint"), dtype="float32", device="cpu").state_dict()
+    for name, weight in load_model(str(folder), dtype="float32", device="cpu").state_dict().items():
+        assert torch.equal(weight, last[name])  # both are the policy after the last step
+    run_here(config_for(model_folder, "reinforce.steps=1", "reinforce.snapshot_every=null"), tmp_path / "none")
+    assert not (tmp_path / "none" / PHASE / "snapshots").exists()
