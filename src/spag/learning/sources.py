@@ -62,9 +62,6 @@ class Source(AbstractContextManager["Source"], Protocol):
     learner: str | None
     """The player whose utterances are trained; ``None``: every player's."""
 
-    def identity(self) -> Any:
-        """Return what the games depend on besides the phase's options, as plain JSON."""
-
     def next(self, step: int, policy: Policy | None) -> Material:
         """Return what ``step`` trains on, the same on every process. Sources that do not play need no policy."""
 
@@ -105,9 +102,6 @@ class FileSource(AbstractContextManager["FileSource"]):
 
     def __exit__(self, *_: object) -> None:
         pass
-
-    def identity(self) -> Any:
-        return []  # the samples themselves are compared
 
     def next(self, step: int, policy: Policy | None) -> Material:
         games: list[Episode] = []

@@ -16,7 +16,6 @@ Policy = Mapping[str, Mapping[str, float]]
 CARDS = ("J", "Q", "K")
 DEALS: tuple[Deal, ...] = tuple(permutations(CARDS, 2))  # player_0's card, then player_1's
 MOVES = ("check", "bet", "fold", "call")
-EQUILIBRIUM_VALUE = -1 / 18
 _LEGAL: Mapping[Moves, Moves] = {
     (): ("check", "bet"),
     ("check",): ("check", "bet"),
