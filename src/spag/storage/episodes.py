@@ -3,15 +3,17 @@
 One row of ``episodes.jsonl``:
 
     {"id":"river-0","game":"adversarial_taboo","task":{"id":"river","data":{"target_word":"river","max_turns":5}},
-     "history":[{"role":"attacker","content":"...","finish_reason":"eos","token_ids":[...],"logprobs":[...],"prompt_digest":"..."}],
+     "history":[{"role":"attacker","content":"...","finish_reason":"eos","token_ids":[...],"logprobs":[...],
+                 "prompt_digest":"..."}],
      "outcome":"tie","rewards":{"attacker":0.0,"defender":0.0},"reason":"...","seed":7,
-     "players":{"attacker":{"model":"m","sampling":{},"identity":{"weights":"...","dtype":"float32","prompt_style":"plain"}}},
+     "players":{"attacker":{"model":"m","sampling":{},
+                            "identity":{"weights":"...","dtype":"float32","prompt_style":"plain"}}},
      "settings":{"max_turns":5,"judge":"strict"},"schema_version":2}
 
 One row of ``samples.jsonl``:
 
-    {"prompt":"...","completion":"...","reward":0.55,"weight":0.75,"role":"attacker","type":"rl","episode_id":"river-0","turn":2,
-     "completion_ids":[...]}
+    {"prompt":"...","completion":"...","reward":0.55,"weight":0.75,"role":"attacker","type":"rl",
+     "episode_id":"river-0","turn":2,"completion_ids":[...]}
 
 Rows of schema 1 and of upstream's files (a JSON list, or JSON lines, with fewer fields) know one game, Adversarial
 Taboo, and are read by the same functions; a sample's prompt may also be named ``query`` and its completion ``target``

@@ -38,7 +38,7 @@ class Lexicon:
 
 def frequency_in(language: str, word: str) -> float:
     """Return the Zipf frequency of ``word``, 0 for never."""
-    from wordfreq import zipf_frequency  # noqa: PLC0415  # its tables take a while to load, and few utterances need them
+    from wordfreq import zipf_frequency  # noqa: PLC0415 - its tables load slowly, and few utterances need them
 
     return float(zipf_frequency(word, language, wordlist="best"))
 

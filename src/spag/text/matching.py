@@ -22,8 +22,8 @@ _GLUE = frozenset(" \t\n\r-_'\"*`/")
 # Where a word that is both is a noun, so no form of the verb: a bit, a bit of it. Wound is a verb only in "wound up"
 # and the like.
 _NOUN_AFTER = re.compile(
-    r"\b(?:an?|the|this|my|your|his|her|its|our|their|every|each|no|some|any|another|little|tiny|small|good|single|last|"
-    r"drill|\d+)[ -]$"
+    r"\b(?:an?|the|this|my|your|his|her|its|our|their|every|each|no|some|any|another|little|tiny|small|good|single|"
+    r"last|drill|\d+)[ -]$"
 )
 _NOUN_BEFORE = re.compile(r"[ -](?:of|by|rate|depth|more|less)\b")
 _WOUND_UP = re.compile(r" (?:up|down|around|round|through|along|back|tight|tightly|its way|their way)\b")

@@ -4,7 +4,8 @@ The first model is the reference. A (model, task) pair is a stage in the folder'
 whose settings, model or data changed is an error that names the change. The folder holds:
 
     MODEL/TASK.jsonl   one line an item: {"task":"arc_easy","doc":3,"doc_hash":"..","prompt_hash":"..",
-                       "metrics":{"acc":1.0,"acc_norm":0.0},"target":"2","answers":[[-9.1,false],[-7.7,false],[-8.2,false]]}
+                       "metrics":{"acc":1.0,"acc_norm":0.0},"target":"2",
+                       "answers":[[-9.1,false],[-7.7,false],[-8.2,false]]}
     MODEL/answers-IDENTITY.sqlite   every answer of the model, so that a stopped task resumes
     results.json       everything shown, recomputed from the items
 """
