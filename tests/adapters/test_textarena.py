@@ -21,7 +21,7 @@ from spag.engines.base import Player, Request, Sampling
 from spag.engines.scripted import ScriptedEngine
 from spag.games.base import Game
 from spag.games.conformance import CHECKS, Check
-from spag.games.conformance.checks import check_hidden_information_stays_hidden, compare_secrets
+from spag.games.conformance.visibility import check_hidden_information_stays_hidden, compare_secrets
 from spag.games.registry import get
 from spag.rollout.runner import game_specs
 from spag.rollout.runner import play as played

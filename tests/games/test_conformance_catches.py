@@ -11,7 +11,7 @@ import pytest
 
 from spag.core.types import Observation, Result, Split, State, Task, Utterance
 from spag.games.base import Figure, TextGame
-from spag.games.conformance import CHECKS, check_game, checks, playing
+from spag.games.conformance import CHECKS, check_game, playing, results, visibility
 from spag.games.kuhn_poker.kuhn import KuhnPoker
 from spag.games.tic_tac_toe.board import TicTacToe
 
@@ -273,7 +273,7 @@ def test_a_result_counts_up_to_the_decision(counted: int) -> None:
             return replace(super().end(state, outcome, rewards, reason), length=counted)
 
     with pytest.raises(AssertionError, match=f"length is {counted} after"):
-        checks.check_results_are_complete(Miscounts(), 0)
+        results.check_results_are_complete(Miscounts(), 0)
 
 
 def test_a_game_may_not_judge_by_thoughts() -> None:
@@ -282,7 +282,7 @@ def test_a_game_may_not_judge_by_thoughts() -> None:
             return self.draw(state) if state.history[-1].thought else super().rule(state)
 
     with pytest.raises(AssertionError, match=r"a game is judged by a thought: .*unfinished"):
-        checks.check_thoughts_stay_private(ReadsMinds(), 0)
+        visibility.check_thoughts_stay_private(ReadsMinds(), 0)
 
 
 def test_endless_games_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +292,7 @@ def test_endless_games_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(playing, "LONGEST", 30)
     with pytest.raises(AssertionError, match="has not ended after 30 utterances"):
-        checks.check_garbage_is_an_outcome(Endless(), 0)
+        results.check_garbage_is_an_outcome(Endless(), 0)
 
 
 def test_a_whole_game_is_checked() -> None:
@@ -308,6 +308,6 @@ def test_games_of_ours_need_a_constant_bot_and_others_may_have_none() -> None:
     class Foreign(Silent):
         name = "foreign_poker"
 
-    checks.check_constant_bot(Foreign(), 0)
+    results.check_constant_bot(Foreign(), 0)
     with pytest.raises(AssertionError, match="has a bot called constant"):
-        checks.check_constant_bot(Silent(), 0)
+        results.check_constant_bot(Silent(), 0)

@@ -8,11 +8,14 @@ def test_my_game(check):
 from collections.abc import Callable
 
 from spag.games.base import Game
-from spag.games.conformance import checks, declarations
+from spag.games.conformance import declarations, results, visibility
 
 Check = Callable[[Game, int], None]
 CHECKS: tuple[Check, ...] = tuple(
-    value for module in (declarations, checks) for name, value in vars(module).items() if name.startswith("check_")
+    value
+    for module in (declarations, results, visibility)
+    for name, value in vars(module).items()
+    if name.startswith("check_")
 )
 
 
