@@ -12,7 +12,8 @@ from web_fixtures import bot_games, broken, episode, index_all, make_run, said, 
 from spag.core.episodes import Episode
 from spag.core.errors import DataError, RunError
 from spag.games.base import Game
-from spag.runs.reading import GameFile, RunFolder
+from spag.runs.parts import GameFile
+from spag.runs.reading import RunFolder
 from spag.storage.episodes import read_episodes
 from spag.storage.store import JsonlStore, write_json, write_rows
 from spag.web.app import create_app

@@ -82,8 +82,8 @@ def play_command(
     from spag.rollout.matches import Match, PlaySetup, play_matches
     from spag.rollout.provenance import played_dtype
     from spag.rollout.runner import game_specs
-    from spag.runs.checks import check_players
     from spag.runs.execute import resolve_dtype
+    from spag.runs.machine_checks import check_players
 
     config = resolve_dtype(read_config(config_name), lambda measure: played_dtype(output) or measure())
     first = teacher or first or config.model.name
@@ -172,8 +172,8 @@ def arena_command(models: tuple[str, ...], config_name: str | None, as_json: boo
     from spag.rollout.matches import PlaySetup
     from spag.rollout.provenance import played_dtype
     from spag.runs.arena import play_arena
-    from spag.runs.checks import check_players
     from spag.runs.execute import resolve_dtype
+    from spag.runs.machine_checks import check_players
     from spag.runs.plan import EPISODES
 
     config = resolve_dtype(read_config(config_name), lambda measure: played_dtype(output / EPISODES) or measure())

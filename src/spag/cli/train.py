@@ -56,8 +56,8 @@ def train_command(
     from spag.algorithms.settings import TeacherSettings
     from spag.learning.launch import train_on
     from spag.learning.worker import TrainingJob
-    from spag.runs.checks import check_machine
     from spag.runs.execute import resolve_dtype
+    from spag.runs.machine_checks import check_machine
 
     config, phase, game = _offline_phase(algorithm, files, config_name)
     config = resolve_dtype(config)

@@ -8,8 +8,9 @@ from typing import Any
 from spag.algorithms.settings import IterationSettings, OnlineSettings
 from spag.config.schema import PhaseConfig, WeightedGame
 from spag.games.base import Game
+from spag.runs.parts import games_of
 from spag.runs.plan import PlannedModel
-from spag.runs.reading import RunFolder, games_of
+from spag.runs.reading import RunFolder
 from spag.runs.teachers import TEACHER
 
 SETTINGS = (

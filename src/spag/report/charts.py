@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from spag.games.base import Game
 from spag.report.html import spaced
 from spag.report.plot_files import GRID, INK, MARKERS, MODELS, WIDTH
-from spag.runs.reading import SelfPlay
+from spag.runs.parts import SelfPlay
 
 Floats = NDArray[np.float64]
 _DARK = "#111318"

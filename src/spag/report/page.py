@@ -25,7 +25,8 @@ from spag.report.run_tables import (
     versions,
 )
 from spag.report.showcase import pick_games
-from spag.runs.reading import GameFile, RunFolder, SelfPlay, games_of
+from spag.runs.parts import GameFile, SelfPlay, games_of
+from spag.runs.reading import RunFolder
 from spag.runs.records import STEP_SOURCE
 from spag.storage.episodes import read_episodes
 from spag.storage.store import write_atomically

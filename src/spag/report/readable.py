@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 from spag.core.errors import DataError, SpagError
 from spag.games.base import Game
 from spag.games.registry import DEFAULT, get
-from spag.runs.reading import RunFolder, SelfPlay, games_of
+from spag.runs.parts import SelfPlay, games_of
+from spag.runs.reading import RunFolder
 from spag.runs.records import Json
 
 Part = TypeVar("Part")

@@ -18,6 +18,7 @@ from spag.evaluation.result_files import load_health, load_reasoning, load_resul
 from spag.games.base import Game
 from spag.games.registry import DEFAULT, get
 from spag.runs.execute import resolve_dtype
+from spag.runs.parts import GameFile, OnlinePhase, SelfPlay, StageProgress, games_of, read_metrics
 from spag.runs.plan import BASE, EPISODES, HEALTH, PlannedModel, planned_models, planned_stages, trained_models
 from spag.runs.records import (
     CollapseWarning,
@@ -25,81 +26,11 @@ from spag.runs.records import (
     check_results,
     checked,
     online_files,
-    read_collapse,
-    read_evaluations,
-    read_opponents,
     read_rows,
 )
 from spag.runs.teachers import TEACHER, teacher_path
 from spag.storage.episodes import read_episodes
 from spag.storage.manifest import Manifest
-
-
-@dataclass(frozen=True, slots=True)
-class GameFile:
-    """A file of episodes, and the name that it is shown by.
-
-    ``phase``: the model of the online phase that it is of, else empty; ``step``: its online step, ``None`` where it is
-    of none, as an evaluation.
-    """
-
-    name: str
-    path: Path
-    phase: str = ""
-    step: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StageProgress:
-    """A stage of a run. ``status``: done, started or waiting. ``idle_s``: how long ago a started one last wrote."""
-
-    name: str
-    status: str
-    seconds: float
-    idle_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class SelfPlay:
-    """One iteration's games: who played them, how they ended (shares of ``games``), and their figures of health.
-
-    ``game``: the one that was played, which a phase may choose for itself.
-    """
-
-    name: str
-    game: Game
-    player: str
-    games: int
-    outcomes: Mapping[str, float]
-    health: Json | None
-
-
-@dataclass(frozen=True)
-class OnlinePhase:
-    """An online phase: its model's name, its folder, the games that it plays, why it ended early (else empty)."""
-
-    name: str
-    folder: Path
-    games: list[Game]
-    steps: int
-    stopped: str = ""
-
-    def rows(self) -> list[Json]:
-        """Return the figures of every finished step, oldest first."""
-        return read_metrics(self.folder)
-
-    def evaluations(self) -> list[Json]:
-        """Return the evaluations between steps, oldest first: results by opponent and role, and exact figures."""
-        return read_evaluations(self.folder / "evaluations.jsonl")
-
-    def opponents(self) -> list[Json]:
-        """Return how the policy stood to each opponent after the last step; empty where it only met itself."""
-        rows = read_opponents(self.folder / "opponents.jsonl")
-        return rows[-1]["opponents"] if rows else []
-
-    def collapse(self) -> list[CollapseWarning]:
-        """Return the warnings of a collapse, in the order in which they came."""
-        return read_collapse(self.folder / "warnings.jsonl")
 
 
 @dataclass(frozen=True)
@@ -355,14 +286,3 @@ class RunFolder:
         measured = Manifest.open(self.folder).measured.get("dtype")
         config = resolve_dtype(self.config, lambda measure: str(measured or measure()))
         return config.model.model_copy(update={"name": checkpoints[name]})
-
-
-def games_of(model: PlannedModel) -> list[Game]:
-    """Return the games that lead to a model: those of its online mix, else its phase's game."""
-    return [game for game, _ in model.phase.mix(model.game)] if model.is_online else [model.game.build()]
-
-
-def read_metrics(folder: Path, last_bytes: int | None = None) -> list[Json]:
-    """Return the logged steps of a training, oldest first; of a long file those in its last bytes."""
-    path = folder / "metrics.jsonl"
-    return [checked(path, "a row", row, step=int) for row in read_rows(path, last_bytes)]

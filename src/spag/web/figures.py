@@ -11,8 +11,9 @@ from typing import Any
 
 from spag.games.base import Game
 from spag.report.html import curve, spaced
+from spag.runs.parts import OnlinePhase
 from spag.runs.plan import describe_phases
-from spag.runs.reading import OnlinePhase, RunFolder
+from spag.runs.reading import RunFolder
 
 Rows = Sequence[Mapping[str, Any]]
 TryRead = Callable[[Callable[[], Any]], Any]  # reads a part of the run; None where it is damaged

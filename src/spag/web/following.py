@@ -16,7 +16,8 @@ from starlette.concurrency import run_in_threadpool
 from spag.config.schema import RunConfig
 from spag.core.errors import SpagError
 from spag.games.base import Game
-from spag.runs.reading import GameFile, RunFolder
+from spag.runs.parts import GameFile
+from spag.runs.reading import RunFolder
 from spag.web.index import GameIndex
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from spag.core.episodes import TABOO, Episode
 from spag.core.errors import DataError, SpagError
 from spag.core.types import Task
 from spag.games.base import Game
-from spag.runs.reading import GameFile
+from spag.runs.parts import GameFile
 from spag.storage.episodes import episode_of
 
 MOST_LINES = 10**12  # above the number of any line, within what SQLite holds

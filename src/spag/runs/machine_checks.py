@@ -1,0 +1,155 @@
+"""What can be found wrong with a run's players and its machine before anything is loaded: models by their configs,
+endpoints, counts of GPUs, cores and connections, memory for play.
+"""
+
+import asyncio
+import socket
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from spag.algorithms.settings import BASE, EARLIER, SELF, SNAPSHOT, START, OnlineSettings, TeacherSettings
+from spag.config.schema import ModelConfig, RunConfig
+from spag.core.errors import ConfigError, ModelError
+from spag.engines.players import Kind, is_local, kind_of
+from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm
+from spag.models.finding import EMBEDDED_NAME, adapter_base, embedded_gguf, resolve_model
+from spag.models.roles import model_of_role, models_of
+from spag.runs.plan import planned_models
+from spag.storage.machine import core_count, memory_bytes, open_files
+
+SLOT_TOKENS = 128
+"""Tokens that the transformers engine makes room for, for each utterance at once, before the first is generated
+(``slots.GROWTH``).
+"""
+_CONNECT_S = 5.0
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_FILES = 64  # that a process has open beside its connections
+
+
+def check_players(config: RunConfig, names: Iterable[str]) -> None:
+    """Raise the ``SpagError`` that play with the models ``names`` would end with, as far as their configs tell."""
+    backend_here(config)
+    game = config.game.build()
+    for name in names:
+        if kind_of(name) is Kind.ENDPOINT:
+            _check_endpoint()
+        elif is_local(name):
+            for one in models_of(name):
+                _check_model(config.model.model_copy(update={"name": one}), config)
+            for role in game.roles:
+                model_of_role(name, game.name, role)
+
+
+def players(config: RunConfig) -> list[str]:
+    """Return the names of all models and bots that the settings of a run name."""
+    named = [config.model.name]
+    for phase in config.phases:
+        settings = phase.settings
+        if not isinstance(settings, TeacherSettings):
+            named += [*settings.opponents, *getattr(settings, "evaluation_opponents", ())]
+    named += config.arena.entrants
+    own = {SELF, START, SNAPSHOT, BASE, EARLIER, *(model.name for model in planned_models(config))}
+    return [name for name in dict.fromkeys(named) if name not in own]
+
+
+def backend_here(config: RunConfig) -> Backend:
+    """Return the backend of local models on this machine. Raises ``ConfigError`` for one that it cannot run."""
+    from spag.models.loading import checked_device  # noqa: PLC0415 - imports torch
+
+    device = checked_device(config.model.device)
+    if config.engine.backend == "transformers":
+        return Backend.TRANSFORMERS
+    return choose_backend(config.engine.backend, vllm=installed_vllm(), device=device)[0]
+
+
+def check_machine(config: RunConfig) -> None:
+    """Raise ``ConfigError`` for the first count that is above what this machine has."""
+    for option, asked, has, what in _counts(config):
+        if asked > has:
+            raise ConfigError(f"{option}={asked:,}: this machine has {has:,} {what}; lower it")
+
+
+def _counts(config: RunConfig) -> Iterator[tuple[str, int, int, str]]:
+    """Yield (option, asked for, there, of what)."""
+    from spag.learning.launch import gpu_count  # noqa: PLC0415 - imports torch
+
+    engine, gpus = config.engine, gpu_count(config.model)
+    has, what = (gpus, "GPUs") if gpus else (core_count(), "CPU cores")
+    if config.cluster.address in (None, "local"):
+        for number, phase in enumerate(config.phases):
+            yield f"phases.{number}.processes", phase.settings.processes or 1, has, what
+        yield "engine.tensor_parallel", engine.tensor_parallel, has, what
+        each = f"{what} for each {engine.tensor_parallel}"
+        yield "engine.data_parallel", engine.data_parallel or 1, has // engine.tensor_parallel, each
+    if config.cluster.address == "local":
+        yield "cluster.workers", config.cluster.workers or 1, has, what
+        online = [phase.settings for phase in config.phases if isinstance(phase.settings, OnlineSettings)]
+        if config.cluster.online_workers and online:
+            training = max(settings.processes or 1 for settings in online)
+            yield "cluster.online_workers", config.cluster.online_workers, has - training, f"{what} beside training"
+    if any(kind_of(name) is Kind.ENDPOINT for name in players(config)):
+        yield "engine.concurrency", engine.concurrency, max(open_files() - _FILES, 1), "connections (ulimit -n)"
+
+
+def _check_endpoint() -> None:
+    """Check address and key of the endpoint, and on this machine also that something listens there."""
+    from spag.engines.openai.client import open_client, shown_address  # noqa: PLC0415 - imports HTTP libraries
+
+    address = urlsplit(shown_address())
+    asyncio.run(open_client(None, concurrency=1, max_retries=0, timeout_s=_CONNECT_S).close())
+    if address.hostname in _LOOPBACK:
+        try:
+            socket.create_connection((address.hostname, address.port or 80), timeout=_CONNECT_S).close()
+        except OSError as error:
+            what = f"{address.geturl()}: nothing answers there ({error.strerror or error})"
+            raise ConfigError(f"{what}; start the endpoint, or correct OPENAI_BASE_URL") from error
+
+
+def _check_model(model: ModelConfig, config: RunConfig) -> None:
+    """Read a model's config, and an adapter's; see that there are weights, and room for as many utterances as are
+    generated at once.
+    """
+    from transformers import AutoConfig  # noqa: PLC0415 - slow to import
+
+    import spag.models.baichuan  # noqa: F401, PLC0415 - registers its config
+    from spag.models.refusals import loading  # noqa: PLC0415 - slow to import
+
+    folder = Path(model.name).expanduser()
+    if model.name == EMBEDDED_NAME:
+        embedded_gguf()  # refuses it where its package is not installed
+        return
+    if folder.suffix == ".gguf" and folder.is_file():
+        return  # loading converts it, once
+    source = resolve_model(adapter_base(folder) or model.name)
+    with loading(model.name, source, trust_remote_code=model.trust_remote_code):
+        found = AutoConfig.from_pretrained(source, trust_remote_code=model.trust_remote_code).get_text_config(
+            decoder=True
+        )
+    if Path(source).is_dir() and not any(Path(source).glob("*.safetensors")):
+        raise ModelError(
+            f"{model.name}: no safetensors weights found (pickled weights are never loaded); convert it first"
+        )
+    _check_slots(config, found)
+
+
+def _check_slots(config: RunConfig, model: Any) -> None:
+    """Raise ``ConfigError`` for more utterances at once than there is memory for, whatever they turn out to be."""
+    heads = int(getattr(model, "num_attention_heads", 0) or 0)
+    size = int(getattr(model, "head_dim", 0) or getattr(model, "hidden_size", 0) // max(heads, 1))
+    width = int(getattr(model, "num_key_value_heads", 0) or heads) * size
+    slot = (
+        2
+        * (4 if config.model.dtype == "float32" else 2)
+        * int(getattr(model, "num_hidden_layers", 0))
+        * width
+        * SLOT_TOKENS
+    )
+    needed, has = config.engine.concurrency * slot, memory_bytes()
+    if needed > has and config.engine.backend != "vllm":
+        what = (
+            f"{config.engine.concurrency:,} utterances at once take {needed / 2**30:,.0f} GiB "
+            "before the first is generated"
+        )
+        raise ConfigError(f"engine.concurrency: {what}, and this machine has {has / 2**30:,.0f}; lower it")
