@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from spag.evaluation.exact_metrics import MoveProbabilities, figures_of, mixture_of
 from spag.games.base import SolvedGame
 from spag.games.kuhn_poker import solver as kuhn
 from spag.games.kuhn_poker.kuhn import KuhnPoker
@@ -92,6 +93,12 @@ def test_a_mixture_is_worth_the_mean_of_its_policies() -> None:
         values = [leduc.value(other, player, bare(policy)) for policy in policies]
         mean = sum(weight * value for weight, value in zip(weights, values, strict=True))
         assert leduc.value(other, player, mixed) == pytest.approx(mean)
+
+
+def test_the_exact_figures_of_several_models() -> None:
+    found = [MoveProbabilities(policy, dict.fromkeys(policy, mass)) for policy, mass in ((BOLD, 1.0), (TIMID, 0.5))]
+    figures = figures_of(mixture_of(found, KUHN), KUHN)
+    assert figures["exploitability"] == pytest.approx(7 / 12) and figures["legal_mass"] == pytest.approx(0.75)
 
 
 def test_positions_that_are_reached_in_several_ways_are_refused() -> None:

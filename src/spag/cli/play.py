@@ -162,9 +162,10 @@ def _games(path: Path) -> int:
 def arena_command(models: tuple[str, ...], config_name: str | None, as_json: bool, output: Path, force: bool) -> None:
     """Let models play each other on held-out tasks, and rank them.
 
-    MODELS are two or more of what spag play takes, and LoRA adapter folders. Every pair plays every task in both role
-    assignments. NAME=MODEL gives a model a short name. The first is the zero of the ratings. The same command resumes;
-    with further models it plays only their games. Games of a model that has been trained since are refused.
+    MODELS are two or more of what spag play takes, LoRA adapter folders, and mixture:FOLDER, for which each game draws
+    one of the models in FOLDER. Every pair plays every task in both role assignments. NAME=MODEL gives a model a short
+    name. The first is the zero of the ratings. The same command resumes; with further models it plays only their games.
+    Games of a model that has been trained since are refused.
     """
     import json
 

@@ -101,7 +101,8 @@ class ArenaConfig(Section):
     entrants: list[str] = Field(
         [],
         description="who competes: base, models of the run by the name of their phase (imitation, spag-3, reinforce), "
-        "other models or bots; empty: base, the last model of each phase, and bot:constant where the game ships it",
+        "mixture:NAME (such a model's snapshots, of which each game draws one), other models or bots; empty: base, the "
+        "last model of each phase, and bot:constant where the game ships it",
     )
 
 

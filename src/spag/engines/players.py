@@ -2,6 +2,7 @@
 
     bot:NAME        a scripted player of the game
     openai:MODEL    a model behind an OpenAI-compatible endpoint
+    mixture:FOLDER  in an arena: for each game one of the models in FOLDER, drawn anew
     anything else   a local model: hub id, folder, GGUF file, LoRA adapter, or a folder with an adapter for each role
 
 Nothing else knows these prefixes. Heavy libraries are imported only when an engine of their kind is opened.
@@ -22,10 +23,12 @@ from spag.engines.roles import RoleEngine
 from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm
 from spag.games.base import Bot, Game
 from spag.models.finding import BAICHUAN, adapter_base, model_type
-from spag.models.roles import read_roles
+from spag.models.roles import ROLES, read_roles
 
 logger = logging.getLogger(__name__)
 
+MODEL_FILES = ("config.json", "adapter_config.json", ROLES)
+"""One of these is in every folder that is a model."""
 Note = Callable[[str], None]
 """Takes a line about what is being opened and why."""
 OpenModels = Callable[[Sequence[ModelConfig], EngineConfig, ExitStack, Note], list[Engine]]
@@ -33,10 +36,11 @@ OpenModels = Callable[[Sequence[ModelConfig], EngineConfig, ExitStack, Note], li
 
 
 class Kind(StrEnum):
-    """The kinds of players. The values of the first two are the prefixes of their names."""
+    """The kinds of players. The values of all but the last are the prefixes of their names."""
 
     BOT = "bot:"
     ENDPOINT = "openai:"
+    MIXTURE = "mixture:"
     LOCAL = ""
 
 
@@ -65,6 +69,20 @@ def is_local(name: str) -> bool:
     return kind_of(name) is Kind.LOCAL
 
 
+def members_of(model: ModelConfig) -> list[ModelConfig]:
+    """Return the models in the folder that ``mixture:FOLDER`` names, in order; any other model itself.
+
+    Raises ``ConfigError`` for a folder without models.
+    """
+    kind, name = split_name(model.name)
+    if kind is not Kind.MIXTURE:
+        return [model]
+    places = sorted(place.parent for file in MODEL_FILES for place in Path(name).expanduser().glob(f"*/{file}"))
+    if not places:
+        raise ConfigError(f"{model.name}: no model in that folder; name one whose subfolders are models")
+    return [model.model_copy(update={"name": str(place)}) for place in dict.fromkeys(places)]
+
+
 def bot_names(game: Game) -> list[str]:
     """Return the players' names of the game's bots."""
     return [f"{Kind.BOT}{name}" for name in game.bots]
@@ -84,6 +102,8 @@ def identity_of(model: ModelConfig) -> dict[str, str]:
     Raises ``ModelError`` for a path that is no model, ``ConfigError`` for an endpoint's faulty address.
     """
     kind, name = split_name(model.name)
+    if kind is Kind.MIXTURE:
+        raise ConfigError(f"{model.name}: a mixture plays in an arena only")
     if kind is Kind.BOT:
         return {"bot": name}
     if kind is Kind.ENDPOINT:

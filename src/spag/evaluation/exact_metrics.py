@@ -3,13 +3,14 @@ of it.
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from spag.config.schema import ModelConfig
 from spag.games.base import SolvedGame
+from spag.games.mixture import mixture
 from spag.models.roles import model_of_role
 from spag.models.tokens import PromptStyle, as_reply, encode_prompt
 
@@ -78,3 +79,13 @@ def score_model(model: ModelConfig, game: SolvedGame) -> dict[str, float]:
 def figures_of(found: MoveProbabilities, game: SolvedGame) -> dict[str, float]:
     """Return the game's figures of a policy, and ``legal_mass``."""
     return {**game.score_policy(found.policy), "legal_mass": fmean(found.legal_mass.values())}
+
+
+def mixture_of(found: Sequence[MoveProbabilities], game: SolvedGame) -> MoveProbabilities:
+    """Return the mixture of several policies, such as a run's snapshots, each as likely; ``legal_mass`` is the mean.
+
+    Raises ``ValueError`` for a game whose decisions do not say how they are reached.
+    """
+    decisions = game.decisions()
+    legal_mass = {decision.key: fmean(one.legal_mass[decision.key] for one in found) for decision in decisions}
+    return MoveProbabilities(mixture(decisions, [one.policy for one in found]), legal_mass)

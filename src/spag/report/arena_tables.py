@@ -20,9 +20,9 @@ def is_competitive(game: Game) -> bool:
 
 
 def last_model(arena: Arena) -> str:
-    """Return the name of the last player that is no bot, else of the last."""
+    """Return the name of the last player that is no bot or mixture, else of the last."""
     names = [str(row["name"]) for row in arena["ratings"]]
-    return next((name for name in reversed(names) if kind_of(name) is not Kind.BOT), names[-1])
+    return next((name for name in reversed(names) if kind_of(name) not in (Kind.BOT, Kind.MIXTURE)), names[-1])
 
 
 def arena_tables(arena: Arena, game: Game) -> Iterator[Table]:

@@ -1,18 +1,22 @@
 """The arena of a run, and of ``spag arena``: every pair of entrants on held-out tasks."""
 
+from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from spag.config.schema import ModelConfig, RunConfig
 from spag.core.seeds import derive_seed
 from spag.core.types import Split
-from spag.engines.players import is_local
+from spag.engines.players import Kind, is_local, kind_of, members_of
 from spag.evaluation.arena.standings import arena_report
-from spag.evaluation.exact_metrics import score_model
+from spag.evaluation.exact_metrics import figures_of, mixture_of, move_probabilities, score_model
 from spag.games.base import Game, SolvedGame
-from spag.rollout.matches import PlaySetup, make_matches, play_matches
+from spag.rollout.matches import Match, PlaySetup, make_matches, play_matches
 from spag.rollout.matchmaking import match_specs, pairings
+from spag.rollout.runner import GameSpec
 from spag.storage.episodes import read_episodes
 from spag.storage.store import write_json
 
@@ -20,7 +24,7 @@ from spag.storage.store import write_json
 def play_arena(
     folder: Path, entrants: Mapping[str, ModelConfig], config: RunConfig, setup: PlaySetup, *, force: bool = False
 ) -> dict[str, Any]:
-    """Let every pair of ``entrants`` (by name) play the held-out tasks.
+    """Let every pair of ``entrants`` (by name) play the held-out tasks. For a mixture each game draws its player.
 
     Writes ``episodes.jsonl`` and ``results.json``; returns the results. Games in the file stay. Raises ``RunError``
     where some are of other entrants or settings, which ``force`` removes.
@@ -29,7 +33,7 @@ def play_arena(
     tasks = setup.game.tasks(Split.HELD_OUT, config.arena.tasks, derive_seed(config.seed, "arena"))
     pairs = {pairing: match_specs(pairing, tasks, config.seed) for pairing in pairings(list(entrants))}
     matches = make_matches(pairs, entrants, lambda _: config.arena.sampling, setup.game.roles, "arena")
-    play_matches(path, matches, setup, force=force)
+    play_matches(path, [part for match in matches for part in _drawn(match, config.seed)], setup, force=force)
     results = arena_report(read_episodes(path), setup.game, list(entrants))
     results["exact_metrics"] = exact_metrics(entrants, setup.game)
     write_json(folder / "results.json", results)
@@ -37,7 +41,33 @@ def play_arena(
 
 
 def exact_metrics(entrants: Mapping[str, ModelConfig], game: Game) -> dict[str, dict[str, float]]:
-    """Return the exact figures of each local model's policy, where the game is solved; nothing for other players."""
+    """Return the exact figures of each local model's policy, where the game is solved; nothing for other players.
+
+    A mixture has figures where the game says how a player gets to each decision.
+    """
     if not isinstance(game, SolvedGame):
         return {}
-    return {name: score_model(model, game) for name, model in entrants.items() if is_local(model.name)}
+    mixes = all(decision.own is not None for decision in game.decisions())
+    found = {}
+    for name, model in entrants.items():
+        if is_local(model.name):
+            found[name] = score_model(model, game)
+        elif kind_of(model.name) is Kind.MIXTURE and mixes:
+            policies = [move_probabilities(member, game) for member in members_of(model)]
+            found[name] = figures_of(mixture_of(policies, game), game)
+    return found
+
+
+def _drawn(match: Match, seed: int) -> list[Match]:
+    """Return a match in parts: one for the members of its mixtures that games drew, by the run's seed and their ids."""
+    members = {role: members_of(player.model) for role, player in match.players.items()}
+    parts: dict[tuple[int, ...], list[GameSpec]] = defaultdict(list)
+    for spec in match.specs:
+        draws = (Random(derive_seed(seed, "mixture", spec.id, role)).randrange(len(members[role])) for role in members)
+        parts[tuple(draws)].append(spec)
+    found = []
+    for drawn, specs in sorted(parts.items()):
+        models = {role: members[role][at] for role, at in zip(members, drawn, strict=True)}
+        players = {role: replace(player, model=models[role]) for role, player in match.players.items()}
+        found.append(Match(match.title, specs, players))
+    return found

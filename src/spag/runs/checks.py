@@ -155,6 +155,8 @@ def _check_bots(config: RunConfig, game: Game) -> None:
         if isinstance(settings, OnlineSettings):
             games = [played for played, _ in phase.mix(config.game_of(phase))]
         for name in [*settings.opponents, *getattr(settings, "evaluation_opponents", ())]:
+            if kind_of(name) is Kind.MIXTURE:
+                raise ConfigError(f"{name}: a mixture plays in an arena only; name snapshot in opponents")
             if kind_of(name) is Kind.BOT:
                 for played in games:
                     bot_of(played, name)

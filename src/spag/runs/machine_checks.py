@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 from spag.algorithms.settings import BASE, EARLIER, SELF, SNAPSHOT, START, OnlineSettings, TeacherSettings
 from spag.config.schema import ModelConfig, RunConfig
 from spag.core.errors import ConfigError, ModelError
-from spag.engines.players import Kind, is_local, kind_of
+from spag.engines.players import Kind, kind_of, members_of
 from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm
 from spag.models.finding import EMBEDDED_NAME, adapter_base, embedded_gguf, resolve_model
 from spag.models.roles import model_of_role, models_of
-from spag.runs.plan import planned_models
+from spag.runs.plan import mixed_model, planned_models
 from spag.storage.machine import core_count, memory_bytes, open_files
 
 SLOT_TOKENS = 128
@@ -35,11 +35,12 @@ def check_players(config: RunConfig, names: Iterable[str]) -> None:
     for name in names:
         if kind_of(name) is Kind.ENDPOINT:
             _check_endpoint()
-        elif is_local(name):
-            for one in models_of(name):
-                _check_model(config.model.model_copy(update={"name": one}), config)
-            for role in game.roles:
-                model_of_role(name, game.name, role)
+        elif kind_of(name) is not Kind.BOT:
+            for member in members_of(config.model.model_copy(update={"name": name})):
+                for one in models_of(member.name):
+                    _check_model(config.model.model_copy(update={"name": one}), config)
+                for role in game.roles:
+                    model_of_role(member.name, game.name, role)
 
 
 def players(config: RunConfig) -> list[str]:
@@ -51,7 +52,7 @@ def players(config: RunConfig) -> list[str]:
             named += [*settings.opponents, *getattr(settings, "evaluation_opponents", ())]
     named += config.arena.entrants
     own = {SELF, START, SNAPSHOT, BASE, EARLIER, *(model.name for model in planned_models(config))}
-    return [name for name in dict.fromkeys(named) if name not in own]
+    return [name for name in dict.fromkeys(named) if name not in own and mixed_model(config, name) is None]
 
 
 def backend_here(config: RunConfig) -> Backend:

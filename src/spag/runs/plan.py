@@ -11,15 +11,13 @@ from pathlib import Path
 from spag.algorithms.settings import IterationSettings, OnlineSettings, TeacherSettings
 from spag.config.schema import GameConfig, PhaseConfig, RunConfig
 from spag.core.errors import ConfigError, RunError
-from spag.engines.players import Kind, kind_of
-from spag.models.roles import ROLES
+from spag.engines.players import MODEL_FILES, Kind, kind_of, split_name
 from spag.storage.manifest import Manifest
 
 BASE = "base"
 EPISODES = "episodes.jsonl"
 HEALTH = "health.json"
 CONSTANT = f"{Kind.BOT}constant"
-_MODEL_FILES = ("config.json", "adapter_config.json", ROLES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +102,24 @@ def last_models(config: RunConfig) -> list[str]:
     ]
 
 
+def mixed_model(config: RunConfig, name: str) -> PlannedModel | None:
+    """Return the model of the run whose snapshots ``mixture:MODEL`` names; ``None`` for any other player."""
+    kind, of = split_name(name)
+    return next((one for one in planned_models(config) if kind is Kind.MIXTURE and one.name == of), None)
+
+
 def arena_entrants(config: RunConfig) -> list[str]:
     """Return who competes in a run's arena. Raises ``ConfigError`` for an unknown name, or fewer than two."""
     has, chosen = [BASE, *(model.name for model in planned_models(config))], config.arena.entrants
     for name in chosen:
-        if name not in has and not set(name) & {"/", ":"}:  # a model's or bot's name has one of them
-            known = f"{', '.join(has)}, or a model or bot: ORG/NAME, ./FOLDER, openai:MODEL, bot:NAME"
+        if (model := mixed_model(config, name)) is not None:
+            settings = model.phase.settings
+            every = settings.keeps_snapshots_every if isinstance(settings, OnlineSettings) else None
+            if every is None or every > settings.steps:
+                fix = "set snapshot_every of its phase to fewer than its steps"
+                raise ConfigError(f"arena.entrants: {name}: {model.name} keeps no snapshots; {fix}")
+        elif name not in has and not set(name) & {"/", ":"}:  # a model's or bot's name has one of them
+            known = f"{', '.join(has)}, or a model or bot: ORG/NAME, ./FOLDER, openai:MODEL, bot:NAME, mixture:MODEL"
             raise ConfigError(f"arena.entrants: this run has no model {name!r}; it has {known}")
     if chosen and len(set(chosen)) < max(2, len(chosen)):
         raise ConfigError(f"arena.entrants: {', '.join(chosen)}: name two or more, each once")
@@ -145,4 +155,4 @@ def trained_models(config: RunConfig, folder: Path) -> dict[str, str]:
     manifest = Manifest.open(folder)
     done = [model for model in planned_models(config) if manifest.is_done(f"{model.folder}/train")]
     places = {model.name: folder / model.folder / "checkpoint" for model in done}
-    return {name: str(at) for name, at in places.items() if any((at / file).is_file() for file in _MODEL_FILES)}
+    return {name: str(at) for name, at in places.items() if any((at / file).is_file() for file in MODEL_FILES)}

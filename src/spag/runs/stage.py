@@ -8,9 +8,11 @@ from typing import Any
 
 from spag.config.files import dump_config
 from spag.config.schema import ModelConfig, RunConfig
+from spag.engines.players import Kind
 from spag.rollout.matches import PlaySetup
 from spag.rollout.provenance import named_files
-from spag.runs.plan import BASE, PlannedModel, planned_models
+from spag.rollout.steps import SNAPSHOTS
+from spag.runs.plan import BASE, PlannedModel, mixed_model, planned_models
 from spag.storage.manifest import Action, Manifest, StageDecision
 from spag.storage.store import file_digest, write_atomically
 
@@ -42,6 +44,8 @@ class Run:
         """Return what opens a model: ``base``, one that the run trains, or any other by its own name."""
         if name == BASE:
             return self.config.model.name
+        if (model := mixed_model(self.config, name)) is not None:
+            return f"{Kind.MIXTURE}{self.folder / model.folder / SNAPSHOTS}"
         return str(self.folder / self.models[name].folder / "checkpoint") if name in self.models else name
 
     def model(self, name: str) -> ModelConfig:
@@ -49,7 +53,8 @@ class Run:
 
     def trained(self, *names: str) -> list[str]:
         """Return the stages that the models of these names come from; none for models from elsewhere."""
-        return [f"{self.models[name].folder}/train" for name in names if name in self.models]
+        found = [self.models.get(name) or mixed_model(self.config, name) for name in names]
+        return list(dict.fromkeys(f"{model.folder}/train" for model in found if model is not None))
 
     def settings(self, *sections: str, **more: Any) -> dict[str, Any]:
         """Return those sections of the config, as a stage's settings, with the digests of the files they name."""
