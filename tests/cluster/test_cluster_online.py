@@ -101,10 +101,11 @@ def test_open_engines_learn_between_plays_and_so_do_their_replacements(
     assert play_there(players) == after
     assert len(opened(tmp_path)) == 2  # the actors are still those of the beginning
 
-    for process in opened(tmp_path):
+    first = set(opened(tmp_path))
+    for process in first:
         os.kill(process, signal.SIGKILL)
     assert play_there(players) == after
-    assert len(opened(tmp_path)) == 4
+    assert set(opened(tmp_path)) > first  # at least one replacement; it may have played all games before the other
     players.update_weights(old)
     assert play_there(players) == before
     assert len(players._updates) == 1  # nobody keeps weights that newer ones replace
