@@ -98,6 +98,12 @@ def test_normalized_advantages_are_centred_and_the_divisor_has_a_floor() -> None
     assert normalized([0.0] * 16, 4.0) == [0.0] * 16
     rewards = [s.reward for s in credit(GAMES, normalize_advantages=True)]
     assert rewards == pytest.approx([1.0, -1.0, -1.0, 1.0])
+    # against each opponent by itself: 2 and -1 against the policy; against the bot alone 2, which is its own mean
+    alone = {"player_0": PlayerInfo("policy"), "player_1": PlayerInfo("policy")}
+    bot = replace(GAMES[0], id="c", players={"player_0": PlayerInfo("policy"), "player_1": PlayerInfo("bot:random")})
+    met = [*(replace(game, players=alone) for game in GAMES), bot]
+    found = {(s.role, s.episode_id): s.reward for s in credit(met, "policy", normalize_advantages=True)}
+    assert [found["kuhn_poker/player_0", game] for game in "abc"] == pytest.approx([1.0, -1.0, 0.0])
 
 
 def test_ties_and_broken_rules_may_pay_otherwise() -> None:

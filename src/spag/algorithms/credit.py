@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 
@@ -151,25 +151,35 @@ def as_sampled(turn: Turn, game: Game, advantage: float) -> TrainingSample | Non
     )
 
 
-def relative_to_mean(
-    values: Sequence[float], groups: Sequence[Hashable], spread: float, *, normalize: bool
+def by_group(
+    values: Sequence[float], groups: Sequence[Hashable], change: Callable[[Sequence[float]], Sequence[float]]
 ) -> list[float]:
-    """Return each value minus the mean of its group, which the entry of ``groups`` at its place names; drift is 0.
-
-    ``normalize``: a group's results are divided by their standard deviation (``normalized``). ``spread``: the range of
-    rewards.
-    """
+    """Return what ``change`` makes of the values of each group, which the entry of ``groups`` at its place names."""
     members: dict[Hashable, list[int]] = defaultdict(list)
     for at, group in enumerate(groups):
         members[group].append(at)
     found = [0.0] * len(values)
     for places in members.values():
-        mean = fmean(values[at] for at in places)
-        relative = without_drift([values[at] - mean for at in places], spread)
-        relative = normalized(relative, spread) if normalize else relative
-        for at, advantage in zip(places, relative, strict=True):
-            found[at] = advantage
+        for at, value in zip(places, change([values[at] for at in places]), strict=True):
+            found[at] = value
     return found
+
+
+def relative_to_mean(
+    values: Sequence[float], groups: Sequence[Hashable], spread: float, *, normalize: bool
+) -> list[float]:
+    """Return each value minus the mean of its group; drift is 0.
+
+    ``normalize``: a group's results are divided by their standard deviation (``normalized``). ``spread``: the range of
+    rewards.
+    """
+
+    def change(own: Sequence[float]) -> list[float]:
+        mean = fmean(own)
+        relative = without_drift([value - mean for value in own], spread)
+        return normalized(relative, spread) if normalize else relative
+
+    return by_group(values, groups, change)
 
 
 def without_drift(advantages: Sequence[float], spread: float) -> list[float]:

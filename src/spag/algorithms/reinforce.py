@@ -17,6 +17,7 @@ from pydantic import Field
 from spag.algorithms.credit import (
     RoleRewards,
     as_sampled,
+    by_group,
     is_trained,
     normalized,
     opponents_of,
@@ -37,7 +38,9 @@ class ReinforceSettings(OnlineSettings):
         0.5, description="decay, a step, of each role's moving average of rewards; 1 trains without baselines"
     )
     normalize_advantages: bool = Field(
-        False, description="centre a role's advantages and divide them by their standard deviation over the step"
+        False,
+        description="centre a role's advantages against an opponent and divide them by their standard deviation over "
+        "the step",
     )
     discount: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
         1.0, description="an advantage counts discount^k for an utterance that k more of the same player follow"
@@ -76,7 +79,8 @@ class Reinforce(PolicyGradient):
         ]
         advantages = without_drift(advantages, rewards.spread)
         if self.settings.normalize_advantages:
-            advantages = normalized(advantages, rewards.spread)
+            groups = [keys[id(turn.episode)] for turn in turns]
+            advantages = by_group(advantages, groups, lambda own: normalized(own, rewards.spread))
         return [as_sampled(turn, game, advantage) for turn, advantage in zip(turns, advantages, strict=True)]
 
     def state(self) -> dict[str, Any]:
