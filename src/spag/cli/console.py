@@ -72,7 +72,6 @@ class ConsoleReporter:
 
     def __init__(self, console: Console, *, quiet: bool = False) -> None:
         self._console, self._quiet = console, quiet
-        self._said: set[str] = set()
 
     @contextmanager
     def track(self, title: str, total: int, done: int = 0) -> Iterator[Tracker]:
@@ -95,10 +94,22 @@ class ConsoleReporter:
             )
 
     def note(self, message: str) -> None:
-        """Log ``message``, each once a command."""
-        if message not in self._said:
-            self._said.add(message)
-            logger.log(logging.WARNING if message.startswith("warning") else logging.INFO, "%s", message)
+        """Log ``message``."""
+        logger.log(logging.WARNING if message.startswith("warning") else logging.INFO, "%s", message)
+
+
+class _Once(logging.Filter):
+    """Lets each message through once: a run opens a dozen models, and says once what plays them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        is_new = message not in self._said
+        self._said.add(message)
+        return is_new
 
 
 class _VisibleFormatter(logging.Formatter):
@@ -122,6 +133,7 @@ def make_reporter(console: Console, verbosity: int = 0) -> Reporter:
     else:
         handler = logging.StreamHandler(console.file)
         handler.setFormatter(_VisibleFormatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
+    handler.addFilter(_Once())
     logger.handlers[:] = [handler]
     logger.setLevel(logging.WARNING if verbosity < 0 else logging.INFO)
     logger.propagate = False
