@@ -293,7 +293,7 @@ def test_train_and_arena_on_their_own(games: Path, tmp_path: Path, model_folder:
     assert "after – before" in spag(*arena, "--output", tmp_path / "arena").output
     results = json.loads(spag(*arena, "--json", "--output", tmp_path / "arena").stdout)
     assert results["pairs"][0]["games"] == 4
-    assert {row["name"] for row in results["roles"]} == {"before", "after"}
+    assert {row["name"] for row in results["roles"]} == {"before", "after", "bot:constant"}
 
 
 def test_games_are_trained_on_as_they_are(tmp_path: Path, model_folder: Path) -> None:
@@ -343,7 +343,7 @@ def test_play_samples_as_the_first_phase_that_plays(tmp_path: Path) -> None:
             ("play", "m", "--output", "x.jsonl", "--count", "9000", "--words", "shipped"),
             "9000 words asked for, but shipped has",
         ),
-        (("arena", "one", "--output", "x"), "name at least two different models"),
+        (("arena", "one", "--no-constant", "--output", "x"), "name at least two different models"),
         (
             ("play", "bot:best", "--game", "kuhn_poker", "--output", "x.jsonl"),
             "bot:best: kuhn_poker has no such bot (bots: bot:random, ",

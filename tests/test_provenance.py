@@ -212,7 +212,7 @@ def test_an_arena_plays_the_retrained_model_again_and_nobody_else(
         "bot:random",
         *overrides("game.name=kuhn_poker", "arena.tasks=2", "model.dtype=float32"),
     ]
-    common += ["--output", "arena"]
+    common += ["--no-constant", "--output", "arena"]
     spag(*common)
     before = {episode.id: episode for episode in rows("arena/episodes.jsonl")}
     assert len(before) == 3 * 2 * 2  # pairs, role assignments, deals

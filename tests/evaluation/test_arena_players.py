@@ -42,7 +42,9 @@ def test_any_players_meet_and_a_new_one_joins(
     options = [part for setting in QUICK for part in ("--set", setting)]
 
     def arena(*players: str) -> str:
-        result = CliRunner().invoke(main, ["arena", *players, *options, "--output", str(tmp_path / "arena")])
+        result = CliRunner().invoke(
+            main, ["arena", *players, "--no-constant", *options, "--output", str(tmp_path / "arena")]
+        )
         assert result.exit_code == 0, result.output
         return result.output
 

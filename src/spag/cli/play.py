@@ -158,14 +158,19 @@ def _games(path: Path) -> int:
 @prompts_option
 @json_option
 @click.option("--output", type=ANY_PATH, required=True, help="Folder for episodes.jsonl and results.json.")
+@click.option(
+    "--constant/--no-constant", default=True, help="Add bot:constant, the floor to compare with, where the game has it."
+)
 @force_option
-def arena_command(models: tuple[str, ...], config_name: str | None, as_json: bool, output: Path, force: bool) -> None:
+def arena_command(
+    models: tuple[str, ...], config_name: str | None, as_json: bool, output: Path, constant: bool, force: bool
+) -> None:
     """Let models play each other on held-out tasks, and rank them.
 
-    MODELS are two or more of what spag play takes, LoRA adapter folders, and mixture:FOLDER, for which each game draws
-    one of the models in FOLDER. Every pair plays every task in both role assignments. NAME=MODEL gives a model a short
-    name. The first is the zero of the ratings. The same command resumes; with further models it plays only their games.
-    Games of a model that has been trained since are refused.
+    MODELS are what spag play takes, LoRA adapter folders, and mixture:FOLDER, for which each game draws one of the
+    models in FOLDER; the bot that always says the same plays too. Every pair plays every task in both role assignments.
+    NAME=MODEL gives a model a short name. The first is the zero of the ratings. The same command resumes; with further
+    models it plays only their games. Games of a model that has been trained since are refused.
     """
     import json
 
@@ -175,11 +180,13 @@ def arena_command(models: tuple[str, ...], config_name: str | None, as_json: boo
     from spag.runs.arena import play_arena
     from spag.runs.execute import resolve_dtype
     from spag.runs.machine_checks import check_players
-    from spag.runs.plan import EPISODES
+    from spag.runs.plan import CONSTANT, EPISODES
 
     config = resolve_dtype(read_config(config_name), lambda measure: played_dtype(output / EPISODES) or measure())
     entrants = dict(entrant(text) for text in models)
-    if len(entrants) < 2 or len(entrants) < len(models):
+    if constant and "constant" in config.game.build().bots and CONSTANT not in entrants.values():
+        entrants[CONSTANT] = CONSTANT
+    if len(entrants) < max(2, len(models)):
         raise click.UsageError("name at least two different models; NAME=MODEL gives one a name")
     players = {name: config.model.model_copy(update={"name": model}) for name, model in entrants.items()}
     on_stop(lambda: f"{output} has {_games(output / EPISODES):,} games; the same command plays the others")
