@@ -571,6 +571,16 @@ def test_help_answers_at_once() -> None:
     assert loaded.isdisjoint(heavy)
 
 
+def test_a_preset_whose_name_holds_a_dot_has_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    places: list[Path] = []
+    monkeypatch.setattr("spag.runs.execute.run", lambda config, folder, *_, **__: places.append(folder))
+    monkeypatch.setattr("spag.cli.tables.print_run", lambda folder: None)
+    monkeypatch.setattr("spag.cli.run._report", lambda folder: "none")
+    for name in ("taboo-qwen3-1.7b", "taboo-qwen3-1.7b-lora"):
+        spag("run", name)
+    assert places == [Path("runs/taboo-qwen3-1.7b"), Path("runs/taboo-qwen3-1.7b-lora")]
+
+
 def test_presets_are_listed_and_printed() -> None:
     text = spag("presets").output
     assert all(f"\n{name} " in f"\n{text}" for name in preset_names())

@@ -1,8 +1,9 @@
 """What the pages show of ``spag plan`` and ``spag run --dry-run`` is what these print today.
 
 A block that begins with ``$ spag`` is the command's output, up to ``...``; a row of a table that begins with a plan's
-options ends with its hours. Files that cannot be shipped are stand-ins of as many rows. ``python
-tests/test_docs_output.py`` writes the pages anew; read the difference before it is committed.
+options ends with its hours. Files that cannot be shipped are stand-ins of as many rows; dry runs of presets for GPUs
+are made on pretended ones. ``python tests/test_docs_output.py`` writes the pages anew; read the difference before it is
+committed.
 """
 
 import json
@@ -12,14 +13,18 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import chdir
+from contextlib import ExitStack, chdir
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from click.testing import CliRunner
 
 from spag.cli import main
+from spag.config.files import load_config
 from spag.games.registry import get
+from spag.planning import estimate, here
+from spag.planning.specs import GIB, KNOWN_SHAPES, find_gpu
 from spag.runs.teachers import teacher_path
 from tiny_model import make_model
 
@@ -33,6 +38,12 @@ GAMES, INSTRUCTIONS = 23_354, 52_002
 # of the dry run, on any machine: its stages and their work depend on none of these
 HERE = "model.name=stand-in model.device=cpu model.dtype=float32 imitation.parallel=replicas spag.parallel=replicas"
 WIDTH = "100"
+PRETENDED = {  # GPUs of dry runs that a page shows, and CPU memory, in GiB
+    "spiral-qwen3-4b": ("H100", 8, 1024),
+    "marshal-qwen3-4b": ("H100", 8, 1024),
+    "taboo-qwen3-1.7b": ("A100-80", 1, 128),
+    "taboo-qwen3-1.7b-lora": ("RTX-4090", 1, 64),
+}
 
 
 def write_stand_ins(folder: Path) -> None:
@@ -51,11 +62,28 @@ def write_stand_ins(folder: Path) -> None:
 def printed(command: str) -> str:
     """Return what a command prints, without the white space at the ends of its lines."""
     words = shlex.split(command.replace("\\\n", " "))
+    if "--dry-run" in words and words[2] in PRETENDED:
+        return pretended(words)
     if "--dry-run" in words:
         words += [part for one in HERE.split() for part in ("--set", one)]
     result = CliRunner().invoke(main, words[1:], env={"COLUMNS": WIDTH})
     assert result.exit_code == (3 if " does not fit: " in result.stdout else 0), f"{command}: {result.output}"
     return "".join(f"{line.rstrip()}\n" for line in result.stdout.splitlines())
+
+
+def pretended(words: list[str]) -> str:
+    """Return what a dry run prints on GPUs that are not there, for a model whose shape alone is known."""
+    kind, count, host = PRETENDED[words[2]]
+    model = load_config(words[2]).model.name
+    own = ("--set", "model.name=stand-in", "--set", "model.prompt_style=plain")
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(here, "at_hand", lambda model: (find_gpu(kind), count)))
+        stack.enter_context(mock.patch.object(here, "memory_bytes", lambda: host * GIB))
+        stack.enter_context(mock.patch.object(estimate, "read_shape", lambda name, **_: KNOWN_SHAPES[model]))
+        stack.enter_context(mock.patch.object(estimate, "disk_bytes", lambda *_: 0.0))  # this machine's disk is another
+        result = CliRunner().invoke(main, [*words[1:], *own], env={"COLUMNS": WIDTH})
+    assert result.exit_code == 0, result.output
+    return "".join(f"{line.rstrip()}\n" for line in result.stdout.replace("stand-in", model).splitlines())
 
 
 def shown(command: str, output: str) -> str:
@@ -96,10 +124,15 @@ def test_the_page_shows_the_four_presets_and_a_dry_run() -> None:
 
 def test_pages_with_output_are_found() -> None:
     shown = {page.name for page in PAGES if BLOCK.search(page.read_text(encoding="utf-8"))}
-    assert {"planning.md", "reproduction.md"} <= shown
+    assert {"planning.md", "reproduction.md", "scaling.md"} <= shown
     for page in PAGES:  # a command with its output that no block is made of would never be compared
         text = page.read_text(encoding="utf-8")
         assert len(BLOCK.findall(text)) == len(re.findall(r"^\$ spag", text, re.MULTILINE)), page
+
+
+def test_scaling_shows_the_dry_runs_of_the_presets_for_gpus() -> None:
+    page = (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8")
+    assert {block[1].split()[3] for block in BLOCK.finditer(page)} == set(PRETENDED)
 
 
 @pytest.mark.long

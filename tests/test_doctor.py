@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from spag.cli.doctor import DEFAULT_PRESETS, doctor_command
 from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError
-from spag.planning import doctor, specs
+from spag.planning import doctor, here, specs
 from spag.planning.doctor import Finding, Machine, Status, examine, examine_presets, look_around
 from spag.planning.specs import GIB, PCIE, Device, at_hand
 from spag.storage import machine as looking
@@ -110,14 +110,14 @@ def cpu(memory: float) -> tuple[Device, int]:
 
 def test_presets_that_fit_and_that_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "look_around", lambda: SMALL)
-    monkeypatch.setattr(doctor, "at_hand", lambda model: cpu(1.0))
+    monkeypatch.setattr(here, "at_hand", lambda model: cpu(1.0))
     [demo] = examine_presets(["demo"])
     assert (demo.status, demo.fix) == (Status.MISSING, "spag plan demo --gpu A100-80 --gpus 8")
     assert demo.detail.startswith("does not fit: ") and "GiB of 1.0 (spag)" in demo.detail
     assert CliRunner().invoke(doctor_command, []).exit_code == 3
     result = CliRunner().invoke(doctor_command, ["demo", "--json"])
     assert (result.exit_code, json.loads(result.stdout)["fits"]) == (3, False)
-    monkeypatch.setattr(doctor, "at_hand", lambda model: cpu(64.0))
+    monkeypatch.setattr(here, "at_hand", lambda model: cpu(64.0))
     [demo] = examine_presets(["demo"])
     assert (demo.status, demo.fix) == (Status.WORKS, "") and demo.detail.startswith("fits: ")
     result = CliRunner().invoke(doctor_command, ["llama2-7b", "demo"])

@@ -8,7 +8,7 @@ from ray.cluster_utils import Cluster
 from safetensors.torch import load_file
 
 from spag.config.files import parse_config
-from spag.config.schema import RunConfig
+from spag.config.schema import PlannedEngine, RunConfig
 from spag.core.errors import ConfigError
 from spag.core.progress import SilentReporter
 from spag.learning.launch import train_on
@@ -77,7 +77,7 @@ def test_actors_play_ahead_for_workers_that_only_train(
         start_from=config.model.name,
         output=tmp_path,
         seed=config.seed,
-        engine=config.engine,
+        engine=PlannedEngine(**config.engine.model_dump()),
         cluster=config.cluster,
     )
     train_on(job, SilentReporter(), "reinforce")

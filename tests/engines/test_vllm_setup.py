@@ -231,3 +231,10 @@ def test_a_text_ends_before_a_token_that_its_tokenizer_lacks(
         done = engine._done.pop()
         assert (done.text, done.token_ids, done.logprobs) == ("so", ids[:kept], logprobs[:kept])
         assert (done.finish_reason, done.unknown_token, done.completion_tokens) == (reason, is_unknown, kept)
+
+
+@pytest.mark.parametrize(("device", "sleep", "expected"), [("cuda", 1, True), ("cuda", 0, None), ("cpu", 1, None)])
+def test_only_engines_on_a_gpu_may_sleep(device: str, sleep: int, expected: bool | None) -> None:
+    settings = VLLMSettings("model", "bfloat16", device, sleep=sleep)
+    found = engine_arguments(settings, model_positions=2048, token_bytes=1000, free_bytes=10**9)
+    assert found.get("enable_sleep_mode") is expected

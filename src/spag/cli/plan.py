@@ -42,20 +42,24 @@ def plan_command(
     Only the model's config is read, no weights. Exit status 3: the run does not fit;
     the nearest settings that would are named.
     """
+    from spag.planning.here import plan_here
     from spag.planning.hours import Assumptions
     from spag.planning.notes import disk_bytes, run_notes
     from spag.planning.plan import Planner
-    from spag.planning.specs import GIB, at_hand, find_gpu, read_shape
+    from spag.planning.specs import GIB, find_gpu, read_shape
 
     assumed, config = Assumptions().changed(changes), read_config(config_name)
-    device, count = (find_gpu(kind or "A100-80"), gpus or 1) if kind or gpus else at_hand(config.model)
     shape = read_shape(config.model.name, trust_remote_code=config.model.trust_remote_code)
-    planner = Planner(config, shape, device, count, assumed)
+    if kind or gpus:
+        planner = Planner(config, shape, find_gpu(kind or "A100-80"), gpus or 1, assumed)
+    else:
+        planner = plan_here(config, shape, assumed)
     hours = sum(stage.hours * stage.times for stage in planner.stages)
+    spent = hours * planner.devices
     disk = f"{disk_bytes(config, shape) / GIB:,.1f} GiB for models and checkpoints"
     notes = {"disk": disk, **run_notes(planner, teacher_price)}
-    if price is not None and not device.is_cpu:
-        notes = {"cost": f"{hours * count * price:,.2f} USD for {hours * count:,.1f} GPU hours", **notes}
+    if price is not None and not planner.device.is_cpu:
+        notes = {"cost": f"{spent * price:,.2f} USD for {spent:,.1f} GPU hours", **notes}
     if as_json:
         _print_json(planner, hours, notes)
     else:

@@ -42,21 +42,24 @@ def run_command(config_name: str, output: Path | None, force: bool, dry_run: boo
     The same command resumes a run that was stopped. --set phases.2.steps=6 changes an option of the third phase, --set
     reinforce.steps=6 of the phase with that algorithm. Exit status 3: with --dry-run, the run does not fit here.
     """
+    from spag.config.presets import preset_names
     from spag.core.visible import visible_text
     from spag.runs.plan import progress_of
 
     config = read_config(config_name)
-    folder = output or Path("runs") / Path(config_name).stem
+    name = config_name if config_name in preset_names() else Path(config_name).stem  # qwen3-1.7b has no suffix
+    folder = output or Path("runs") / name
     if dry_run:
         _preview(config, folder, force, as_json)
         return
     from spag.cli.tables import print_run
+    from spag.planning.here import planned_engines
     from spag.runs.execute import run
 
     on_stop(lambda: f"{progress_of(config, folder)}; the same command resumes")
     if not (folder / "manifest.json").exists() and (found := _few_games(config)):
         click.echo(f"warning: imitation has {visible_text(found)}", err=True)
-    run(config, folder, open_reporter(), force=force)
+    run(config, folder, open_reporter(), force=force, plan_engines=planned_engines)
     if as_json:
         _print_json(folder)
         return

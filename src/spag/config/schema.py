@@ -76,8 +76,8 @@ class EngineConfig(Section):
     max_length: Count = Field(4096, description="vLLM: longest prompt and utterance together, in tokens")
     memory: Annotated[float, Field(gt=0.0, le=1.0)] | None = Field(
         None,
-        description="vLLM: share of the GPU's memory, or of a CPU's free memory; null takes 0.9, and on a CPU what the "
-        "games need",
+        description="vLLM: share of the GPU's memory, or of a CPU's free memory, for all engines that are open; null "
+        "takes 0.9, beside a trainer what training leaves, and on a CPU what the games need",
     )
     tensor_parallel: Count = Field(1, description="vLLM: GPUs that a copy of the model is spread over")
     data_parallel: Count | None = Field(
@@ -85,6 +85,14 @@ class EngineConfig(Section):
         description="vLLM: copies of the model, each with its own GPUs or CPU cores; null takes every visible GPU, and "
         "one on CPUs, for a process that trains with others, and for an actor on Ray",
     )
+
+
+class PlannedEngine(EngineConfig):
+    """An engine of online steps as the memory plan has it (``spag.planning.here``): with its share of the GPU in
+    ``memory``, and the level at which vLLM sleeps while the trainer trains; 0: it stays awake.
+    """
+
+    sleep: Literal[0, 1, 2] = 0
 
 
 class ArenaSampling(SamplingConfig):
@@ -246,6 +254,7 @@ __all__ = [
     "GameConfig",
     "ModelConfig",
     "PhaseConfig",
+    "PlannedEngine",
     "RunConfig",
     "SamplingConfig",
 ]

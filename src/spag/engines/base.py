@@ -181,3 +181,13 @@ class UpdatableEngine(Engine, Protocol):
         Call it while nothing is in flight. Weights that are not named stay. Raises ``EngineError`` for names or shapes
         that do not fit.
         """
+
+
+@runtime_checkable
+class RestingEngine(Engine, Protocol):
+    """An engine that may give up memory of the GPU while nobody plays."""
+
+    def rest(self) -> None:
+        """Give up memory, if it was opened to; the next request, or new weights, take it again. Nothing may be in
+        flight.
+        """

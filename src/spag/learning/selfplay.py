@@ -21,10 +21,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from spag.algorithms.credit import RoleRewards, is_trained
 from spag.algorithms.settings import SELF, OnlineSettings, RewardOverride, opponent_group
+from spag.config.schema import PlannedEngine
 from spag.core.episodes import Episode, TrainingSample
 from spag.core.seeds import derive_seed
 from spag.core.types import Split
@@ -105,9 +107,11 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
             with self._timed("play_s"):
                 self._wait()
         else:
+            self._make_room()
             self._update_engines(policy, step - 1)
             with self._timed("play_s"):
                 self.player.play(step, step - 1)
+                self.player.rest()
         with self._timed("play_s"):
             policy.wait()  # the others' games are on disk then
             self.games = self.player.episodes(step)
@@ -126,11 +130,13 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
             policy.save(self.player.snapshot_folder(step))
         if self._evaluates(step):
             self._wait()  # the engines are free then
+            self._make_room()
             with self._timed("evaluate_s"), policy.final():
                 self.player.update_weights(policy.weights())
                 self._holds = None
                 for part in self.player.mix if self.place.is_first else ():
                     self._evaluate(step, part.game, policy.policy())
+                self.player.rest()
         row |= self.seconds
         if self.watch is None:
             return True
@@ -158,6 +164,11 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
         if self._ahead is not None:
             self._ahead[1].result()
             self._ahead = None
+
+    def _make_room(self) -> None:
+        """Give back what PyTorch keeps of past updates, for engines that had no memory meanwhile."""
+        if isinstance(self.player.engine, PlannedEngine) and self.player.engine.sleep:
+            torch.cuda.empty_cache()
 
     def _update_engines(self, policy: Policy, step: int) -> None:
         """Give the engines the weights that ``step`` led to, unless they have them."""

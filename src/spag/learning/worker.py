@@ -18,7 +18,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 
 from spag.algorithms import get
 from spag.algorithms.settings import OfflineSettings, OnlineSettings, UpdateSettings
-from spag.config.schema import ClusterConfig, EngineConfig, GameConfig, ModelConfig, PhaseConfig
+from spag.config.schema import ClusterConfig, GameConfig, ModelConfig, PhaseConfig, PlannedEngine
 from spag.learning.failures import clear_failures
 from spag.learning.loop import Loop, Phase, Start
 from spag.learning.selfplay import Place, SelfplaySource
@@ -52,7 +52,7 @@ class TrainingJob(BaseModel, frozen=True):
     learner: str | None = None
     limit: int | None = None
     teacher: bool = False
-    engine: EngineConfig = EngineConfig()
+    engine: PlannedEngine = PlannedEngine()
     cluster: ClusterConfig = ClusterConfig()
     report_to: list[str] = []
 

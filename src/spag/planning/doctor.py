@@ -20,8 +20,8 @@ from spag.config.files import load_config
 from spag.core.errors import ConfigError, ModelError, first_line
 from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm
 from spag.models.finding import EMBEDDED_NAME, EMBEDDED_PACKAGE, EMBEDDED_WEIGHTS, cache_folder, embedded_gguf
-from spag.planning.plan import Planner
-from spag.planning.specs import GIB, at_hand, read_shape
+from spag.planning.here import plan_here
+from spag.planning.specs import GIB, read_shape
 from spag.storage.machine import memory_bytes
 
 OPTIONAL = {
@@ -218,7 +218,7 @@ def examine_presets(names: Sequence[str]) -> Iterator[Finding]:
     for name in names:
         config = load_config(name)
         shape = read_shape(config.model.name, trust_remote_code=config.model.trust_remote_code)
-        stages = Planner(config, shape, *at_hand(config.model)).stages
+        stages = plan_here(config, shape).stages
         short = [stage for stage in stages if stage.problems]
         most = max(short or stages, key=lambda stage: stage.memory.total)
         detail = f"{most.memory.total / GIB:.1f} GiB of {most.room / GIB:.1f} ({most.name})"

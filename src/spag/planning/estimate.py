@@ -11,9 +11,10 @@ from spag.config.schema import RunConfig
 from spag.core.errors import ModelError
 from spag.core.progress import Reporter
 from spag.models.finding import described_model
+from spag.planning.here import plan_here
 from spag.planning.notes import disk_bytes, run_notes
-from spag.planning.plan import Planner, StagePlan, label_of
-from spag.planning.specs import GIB, KNOWN_SHAPES, at_hand, read_shape
+from spag.planning.plan import StagePlan, label_of
+from spag.planning.specs import GIB, KNOWN_SHAPES, read_shape
 from spag.runs.execute import preview_run
 from spag.runs.plan import planned_models
 
@@ -47,7 +48,7 @@ def estimate_run(config: RunConfig, folder: Path, reporter: Reporter, *, force: 
         shape = read_shape(config.model.name, trust_remote_code=config.model.trust_remote_code)
     except ModelError:  # of another family, or a GGUF file: its config has been read before
         shape = None
-    planner = Planner(config, shape or _STAND_IN, *at_hand(config.model))
+    planner = plan_here(config, shape or _STAND_IN)
     plans = planner.stages
     works = {name: _work(name, plans, config) for name, _ in states}
     found = RunEstimate([StageEstimate(name, state, works[name]) for name, state in states], {}, [])
@@ -58,6 +59,8 @@ def estimate_run(config: RunConfig, folder: Path, reporter: Reporter, *, force: 
         for plan in plans:
             taken = f"{plan.memory.total / GIB:.1f} GiB of {plan.room / GIB:.1f}"
             found.facts[f"memory of {plan.name}"] = taken
+            if plan.sharing:
+                found.facts[f"engines of {plan.name.removesuffix(' play')}"] = plan.sharing.describe()
             found.doubts.extend(f"{plan.name}: {what} ({taken}); see spag plan" for what in plan.problems)
         needed = disk_bytes(config, shape, [name for name, state in states if state != "done before"])
         place = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())

@@ -46,6 +46,7 @@ class Assumptions(Section):
     bandwidth: Share = Field(0.6, description="share of the bandwidth of memory and links; a guess")
     network: Positive = Field(50.0, description="GB/s between two machines: 400 Gbit/s")
     utterance: Positive = Field(23.0, description="tokens of an utterance in play: docs/results/online-metrics.jsonl")
+    thought: Positive = Field(1000.0, description="tokens of a thought, at most thinking.max_tokens; a guess")
     decided: Share = Field(0.68, description="games of taboo that somebody wins: a replication's 33,973 of 50,000")
 
     def changed(self, changes: Sequence[str]) -> "Assumptions":

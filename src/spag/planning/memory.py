@@ -30,7 +30,8 @@ _VLLM_WORKING = 2 * GIB
 @dataclass(frozen=True, slots=True)
 class Memory:
     """Bytes. ``copies``: weights in the precision of computing, or gathered from other GPUs. ``policies``: weights
-    besides those that are trained: the engine's, a reference, an average. ``host``: CPU memory for each GPU.
+    besides those that are trained: the engine's, a reference, an average. ``engines``: what vLLM reserves beside a
+    trainer. ``host``: CPU memory for each GPU.
     """
 
     weights: float = 0.0
@@ -41,6 +42,7 @@ class Memory:
     logits: float = 0.0
     policies: float = 0.0
     cache: float = 0.0
+    engines: float = 0.0
     program: float = 0.0
     host: float = 0.0
 
@@ -77,6 +79,15 @@ def training_memory(
     # the only backward pass of an update meets no gradients, and leaves all of them when its activations are gone
     early = replace(held, gradients=held.gradients - held.gradients / _copies_of_gradients(settings, processes))
     return max(early + moment, held, key=lambda memory: memory.total)
+
+
+def resident_memory(training: Memory, settings: UpdateSettings, processes: int) -> Memory:
+    """Return what stays of ``training`` between updates: all but gradients, DDP's buckets excepted, and what a forward
+    and backward pass takes.
+    """
+    buckets = training.gradients / 2 if _copies_of_gradients(settings, processes) == 2 else 0.0
+    kept = {name: getattr(training, name) for name in ("weights", "optimizer", "policies", "program", "host")}
+    return Memory(gradients=buckets, **kept)
 
 
 def _copies_of_gradients(settings: UpdateSettings, processes: int) -> int:

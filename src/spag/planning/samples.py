@@ -59,6 +59,16 @@ class Work:
     drawn: float = 0.0
     passes: float = 1.0
 
+    def with_thoughts(self, thought: float) -> "Work":
+        """Return this play with ``thought`` tokens before each utterance: no later prompt has them, and as no two are
+        equal, nothing is drawn twice.
+        """
+        if not thought:
+            return self
+        drawn, length = self.drawn + self.parts * thought, self.length + thought / 2
+        largest = self.largest[0] + thought, self.largest[1] + thought
+        return replace(self, trained=drawn, drawn=drawn, length=length, largest=largest)
+
     def __mul__(self, times: float) -> "Work":
         """Return this work ``times`` over."""
         sums = {name: getattr(self, name) * times for name in ("fed", "trained", "parts", "prompts", "drawn")}
@@ -123,11 +133,13 @@ def _part(source: str, games: Sequence[Episode], count: int, total: int, game: G
     return random.Random(0).sample(games, share)
 
 
-def iteration_work(phase: PhaseConfig, game: Game, games: float, tokens: float) -> Work:
-    """Return what an iteration trains on after ``games`` games with utterances of ``tokens`` tokens."""
+def iteration_work(phase: PhaseConfig, game: Game, games: float, tokens: float, thought: float = 0.0) -> Work:
+    """Return what an iteration trains on after ``games`` games with utterances of ``tokens`` tokens, each behind a
+    ``thought`` of so many.
+    """
     episodes = examples(game, tokens)
     samples = _credited(phase, episodes, game)
-    return _offline(phase.settings, samples, round(games * len(samples) / len(episodes)), round(games))
+    return _offline(phase.settings, samples, round(games * len(samples) / len(episodes)), round(games), thought)
 
 
 def _credited(phase: PhaseConfig, games: Sequence[Episode], game: Game) -> list[TrainingSample]:
@@ -135,16 +147,22 @@ def _credited(phase: PhaseConfig, games: Sequence[Episode], game: Game) -> list[
     return list(algorithm.credit(games, game, None))
 
 
-def _offline(settings: OfflineSettings, samples: Sequence[TrainingSample], unique: int, games: int) -> Work:
-    """Return the work of all updates on ``unique`` samples like ``samples``, and on the SFT mix."""
+def _offline(
+    settings: OfflineSettings, samples: Sequence[TrainingSample], unique: int, games: int, thought: float = 0.0
+) -> Work:
+    """Return the work of all updates on ``unique`` samples like ``samples``, each with a ``thought`` of so many tokens,
+    and on the SFT mix.
+    """
     sft = read_sft(settings.sft_data, settings.sft_samples, 0) if settings.sft_data else []
     total = max(unique + len(sft), 1)
     mixed = [*samples, *sft[: len(sft) * len(samples) // unique if unique else None]] or [_EMPTY]
     size = min(settings.global_batch_size, len(mixed))
     draws = [random.Random(seed).sample(mixed, size) for seed in range(_DRAWS)]
-    parts = [part for draw in draws for part in micro_batches(draw, settings.micro_batch_size, settings.max_length)]
+    sizes = settings.micro_batch_size, settings.max_length, thought
+    parts = [part for draw in draws for part in micro_batches(draw, *sizes)]
     count = settings.max_steps * settings.global_batch_size if settings.max_steps else total * settings.epochs
-    length = fmean(min(_tokens(one.prompt + one.completion), settings.max_length) for draw in draws for one in draw)
+    texts = (one.prompt + one.completion for draw in draws for one in draw)
+    length = fmean(min(_tokens(text) + thought, settings.max_length) for text in texts)
     scale = count / (size * _DRAWS)
     fed, trained = scale * sum(fed for fed, _ in parts), scale * sum(trained for _, trained in parts)
     return Work(count, fed, trained, length, max(parts), scale * len(parts), games, passes=count / total)
@@ -153,16 +171,21 @@ def _offline(settings: OfflineSettings, samples: Sequence[TrainingSample], uniqu
 _EMPTY = TrainingSample(prompt=" ", completion="")
 
 
-def online_work(settings: OnlineSettings, mix: Sequence[tuple[Game, float]], tokens: float) -> Work:
-    """Return what a pass over one step trains on: every utterance of the trained roles, equal ones merged."""
-    samples: dict[tuple[str, str, str], TrainingSample] = {}
+def online_work(
+    settings: OnlineSettings, mix: Sequence[tuple[Game, float]], tokens: float, thought: float = 0.0
+) -> Work:
+    """Return what a pass over one step trains on: every utterance of the trained roles, each behind a ``thought`` of so
+    many tokens; without thoughts equal ones are merged.
+    """
+    samples: dict[tuple[str, str, str, int], TrainingSample] = {}
     for game, weight in mix:
         wanted = max(round(settings.games * weight / sum(weight for _, weight in mix)), 1)
-        for said in (said for episode in examples(game, tokens)[:wanted] for said in _utterances(episode, game)):
-            if settings.roles in ("both", said.role):
-                samples[f"{game.name}/{said.role}", said.prompt, said.completion] = said
-    parts = micro_batches(list(samples.values()), settings.micro_batch_size)
-    length = fmean(_tokens(one.prompt + one.completion) for one in samples.values())
+        said = [said for episode in examples(game, tokens)[:wanted] for said in _utterances(episode, game)]
+        for at, one in enumerate(said):
+            if settings.roles in ("both", one.role):
+                samples[f"{game.name}/{one.role}", one.prompt, one.completion, at if thought else 0] = one
+    parts = micro_batches(list(samples.values()), settings.micro_batch_size, thought=thought)
+    length = fmean(_tokens(one.prompt + one.completion) for one in samples.values()) + thought
     fed, trained = sum(fed for fed, _ in parts), sum(trained for _, trained in parts)
     return Work(len(samples), fed, trained, length, max(parts), len(parts), passes=settings.epochs)
 
@@ -189,13 +212,22 @@ def _utterances(episode: Episode, game: Game) -> Iterator[TrainingSample]:
         yield TrainingSample(prompt=prompt, completion=said.content, role=said.role)
 
 
-def micro_batches(samples: Sequence[TrainingSample], size: int, limit: int = 10**6) -> list[tuple[float, float]]:
+def micro_batches(
+    samples: Sequence[TrainingSample], size: int, limit: int = 10**6, thought: float = 0.0
+) -> list[tuple[float, float]]:
     """Return the tokens fed and trained of each micro-batch, packed as ``spag.learning.batches`` packs them: sorted,
-    and what a sample shares with the one before fed once. Samples lose tokens above ``limit`` on the left.
+    and what a sample shares with the one before fed once. Samples lose tokens above ``limit`` on the left. Each has a
+    ``thought`` of so many tokens, which nothing shares.
     """
     ordered = sorted((pieces(one.prompt + one.completion)[-limit:], _tokens(one.completion) + 1) for one in samples)
     cut = [ordered[start : start + size] for start in range(0, len(ordered), size)]
-    return [(_packed([text for text, _ in part]), sum(min(trained, limit) for _, trained in part)) for part in cut]
+    return [
+        (
+            min(_packed([text for text, _ in part]) + len(part) * thought, len(part) * limit),
+            sum(min(trained + thought, limit) for _, trained in part),
+        )
+        for part in cut
+    ]
 
 
 def _packed(texts: Sequence[list[str]]) -> int:

@@ -183,11 +183,18 @@ _DRIVERS = (Path("/proc/driver/nvidia"), Path("/dev/kfd"))
 
 def at_hand(model: ModelConfig) -> tuple[Device, int]:
     """Return what this machine trains and plays on, and how many of it: its GPUs, else its CPU."""
-    if model.device != "cpu" and any(driver.exists() for driver in _DRIVERS) and (found := _gpus()):
-        return gpu_of(*found[0]), len(found)
+    if found := gpus_at_hand(model):
+        return found
     cores, (half, full) = core_count(), core_speeds()
     sizes = float(memory_bytes()), half * cores, HOST, PCIE
     return Device(f"CPU, {cores} cores", *sizes, is_cpu=True, full_flops=full * cores), 1
+
+
+def gpus_at_hand(model: ModelConfig) -> tuple[Device, int] | None:
+    """Return the kind of this machine's GPUs, and how many there are; ``None`` where ``model`` has none."""
+    if model.device != "cpu" and any(driver.exists() for driver in _DRIVERS) and (found := _gpus()):
+        return gpu_of(*found[0]), len(found)
+    return None
 
 
 @lru_cache(maxsize=1)

@@ -20,7 +20,7 @@ from spag.core.episodes import Episode, PlayerInfo
 from spag.core.errors import DataError, EngineError
 from spag.core.seeds import derive_seed
 from spag.core.types import Split
-from spag.engines.base import Engine, Player, UpdatableEngine
+from spag.engines.base import Engine, Player, RestingEngine, UpdatableEngine
 from spag.engines.players import Kind, identity_of, kind_of, open_player, sampling_of
 from spag.games.base import Game
 from spag.models.saved import saved_weights
@@ -123,6 +123,12 @@ class StepPlayer:
     def update_weights(self, weights: "Mapping[str, Tensor]", name: str = POLICY) -> None:
         """Give the engine of the player ``name`` new weights."""
         self._updatable(name).update_weights(weights)
+
+    def rest(self) -> None:
+        """Let engines give up memory that the trainer needs now; the next games take it again."""
+        for engine in self._engines.values():
+            if isinstance(engine, RestingEngine):
+                engine.rest()
 
     def specs(self, step: int) -> list[tuple[Game, GameSpec]]:
         """Return the games of ``step`` in order."""

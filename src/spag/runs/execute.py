@@ -4,12 +4,12 @@ Each stage reads files and writes files of the run folder, so it can be stopped 
 ``storage/manifest.py`` decides what is left to do.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 
 from spag.algorithms.settings import OfflineSettings
-from spag.config.schema import RunConfig
+from spag.config.schema import PlannedEngine, RunConfig
 from spag.core.progress import Reporter
 from spag.engines.players import OpenModels, open_models
 from spag.models.finding import described_model
@@ -31,19 +31,32 @@ NO_MIX = (
 NO_WEIGHT = "warning: {0}.sft_coef=0, so the rows of {0}.sft_data train nothing; set sft_coef above 0 (the paper: 0.5)"
 
 
+PlanEngines = Callable[[RunConfig], Mapping[str, PlannedEngine]]
+"""Returns the engines of online phases as a memory plan has them, by the name of the model that is trained."""
+
+
 def run(
-    config: RunConfig, folder: Path, reporter: Reporter, *, force: bool = False, open_models: OpenModels = open_models
+    config: RunConfig,
+    folder: Path,
+    reporter: Reporter,
+    *,
+    force: bool = False,
+    open_models: OpenModels = open_models,
+    plan_engines: PlanEngines = lambda config: {},
 ) -> None:
-    """Run or resume everything. ``open_models`` opens the models that play (tests hand their own in).
+    """Run or resume everything. ``open_models`` opens the models that play (tests hand their own in); ``plan_engines``:
+    ``spag.planning.here.planned_engines``, without which vLLM takes what ``engine.memory`` says.
 
     Raises ``RunError`` when another process works in ``folder`` or a stage's settings or results changed, and what
-    ``check_run`` raises.
+    ``check_run`` and ``plan_engines`` raise.
     """
+    engines: Mapping[str, PlannedEngine] = {}
     with FolderLock(folder):
         setup = PlaySetup.of(config, reporter, open_models)
         manifest = Manifest.open(folder, force=force)
         if not all(map(manifest.is_done, planned_stages(config))):
             check_run(config, setup.game)
+            engines = plan_engines(config)
         if not manifest.stages:
             model = f"model: {described_model(config.model.name)}"
             for line in [model, *describe_phases(config), *mix_warnings(config)]:
@@ -52,7 +65,7 @@ def run(
         before = Run(config, folder, Manifest.open(folder, force=force, dry=True), setup)
         _carry_out(before)  # refuses before any work
         manifest.give_up(before.decisions)
-        _carry_out(Run(config, folder, manifest, setup))
+        _carry_out(Run(config, folder, manifest, setup, engines=engines))
 
 
 def preview_run(config: RunConfig, folder: Path, reporter: Reporter, *, force: bool = False) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ from spag.algorithms.settings import (
     OnlineSettings,
     TeacherSettings,
 )
+from spag.config.schema import PlannedEngine
 from spag.core.seeds import derive_seed
 from spag.core.types import Split
 from spag.engines.players import Kind, kind_of
@@ -129,7 +130,7 @@ def _train(run: Run, model: PlannedModel) -> None:
             learner=model.start if isinstance(settings, IterationSettings) else None,
             limit=settings.max_episodes if isinstance(settings, TeacherSettings) else None,
             teacher=isinstance(settings, TeacherSettings),
-            engine=config.engine,
+            engine=run.engines.get(model.name) or PlannedEngine(**config.engine.model_dump()),
             cluster=config.cluster,
             report_to=list(config.report_to),
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from spag.config.files import dump_config
-from spag.config.schema import ModelConfig, RunConfig
+from spag.config.schema import ModelConfig, PlannedEngine, RunConfig
 from spag.engines.players import Kind
 from spag.rollout.matches import PlaySetup
 from spag.rollout.provenance import named_files
@@ -29,6 +29,8 @@ class Run:
     setup: PlaySetup
     decisions: dict[str, StageDecision] = field(default_factory=dict)
     """What became of each stage, or in a dry run, which does nothing and changes nothing, would become."""
+    engines: Mapping[str, PlannedEngine] = field(default_factory=dict)
+    """The engines that play beside a trainer, by the name of the model that is trained, where they were planned."""
 
     @cached_property
     def models(self) -> dict[str, PlannedModel]:

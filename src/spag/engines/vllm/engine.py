@@ -29,7 +29,7 @@ from spag.models.tokens import PromptStyle, decode_reply, opening_of, spoken, to
 
 @dataclass(slots=True)
 class VLLMEngine:
-    """One model of a pool. Satisfies ``UpdatableEngine``. ``stop_ids``: the tokens that end a reply."""
+    """One model of a pool. Satisfies ``UpdatableEngine`` and ``RestingEngine``. ``stop_ids``: what ends a reply."""
 
     pool: VLLMPool
     tokenizer: PreTrainedTokenizerBase
@@ -74,6 +74,10 @@ class VLLMEngine:
         its models.
         """
         self.pool.update_weights(weights, self.adapter)
+
+    def rest(self) -> None:
+        """As ``RestingEngine`` says: with all engines of the pool, which wake at the next request or weights."""
+        self.pool.rest(asleep=True)
 
     def close(self) -> None:
         """Release the pool, which ends with its last engine. What is still in flight is dropped."""

@@ -9,7 +9,7 @@ import psutil
 import torch
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
-from spag.config.schema import EngineConfig, ModelConfig
+from spag.config.schema import EngineConfig, ModelConfig, PlannedEngine
 from spag.engines.vllm.engine import VLLMEngine
 from spag.engines.vllm.pool import VLLMPool
 from spag.engines.vllm.setup import (
@@ -61,6 +61,7 @@ def open_vllm(models: Sequence[ModelConfig], engine: EngineConfig, split: int) -
         memory=engine.memory,
         split=split,
         trust_remote_code=first.trust_remote_code,
+        sleep=engine.sleep if isinstance(engine, PlannedEngine) else 0,
     )
     numbers = [folders.index(str(adapter.folder)) + 1 if adapter else 0 for adapter in adapters]
     served = [
@@ -88,7 +89,7 @@ def start_vllm(settings: VLLMSettings, models: Sequence[ServedModel]) -> list[VL
         free_bytes=psutil.virtual_memory().available,
     )
     count = max(map(token_count, tokenizers))
-    pool = VLLMPool(arguments, environments, count, settings.adapters)
+    pool = VLLMPool(arguments, environments, count, settings.adapters, 0 if settings.on_cpu else settings.sleep)
     return [
         VLLMEngine(pool, tokenizer, stop_ids, model.style, settings.concurrency, model.adapter)
         for tokenizer, stop_ids, model in zip(tokenizers, stops, models, strict=True)

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from spag.core.errors import EngineError
 from spag.engines.vllm.weights import WeightFiles
-from spag.engines.vllm.worker import WorkerAbort, WorkerOutput, WorkerRequest, WorkerUpdate
+from spag.engines.vllm.worker import WorkerAbort, WorkerOutput, WorkerRequest, WorkerSleep, WorkerUpdate
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +107,10 @@ class VLLMReplica:
 
 
 class VLLMPool:
-    """Replicas of one model, which sample tokens below ``token_count``. Ends with the last of its ``users``."""
+    """Replicas of one model, which sample tokens below ``token_count``. Ends with the last of its ``users``.
+
+    ``sleep``: the level at which vLLM may sleep between requests; 0: it stays awake.
+    """
 
     def __init__(
         self,
@@ -115,6 +118,7 @@ class VLLMPool:
         environments: Sequence[dict[str, str]],
         token_count: int,
         adapters: tuple[str, ...] = (),
+        sleep: int = 0,
     ) -> None:
         started = time.monotonic()
         self.max_length = int(arguments["max_model_len"])
@@ -122,6 +126,7 @@ class VLLMPool:
         self._callbacks: dict[str, Callable[[WorkerOutput], None]] = {}
         self._submitted = 0
         self._arguments, self._adapters = arguments, adapters
+        self._sleep, self._asleep = sleep, False
         self._files: WeightFiles | None = None
         self._replicas: list[VLLMReplica] = []
         try:
@@ -143,10 +148,11 @@ class VLLMPool:
         callback: Callable[[WorkerOutput], None],
     ) -> str:
         """Send a request to a replica: always the same for one ``id_``, whose earlier prompt is in that replica's
-        cache.
+        cache. Wakes them if need be.
 
         ``wait`` calls ``callback`` with the output, which has the returned key.
         """
+        self.rest(asleep=False)
         self._submitted += 1
         key = str(self._submitted)
         self._callbacks[key] = callback
@@ -171,8 +177,24 @@ class VLLMPool:
         if self._files is None:
             self._files = WeightFiles(self._arguments, self._adapters)
         folder = self._files.write(weights, adapter)
+        self._tell(WorkerUpdate(str(folder), adapter))  # who sleeps wakes with them
+        self._asleep = False
+
+    def rest(self, *, asleep: bool) -> None:
+        """Let all replicas give up their memory of the GPU, or take it again. Raises ``EngineError`` with requests in
+        flight.
+        """
+        if asleep == self._asleep or not self._sleep:
+            return
+        if self._callbacks:
+            raise EngineError("vLLM sleeps only between requests")
+        self._tell(WorkerSleep(self._sleep if asleep else 0))
+        self._asleep = asleep
+
+    def _tell(self, message: WorkerUpdate | WorkerSleep) -> None:
+        """Send all replicas a message and wait until they have done what it says."""
         for replica in self._replicas:
-            replica.send(WorkerUpdate(str(folder), adapter))
+            replica.send(message)
         for replica in self._replicas:
             while replica.receive() is not None:
                 pass  # completions of dropped requests

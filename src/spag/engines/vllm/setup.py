@@ -38,7 +38,8 @@ class VLLMSettings:
     """One engine: a base model and the adapters served with it.
 
     ``memory`` is the share of a GPU's memory, or of the free memory on a CPU; ``None`` takes ``GPU_MEMORY``, or what
-    games need on a CPU. ``split`` is how many engines are opened together and share that memory.
+    games need on a CPU. ``split`` is how many engines are opened together and share that memory. ``sleep`` is the level
+    at which they may sleep, 0: they may not.
     """
 
     model: str
@@ -53,6 +54,7 @@ class VLLMSettings:
     memory: float | None = None
     split: int = 1
     trust_remote_code: bool = False
+    sleep: int = 0
 
     @property
     def on_cpu(self) -> bool:
@@ -170,6 +172,8 @@ def engine_arguments(
             arguments["max_loras"] += 1
     else:
         arguments |= {"gpu_memory_utilization": (settings.memory or GPU_MEMORY) / settings.split}
+        if settings.sleep:  # vLLM has no sleep on CPUs
+            arguments["enable_sleep_mode"] = True
     return arguments
 
 

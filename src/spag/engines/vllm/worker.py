@@ -50,6 +50,13 @@ class WorkerUpdate:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerSleep:
+    """Give up memory of the GPU, at vLLM's level 1 or 2; 0: take it again. Nothing may be in flight."""
+
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerOutput:
     """Sampled tokens, raw log-probabilities and those drawn from, and whether the token limit ended them."""
 
@@ -60,14 +67,14 @@ class WorkerOutput:
     hit_limit: bool
 
 
-Message = WorkerRequest | WorkerAbort | WorkerUpdate
+Message = WorkerRequest | WorkerAbort | WorkerUpdate | WorkerSleep
 
 
 def serve(pipe: Connection) -> None:
     """Open an engine and answer messages until the pipe closes.
 
     The first message holds the arguments of ``vllm.EngineArgs``, the adapters' folders and the number of tokens that
-    may be sampled; ``None`` says that vLLM is ready, with its first weights or with new ones.
+    may be sampled; ``None`` says that vLLM is ready, with its first weights or with new ones, or asleep or awake.
     """
     arguments, folders, token_count = pipe.recv()
     learned: dict[int, str] = {}
@@ -81,7 +88,7 @@ def serve(pipe: Connection) -> None:
     engine.collective_rpc("extend_sampler", args=(token_count,))
     adapters = {index: _adapter(index, path) for index, path in enumerate(folders, 1)}
     pipe.send(None)
-    cold = True
+    cold, asleep = True, 0
     while True:
         while not messages.empty() or not engine.has_unfinished_requests():
             message = messages.get()
@@ -90,8 +97,16 @@ def serve(pipe: Connection) -> None:
                 _remove(learned)
                 return
             if isinstance(message, WorkerUpdate):
-                _update(engine, adapters, message)
+                current = message.folder if not message.adapter else learned.get(0, arguments["model"])
+                if not (_sleep(engine, 0, asleep, current) and not message.adapter):
+                    _update(engine, adapters, message)
+                asleep = 0
                 learned[message.adapter] = message.folder
+                pipe.send(None)
+                cold = True
+            elif isinstance(message, WorkerSleep):
+                _sleep(engine, message.level, asleep, learned.get(0, arguments["model"]))
+                asleep = message.level
                 pipe.send(None)
                 cold = True
             elif isinstance(message, WorkerAbort):
@@ -127,6 +142,22 @@ def _update(engine: Any, adapters: dict[int, Any], update: WorkerUpdate) -> None
     else:
         engine.collective_rpc("reload_weights", kwargs={"weights_path": update.folder})
         engine.collective_rpc("refresh_packed_weights")
+
+
+def _sleep(engine: Any, level: int, before: int, weights: str) -> bool:
+    """Send the engine to sleep at ``level``, or wake it (0) from level ``before``; return whether that read weights.
+
+    Level 1 keeps the weights in CPU memory, level 2 drops them: waking then reads those of the folder ``weights``.
+    """
+    if level:
+        engine.sleep(level)
+    elif before == 1:
+        engine.wake_up()
+    elif before:
+        engine.wake_up(["weights"])
+        engine.collective_rpc("reload_weights", kwargs={"weights_path": weights})
+        engine.wake_up(["kv_cache"])
+    return not level and before > 1
 
 
 def _read(pipe: Connection, messages: "queue.SimpleQueue[Message | None]", learned: dict[int, str]) -> None:

@@ -1,0 +1,105 @@
+"""How trainer and engines share each GPU in an online phase, and which share vLLM gets of it.
+
+A step has two moments. In play the trainer keeps weights, optimiser and copies of the policy; in training it needs
+gradients and activations, too, and the engines stay awake or sleep. An engine that sleeps has given up its cache and
+moved its weights to CPU memory (vLLM's level 1) or dropped them (level 2: they are read again from their files). So an
+engine that sleeps may have what training fills in between. ``share_out`` prefers engines that stay
+awake only where their cache then holds all texts. No GPU was measured: ``docs/planning.md`` says what is a guess.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from spag.algorithms.settings import SELF, SNAPSHOT, START, OnlineSettings
+from spag.engines.players import is_local
+from spag.engines.vllm.setup import GPU_MEMORY
+from spag.planning.specs import GIB
+
+USABLE = 0.92
+"""Share of a GPU's memory that can be filled; the rest is the driver's, CUDA's context, fragments: a guess."""
+ASLEEP = GIB
+"""What a sleeping vLLM keeps on the GPU: CUDA's context and graphs; a guess."""
+_HOST = 0.5
+"""Share of the machine's memory that the weights of sleeping engines may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What an online phase asks of each GPU, in bytes. ``least``: of an engine with room for one text of
+    ``engine.max_length``; ``roomy``: with room for all texts at once. ``resident``: of the trainer during play;
+    ``training``: at its peak; ``longest``: if every utterance were as long as it may be. ``share``: what the user gives
+    all engines. ``sleep``: the level at which vLLM may sleep, 0: it may not.
+    """
+
+    engines: int
+    least: float
+    roomy: float
+    resident: float
+    training: float
+    longest: float
+    share: float | None = None
+    sleep: int = 0
+
+    def choices(self) -> Iterator[tuple[float, int, float]]:
+        """Yield what may be tried, the best first: the trainer's peak, the level of sleep, what an engine needs."""
+        yield self.longest, 0, self.roomy
+        for peak, need in ((self.longest, self.roomy), (self.longest, self.least), (self.training, self.least)):
+            yield from ((peak, level, need) for level in ([self.sleep] if self.sleep else []))
+            yield peak, 0, need
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """The outcome: ``each`` of ``engines`` gets this share of the GPU; vLLM sleeps at this level while training, 0:
+    not.
+    """
+
+    engines: int
+    each: float
+    sleep: int
+
+    def bytes_in_play(self, gpu: float) -> float:
+        """Return what the engines hold of a ``gpu`` of so many bytes while they play."""
+        return self.engines * self.each * gpu
+
+    def bytes_in_training(self, gpu: float) -> float:
+        """Return what they hold of it while the trainer trains."""
+        return self.engines * ASLEEP if self.sleep else self.bytes_in_play(gpu)
+
+    def describe(self) -> str:
+        """Return the shares in words."""
+        sizes = f"{self.engines} x {self.each:.3f} of each GPU for vLLM"
+        return f"{sizes}, asleep (level {self.sleep}) while training" if self.sleep else f"{sizes}, always awake"
+
+
+def share_out(demand: Demand, gpu: float) -> Sharing | None:
+    """Return how trainer and engines share a ``gpu`` of so many bytes; ``None`` where they do not fit."""
+    usable = USABLE * gpu
+    for peak, level, need in demand.choices():
+        beside = demand.resident if level else peak
+        engines = min(usable - beside, GPU_MEMORY * gpu) if demand.share is None else demand.share * gpu
+        trains = not level or peak + demand.engines * ASLEEP <= usable
+        if trains and beside + engines <= usable and engines >= demand.engines * need:
+            return Sharing(demand.engines, int(1000 * engines / gpu / demand.engines) / 1000, level)
+    return None
+
+
+def engine_players(online: OnlineSettings) -> list[str]:
+    """Return the players that an engine of their own plays here, by name: the policy, its frozen copies, other models.
+
+    ``spag.rollout.steps.StepPlayer`` opens them one by one, each with weights of its own.
+    """
+    tests = online.evaluation_opponents if online.evaluate_every else []
+    frozen = [name for name in dict.fromkeys((*online.opponents, *tests)) if name != SELF]
+    return [SELF, *(name for name in frozen if name in (START, SNAPSHOT) or is_local(name))]
+
+
+def sleep_level(online: OnlineSettings, weights: float, host: float, *, adapters: bool) -> int:
+    """Return the level at which the engines of a machine may sleep: 1 where ``host``, its memory, has room for their
+    ``weights``, else 2; 0 where they play while others train, or where adapters would be lost.
+    """
+    if online.overlap:
+        return 0
+    if weights <= _HOST * host:
+        return 1
+    return 0 if adapters else 2

@@ -1,0 +1,54 @@
+"""The plan of a run on this machine, which ``spag plan``, dry runs, ``spag doctor`` and the run itself ask."""
+
+from spag.algorithms.settings import OnlineSettings
+from spag.config.schema import PlannedEngine, RunConfig
+from spag.core.errors import ConfigError, ModelError
+from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm
+from spag.planning.hours import Assumptions
+from spag.planning.plan import Planner, StagePlan
+from spag.planning.specs import ModelShape, at_hand, gpus_at_hand, read_shape
+from spag.storage.machine import memory_bytes
+
+
+def plan_here(config: RunConfig, shape: ModelShape, assumed: Assumptions | None = None) -> Planner:
+    """Return the plan of a run, with a model of ``shape``, on this machine."""
+    return Planner(config, shape, *at_hand(config.model), assumed or Assumptions(), float(memory_bytes()))
+
+
+def planned_engines(config: RunConfig) -> dict[str, PlannedEngine]:
+    """Return the engines of each online phase that trainer and vLLM share a GPU in, by the name of its model.
+
+    A run without online phases or GPUs, one that plays with transformers, and a model whose shape is not known have no
+    plan. Raises ``ConfigError`` where trainer and engines do not fit, unless
+    ``engine.memory`` is set: then the user knows better, and each engine gets an equal part of it.
+    """
+    online = any(isinstance(phase.settings, OnlineSettings) for phase in config.phases)
+    if not online or gpus_at_hand(config.model) is None:
+        return {}
+    if choose_backend(config.engine.backend, vllm=installed_vllm(), device="cuda")[0] is not Backend.VLLM:
+        return {}
+    try:
+        shape = read_shape(config.model.name, trust_remote_code=config.model.trust_remote_code)
+    except ModelError:
+        return {}
+    return engines_of(plan_here(config, shape))
+
+
+def engines_of(planner: Planner) -> dict[str, PlannedEngine]:
+    """Return the engines of each online phase of a plan, as ``planned_engines`` does."""
+    stages = {stage.name: stage for stage in planner.stages}
+    found, engine = {}, planner.config.engine
+    for name, play in stages.items():
+        if play.engines:
+            memory, sleep = (play.sharing.each, play.sharing.sleep) if play.sharing else (None, 0)
+            if play.sharing is None and engine.memory is None:
+                raise ConfigError(_refusal(play))
+            options = engine.model_dump() | {"memory": memory or (engine.memory or 0.0) / play.engines, "sleep": sleep}
+            found[name.removesuffix(" play")] = PlannedEngine(**options)
+    return found
+
+
+def _refusal(play: StagePlan) -> str:
+    """Return why a phase's trainer and engines do not fit, with what would help."""
+    fixes = "; ".join(play.advice) or "see spag plan for the nearest settings, or use a larger GPU"
+    return f"{play.name}: {play.problems[-1]}; {fixes} (engine.memory=SHARE tries it all the same)"

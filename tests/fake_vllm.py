@@ -1,0 +1,150 @@
+"""A stand-in for vLLM on a GPU of a given memory, for machines without one: it counts bytes, and refuses as vLLM does.
+
+The GPU is a folder: ``total`` holds its bytes, one file for each holder what that holds, ``events`` what happened. The
+stand-in runs in our real worker processes, which find it as the package ``vllm`` (``installed``), and answers every
+request with a few tokens. It has the methods that ``spag.engines.vllm.worker`` calls, and no others.
+"""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+GIB = 2**30
+WORKING = GIB
+"""What an engine takes besides weights and cache; less than the plan's guess."""
+LEFT_ASLEEP = GIB // 2
+
+
+@dataclass(frozen=True)
+class FakeGPU:
+    """The memory of a GPU, which several processes share."""
+
+    folder: Path
+
+    @classmethod
+    def of(cls, folder: Path, total: float) -> "FakeGPU":
+        (folder / "held").mkdir(parents=True)
+        (folder / "total").write_text(str(int(total)))
+        return cls(folder)
+
+    @property
+    def total(self) -> int:
+        return int((self.folder / "total").read_text())
+
+    @property
+    def free(self) -> int:
+        return self.total - sum(int(path.read_text()) for path in (self.folder / "held").iterdir())
+
+    def hold(self, who: str, count: float) -> None:
+        """Let ``who`` hold so many bytes. Raises ``RuntimeError`` as CUDA does where they are not free."""
+        path = self.folder / "held" / who
+        before = int(path.read_text()) if path.exists() else 0
+        if count - before > self.free:
+            asked, free = (count - before) / GIB, self.free / GIB
+            raise RuntimeError(f"CUDA out of memory. Tried to allocate {asked:.2f} GiB; {free:.2f} GiB is free.")
+        path.write_text(str(int(count)))
+        self.note(f"{who} holds {count / GIB:.2f}")
+
+    def note(self, event: str) -> None:
+        with (self.folder / "events").open("a") as file:
+            file.write(f"{event}\n")
+
+    def events(self, *words: str) -> list[str]:
+        """Return the events that hold one of ``words``, in order."""
+        lines = (self.folder / "events").read_text().splitlines()
+        return [line for line in lines if any(word in line for word in words)]
+
+
+class EngineArgs(SimpleNamespace):
+    pass
+
+
+class SamplingParams(SimpleNamespace):
+    pass
+
+
+@dataclass
+class LLMEngine:
+    args: EngineArgs
+    gpu: FakeGPU
+    weights_bytes: int
+    weights: str | None
+    name: str = field(default_factory=lambda: f"vllm-{os.getpid()}")
+    asleep: set[str] = field(default_factory=set)
+    waiting: list[tuple[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def from_engine_args(cls, args: EngineArgs) -> "LLMEngine":
+        gpu, weights = FakeGPU(Path(os.environ["FAKE_GPU"])), int(os.environ["FAKE_WEIGHTS"])
+        asked = args.gpu_memory_utilization * gpu.total
+        if gpu.free < asked:
+            raise ValueError(
+                f"Free memory on device cuda:0 ({gpu.free / GIB:.2f}/{gpu.total / GIB:.2f} GiB) on startup is less "
+                f"than desired GPU memory utilization ({args.gpu_memory_utilization}, {asked / GIB:.2f} GiB)."
+            )
+        if asked < weights + WORKING:
+            raise ValueError("No available memory for the cache blocks. Try increasing `gpu_memory_utilization`.")
+        engine = cls(args, gpu, weights, args.model)
+        gpu.hold(engine.name, asked)
+        return engine
+
+    @property
+    def engine_core(self) -> SimpleNamespace:
+        return SimpleNamespace(shutdown=lambda: self.gpu.hold(self.name, 0))
+
+    def collective_rpc(self, method: str, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> None:
+        if method == "reload_weights":
+            assert "weights" not in self.asleep, "weights have no memory"
+            assert Path(str((kwargs or {})["weights_path"])).is_dir()
+            self.weights = str((kwargs or {})["weights_path"])
+            self.gpu.note(f"{self.name} loads")
+
+    def reset_prefix_cache(self) -> bool:
+        assert not self.asleep, "the cache has no memory"
+        return True
+
+    def sleep(self, level: int) -> None:
+        assert getattr(self.args, "enable_sleep_mode", False), "Sleep mode is not enabled."
+        assert not self.waiting and not self.asleep
+        self.asleep = {"weights", "kv_cache"}
+        self.weights = None if level == 2 else self.weights
+        self.gpu.note(f"{self.name} sleeps at level {level}")
+        self.gpu.hold(self.name, LEFT_ASLEEP)
+
+    def wake_up(self, tags: list[str] | None = None) -> None:
+        self.asleep -= set(tags or ("weights", "kv_cache"))
+        whole = self.args.gpu_memory_utilization * self.gpu.total
+        self.gpu.hold(self.name, LEFT_ASLEEP + self.weights_bytes if self.asleep else whole)
+
+    def add_request(self, key: str, prompt: Any, sampling: SamplingParams, lora_request: Any = None) -> None:
+        assert not self.asleep, "requests to an engine that sleeps"
+        assert self.weights is not None, "requests to an engine whose weights were dropped"
+        self.waiting.append((key, sampling))
+        self.gpu.note(f"{self.name} plays")
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self.waiting)
+
+    def step(self) -> list[Any]:
+        done = [self._output(key, sampling.stop_token_ids[0]) for key, sampling in self.waiting]
+        self.waiting.clear()
+        return done
+
+    @staticmethod
+    def _output(key: str, stop: int) -> Any:
+        tokens = [50, 51, stop]
+        values = SimpleNamespace(logprobs=[-1.0] * (2 * len(tokens)))
+        said = SimpleNamespace(logprobs=values, token_ids=tokens, finish_reason="stop")
+        return SimpleNamespace(request_id=key, outputs=[said], finished=True)
+
+
+def installed(folder: Path, gpu: FakeGPU, weights: float) -> dict[str, str]:
+    """Install the stand-in as ``vllm`` under ``folder``; return the environment in which our workers find it, for a
+    model of so many bytes.
+    """
+    (folder / "vllm").mkdir(parents=True)
+    (folder / "vllm" / "__init__.py").write_text("from fake_vllm import EngineArgs, LLMEngine, SamplingParams\n")
+    paths = os.pathsep.join([str(folder), str(Path(__file__).parent)])
+    return {"PYTHONPATH": paths, "FAKE_GPU": str(gpu.folder), "FAKE_WEIGHTS": str(int(weights))}

@@ -1,0 +1,344 @@
+"""How trainer and vLLM share a GPU: the plan by hand, and on a stand-in GPU that refuses as a real one does."""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fake_vllm import FakeGPU, installed
+from spag.config.files import load_config
+from spag.config.schema import ModelConfig, PlannedEngine, RunConfig
+from spag.core.errors import ConfigError, EngineError
+from spag.core.progress import SilentReporter
+from spag.engines import players
+from spag.engines.base import Request, Sampling
+from spag.engines.vllm import opening
+from spag.engines.vllm.engine import VLLMEngine
+from spag.engines.vllm.setup import Backend
+from spag.learning import loop
+from spag.planning import here, specs
+from spag.planning.engines import ASLEEP, USABLE, Demand, engine_players, share_out, sleep_level
+from spag.planning.estimate import estimate_run
+from spag.planning.here import engines_of
+from spag.planning.plan import Planner, StagePlan
+from spag.planning.specs import GIB, KNOWN_SHAPES, Device, find_gpu, read_shape
+from spag.runs.execute import run
+
+GPU = 100 * GIB  # of which 92 can be filled
+WHOLE = ["reinforce.kl_coef=0", "reinforce.evaluate_every=null"]  # one engine, no copy of the weights
+
+
+def demand(**changes: float) -> Demand:
+    """An engine of 10 to 20 GiB beside a trainer of 30 GiB, 50 at its peak, 60 if texts are as long as they may be."""
+    sizes = {"least": 10, "roomy": 20, "resident": 30, "training": 50, "longest": 60}
+    known = {name: size * GIB for name, size in (sizes | changes).items() if name in sizes}
+    rest = {name: value for name, value in changes.items() if name not in sizes}
+    return Demand(**{"engines": 1, **rest}, **known)  # type: ignore[arg-type]
+
+
+def shared(**changes: float) -> tuple[int, int] | None:
+    """Return how many GiB each engine gets, and the level of sleep."""
+    found = share_out(demand(**changes), GPU)
+    return None if found is None else (round(found.each * 100), found.sleep)
+
+
+def test_engines_get_what_training_leaves() -> None:
+    assert shared() == (32, 0)  # 92 - 60
+    assert shared(engines=2, least=8, roomy=16) == (16, 0)
+    assert shared(resident=1, training=1, longest=1) == (90, 0)  # never more than vLLM's own default
+
+
+def test_engines_sleep_where_all_texts_would_not_fit_otherwise() -> None:
+    assert shared(roomy=40, sleep=1) == (62, 1)  # 92 - 30 while the trainer rests
+    assert shared(roomy=40) == (32, 0)  # may not sleep: a smaller cache
+    assert shared(training=85, longest=88, sleep=2) == (62, 2)
+    assert shared(roomy=70, sleep=1) == (62, 1)  # more than the 32 beside training, if less than it could use
+    assert shared(training=85, longest=88) is None
+    assert shared(training=91.5, longest=91.5, sleep=1) is None  # what sleeps keeps 1 GiB
+
+
+def test_usual_texts_must_fit_where_the_longest_do_not() -> None:
+    assert shared(longest=200) == (42, 0)  # 92 - 50
+    assert shared(longest=200, training=85, sleep=1) == (62, 1)
+
+
+def test_a_share_that_is_set_is_kept_or_refused() -> None:
+    assert shared(share=0.3) == (30, 0)
+    assert shared(share=0.3, engines=2) == (15, 0)
+    assert shared(share=0.5, sleep=1) == (50, 1)
+    assert shared(share=0.5, sleep=1, resident=45) is None  # 45 + 50 > 92
+    assert shared(share=0.05) is None  # the engine needs 10
+
+
+def test_each_player_with_weights_of_its_own_is_an_engine() -> None:
+    def engines(*changes: str) -> list[str]:
+        return engine_players(load_config("taboo-qwen3-1.7b", changes).phases[0].settings)
+
+    assert engines() == ["self", "start"]  # evaluations meet the start
+    assert engines("reinforce.evaluate_every=null") == ["self"]
+    mixed = "reinforce.opponents={self: 1, snapshot: 1, start: 1, org/model: 1, 'bot:constant': 1, 'openai:gpt': 1}"
+    assert engines(mixed) == ["self", "snapshot", "start", "org/model"]
+
+
+def test_vllm_sleeps_as_deep_as_cpu_memory_asks() -> None:
+    online = load_config("taboo-qwen3-1.7b").phases[0].settings
+    assert sleep_level(online, 10, 20, adapters=True) == 1
+    assert [sleep_level(online, 10, 19, adapters=adapters) for adapters in (False, True)] == [2, 0]
+    assert sleep_level(online.model_copy(update={"overlap": True}), 1, 100, adapters=False) == 0
+
+
+def planner(name: str, memory: float, *changes: str, gpus: int = 1, host: float = 512) -> Planner:
+    config = load_config(name, changes)
+    gpu = replace(find_gpu("A100-80"), name="fake", memory=memory * GIB)
+    return Planner(config, read_shape(config.model.name), gpu, gpus, host=host * GIB)
+
+
+def online(plan: Planner) -> tuple[StagePlan, StagePlan]:
+    play, training, _ = plan.stages
+    return play, training
+
+
+def test_the_plan_of_both_moments_by_hand() -> None:
+    play, training = online(planner("taboo-qwen3-1.7b", 120))
+    parameters = KNOWN_SHAPES["Qwen/Qwen3-1.7B"].parameters
+    assert play.sharing is not None and (play.engines, play.sharing.sleep) == (2, 0)
+    # float32 weights and two moments stay, and a copy of the weights, which the KL term pulls to
+    assert play.memory.total - play.memory.engines == 16 * parameters
+    assert (play.memory.weights, play.memory.optimizer, play.memory.policies) == (
+        4 * parameters, 8 * parameters, 4 * parameters,
+    )  # fmt: skip
+    alone, longest = (size - training.memory.engines for size in (training.memory.total, training.longest))
+    assert alone < longest  # thoughts of 1,024 tokens, and not 1,000; utterances of 256, and not 23
+    assert 2 * play.sharing.each == pytest.approx(USABLE - longest / (120 * GIB), abs=2e-3)
+    assert play.memory.engines == training.memory.engines == 2 * play.sharing.each * 120 * GIB
+
+
+def test_sharded_copies_are_shares_of_the_weights() -> None:
+    play, _ = online(planner("marshal-qwen3-4b", 80, gpus=8))
+    assert play.memory.policies == play.memory.weights == 4 * KNOWN_SHAPES["Qwen/Qwen3-4B"].parameters / 8
+
+
+def test_thoughts_count_in_play_and_training() -> None:
+    silent = "reinforce.sampling.thinking.enabled=false"
+    loud, quiet = (online(planner("taboo-qwen3-1.7b", 80, *changes)) for changes in ((), (silent,)))
+    assert loud[1].count >= quiet[1].count  # no two thoughts are equal: nothing is merged
+    assert loud[1].tokens - quiet[1].tokens >= 1000 * quiet[1].count
+    assert loud[0].tokens > quiet[0].tokens + 200 * 128 * 1000
+    assert loud[1].memory.activations > quiet[1].memory.activations
+    short = online(planner("taboo-qwen3-1.7b", 80, "reinforce.sampling.thinking.max_tokens=100"))
+    assert quiet[1].tokens < short[1].tokens < loud[1].tokens
+
+
+CASES = {  # preset, GiB of the GPU, memory of the machine, changes: engines, level of sleep
+    "awake": (("taboo-qwen3-1.7b", 120, 512, ()), (2, 0)),
+    "level 1": (("taboo-qwen3-1.7b", 80, 512, ()), (2, 1)),
+    "level 1, little room": (("taboo-qwen3-1.7b", 42, 512, ()), (2, 1)),
+    "level 2": (("taboo-qwen3-1.7b", 56, 8, ()), (2, 2)),
+    "awake, little room": (("taboo-qwen3-1.7b", 56, 512, ("reinforce.overlap=true",)), (2, 0)),
+    "one engine": (("taboo-qwen3-1.7b", 34, 512, tuple(WHOLE)), (1, 1)),
+    "adapter": (("taboo-qwen3-1.7b-lora", 24, 512, ()), (2, 1)),
+    "adapter, awake": (("taboo-qwen3-1.7b-lora", 80, 512, ()), (2, 0)),
+    "a share that is set": (("taboo-qwen3-1.7b", 120, 512, ("engine.memory=0.5",)), (2, 0)),
+}
+
+
+@pytest.fixture
+def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGPU:
+    """A stand-in GPU, yet without memory, for engines that are opened in this test."""
+    found = FakeGPU.of(tmp_path / "gpu", 0)
+    for name, value in installed(tmp_path / "packages", found, 2 * KNOWN_SHAPES["Qwen/Qwen3-1.7B"].parameters).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(opening, "checked_device", lambda device: "cuda")
+    monkeypatch.setattr(opening, "visible_gpus", lambda: ["0"])
+    return found
+
+
+def opened(engine: PlannedEngine, model: Path, stack: ExitStack) -> VLLMEngine:
+    [found] = opening.open_vllm([ModelConfig(name=str(model))], engine, 1)
+    stack.callback(found.close)
+    return found
+
+
+def ask(engine: VLLMEngine) -> None:
+    engine.submit(Request("0", "Hi", Sampling(), 0))
+    while not engine.poll():
+        pass
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_steps_go_through_on_the_stand_in(case: str, gpu: FakeGPU, model_folder: Path) -> None:
+    """Trainer and engines hold what the plan says, moment by moment; whatever exceeds the GPU would raise."""
+    (name, memory, host, changes), expected = CASES[case]
+    plan = planner(name, memory, *changes, host=host)
+    play, training = online(plan)
+    engine = engines_of(plan)["reinforce"].model_copy(update={"max_length": 512})
+    assert not play.problems and not training.problems and (play.engines, engine.sleep) == expected
+    resident, peak = play.memory.total - play.memory.engines, training.memory.total - training.memory.engines
+    (gpu.folder / "total").write_text(str(int(memory * GIB)))
+    gpu.hold("driver", 0.02 * memory * GIB)
+    gpu.hold("trainer", training.memory.weights)
+    with ExitStack() as stack:
+        engines = [opened(engine, model_folder, stack)]
+        for step in range(3):
+            if engine.sleep:  # empty_cache
+                gpu.hold("trainer", resident if step else training.memory.weights)
+            if step == 1 and expected[0] > 1:
+                engines.append(opened(engine, model_folder, stack))  # the start, when it is first met
+            for one in engines:
+                ask(one)
+            for one in engines:
+                one.rest()
+            gpu.hold("trainer", peak)
+    assert len(gpu.events("sleeps at level")) == (0 if not engine.sleep else 3 + 2 * (expected[0] - 1))
+    assert set(gpu.events("sleeps")) <= set(gpu.events(f"level {engine.sleep}"))
+    assert len(gpu.events("loads")) == (len(gpu.events("sleeps")) - expected[0] if engine.sleep == 2 else 0)
+
+
+def test_the_stand_in_refuses_what_vllm_would(gpu: FakeGPU, model_folder: Path) -> None:
+    (gpu.folder / "total").write_text(str(24 * GIB))
+    with ExitStack() as stack:
+        gpu.hold("trainer", 7 * GIB)
+        with pytest.raises(EngineError, match=r"Free memory on device cuda:0 .* on startup is less than desired GPU"):
+            opened(PlannedEngine(max_length=512), model_folder, stack)  # 0.9, as vLLM takes by itself
+        opened(PlannedEngine(max_length=512, memory=0.6), model_folder, stack)
+        with pytest.raises(EngineError, match="Free memory on device"):  # a second engine of that share
+            opened(PlannedEngine(max_length=512, memory=0.6), model_folder, stack)
+        with pytest.raises(EngineError, match="No available memory for the cache blocks"):
+            opened(PlannedEngine(max_length=512, memory=0.1), model_folder, stack)
+        with pytest.raises(RuntimeError, match="CUDA out of memory"):
+            gpu.hold("trainer", 20 * GIB)
+
+
+def test_what_does_not_fit_is_refused_with_numbers_and_remedies() -> None:
+    plan = planner("taboo-qwen3-1.7b", 24)
+    play, training = online(plan)
+    assert play.problems and training.problems
+    with pytest.raises(ConfigError) as refused:
+        engines_of(plan)
+    text = str(refused.value)
+    assert "reinforce play: trainer and vLLM do not fit together: while playing 25.6 GiB and 2 x " in text
+    assert "of 22.1 GiB" in text
+    assert any(line.startswith("micro_batch_size=1, lora={}: ") for line in training.advice)
+    trusted = engines_of(planner("taboo-qwen3-1.7b", 24, "engine.memory=0.4"))["reinforce"]
+    assert (trusted.memory, trusted.sleep) == (0.2, 0)  # the user knows better
+
+
+@pytest.mark.parametrize("memory", [44, 46, 48])
+def test_remedies_do_help(memory: int) -> None:
+    changes = ("reinforce.overlap=true",)
+    play, _ = online(planner("taboo-qwen3-1.7b", memory, *changes))
+    assert play.problems and play.advice
+    for advice in play.advice:
+        if advice.startswith("overlap"):
+            assert not online(planner("taboo-qwen3-1.7b", memory))[0].problems
+        elif advice.startswith("no start"):
+            assert not online(planner("taboo-qwen3-1.7b", memory, *changes, "reinforce.evaluate_every=null"))[
+                0
+            ].problems
+        else:
+            assert not online(planner("taboo-qwen3-1.7b", memory, *changes, advice.partition(":")[0]))[0].problems
+
+
+@pytest.fixture
+def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let plans of this machine see one GPU of 56 GiB."""
+    gpu = replace(find_gpu("A100-80"), memory=56.0 * GIB)
+    monkeypatch.setattr(specs, "gpus_at_hand", lambda model: (gpu, 1))
+    monkeypatch.setattr(here, "gpus_at_hand", specs.gpus_at_hand)
+    monkeypatch.setattr(here, "installed_vllm", lambda: ("0.32.0", False))
+    monkeypatch.setattr(here, "memory_bytes", lambda: 512 * GIB)
+    yield
+
+
+def test_dry_run_plan_and_run_agree(pretended: None, tmp_path: Path) -> None:
+    config = load_config("taboo-qwen3-1.7b")
+    plan = here.plan_here(config, read_shape(config.model.name))
+    play, training = online(plan)
+    engine = here.planned_engines(config)["reinforce"]
+    assert play.sharing is not None and (engine.memory, engine.sleep) == (play.sharing.each, 1)
+    assert engine.concurrency == config.engine.concurrency
+    assert play.sharing.describe() in play.notes
+    assert play.memory.total <= play.room == USABLE * 56 * GIB
+    assert training.memory.engines == 2 * ASLEEP
+
+
+def tiny(model: Path) -> RunConfig:
+    options = {
+        "model.name": str(model), "model.dtype": "float32", "model.prompt_style": "plain", "engine.max_length": 2048,
+        "reinforce.steps": 2, "reinforce.games": 2, "reinforce.kl_coef": 0, "reinforce.evaluate_every": 2,
+        "reinforce.evaluation_tasks": 1, "reinforce.sampling.thinking.enabled": False,
+        "reinforce.sampling.max_new_tokens": 8, "reinforce.entropy_coef": 0.01, "reinforce.lora": None,
+        "game": {"name": "kuhn_poker"}, "arena.tasks": 1, "arena.sampling.thinking.enabled": False,
+        "arena.entrants": ["bot:random", "bot:constant"],
+    }  # fmt: skip
+    return load_config("taboo-qwen3-1.7b", [f"{name}={json.dumps(value)}" for name, value in options.items()])
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_a_run_sleeps_while_it_trains(
+    level: int, gpu: FakeGPU, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two online steps and an evaluation with the real trainer, workers and files; the GPU's memory is pretended."""
+    (gpu.folder / "total").write_text(str(24 * GIB))
+    monkeypatch.setattr(players, "backend_of", lambda model, engine, note: Backend.VLLM)
+    apply = loop.apply_gradients
+
+    def trains(*arguments: object) -> object:
+        gpu.hold("trainer", 20 * GIB)  # fails unless both engines sleep
+        norm = apply(*arguments)  # type: ignore[arg-type]
+        gpu.hold("trainer", 5 * GIB)
+        return norm
+
+    monkeypatch.setattr(loop, "apply_gradients", trains)
+    config = tiny(model_folder)
+    engine = PlannedEngine(**config.engine.model_dump() | {"memory": 0.35, "sleep": level})
+    run(config, tmp_path / "run", SilentReporter(), plan_engines=lambda config: {"reinforce": engine})
+    order = [event.split()[-1] if "trainer" in event else event.split()[1] for event in gpu.events(
+        "plays", "sleeps", "loads", "trainer holds 20")]  # fmt: skip
+    squeezed = [one for at, one in enumerate(order) if at == 0 or order[at - 1] != one]
+    trained = squeezed.index("20.00")
+    assert squeezed[:trained] == ["loads", "plays", "sleeps"]
+    assert squeezed.count("20.00") == 2 and squeezed.count("sleeps") >= 3  # two steps, and after the evaluation
+    rows = (tmp_path / "run" / "1-reinforce" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(row)["step"] for row in rows] == [1, 2]
+    assert (tmp_path / "run" / "1-reinforce" / "evaluations.jsonl").is_file()
+
+
+def test_a_cpu_has_no_share_and_no_sleep() -> None:
+    cpu = Device("CPU", 64.0 * GIB, 1e12, 200e9, 32e9, is_cpu=True)
+    config = load_config("taboo-qwen3-1.7b", ["engine.backend=vllm"])
+    assert engines_of(Planner(config, read_shape(config.model.name), cpu)) == {}
+
+
+def test_who_plays_with_transformers_has_no_plan(pretended: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert here.planned_engines(load_config("taboo-qwen3-1.7b", ["engine.backend=transformers"])) == {}
+    monkeypatch.setattr(here, "installed_vllm", lambda: None)
+    assert here.planned_engines(load_config("taboo-qwen3-1.7b")) == {}
+
+
+def test_a_run_without_online_phases_has_no_plan(pretended: None) -> None:
+    assert here.planned_engines(load_config("qwen3")) == {}
+
+
+def test_a_model_of_unknown_shape_has_no_plan(pretended: None) -> None:
+    assert here.planned_engines(load_config("taboo-qwen3-1.7b", ["model.name=./nowhere"])) == {}
+
+
+def test_actors_share_their_own_gpus() -> None:
+    changes = ("cluster.address=local", "cluster.online_workers=2", "reinforce.processes=2")
+    plan = planner("taboo-qwen3-1.7b", 80, *changes, gpus=4)
+    engine = engines_of(plan)["reinforce"]
+    assert (engine.memory, engine.sleep) == (0.45, 0)  # two engines in each actor
+
+
+def test_estimates_say_how_the_gpu_is_shared(
+    pretended: None, tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spag.planning.estimate.read_shape", lambda name, **_: KNOWN_SHAPES["Qwen/Qwen3-1.7B"])
+    changes = [f"model.name={model_folder}", "model.prompt_style=plain", "model.device=cpu"]
+    found = estimate_run(load_config("taboo-qwen3-1.7b", changes), tmp_path / "run", SilentReporter())
+    assert found.doubts == [] or "free space" in found.doubts[0]  # this machine's disk
+    assert found.facts["engines of reinforce"].endswith("of each GPU for vLLM, asleep (level 1) while training")
