@@ -15,7 +15,6 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ import yaml
 from spag.cli import main
 from spag.cli.options import read_config
 from spag.config.schema import RunConfig
+from walkthrough import commands
 
 ROOT = Path(__file__).parent.parent
 SLURM, KUBERNETES = ROOT / "examples" / "slurm", ROOT / "examples" / "kubernetes"
@@ -46,16 +46,6 @@ SBATCH = {
 SBATCH |= {"requeue", "open-mode", "signal"}
 SRUN = {"nodes", "ntasks", "cpus-per-task", "kill-on-bad-exit"}
 NODES, GPUS = 2, 8
-
-
-def commands(text: str) -> Iterator[list[str]]:
-    """Yield the words of every ``spag`` command of a page's code blocks, less those that show output too and begin with
-    ``$`` (test_docs_output.py).
-    """
-    for block in re.findall(r"^```\n(?!\$ )(.*?)^```", text, re.DOTALL | re.MULTILINE):
-        for line in block.replace("\\\n", " ").splitlines():
-            if line.startswith("spag "):
-                yield shlex.split(line, comments=True)
 
 
 def parsed(words: list[str]) -> dict[str, Any]:

@@ -4,7 +4,6 @@ the middle of the phase, resumes and is reported.
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -18,13 +17,10 @@ from outside import install, install_variety
 from spag import algorithms
 from spag.core.episodes import Episode
 from spag.storage.episodes import read_episodes
+from walkthrough import files, page
 
-PAGE = (Path(__file__).parent.parent.parent / "docs" / "algorithms.md").read_text(encoding="utf-8")
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-WALK_THROUGH = PAGE.partition("## Write an algorithm of your own")[2]
-NAMES = re.findall(r"^`([\w.]+)` ", WALK_THROUGH, re.MULTILINE)  # such a paragraph stands before the file's text
-TEXTS = (text for language, text in BLOCK.findall(WALK_THROUGH) if language)
-FILES = dict(zip(NAMES, TEXTS, strict=False))
+PAGE = page("algorithms.md")
+FILES = files(PAGE.partition("## Write an algorithm of your own")[2])
 SOURCE = Path(__file__).parents[2] / "src"
 
 

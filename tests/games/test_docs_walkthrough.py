@@ -12,15 +12,12 @@ import pytest
 from spag.games import get
 from spag.games.registry import SHIPPED
 from spag.storage.episodes import read_episodes
+from walkthrough import blocks, files, page
 
-PAGE = (Path(__file__).parent.parent.parent / "docs" / "games.md").read_text(encoding="utf-8")
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGE = page("games.md")
 WALK_THROUGH = PAGE.partition("## Write a game of your own")[2]
-NAMES = re.findall(
-    r"^`([\w.]+)` ", WALK_THROUGH, re.MULTILINE
-)  # a paragraph that starts with a file's name stands before its text
-FILES = dict(zip(NAMES, (text for language, text in BLOCK.findall(WALK_THROUGH) if language), strict=True))
-COMMANDS = [line for language, text in BLOCK.findall(WALK_THROUGH) if not language for line in text.splitlines()]
+FILES = files(WALK_THROUGH)
+COMMANDS = [line for text in blocks(WALK_THROUGH, "") for line in text.splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +81,7 @@ def test_the_page_describes_every_game_that_ships() -> None:
 
 
 def test_python_blocks_are_valid() -> None:
-    blocks = [text for language, text in BLOCK.findall(PAGE) if language == "python"]
-    assert len(blocks) == 3
-    for block in blocks:
+    code = blocks(PAGE, "python")
+    assert len(code) == 3
+    for block in code:
         compile(block, "docs/games.md", "exec")

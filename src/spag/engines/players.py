@@ -2,7 +2,7 @@
 
     bot:NAME        a scripted player of the game
     openai:MODEL    a model behind an OpenAI-compatible endpoint
-    mixture:FOLDER  in an arena: for each game one of the models in FOLDER, drawn anew
+    mixture:FOLDER  in an arena: for each game one of the models in FOLDER, drawn again
     anything else   a local model: hub id, folder, GGUF file, LoRA adapter, or a folder with an adapter for each role
 
 Nothing else knows these prefixes. Heavy libraries are imported only when an engine of their kind is opened.

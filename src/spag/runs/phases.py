@@ -1,5 +1,6 @@
 """The stages of a phase: play where it needs a file of games, then training."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,7 @@ def _train(run: Run, model: PlannedModel) -> None:
             output=folder,
             seed=config.seed if model.iteration is not None else seed_of(run, model),
             credit_seed=seed_of(run, model),
-            files=files,
+            files=list(dict.fromkeys(files.values())),
             learner=model.start if isinstance(settings, IterationSettings) else None,
             limit=settings.max_episodes if isinstance(settings, TeacherSettings) else None,
             teacher=isinstance(settings, TeacherSettings),
@@ -155,28 +156,30 @@ _OUTPUTS = (
 )  # fmt: skip
 
 
-def _files(run: Run, model: PlannedModel) -> list[Path]:
-    """Return the files of games or samples that an offline phase trains on."""
+def _files(run: Run, model: PlannedModel) -> dict[str, Path]:
+    """Return the files of games or samples that an offline phase trains on, by the names that its settings give them:
+    where ``teacher`` lies differs between machines.
+    """
     settings, played = model.phase.settings, run.folder / model.folder / EPISODES
     if isinstance(settings, IterationSettings):
-        return [played]
+        return {EPISODES: played}
     if not isinstance(settings, TeacherSettings):
-        return []
-    found = [teacher_file(source, model.game.build()) or played for source in settings.episodes]
-    return list(dict.fromkeys(found))
+        return {}
+    return {source: teacher_file(source, model.game.build()) or played for source in settings.episodes}
 
 
-def _train_settings(run: Run, model: PlannedModel, files: list[Path]) -> dict[str, Any]:
+def _train_settings(run: Run, model: PlannedModel, files: Mapping[str, Path]) -> dict[str, Any]:
     """Return what training depends on besides its inputs."""
     settings = model.phase.settings
     played = PLAY_OPTIONS | {"iterations"} if isinstance(settings, IterationSettings) else frozenset()
     options = settings.model_dump(mode="json", exclude=set(FREE_TO_CHANGE | played))
-    named = [path for path in files if path != run.folder / model.folder / EPISODES]
+    named = {name: path for name, path in files.items() if path != run.folder / model.folder / EPISODES}
     if isinstance(settings, OfflineSettings) and settings.sft_data:
-        named.append(settings.sft_data)
+        named[str(settings.sft_data)] = settings.sft_data
     if isinstance(settings, OnlineSettings) and settings.mix:
-        named += [path for game, _ in model.phase.mix(model.game) for path in named_files(settings_of(game)).values()]
-    digests = {str(path): file_digest(path) for path in named}
+        mixed = (named_files(settings_of(game)).values() for game, _ in model.phase.mix(model.game))
+        named |= {str(path): path for paths in mixed for path in paths}
+    digests = {name: file_digest(path) for name, path in named.items()}
     about = {"algorithm": model.phase.algorithm, "options": options, "digests": digests}
     sections = ("seed", "model") if model.start == BASE else ("seed",)
     return run.settings(*sections, game=model.game.model_dump(mode="json"), **about)

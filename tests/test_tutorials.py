@@ -1,0 +1,218 @@
+"""docs/tutorials as a reader follows them, on the CPU, with a tiny random model for the hub's."""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import chdir
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file
+
+from spag.cli import main
+from spag.storage.episodes import read_episodes
+from test_examples import parsed
+from walkthrough import DOCS, blocks, commands, files, page, write_files
+
+PAGES = sorted(path.name for path in (DOCS / "tutorials").glob("*.md"))
+SOURCE = Path(__file__).parent.parent / "src"
+MODEL = "Qwen/Qwen3-1.7B"
+BRIEF = ["reinforce.sampling.max_new_tokens=6", "arena.tasks=1", "arena.sampling.max_new_tokens=6"]
+FEW = ["reinforce.steps=1", "reinforce.games=4", "reinforce.evaluate_every=null"]
+IMITATED = ["imitation.max_episodes=6", "imitation.max_length=256"]
+"""What makes a run of a tutorial take seconds."""
+
+
+def tutorial(name: str) -> str:
+    return page(f"tutorials/{name}.md")
+
+
+def command(name: str, begins: str) -> list[str]:
+    """Return the words of the one command of a tutorial that begins so."""
+    [found] = {tuple(words) for words in commands(tutorial(name)) if shlex.join(words).startswith(begins)}
+    return list(found)
+
+
+def tiny(model: Path, *more: str) -> list[str]:
+    options = (f"model.name={model}", "model.prompt_style=plain", "model.dtype=float32", "model.device=cpu", *more)
+    return [word for option in options for word in ("--set", option)]
+
+
+def spag(*words: str) -> str:
+    result = CliRunner().invoke(main, list(words))
+    assert result.exit_code == 0, f"{words}: {result.output}"
+    return result.output
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Path]:
+    with chdir(tmp_path):
+        yield tmp_path
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_files_are_valid_and_commands_have_these_options(name: str, here: Path) -> None:
+    text = page(f"tutorials/{name}")
+    write_files(text, here)
+    for config in here.glob("*.yaml"):
+        assert f"{config.name}: valid" in spag("config", "validate", config.name)
+    (here / "games.jsonl").touch()  # what earlier commands of the page write
+    shown = list(commands(text))
+    assert shown or name == "pandas.md"
+    for words in shown:
+        parsed(words)
+    for code in blocks(text, "python"):
+        compile(code, name, "exec")
+
+
+@pytest.mark.parametrize("name", ["vllm", "gpus"])
+def test_the_plans_fit(name: str, here: Path) -> None:
+    write_files(tutorial(name), here)
+    plans = [words[1:] for words in commands(tutorial(name)) if words[1] == "plan"]
+    for plan in plans:
+        assert " does not fit" not in spag(*plan)
+    assert plans
+
+
+def test_words_of_ones_own_are_split(here: Path) -> None:
+    write_files(tutorial("language"), here)
+    held_out = spag(*command("language", "spag words")[1:]).split()
+    assert held_out == ["Fluss"]
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_dry_run_of_eight_gpus_lists_the_stages(here: Path, model_folder: Path) -> None:
+    write_files(tutorial("gpus"), here)
+    one = ("imitation.parallel=replicas", "spag.parallel=replicas", "engine.concurrency=32")
+    shown = spag(*command("gpus", "spag run eight.yaml --dry-run")[1:], *tiny(model_folder, *one))
+    assert "2-spag/iteration-3/train" in shown and "nothing was done" in shown
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_taboo_in_german_is_played_judged_and_trained(here: Path, model_folder: Path) -> None:
+    write_files(tutorial("language"), here)
+    play = [str(model_folder) if word == MODEL else word for word in command("language", "spag play")[1:]]
+    spag(*play, *tiny(model_folder, BRIEF[0]))
+    assert "Adversarial Taboo: " in spag(*command("language", "spag judge")[1:])
+    spag(*command("language", "spag run")[1:], *tiny(model_folder, *FEW, *BRIEF))
+    [step] = (here / "runs/german/1-reinforce/episodes").glob("*.jsonl")
+    words = files(tutorial("language"))["words.txt"].split()
+    games = list(read_episodes(step))
+    assert {game.task.data["target_word"] for game in games} <= set(words) - {"Fluss"} and len(games) == 4
+    (here / "words.txt").write_text("Brot\n" * 3)
+    changed = CliRunner().invoke(main, [*command("language", "spag run")[1:], *tiny(model_folder, *FEW, *BRIEF)])
+    assert changed.exit_code == 2 and "words" in changed.output
+
+
+def start(machine: Path, model: str) -> subprocess.Popen[bytes]:
+    """Start the tutorial's run in ``machine/work`` with the spag that is installed in ``machine/lib``."""
+    given = [*command("resume", "spag run")[1:], *tiny(Path(model), *IMITATED, *BRIEF)]
+    environment = {**os.environ, "PYTHONPATH": str(machine / "lib"), "OMP_NUM_THREADS": "1"}
+    with (machine / "log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "spag", *given], cwd=machine / "work", env=environment, stdout=log, stderr=log
+        )
+
+
+def install(machine: Path, model: Path) -> None:
+    shutil.copytree(SOURCE / "spag", machine / "lib" / "spag", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(model, machine / "work" / "tiny")
+    write_files(tutorial("resume"), machine / "work")
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_run_that_is_moved_ends_as_one_that_stayed(tmp_path: Path, model_folder: Path) -> None:
+    one, other, still = (tmp_path / name for name in ("one", "other", "still"))
+    for machine in (one, other, still):
+        install(machine, model_folder)
+    metrics = one / "work/runs/mine/2-reinforce/metrics.jsonl"
+    running = start(one, "./tiny")
+    while not (metrics.exists() and metrics.read_bytes().count(b"\n") >= 2):
+        assert running.poll() is None, (one / "log").read_text()
+        time.sleep(0.01)
+    running.kill()
+    running.wait()
+    shutil.rmtree(other / "work")
+    shutil.move(one / "work", other / "work")
+    shutil.rmtree(one)
+    for machine in (other, still):
+        assert start(machine, "./tiny").wait() == 0, (machine / "log").read_text()
+    assert "1-imitation/train: done before" in (other / "log").read_text()
+    ends = [load_file(at / "work/runs/mine/2-reinforce/checkpoint/model.safetensors") for at in (other, still)]
+    assert ends[0].keys() == ends[1].keys()
+    assert all(torch.equal(weights, ends[1][name]) for name, weights in ends[0].items())
+
+
+@pytest.fixture(scope="module")
+def kuhn(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> Path:
+    """A folder in which ``spag run kuhn`` was done, shortened, with TensorBoard."""
+    folder = tmp_path_factory.mktemp("kuhn")
+    short = [*IMITATED, *BRIEF, *FEW, "reinforce.steps=2", "reinforce.evaluate_every=1"]
+    with chdir(folder):
+        spag(*command("trackers", "spag run kuhn --set 'report_to=[tensorboard]'")[1:], *tiny(model_folder, *short))
+    return folder
+
+
+def executed(name: str) -> dict[str, Any]:
+    """Run a tutorial's code, block after block, and return what it defined."""
+    known: dict[str, Any] = {}
+    for code in blocks(tutorial(name), "python"):
+        exec(compile(code, name, "exec"), known)
+    return known
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_pandas_reads_a_run(kuhn: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pandas")
+    with chdir(kuhn):
+        known = executed("pandas")
+    assert list(known["steps"].index) == [1, 2] and list(known["exact"]["step"]) == [1, 2]
+    assert len(known["games"]) == 8 and set(known["games"]["step"]) == {1, 2}
+    assert len(known["said"]) == sum(len(history) for history in known["games"]["history"])
+    shown = capsys.readouterr().out
+    assert "exploitability" in shown and "play_s" in shown and "violation.rate" in shown
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_trackers_get_the_rows_of_metrics(kuhn: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow is a stand-in that writes down what it is told."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    rows = [json.loads(line) for line in (kuhn / "runs/kuhn/2-reinforce/metrics.jsonl").read_text().splitlines()]
+    [events] = {path.parent for path in (kuhn / "runs/kuhn/2-reinforce").rglob("*tfevents*")}
+    read = EventAccumulator(str(events)).Reload()
+    assert [one.step for one in read.Scalars("train/loss")] == [1, 2]
+
+    logged: list[tuple[str, int, dict[str, float]]] = []
+
+    class Run:
+        def __init__(self, run_name: str) -> None:
+            self.name = run_name
+
+        def __enter__(self) -> None:
+            stand_in.log_metrics = lambda numbers, step: logged.append((self.name, step, numbers))  # type: ignore[attr-defined]
+
+        def __exit__(self, *_: object) -> None: ...
+
+    stand_in = ModuleType("mlflow")
+    stand_in.__dict__.update(set_experiment=str, start_run=Run, log_artifact=lambda path: Path(path).stat())
+    monkeypatch.setitem(sys.modules, "mlflow", stand_in)
+    with chdir(kuhn):
+        executed("trackers")
+    steps = [(name, step) for name, step, _ in logged]
+    assert steps[-2:] == [("2-reinforce", 1), ("2-reinforce", 2)] and ("1-imitation", 1) in steps
+    assert logged[-1][2]["loss"] == rows[-1]["loss"] and not any(":" in name for name in logged[-1][2])
