@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import forked
@@ -83,9 +83,14 @@ def run_scripted(config: RunConfig, folder: Path) -> None:
     run(config, folder, SilentReporter(), open_models=scripted)
 
 
-def run_until(moment: tuple[str, int, float] | None, config: RunConfig, folder: Path) -> bool:
-    """Run in a process of its own, and kill it at ``moment``; return whether it was."""
-    process = forked.start(run_scripted, config, folder)
+def run_until(
+    moment: tuple[str, int, float] | None,
+    config: RunConfig,
+    folder: Path,
+    work: Callable[[RunConfig, Path], None] = run_scripted,
+) -> bool:
+    """Do ``work`` in a process of its own, and kill it at ``moment``; return whether it was."""
+    process = forked.start(work, config, folder)
     while process.is_alive():
         if moment is not None and reached(folder / moment[0], moment[1]):
             time.sleep(moment[2])

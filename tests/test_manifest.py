@@ -214,13 +214,8 @@ GOOD: dict[str, Any] = {"schema_version": 1, "measured": {}, "stages": {"arena":
     ("text", "message"),
     [
         ("", "not JSON: it is empty"),
-        ("{", "not JSON: it ends in the middle of a value"),
-        ('{"measured": ' + "[" * 100_000, "nested deeper than 100 levels"),
         ("[]", "expected `object`, got `array`"),
         ("{}", "object missing required field `schema_version`"),
-        (json.dumps(GOOD)[:-9], "not JSON: it ends in the middle of a value"),
-        (json.dumps(GOOD).replace("1.0", "NaN"), "not JSON: invalid character"),
-        (json.dumps(GOOD).replace("1.0", "1e999"), "not JSON: number out of range"),
         (json.dumps(GOOD | {"schema_version": 99}), "schema_version is 99, and this version of spag reads 1"),
         (
             json.dumps(GOOD | {"stages": {"arena": {**STAGE, "status": "gone"}}}),
@@ -245,11 +240,7 @@ def test_what_is_no_manifest_is_one_line(tmp_path: Path, text: str, message: str
     assert "\n" not in str(caught.value)
 
 
-def test_bytes_and_folders_in_its_place_are_one_line(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_bytes(json.dumps(GOOD).encode("utf-16"))
-    with pytest.raises(DataError, match="not UTF-8 at byte 0"):
-        Manifest.open(tmp_path)
-    (tmp_path / "manifest.json").unlink()
+def test_a_folder_in_its_place_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").mkdir()
     with pytest.raises(DataError, match="cannot be read: Is a directory"):
         Manifest.open(tmp_path)

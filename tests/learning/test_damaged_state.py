@@ -15,16 +15,8 @@ from spag.learning.metrics import MetricsLog
 from spag.learning.references import read_reference, write_reference
 from spag.learning.trackers import TrainProgress, Unit
 
-NO_OBJECTS = [
-    b"",
-    b"{",
-    b"[]",
-    b"3",
-    b"\xff\xfe\0",
-    b"[" * 100_000,
-    b'{"fingerprint": 3, "result": {}}',
-    b'{"fingerprint": "a"}',
-]
+NO_OBJECTS = [b"", b"[]", b"3", b'{"fingerprint": 3, "result": {}}', b'{"fingerprint": "a"}']
+"""What is no JSON at all: ``test_jsonfile.py``."""
 
 
 @pytest.mark.parametrize("content", NO_OBJECTS, ids=lambda content: repr(content[:12]))
@@ -45,9 +37,7 @@ def test_a_record_of_other_settings_goes(tmp_path: Path) -> None:
     assert not (tmp_path / "training.json").exists()
 
 
-@pytest.mark.parametrize(
-    "row", [b"{", b"[]", b"3", b"{}", b'{"step": "x"}', b'{"step": null}', b'{"step": 1.5}', b"\xff", b"[" * 100_000]
-)
+@pytest.mark.parametrize("row", [b"{", b"[]", b"3", b"{}", b'{"step": "x"}', b'{"step": null}', b'{"step": 1.5}'])
 def test_a_row_of_metrics_that_is_none_is_named(row: bytes, tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
     content = b'{"step": 1, "loss": 0.5}\n' + row + b"\n"

@@ -12,8 +12,7 @@ from safetensors.torch import load_file
 from tiny_run import MOMENTS, PHASE, config_for, run_here
 from transformers import PreTrainedModel
 
-import forked
-from scripted_run import reached
+from scripted_run import run_until
 from spag.algorithms.reinforce import Reinforce, ReinforceSettings
 from spag.algorithms.settings import LoraConfig, UpdateSettings
 from spag.cli.eval import players_of as eval_players
@@ -186,15 +185,8 @@ def test_an_update_is_that_of_each_roles_own_samples(model: Path, tmp_path: Path
 
 @pytest.mark.long
 def test_a_run_survives_being_killed_anywhere(model: Path, finished: Path, tmp_path: Path) -> None:
-    config, killed, kills = config_for(model, *PER_ROLE), tmp_path / "killed", 0
-    for path, lines, _ in MOMENTS[1:4]:
-        process = forked.start(run_here, config, killed)
-        while process.is_alive():
-            if reached(killed / path, lines):
-                process.kill()
-                kills += 1
-                break
-        assert forked.end(process) in (0, -9)
+    config, killed = config_for(model, *PER_ROLE), tmp_path / "killed"
+    kills = sum(run_until(moment, config, killed, run_here) for moment in MOMENTS[1:4])
     run_here(config, killed)
     assert kills >= 2  # a busy machine may look too late
     assert_same(killed, finished)
