@@ -12,7 +12,7 @@ import torch
 from tiny_run import MOMENTS, PHASE, assert_same_weights, config_for, run_here, weights_of
 
 import forked
-from scripted_run import reached
+from scripted_run import reached, run_until
 from spag.algorithms.reinforce import Reinforce, ReinforceSettings
 from spag.config.schema import RunConfig
 from spag.core.episodes import Episode
@@ -149,15 +149,7 @@ def test_a_run_survives_being_killed_anywhere(model: Path, finished: Path, tmp_p
     no kill.
     """
     config, killed = config_for(model), tmp_path / "killed"
-    kills = 0
-    for path, lines, _ in MOMENTS:
-        process = forked.start(run_here, config, killed)
-        while process.is_alive():
-            if reached(killed / path, lines):
-                process.kill()
-                kills += 1
-                break
-        assert forked.end(process) in (0, -9)
+    kills = sum(run_until(moment, config, killed, run_here) for moment in MOMENTS)
     run_here(config, killed)
     assert kills >= len(MOMENTS) - 2  # a busy machine may look too late
     assert_same_weights(killed, finished)
