@@ -477,11 +477,27 @@ def test_a_cpu_computes_in_what_is_faster_there(half: float, full: float, number
 
 
 def test_shipped_presets_take_what_was_measured() -> None:
-    """Resident memory in float32: `kuhn` 6.2 GiB (80 steps), its imitation 3.2."""
+    """Resident memory in float32: `kuhn` 3.9 GiB (6 steps), its imitation 3.3."""
     found = {one.name: one for one in Planner(load_config("kuhn"), SMOLLM, cpu(2e10, 15e10)).stages}
-    assert found["imitation"].memory.total / GIB == pytest.approx(3.2, rel=0.1)
-    assert found["reinforce"].memory.total / GIB == pytest.approx(6.2, rel=0.1)
+    assert found["imitation"].memory.total / GIB == pytest.approx(3.3, rel=0.1)
+    assert found["reinforce"].memory.total / GIB == pytest.approx(3.9, rel=0.1)
     assert not any(one.problems for one in found.values())
+
+
+def test_online_policies_are_those_that_the_process_holds() -> None:
+    def copies(device: Device, *changes: str) -> float:
+        planner = Planner(
+            load_config("kuhn", ["model.dtype=float32", "engine.backend=transformers", *changes]), SMOLLM, device
+        )
+        [found] = [one for one in planner.stages if one.name == "reinforce"]
+        return found.memory.policies / (4 * SMOLLM.parameters)
+
+    here, moving = cpu(2e10, 15e10), "reinforce.reference.ema=0.1"
+    assert copies(here) == copies(here, "reinforce.average_decay=0") + 1 == 1  # the average alone
+    assert copies(here, moving) == copies(A100) == 2  # and a reference in memory
+    assert copies(here, "reinforce.overlap=true") == 2  # and the engine's own
+    assert copies(here, "model.dtype=bfloat16") == 1.5
+    assert copies(here, "reinforce.opponents={self: 1, start: 1}") == 2
 
 
 def test_a_process_on_a_cpu_keeps_what_activations_took() -> None:

@@ -97,6 +97,7 @@ class SpagGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         _silence_bars()
+        _bound_kernels()
         try:
             with _terminable(), _stops_stay_stops():
                 return super().invoke(ctx)
@@ -114,6 +115,11 @@ class SpagGroup(click.Group):
                 )  # a second one ends what still cleans up, without a traceback
             click.echo(f"stopped; {visible_text(what_stays(ctx))}", err=True)
             sys.exit(128 + (signal.SIGTERM if isinstance(stopped, Terminated) else signal.SIGINT))
+
+
+def _bound_kernels() -> None:
+    """Let oneDNN keep kernels for 128 shapes instead of 1,024: each batch has its own, of some 10 MB, for one use."""
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
 
 
 def _silence_bars() -> None:

@@ -191,3 +191,18 @@ class RestingEngine(Engine, Protocol):
         """Give up memory, if it was opened to; the next request, or new weights, take it again. Nothing may be in
         flight.
         """
+
+
+@runtime_checkable
+class SharingEngine(UpdatableEngine, Protocol):
+    """An engine in the process that trains its model, where it can do without memory of its own."""
+
+    def share_weights(self, weights: "Mapping[str, Tensor]") -> None:
+        """As ``update_weights``, but compute with the tensors themselves, of any shape, where type and device are the
+        model's own.
+
+        They may change while nothing is in flight; before the next request, hand them over again.
+        """
+
+    def forget(self) -> None:
+        """Free what is kept of earlier requests: keys, values and logits. Nothing may be in flight."""

@@ -11,6 +11,7 @@ Not every model supports this: ``probe_capabilities`` tries it. Other models get
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 
 import torch
@@ -22,8 +23,8 @@ from spag.learning.attention import ATTENTION, spans_on
 from spag.learning.batches import Batch, collate
 from spag.learning.encoding import EncodedSample
 
-CHUNK = 256
-"""Positions whose logits exist at once: 50 MB with 50,000 tokens in float32."""
+CHUNK = 128
+"""Positions whose logits exist at once: 25 MB with 50,000 tokens in float32."""
 
 _PROBE = ([2, 3, 4, 5, 6], [2, 3, 4, 7], [8, 9])
 _PROBE_TOLERANCE = 1e-3
@@ -73,8 +74,18 @@ def set_packed_attention(model: nn.Module) -> None:
     _bare(model).set_attn_implementation(ATTENTION)
 
 
-def token_scores(model: nn.Module, batch: Batch, capabilities: Capabilities, *, entropy: bool = False) -> Tensor:
-    """Return each trained token's log-probability, (K, 1), with gradient; with ``entropy`` also that of its
+class Entropy(Enum):
+    """What is wanted of the entropy of each token's distribution: nothing, its value, or its gradient, too."""
+
+    NONE = 0
+    VALUE = 1
+    GRADIENT = 2
+
+
+def token_scores(
+    model: nn.Module, batch: Batch, capabilities: Capabilities, *, entropy: Entropy = Entropy.NONE
+) -> Tensor:
+    """Return each trained token's log-probability, (K, 1), with gradient; if wanted also the entropy of its
     distribution, in nats: (K, 2).
 
     ``model`` may be wrapped (DDP, FSDP, peft). ``batch`` is what ``collate`` made for the same capabilities.
@@ -103,7 +114,7 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
 
 @contextmanager
-def _chunked_head(model: nn.Module, batch: Batch, entropy: bool) -> Iterator[None]:
+def _chunked_head(model: nn.Module, batch: Batch, entropy: Entropy) -> Iterator[None]:
     """Let the model's forward pass return ``_scores`` of the labels, with a batch dimension of 1, where it would return
     logits.
     """
@@ -128,15 +139,22 @@ def _chunked_head(model: nn.Module, batch: Batch, entropy: bool) -> Iterator[Non
         head.forward = plain
 
 
-def _scores(logits: Tensor, labels: Tensor, entropy: bool) -> Tensor:
+def _scores(logits: Tensor, labels: Tensor, entropy: Entropy) -> Tensor:
     """Return log p(label), and if wanted the entropy, (K, 1 or 2), for ``logits`` (K, V); half precision is summed in
     float32.
+
+    An entropy without gradient comes last, after all that a checkpoint keeps, so the backward pass leaves it out.
     """
-    if not entropy:
-        return -F.cross_entropy(logits.float(), labels, reduction="none")[:, None]
     logprobs = logits.float().log_softmax(-1)
-    picked = logprobs.gather(-1, labels[:, None]).squeeze(-1)
-    return torch.stack([picked, -(logprobs.exp() * logprobs).sum(-1)], dim=1)
+    del logits
+    picked = -F.nll_loss(logprobs, labels, reduction="none")
+    if entropy is Entropy.NONE:
+        return picked[:, None]
+    if entropy is Entropy.GRADIENT:
+        return torch.stack([picked, -(logprobs.exp() * logprobs).sum(-1)], dim=1)
+    with torch.no_grad():
+        value = -logprobs.exp().mul_(logprobs).sum(-1)
+    return torch.stack([picked, value], dim=1)
 
 
 def _spans(batch: Batch) -> Any:

@@ -29,7 +29,7 @@ from spag.learning import checkpoints
 from spag.learning.batches import Batch, TrainingData, Update, offline_updates, online_updates
 from spag.learning.devices import make_accelerator, make_optimizer
 from spag.learning.encoding import encode_sampled, encode_samples, group_names, merge_equal
-from spag.learning.forward import to_device, token_scores
+from spag.learning.forward import Entropy, to_device, token_scores
 from spag.learning.metrics import MetricsLog, Row, StepMetrics
 from spag.learning.references import LogprobCache, logprobs_of, read_reference, write_reference
 from spag.learning.schedule import learning_rate_share
@@ -43,6 +43,7 @@ from spag.models.adapters import use_adapter
 from spag.models.loading import load_tokenizer, no_progress_bars
 from spag.models.roles import adapter_name, models_of
 from spag.models.tokens import PromptStyle
+from spag.storage.machine import trim_heap
 from spag.storage.store import write_rows
 
 
@@ -142,7 +143,9 @@ class Loop:
         self.algorithm = phase.algorithm(settings, seed=phase.credit_seed, state=state.get("algorithm"))
         self.data_processes, self.samples_seen = self.accelerator.num_processes, int(state.get("samples_seen", 0))
         needs = self.algorithm.needs
-        self.reference = Reference(self._trained(), self.online.reference) if self.online and needs.reference else None
+        self.reference = None
+        if self.online and needs.reference:
+            self.reference = Reference(self._trained(), self.online.reference, phase.output)
         self.average = WeightCopy(self._trained()) if self.online and self.online.average_decay else None
 
     def _playable(self) -> str:
@@ -166,6 +169,7 @@ class Loop:
             samples += self.algorithm.credit(episodes, game, self.source.learner)
         seconds = {"logprobs_s": -time.perf_counter()}
         data, updates = self._online_data(samples, step) if self.online else self._offline_data(samples)
+        trim_heap()
         seconds["logprobs_s"] += time.perf_counter()
         if self.online is None:
             self._resume(resume_from)  # after the reference pass, which is the start model's
@@ -182,6 +186,7 @@ class Loop:
                 self._save_at(self.updates_done)
         if self.online is None:
             return True
+        trim_heap()
         seconds["train_s"] += time.perf_counter()
         return self._end_step(step, row, metrics, samples, seconds, began)
 
@@ -309,9 +314,7 @@ class Loop:
         self._use_role(batch)
         needs = self.algorithm.needs
         with self.accelerator.autocast():  # masks are made outside the model, in the precision of its products
-            scores = token_scores(
-                self.model, batch, self.capabilities, entropy=needs.entropy or self.online is not None
-            )
+            scores = token_scores(self.model, batch, self.capabilities, entropy=self._entropy)
         logprob, frozen = scores[:, 0], scores[:, 0].detach()
         entropy = scores[:, 1] if scores.shape[1] > 1 else torch.zeros_like(frozen)
         tokens = TokenBatch(
@@ -335,6 +338,12 @@ class Loop:
             mismatch = (tokens.old_logprob - tokens.sampling_logprob).abs()
             metrics.peak("mismatch_max", mismatch.where(weight > 0, mismatch.new_zeros(())))
         return loss
+
+    @property
+    def _entropy(self) -> Entropy:
+        if self.algorithm.needs.entropy:
+            return Entropy.GRADIENT
+        return Entropy.NONE if self.online is None else Entropy.VALUE
 
     def _use_role(self, batch: Batch) -> None:
         """Let the adapter compute that a micro-batch is for, where each role has its own."""

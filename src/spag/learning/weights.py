@@ -1,13 +1,19 @@
 """Copies of the trained weights: a reference policy that is fixed or follows, and the average of a run's policies."""
 
+import mmap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryFile
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from spag.algorithms.settings import MovingReference
+
+_ALIGNMENT = 64
+"""Bytes that a tensor in a file begins at a multiple of."""
 
 
 class WeightCopy:
@@ -51,12 +57,27 @@ class Reference(WeightCopy):
     """The policy that a KL term pulls to: the start's, or one that follows the policy.
 
     As in magnetic mirror descent (arXiv 2206.05825) and NashPG (arXiv 2510.18183), where a moving anchor converges to
-    an equilibrium and a fixed one stays biased.
+    an equilibrium and a fixed one stays biased. ``folder``: where a fixed one of weights on a CPU is kept, in a file
+    without a name, so that it takes memory only while the model computes with it.
     """
 
-    def __init__(self, weights: Sequence[nn.Parameter], settings: "str | MovingReference") -> None:
+    def __init__(
+        self, weights: Sequence[nn.Parameter], settings: "str | MovingReference", folder: Path | None = None
+    ) -> None:
         super().__init__(weights)
         self.settings = settings if isinstance(settings, MovingReference) else None
+        on_cpu = all(weight.device.type == "cpu" and not isinstance(weight, DTensor) for weight in weights)
+        self._space: mmap.mmap | None = None
+        if folder is not None and self.settings is None and on_cpu:
+            self._space = _file_space(self.values, folder)
+            self.values = [*_values_in(self._space, self.values)]
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        with super().in_place():
+            yield
+        if self._space is not None:
+            self._space.madvise(mmap.MADV_DONTNEED)
 
     def after_step(self, step: int) -> bool:
         """Follow the policy after ``step``, if the settings say so; return whether the reference changed."""
@@ -69,3 +90,24 @@ class Reference(WeightCopy):
             self.move(1.0)
             return True
         return False
+
+
+def _file_space(values: Sequence[Tensor], folder: Path) -> mmap.mmap:
+    """Write ``values`` of any shape to a file in ``folder`` that goes with the process; return the space it is seen in,
+    which reads a page when it is needed.
+    """
+    with TemporaryFile(dir=folder) as file:
+        for value in values:
+            content = value.flatten().view(torch.uint8).numpy().tobytes()
+            file.write(content)
+            file.write(bytes(-len(content) % _ALIGNMENT))
+        file.flush()
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+
+
+def _values_in(space: mmap.mmap, values: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Yield tensors of the shapes of ``values`` over what ``_file_space`` wrote of them."""
+    start = 0
+    for value in values:
+        yield torch.frombuffer(space, dtype=value.dtype, count=value.numel(), offset=start).view_as(value)
+        start += value.nbytes + -value.nbytes % _ALIGNMENT

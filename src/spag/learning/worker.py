@@ -27,6 +27,7 @@ from spag.learning.trackers import OnProgress, TrainProgress
 from spag.models.tokens import PromptStyle
 from spag.rollout.provenance import game_record
 from spag.rollout.steps import MixedGame, StepPlayer
+from spag.storage.machine import free_objects
 from spag.storage.parents import exit_with_parent
 from spag.storage.store import file_digest
 
@@ -107,7 +108,10 @@ class TrainingJob(BaseModel, frozen=True):
                 roles=[f"{part.game.name}/{role}" for part in games for role in part.game.roles],
                 report_to=self.report_to,
             )
-            return Loop(phase, partial(self._open_source, games), progress).run()
+            try:
+                return Loop(phase, partial(self._open_source, games), progress).run()
+            finally:
+                free_objects()  # wrapped models and optimisers refer to each other
 
     def _mix(self) -> list[MixedGame]:
         """Return the games of online steps; none offline."""

@@ -11,7 +11,8 @@ from transformers.cache_utils import DynamicLayer
 
 from spag.models.tokens import PromptStyle, end_token_id, shared_length
 
-_ROWS = 128  # replies in a forward pass
+_ROWS = 32
+"""Replies in a forward pass: each holds the keys and values of the prompt, and logits for its tokens."""
 
 
 def completion_logprobs(
@@ -72,6 +73,6 @@ def _reply_logprobs(
         past = copy.deepcopy(past)  # the model appends to it
         past.batch_repeat_interleave(len(rows))
     output = model(input_ids=ids, past_key_values=past, use_cache=past is not None, logits_to_keep=longest + 1)
-    logprobs = output.logits[:, :-1].float().log_softmax(-1)  # (B, longest, V)
-    spoken = logprobs.gather(-1, ids[:, -longest:, None]).squeeze(-1)  # (B, longest)
+    logits = output.logits[:, :-1].float()  # (B, longest, V)
+    spoken = logits.gather(-1, ids[:, -longest:, None]).squeeze(-1) - logits.logsumexp(-1)  # (B, longest)
     return [float(row[: len(reply)].sum()) for row, reply in zip(spoken, replies, strict=True)]

@@ -11,7 +11,7 @@ from spag.algorithms.settings import UpdateSettings
 from spag.config.schema import EngineConfig
 from spag.planning.specs import GIB, ModelShape
 
-CHUNK = 256
+CHUNK = 128
 """``spag.learning.forward.CHUNK``, which a test holds equal: it imports torch, this must not."""
 PROGRAM = 0.7e9
 """Python with torch, transformers and peft in CPU memory: 0.72 GB resident, measured here."""

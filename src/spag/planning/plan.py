@@ -6,7 +6,7 @@ from functools import cached_property, partial
 from math import ceil
 
 from spag.algorithms import get
-from spag.algorithms.settings import SELF, IterationSettings, OnlineSettings
+from spag.algorithms.settings import SELF, IterationSettings, MovingReference, OnlineSettings
 from spag.config.schema import PhaseConfig, RunConfig
 from spag.core.types import Split
 from spag.engines.vllm.setup import GPU_MEMORY
@@ -80,7 +80,9 @@ class Planner(StagePlanner):
             play.problems.append(f"training and the actors that play need {needed} GPUs, but there are {self.devices}")
         work = online_work(online, mix, *self._usual(sampling)) * (online.steps * online.epochs)
         options = (label, phase, online, 1, work, self._growth([game for game, _ in mix], sampling))
-        copies = get(phase.algorithm)(online, seed=0).needs.reference + (online.average_decay > 0)
+        in_file = self.device.is_cpu and not isinstance(online.reference, MovingReference)  # a reference that stays
+        reference = get(phase.algorithm)(online, seed=0).needs.reference and not in_file
+        copies = reference + (online.average_decay > 0)
         training = partial(self._training, *options, copies=copies)
         if self._on_vllm and not self.device.is_cpu and not actors:
             yield from self._shared(play, online, plays, training)
@@ -88,8 +90,17 @@ class Planner(StagePlanner):
             if actors and self._on_vllm:
                 each = (engine.memory or GPU_MEMORY) / engines
                 play = replace(play, engines=engines, sharing=Sharing(engines, each, 0))
-            beside = Memory() if actors else self._engines(plays, sampling, engines)
+            # an evaluation's transformers engines are closed before the next update
+            held = engines if self._on_vllm else len(engine_players(online.model_copy(update={"evaluate_every": None})))
+            beside = Memory() if actors else self._engines(plays, sampling, held)
+            beside += Memory(policies=0.0 if actors else -self._shared_weights(online))
             yield from (play, training(beside=beside))
+
+    def _shared_weights(self, online: OnlineSettings) -> float:
+        """Return the bytes of the trainer's weights that the policy's engine computes with (``SharingEngine``)."""
+        lora = online.lora or self._lora
+        apart = self._on_vllm or online.overlap or online.parallel != "replicas" or self.number != 4 or lora is not None
+        return 0.0 if apart else 4.0 * self.shape.parameters
 
     def _shared(
         self, play: StagePlan, online: OnlineSettings, plays: Mapping[Game, int], training: Callable[..., StagePlan]

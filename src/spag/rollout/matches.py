@@ -19,6 +19,7 @@ from spag.rollout.ray import require_ray
 from spag.rollout.runner import GameSpec, PlayStats, play_batches
 from spag.rollout.writer import PlaySummary, collect_episodes
 from spag.storage.disk import FileLock
+from spag.storage.machine import free_objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ def _play_matches(path: Path, matches: Sequence[Match], setup: PlaySetup, force:
     summary = PlaySummary()
     for match, record in zip(matches, records, strict=True):
         summary.add(_play_match(path, match, record, setup))
+        free_objects()
     return summary
 
 

@@ -7,7 +7,7 @@ A step's games follow from the run's seed and the step, and each has its place i
 played again, by however many processes the rest is shared.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
@@ -20,7 +20,7 @@ from spag.core.episodes import Episode, PlayerInfo
 from spag.core.errors import DataError, EngineError
 from spag.core.seeds import derive_seed
 from spag.core.types import Split
-from spag.engines.base import Engine, Player, RestingEngine, UpdatableEngine
+from spag.engines.base import Engine, Player, RestingEngine, SharingEngine, UpdatableEngine
 from spag.engines.players import Kind, identity_of, kind_of, open_player, sampling_of
 from spag.games.base import Game
 from spag.models.saved import saved_weights
@@ -30,6 +30,7 @@ from spag.rollout.provenance import Provenance, game_record
 from spag.rollout.runner import GameSpec, PlayStats, game_specs, play_batches
 from spag.rollout.writer import collect_episodes
 from spag.storage.episodes import read_episodes
+from spag.storage.machine import free_objects, trim_heap
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -115,6 +116,7 @@ class StepPlayer:
         self._stack = ExitStack()
         self._engines: dict[str, Engine] = {}
         self.opponents = Opponents(self.settings, POLICY, self.seed, self.episodes)
+        self._stack.callback(lambda: self._close(self._engines))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -122,7 +124,11 @@ class StepPlayer:
 
     def update_weights(self, weights: "Mapping[str, Tensor]", name: str = POLICY) -> None:
         """Give the engine of the player ``name`` new weights."""
-        self._updatable(name).update_weights(weights)
+        engine = self._updatable(name)
+        if isinstance(engine, SharingEngine) and not self.settings.overlap:  # else they change while it plays
+            engine.share_weights(weights)
+        else:
+            engine.update_weights(weights)
 
     def rest(self) -> None:
         """Let engines give up memory that the trainer needs now; the next games take it again."""
@@ -149,6 +155,7 @@ class StepPlayer:
         left = [(game, spec) for game, spec in self.share(self.specs(step)) if spec.id not in done]
         if not left:
             return
+        self._close_evaluation()
         path = self.folder / "episodes" / f"step-{step:05d}{f'.part{self.rank}' if self.rank else ''}.jsonl"
         for game in {id(game): game for game, _ in left}.values():
             specs = [spec for own, spec in left if own is game]
@@ -191,6 +198,10 @@ class StepPlayer:
 
         summary = collect_episodes(path, specs, play_them, game)
         self.stats.add(summary.stats)
+        for engine in self._engines.values():  # the policy trains next, and its engine has new weights after that
+            if isinstance(engine, SharingEngine):
+                engine.forget()
+        trim_heap()
 
     def play_games(
         self, game: Game, names: Mapping[str, str], specs: Sequence[GameSpec], stats: PlayStats
@@ -238,8 +249,19 @@ class StepPlayer:
         key = f"{game.name}/{name}" if kind_of(name) is Kind.BOT else name  # games have bots of their own
         if key not in self._engines:
             self._engines[key] = open_player(self.model_of(name), game, self.engine)
-            self._stack.callback(self._engines[key].close)
         return self._engines[key]
+
+    def _close_evaluation(self) -> None:
+        """Close engines of this process that only evaluations need; others would take long to open again."""
+        tested = {*self.settings.evaluation_opponents} - {*self.settings.opponents}
+        self._close([key for key, one in self._engines.items() if key in tested and isinstance(one, SharingEngine)])
+
+    def _close(self, keys: Collection[str]) -> None:
+        closed = list(keys)
+        for key in closed:
+            self._engines.pop(key).close()
+        if closed:
+            free_objects()
 
     def _identity(self, name: str, played_by: Mapping[str, str]) -> dict[str, str]:
         if name in played_by:

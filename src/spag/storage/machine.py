@@ -1,5 +1,7 @@
-"""What this process may use of the machine that it is on."""
+"""What this process may use of the machine that it is on, and what it gives back."""
 
+import ctypes
+import gc
 import os
 import resource
 from pathlib import Path
@@ -13,6 +15,22 @@ def memory_bytes() -> int:
     """Return the memory in bytes, by the system or by a container's limit."""
     texts = [path.read_text(encoding="ascii", errors="replace").strip() for path in _MEMORY_LIMITS if path.is_file()]
     return min(psutil.virtual_memory().total, *(int(text) for text in texts if text.isdigit()), 1 << 60)
+
+
+def free_objects() -> None:
+    """Free objects that only refer to each other, as models and their wrappers do, and give their memory back."""
+    gc.collect()
+    trim_heap()
+
+
+def trim_heap() -> None:
+    """Give the system back what the C library keeps of freed memory; only glibc keeps much, and has a function for it.
+
+    That takes time, as later objects need fresh pages: between two kinds of work it pays, after each update not.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def core_count() -> int:

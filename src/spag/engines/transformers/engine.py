@@ -37,6 +37,8 @@ from spag.models.tokens import (
 ALL_LAYERS = "all"
 KNOWN = 256
 """Positions whose logits are kept: 50 MB with 50,000 tokens in float32."""
+DRAWN = 32
+"""Tokens that are drawn from them at once: each takes noise for the whole vocabulary, and copies of it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,7 +63,7 @@ class _Row:
 
 
 class TransformersEngine:
-    """Satisfies ``spag.engines.base.Engine``.
+    """Satisfies ``spag.engines.base.SharingEngine``.
 
     ``reuse`` False empties every slot when its request ends (a baseline for tests and benchmarks). ``adapter``: the one
     of several LoRA adapters in ``model`` that computes; engines for the others may share the model, one at a time.
@@ -116,6 +118,19 @@ class TransformersEngine:
         return next((self._spoken(row) for row in list(self._active) if row.request.id == request_id), None)
 
     def update_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        self._replace(weights, copies=True)
+
+    def share_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        self._replace(weights, copies=False)
+
+    def forget(self) -> None:
+        self._known.clear()
+        self._cache = SlotCache(self.concurrency, len(self._cache.cache.layers))
+
+    def _replace(self, weights: Mapping[str, torch.Tensor], *, copies: bool) -> None:
+        """Compute with ``weights`` of any shape, by name; those that were there may be another's, and stay as they
+        are.
+        """
         own = dict(self._model.named_parameters())
         if self._adapter is not None:  # callers know it as the only one
             own = weights_of_adapter(own, self._adapter)
@@ -124,11 +139,9 @@ class TransformersEngine:
             raise EngineError(
                 f"{unknown[0]}: no such weight of that shape" if unknown else "weights change only between requests"
             )
-        with torch.no_grad():
-            for name, value in weights.items():
-                own[name].copy_(value)
-        self._cache.tokens = [[] for _ in self._cache.tokens]
-        self._known.clear()
+        for name, value in weights.items():
+            own[name].data = value.detach().to(own[name].device, own[name].dtype, copy=copies)
+        self.forget()
 
     def close(self) -> None:
         self._queue.clear()
@@ -144,7 +157,11 @@ class TransformersEngine:
             self._active.remove(row)
         self._queue = parked + self._queue
         known = [(row, logits) for row in self._queue if (logits := self._known.get(tuple(row.tokens))) is not None]
-        return self._advance([row for row, _ in known], torch.stack([logits for _, logits in known])) if known else []
+        finished: list[Completion] = []
+        for start in range(0, len(known), DRAWN):
+            part = known[start : start + DRAWN]
+            finished += self._advance([row for row, _ in part], torch.stack([logits for _, logits in part]))
+        return finished
 
     def _admit(self) -> list[Completion]:
         """Move queued requests into free slots and prefill them. Returns those that ended with their first token."""
