@@ -35,7 +35,6 @@ from spag.evaluation.arena.standings import arena_report
 from spag.evaluation.collapse_warnings import collapse_warnings
 from spag.evaluation.exact_metrics import MoveProbabilities, figures_of, probabilities_of
 from spag.games.base import Game, SolvedGame
-from spag.games.registry import settings_of
 from spag.learning.metrics import MetricsLog, Row
 from spag.learning.sources import Material, Policy
 from spag.models.adapters import use_adapter
@@ -96,9 +95,6 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
         finally:
             self._thread.shutdown()
             self.player.__exit__(*error)
-
-    def identity(self) -> Any:
-        return [[part.game.name, part.weight, dict(settings_of(part.game))] for part in self.player.mix]
 
     def next(self, step: int, policy: Policy | None) -> Material:
         assert policy is not None
