@@ -94,7 +94,7 @@ def test_the_example_prints_them(
     said = [example, str(tmp_path), "bot:equilibrium", "bot:random", "--game", "kuhn_poker", "--tasks", "6"]
     monkeypatch.setattr("sys.argv", said)
     runpy.run_path(example, run_name="__main__")
-    [*_, head, first, _, _, _] = capsys.readouterr().out.splitlines()
+    [*_, head, first, _, _, _, _, _] = capsys.readouterr().out.splitlines()
     rows = json.loads((tmp_path / "results.json").read_text())["clembench"]
     assert head.split()[2:] == ["success", "lose", "aborted", "main_score", "request_success_ratio"]
     assert first.split() == ["bot:equilibrium", "player_0", *(f"{rows[0][name]:.2f}" for name in head.split()[2:])]

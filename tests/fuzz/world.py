@@ -27,7 +27,7 @@ CONFIG = {
     "game": {"name": "kuhn_poker", "hands": 6},
     "phases": [
         {"algorithm": "imitation", "episodes": ["bot:random"], **TRAINING},
-        {"algorithm": "reinforce", "steps": 1, "games": 2, "evaluation_tasks": 2, "opponents": {"bot:random": 1}},
+        {"algorithm": "reinforce", "steps": 1, "games": 2, "evaluation_tasks": 2, "opponents": {"bot:constant": 1}},
     ],
     "arena": {"tasks": 2},
 }
