@@ -9,7 +9,7 @@ from spag.core.episodes import Episode, PlayerInfo, TrainingSample
 from spag.core.types import State, Task, Utterance
 from spag.evaluation.collapse_warnings import LEAST_STEPS, collapse_warnings
 from spag.games.kuhn_poker.kuhn import KuhnPoker
-from spag.learning.selfplay import figures
+from spag.learning.step_figures import figures
 
 KUHN = KuhnPoker()
 BOT = "bot:bad"

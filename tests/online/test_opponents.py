@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from spag.learning.trackers import TrainProgress
 from spag.learning.worker import TrainingJob
 from spag.models.loading import load_model
 from spag.models.saved import saved_weights
+from spag.rollout import steps
 from spag.rollout.matchmaking import draw_opponents
 from spag.rollout.opponents import FADE, OpponentResults, Opponents, by_results
 from spag.rollout.runner import game_specs
@@ -167,6 +169,19 @@ def test_an_interrupted_phase_meets_the_same_opponents(
     for name in one:
         torch.testing.assert_close(one[name], other[name], atol=1e-6, rtol=0)
     assert any(not torch.equal(one[name], first[name]) for name in one)
+
+
+@pytest.mark.slow
+def test_a_step_loads_each_snapshot_once(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+
+    def noted(folder: Path) -> dict[str, torch.Tensor]:
+        loaded.append(folder.name)
+        return saved_weights(folder)
+
+    monkeypatch.setattr(steps, "saved_weights", noted)
+    run_here(config_for(model_folder, "reinforce.opponents={snapshot: 1}", "reinforce.steps=4"), tmp_path)
+    assert loaded[0] == "step-00001" and all(one != other for one, other in pairwise(loaded))
 
 
 def moves(folder: Path) -> dict[str, Any]:

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from spag.engines.players import CONSTANT
 from spag.games.registry import get
 from spag.report.cells import p_text, signed
 from spag.report.headline import (
-    BASELINE,
     Comparison,
     Tone,
     arena_findings,
@@ -88,13 +88,13 @@ def role(name: str, ties: int, repeated: int) -> dict[str, Any]:
 
 def test_the_sentence_names_degenerate_play_and_the_baseline() -> None:
     results = arena(-0.3, 0.004)
-    results["ratings"].append({"name": BASELINE, "points": 5.0, "low": -9.0, "high": 20.0})
+    results["ratings"].append({"name": CONSTANT, "points": 5.0, "low": -9.0, "high": 20.0})
     results["roles"] = [role("mine", 90, 40), role("mine", 76, 60), role("base", 0, 100)]
     last, found = arena_findings(results, TABOO)
     # a bot is never the last model: ties 83 of 100, above a half; repeated texts 50 of 100, not above it
     assert last == "mine"
-    assert caveats(results, found, []) == ["83 % of its games are ties", f"it was not compared with {BASELINE}"]
-    even = {**results["pairs"][0], "players": ["mine", BASELINE], "wins": [20, 19]}
+    assert caveats(results, found, []) == ["83 % of its games are ties", f"it was not compared with {CONSTANT}"]
+    even = {**results["pairs"][0], "players": ["mine", CONSTANT], "wins": [20, 19]}
     even["score"] = {**even["score"], "p_value": 0.8}
     results["pairs"].append(even)
     _, found = arena_findings(results, TABOO)

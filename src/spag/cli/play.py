@@ -175,16 +175,17 @@ def arena_command(
     import json
 
     from spag.cli.tables import print_arena
+    from spag.engines.players import CONSTANT, bot_names
     from spag.rollout.matches import PlaySetup
     from spag.rollout.provenance import played_dtype
     from spag.runs.arena import play_arena
     from spag.runs.execute import resolve_dtype
     from spag.runs.machine_checks import check_players
-    from spag.runs.plan import CONSTANT, EPISODES
+    from spag.runs.plan import EPISODES
 
     config = resolve_dtype(read_config(config_name), lambda measure: played_dtype(output / EPISODES) or measure())
     entrants = dict(entrant(text) for text in models)
-    if constant and "constant" in config.game.build().bots and CONSTANT not in entrants.values():
+    if constant and CONSTANT in bot_names(config.game.build()) and CONSTANT not in entrants.values():
         entrants[CONSTANT] = CONSTANT
     if len(entrants) < max(2, len(models)):
         raise click.UsageError("name at least two different models; NAME=MODEL gives one a name")

@@ -86,6 +86,11 @@ class EngineConfig(Section):
         "one on CPUs, for a process that trains with others, and for an actor on Ray",
     )
 
+    @property
+    def games_in_flight(self) -> int:
+        """Games in flight at once."""
+        return self.in_flight or self.concurrency
+
 
 class PlannedEngine(EngineConfig):
     """An engine of online steps as the memory plan has it (``spag.planning.here``): with its share of the GPU in

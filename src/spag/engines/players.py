@@ -2,7 +2,7 @@
 
     bot:NAME        a scripted player of the game
     openai:MODEL    a model behind an OpenAI-compatible endpoint
-    mixture:FOLDER  in an arena: for each game one of the models in FOLDER, drawn again
+    mixture:FOLDER  in an arena: one of the models in FOLDER, drawn for each game
     anything else   a local model: hub id, folder, GGUF file, LoRA adapter, or a folder with an adapter for each role
 
 Nothing else knows these prefixes. Heavy libraries are imported only when an engine of their kind is opened.
@@ -51,6 +51,10 @@ class PlayerConfig:
     name: str
     model: ModelConfig
     sampling: SamplingConfig
+
+
+CONSTANT = f"{Kind.BOT}constant"
+"""The bot that always says the most harmless thing: the floor to compare a policy with, in games that have it."""
 
 
 def split_name(name: str) -> tuple[Kind, str]:

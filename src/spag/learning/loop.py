@@ -227,10 +227,8 @@ class Loop:
         encoded = encode_samples(samples, self.tokenizer, self.style, settings.max_length)
         data = self._data(encoded)
         self.samples_seen = (settings.max_steps or 0) * settings.global_batch_size or len(samples) * settings.epochs
-        options = {"total": self.samples_seen, "loss_group": settings.loss_group}
-        updates = list(
-            offline_updates(encoded, seed=self.phase.seed, batch_size=settings.global_batch_size, **options)  # type: ignore[arg-type]
-        )
+        size, total, group = settings.global_batch_size, self.samples_seen, settings.loss_group
+        updates = list(offline_updates(encoded, seed=self.phase.seed, batch_size=size, total=total, loss_group=group))
         self.total_updates = len(updates)
         if self.algorithm.needs.reference:
             data.columns["ref_logprob"] = self._file_reference(data)
@@ -371,20 +369,18 @@ class Loop:
             return
         self.source.settle()
         folder = checkpoints.checkpoint_folder(self.state, self.updates_done)
-        moving = {
-            "average": self.average,
-            "reference": self.reference if self.reference and self.reference.settings else None,
-        }
         state = {"algorithm": self.algorithm.state(), "samples_seen": self.samples_seen}
-        checkpoints.save(folder, self.accelerator, self.model, self.optimizer, state, moving)
+        checkpoints.save(folder, self.accelerator, self.model, self.optimizer, state, self._moving)
+
+    @property
+    def _moving(self) -> dict[str, WeightCopy | None]:
+        """The policies beside the trained one that change from step to step."""
+        follows = self.reference is not None and self.reference.settings is not None
+        return {"average": self.average, "reference": self.reference if follows else None}
 
     def _resume(self, folder: Path | None) -> None:
         if folder is not None:
-            moving = {
-                "average": self.average,
-                "reference": self.reference if self.reference and self.reference.settings else None,
-            }
-            checkpoints.load(folder, self.accelerator, self.model, self.optimizer, moving)
+            checkpoints.load(folder, self.accelerator, self.model, self.optimizer, self._moving)
 
     def _finish(self, result: dict[str, Any]) -> None:
         """Gather and save the model, then record that it is finished."""

@@ -12,31 +12,28 @@ checkpoint waits for them, because its weights are newer than those that play th
 """
 
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from spag.algorithms.credit import RoleRewards, is_trained
-from spag.algorithms.settings import SELF, OnlineSettings, RewardOverride, opponent_group
+from spag.algorithms.settings import SELF, OnlineSettings, RewardOverride
 from spag.config.schema import PlannedEngine
 from spag.core.episodes import Episode, TrainingSample
 from spag.core.seeds import derive_seed
 from spag.core.types import Split
-from spag.engines.base import FinishReason
 from spag.evaluation.arena.standings import arena_report
 from spag.evaluation.collapse_warnings import collapse_warnings
 from spag.evaluation.exact_metrics import MoveProbabilities, figures_of, probabilities_of
 from spag.games.base import Game, SolvedGame
 from spag.learning.metrics import MetricsLog, Row
 from spag.learning.sources import Material, Policy
+from spag.learning.step_figures import figures
 from spag.models.adapters import use_adapter
 from spag.models.roles import adapter_name
 from spag.models.tokens import PromptStyle
@@ -111,6 +108,7 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
         with self._timed("play_s"):
             policy.wait()  # the others' games are on disk then
             self.games = self.player.episodes(step)
+            self.player.opponents.add(step, self.games)
         if self.settings.overlap and step < self.steps:
             self._update_engines(policy, step - 1)
             self._ahead = step + 1, self._thread.submit(self.player.play, step + 1, step - 1)
@@ -234,75 +232,6 @@ class CollapseWatch:
         if self.found.keys() != before:
             self.log.append({"step": row["step"], "warnings": self.found})
         return self.found
-
-
-def figures(
-    episodes: Sequence[Episode], game: Game, override: RewardOverride, samples: Sequence[TrainingSample]
-) -> dict[str, float]:
-    """Return a step's figures of one game by ``GAME/ROLE/FIGURE``: of the policy's own play in each role.
-
-    Shares are of the games in which the policy had the role, or of its utterances there. A role without ``samples`` is
-    not trained. Under ``GAME/ROLE against OPPONENT/FIGURE`` stand its reward and wins in games against others than
-    itself, under ``GAME/ROLE/OPPONENT/FIGURE`` what such an opponent came to in that role.
-    """
-    found: dict[str, float] = {f"{game.name}/games": len(episodes)}
-    rewards = RoleRewards(game, override)
-    for role in game.roles:
-        key = f"{game.name}/{role}"
-        played = [(opponent_group(info.model), one) for one in episodes if (info := one.players.get(role))]
-        for opponent in sorted({name for name, _ in played} - {POLICY}):
-            found |= _ends(f"{key}/{opponent}", [one for name, one in played if name == opponent], game, role)
-        own = [one for one in episodes if is_trained(one, role, POLICY)]
-        if not own:
-            continue
-        trained = [sample for sample in samples if sample.role == key]
-        found[f"{key}/reward"] = fmean(rewards.of(one, role) for one in own)
-        found |= _ends(key, own, game, role) | _texts(key, own, role) | _advantages(key, trained)
-        for opponent in sorted({name for one in own for name in _opponents(one, role)}):
-            met = [one for one in own if opponent in _opponents(one, role)]
-            found[f"{key} against {opponent}/reward"] = fmean(rewards.of(one, role) for one in met)
-            found[f"{key} against {opponent}/win"] = _ends("", met, game, role)["/win"]
-    return found
-
-
-def _ends(key: str, games: Sequence[Episode], game: Game, role: str) -> dict[str, float]:
-    """Return the share of games that ``role`` won, and of those that ended with its breaking a rule."""
-    outcomes = Counter(one.outcome for one in games)
-    return {
-        f"{key}/win": _share(outcomes, [name for name, end in game.outcomes.items() if role in end.winners]),
-        f"{key}/illegal": _share(outcomes, [name for name, end in game.outcomes.items() if end.fault == role]),
-    }
-
-
-def _texts(key: str, games: Sequence[Episode], role: str) -> dict[str, float]:
-    """Return length in tokens and distinctness of what ``role`` said, and the share of thoughts that were cut."""
-    said = [utterance for one in games for utterance in one.history if utterance.role == role]
-    found = {
-        f"{key}/length": fmean(len(one.token_ids or ()) for one in said) if said else 0.0,
-        f"{key}/distinct": len({utterance.content for utterance in said}) / max(len(said), 1),
-    }
-    if thinkers := [utterance for utterance in said if utterance.thought is not None]:
-        found[f"{key}/cut_thoughts"] = fmean(one.finish_reason == FinishReason.THOUGHT for one in thinkers)
-    return found
-
-
-def _advantages(key: str, samples: Sequence[TrainingSample]) -> dict[str, float]:
-    """Return how many samples there are, and how many of them, and which share, have no advantage."""
-    idle = sum(sample.reward == 0.0 for sample in samples)
-    return {
-        f"{key}/samples": len(samples),
-        f"{key}/no_advantage_samples": idle,
-        f"{key}/no_advantage": idle / len(samples) if samples else 1.0,
-    }
-
-
-def _opponents(episode: Episode, role: str) -> Iterator[str]:
-    others = (info.model for other, info in episode.players.items() if other != role)
-    return (opponent_group(name) for name in others if name != POLICY)
-
-
-def _share(outcomes: Counter[str | None], names: Sequence[str]) -> float:
-    return sum(outcomes[name] for name in names) / max(1, outcomes.total())
 
 
 def _file_name(text: str) -> str:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from statistics import fmean
 from typing import Any
 
-from spag.engines.players import Kind
+from spag.engines.players import CONSTANT
 from spag.evaluation.collapse_warnings import MOST_WITHOUT_ADVANTAGE, WINDOW, is_trained
 from spag.games.base import Game
 from spag.report.arena_tables import is_competitive, last_model
@@ -24,7 +24,6 @@ MOST_TIES = 0.5
 """Share of the last player's games above which its ties are named beside its wins."""
 MOST_REPEATED = 0.5
 """Share of the last player's utterances above which its repetitions are named beside its wins."""
-BASELINE = f"{Kind.BOT}constant"
 """The bot that always says the same: whoever is not better than this has learned nothing that wins."""
 
 
@@ -98,8 +97,8 @@ def caveats(arena: Mapping[str, Any], findings: Sequence[Comparison], online: Se
         (idle, MOST_WITHOUT_ADVANTAGE, "{:.0f} % of its last training samples had no advantage"),
     ]
     found = [says.format(100 * share) for share, limit, says in shares if share > limit]
-    if any(row["name"] == BASELINE for row in arena["ratings"]) and not any(BASELINE in one.other for one in findings):
-        found.append(f"it was not compared with {BASELINE}")
+    if any(row["name"] == CONSTANT for row in arena["ratings"]) and not any(CONSTANT in one.other for one in findings):
+        found.append(f"it was not compared with {CONSTANT}")
     return found
 
 
@@ -128,7 +127,7 @@ def sentence(player: str, findings: Sequence[Comparison], caveats: Sequence[str]
 
 def _named(finding: Comparison) -> str:
     said = [finding.wins] if finding.wins else []
-    if BASELINE in finding.other:
+    if CONSTANT in finding.other:
         said.append("a bot that repeats one sentence")
     return f"{finding.other} ({'; '.join(said)})" if said else finding.other
 

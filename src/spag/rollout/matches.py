@@ -47,11 +47,6 @@ class PlaySetup:
         game.stop_strings()  # reads the prompts
         return replace(self, game=game)
 
-    @property
-    def in_flight(self) -> int:
-        """Games in flight at once."""
-        return self.engine.in_flight or self.engine.concurrency
-
 
 @dataclass(frozen=True, slots=True)
 class Match:
@@ -129,7 +124,7 @@ def _play_here(
     left: Sequence[GameSpec], players: Mapping[str, PlayerConfig], setup: PlaySetup, stats: PlayStats, stack: ExitStack
 ) -> Iterator[Sequence[Episode]]:
     opened = open_players(players, setup.game, setup.engine, stack, setup.reporter.note, setup.open_models)
-    return play_batches(setup.game, left, opened, stats, setup.in_flight)
+    return play_batches(setup.game, left, opened, stats, setup.engine.games_in_flight)
 
 
 def _play_on_cluster(
@@ -144,7 +139,9 @@ def _play_on_cluster(
 
     gpus = gpus_of([player.model for player in players.values()], setup.engine)
     players = {role: replace(player, model=publish(player.model, cluster.storage)) for role, player in players.items()}
-    job = PlayJob(partial(_open_on_node, players, setup.game, setup.engine), setup.game, setup.in_flight, gpus)
+    job = PlayJob(
+        partial(_open_on_node, players, setup.game, setup.engine), setup.game, setup.engine.games_in_flight, gpus
+    )
     return play_on_ray(left, job, cluster, stats, stack, setup.reporter.note)
 
 

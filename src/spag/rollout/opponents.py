@@ -62,6 +62,12 @@ class Opponents:
         self._scores: list[dict[tuple[str, str], list[float]]] = []  # by step, then by game and opponent
         self._reading = Lock()  # the next step may be in play, in a thread
 
+    def add(self, step: int, games: Sequence[tuple[Game, Sequence[Episode]]]) -> None:
+        """Take the games of ``step`` from memory, if those before are known; else they are read when they are due."""
+        with self._reading:
+            if len(self._scores) == step - 1:
+                self._scores.append(self._scores_of(games))
+
     def weights(self, step: int, game: Game) -> dict[str, float]:
         """Return the players that games of ``step`` may be drawn against: every snapshot by its own name."""
         settings = self.settings
@@ -87,15 +93,15 @@ class Opponents:
         """Return how the learner did up to ``step``, which has ended, against each of ``names`` but itself."""
         with self._reading:
             while len(self._scores) < step:
-                self._scores.append(self._scores_of(len(self._scores) + 1))
+                self._scores.append(self._scores_of(self.episodes(len(self._scores) + 1)))
         found = dict.fromkeys((name for name in names if name != SELF), OpponentResults())
         for scores in self._scores[:step]:
             found = {name: result.then(scores.get((game.name, name), ())) for name, result in found.items()}
         return found
 
-    def _scores_of(self, step: int) -> dict[tuple[str, str], list[float]]:
+    def _scores_of(self, games: Sequence[tuple[Game, Sequence[Episode]]]) -> dict[tuple[str, str], list[float]]:
         scores: dict[tuple[str, str], list[float]] = defaultdict(list)
-        for game, episodes in self.episodes(step):
+        for game, episodes in games:
             for episode in episodes:
                 if (met := _result(episode, game, self.learner)) is not None:
                     scores[game.name, met[0]].append(met[1])

@@ -115,6 +115,7 @@ class StepPlayer:
     def __enter__(self) -> "StepPlayer":
         self._stack = ExitStack()
         self._engines: dict[str, Engine] = {}
+        self._snapshot: int | None = None  # the step of what the engine of snapshots holds
         self.opponents = Opponents(self.settings, POLICY, self.seed, self.episodes)
         self._stack.callback(lambda: self._close(self._engines))
         return self
@@ -207,9 +208,8 @@ class StepPlayer:
         self, game: Game, names: Mapping[str, str], specs: Sequence[GameSpec], stats: PlayStats
     ) -> Iterator[Sequence[Episode]]:
         """Yield the games of ``specs`` as they end, each role played by the player of that name."""
-        return play_batches(
-            game, specs, {role: self.player(name, game) for role, name in names.items()}, stats, self.in_flight
-        )
+        players = {role: self.player(name, game) for role, name in names.items()}
+        return play_batches(game, specs, players, stats, self.engine.games_in_flight)
 
     def player(self, name: str, game: Game) -> Player:
         """Return the player ``name`` of ``game``; its engine opens when it is first asked for."""
@@ -219,20 +219,17 @@ class StepPlayer:
         """Return the model that the player ``name`` begins with."""
         return self.policy if name in OF_THE_POLICY else self.policy.model_copy(update={"name": name})
 
-    @property
-    def in_flight(self) -> int:
-        """Games in flight at once."""
-        return self.engine.in_flight or self.engine.concurrency
-
     def snapshot_folder(self, step: int) -> Path:
         """Return the folder of the policy after ``step``: a model of its own."""
         return self.folder / SNAPSHOTS / f"step-{step:05d}"
 
     def _load_snapshots(self, pairing: Pairing) -> dict[str, str]:
-        """Give the snapshot of ``pairing`` to the engine of snapshots; return its identity by name."""
+        """Give the snapshot of ``pairing`` to the engine of snapshots, if need be; return its identity by name."""
         steps = {name: step for name in pairing.players if (step := step_of_snapshot(name)) is not None}
         for step in steps.values():
-            self.update_weights(saved_weights(self.snapshot_folder(step)), SNAPSHOT)
+            if step != self._snapshot:
+                self.update_weights(saved_weights(self.snapshot_folder(step)), SNAPSHOT)
+                self._snapshot = step
         return {name: f"step {step}" for name, step in steps.items()}
 
     def seats(self, game: Game) -> Sequence[int]:

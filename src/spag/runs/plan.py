@@ -11,13 +11,12 @@ from pathlib import Path
 from spag.algorithms.settings import IterationSettings, OnlineSettings, TeacherSettings
 from spag.config.schema import GameConfig, PhaseConfig, RunConfig
 from spag.core.errors import ConfigError, RunError
-from spag.engines.players import MODEL_FILES, Kind, kind_of, split_name
+from spag.engines.players import CONSTANT, MODEL_FILES, Kind, bot_names, kind_of, split_name
 from spag.storage.manifest import Manifest
 
 BASE = "base"
 EPISODES = "episodes.jsonl"
 HEALTH = "health.json"
-CONSTANT = f"{Kind.BOT}constant"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +122,7 @@ def arena_entrants(config: RunConfig) -> list[str]:
             raise ConfigError(f"arena.entrants: this run has no model {name!r}; it has {known}")
     if chosen and len(set(chosen)) < max(2, len(chosen)):
         raise ConfigError(f"arena.entrants: {', '.join(chosen)}: name two or more, each once")
-    constant = [CONSTANT] if "constant" in config.game.build().bots else []
+    constant = [CONSTANT] if CONSTANT in bot_names(config.game.build()) else []
     return chosen or [BASE, *last_models(config), *constant]
 
 

@@ -70,7 +70,7 @@ class RayStepPlayer(StepPlayer):
         gpus = gpus_of(list(models.values()), self.engine)
         models = {name: publish(model, self.cluster.storage) for name, model in models.items()}
         own = StepPlayer(self.folder, self.mix, models[POLICY], self.engine, self.settings, self.seed)
-        job = PlayJob(partial(_open_players, own, models), self.mix[0].game, self.in_flight, gpus)
+        job = PlayJob(partial(_open_players, own, models), self.mix[0].game, self.engine.games_in_flight, gpus)
         cluster = self.cluster.model_copy(update={"workers": count + self.world_size})
         return open_on_ray(job, cluster, self._stack, logger.info, most=count)
 

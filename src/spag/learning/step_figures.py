@@ -1,0 +1,76 @@
+"""The figures of an online step's games by role: of the policy's own play, its opponents' beside it."""
+
+from collections import Counter
+from collections.abc import Sequence
+from statistics import fmean
+
+from spag.algorithms.credit import RoleRewards, is_trained, opponents_of
+from spag.algorithms.settings import RewardOverride, opponent_group
+from spag.core.episodes import Episode, TrainingSample
+from spag.engines.base import FinishReason
+from spag.games.base import Game
+from spag.rollout.steps import POLICY
+
+
+def figures(
+    episodes: Sequence[Episode], game: Game, override: RewardOverride, samples: Sequence[TrainingSample]
+) -> dict[str, float]:
+    """Return a step's figures of one game by ``GAME/ROLE/FIGURE``: of the policy's own play in each role.
+
+    Shares are of the games in which the policy had the role, or of its utterances there. A role without ``samples`` is
+    not trained. Under ``GAME/ROLE against OPPONENT/FIGURE`` stand its reward and wins in games against others than
+    itself, under ``GAME/ROLE/OPPONENT/FIGURE`` what such an opponent came to in that role.
+    """
+    found: dict[str, float] = {f"{game.name}/games": len(episodes)}
+    rewards = RoleRewards(game, override)
+    for role in game.roles:
+        key = f"{game.name}/{role}"
+        played = [(opponent_group(info.model), one) for one in episodes if (info := one.players.get(role))]
+        for opponent in sorted({name for name, _ in played} - {POLICY}):
+            found |= _ends(f"{key}/{opponent}", [one for name, one in played if name == opponent], game, role)
+        own = [one for one in episodes if is_trained(one, role, POLICY)]
+        if not own:
+            continue
+        trained = [sample for sample in samples if sample.role == key]
+        found[f"{key}/reward"] = fmean(rewards.of(one, role) for one in own)
+        found |= _ends(key, own, game, role) | _texts(key, own, role) | _advantages(key, trained)
+        for opponent in sorted({opponents_of(one, role, POLICY) for one in own} - {""}):
+            met = [one for one in own if opponents_of(one, role, POLICY) == opponent]
+            found[f"{key} against {opponent}/reward"] = fmean(rewards.of(one, role) for one in met)
+            found[f"{key} against {opponent}/win"] = _ends("", met, game, role)["/win"]
+    return found
+
+
+def _ends(key: str, games: Sequence[Episode], game: Game, role: str) -> dict[str, float]:
+    """Return the share of games that ``role`` won, and of those that ended with its breaking a rule."""
+    outcomes = Counter(one.outcome for one in games)
+    return {
+        f"{key}/win": _share(outcomes, [name for name, end in game.outcomes.items() if role in end.winners]),
+        f"{key}/illegal": _share(outcomes, [name for name, end in game.outcomes.items() if end.fault == role]),
+    }
+
+
+def _texts(key: str, games: Sequence[Episode], role: str) -> dict[str, float]:
+    """Return length in tokens and distinctness of what ``role`` said, and the share of thoughts that were cut."""
+    said = [utterance for one in games for utterance in one.history if utterance.role == role]
+    found = {
+        f"{key}/length": fmean(len(one.token_ids or ()) for one in said) if said else 0.0,
+        f"{key}/distinct": len({utterance.content for utterance in said}) / max(len(said), 1),
+    }
+    if thinkers := [utterance for utterance in said if utterance.thought is not None]:
+        found[f"{key}/cut_thoughts"] = fmean(one.finish_reason == FinishReason.THOUGHT for one in thinkers)
+    return found
+
+
+def _advantages(key: str, samples: Sequence[TrainingSample]) -> dict[str, float]:
+    """Return how many samples there are, and how many of them, and which share, have no advantage."""
+    idle = sum(sample.reward == 0.0 for sample in samples)
+    return {
+        f"{key}/samples": len(samples),
+        f"{key}/no_advantage_samples": idle,
+        f"{key}/no_advantage": idle / len(samples) if samples else 1.0,
+    }
+
+
+def _share(outcomes: Counter[str | None], names: Sequence[str]) -> float:
+    return sum(outcomes[name] for name in names) / max(1, outcomes.total())
