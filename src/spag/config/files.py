@@ -162,7 +162,7 @@ def _value(text: str, key: str) -> Any:
 def _describe(error: ValidationError, data: dict[str, Any]) -> str:
     """Return one line for the first fault; an unknown key comes with the place or the nearest name that is known."""
     errors = error.errors()
-    # of an option that is a word or a mapping, a faulty mapping is told as one
+    # where an option takes a word or a mapping, a bad mapping is reported as a mapping
     first = next(
         (one for one in errors if one["type"] != "literal_error" or not isinstance(one["input"], dict)), errors[0]
     )
