@@ -10,8 +10,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny import MODEL, job, settings, train_tiny
+from tiny import MODEL, job, settings, train_tiny, train_until
 
+import forked
 from spag.algorithms.settings import LoraConfig
 from spag.config.files import load_config
 from spag.config.schema import ClusterConfig, ModelConfig
@@ -29,6 +30,7 @@ from spag.models.loading import load_model, load_tokenizer, save_model
 from tiny_model import make_model
 
 QLORA = LoraConfig(rank=4, alpha=8, quantize=True)
+EIGHT_BITS = {"optimizer": "adamw_8bit"}
 ADAPTER = "adapter_model.safetensors"
 
 
@@ -82,11 +84,13 @@ def test_sharing_that_cannot_work_is_refused_in_one_line(tmp_path: Path, monkeyp
     refused(r"parallel=fsdp: processes share the model, so call spag\.learning\.launch", parallel="fsdp")
     monkeypatch.setenv("LOCAL_RANK", "0")
     refused(r"parallel=fsdp with lora\.quantize", parallel="fsdp", lora=QLORA.model_dump())
+    refused("parallel=fsdp with optimizer=adamw_8bit: .* set parallel=replicas", parallel="fsdp", **EIGHT_BITS)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     refused(
         r"parallel=deepspeed: deepspeed is not installed; pip install deepspeed, or set parallel=fsdp",
         parallel="deepspeed",
     )
+    refused("optimizer=adamw_8bit: bitsandbytes is not installed; .* or set optimizer=adamw", **EIGHT_BITS)
     with pytest.raises(ConfigError, match=r"lora\.quantize: bitsandbytes is not installed; pip install bitsandbytes"):
         quantization("bfloat16")
 
@@ -166,3 +170,21 @@ def test_the_reference_pass_feeds_the_device_that_computes_not_the_one_that_hold
     data = TrainingData([EncodedSample.of([2, 3, 4], completion_start=1)], 1, packed=False)
     assert logprobs_of(data, [0], weights, Capabilities(), elsewhere) == {0: [0.0, 0.0]}
     assert fed == {"meta"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
+def test_moments_of_8_bits_resume_exactly_and_learn_nearly_the_same(wide_folder: Path, tmp_path: Path) -> None:
+    def weights(name: str, moment: str = "", **changes: object) -> torch.Tensor:
+        chosen = settings(learning_rate=1e-3, max_steps=4, **changes)
+        assert forked.end(forked.start(train_until, moment, wide_folder, tmp_path / name, chosen)) in (0, -9)
+        saved = tmp_path / name / "checkpoint" / "model.safetensors"
+        return torch.cat([value.flatten() for value in load_file(saved).values()]) if not moment else torch.empty(0)
+
+    exact, undisturbed = weights("32"), weights("8", **EIGHT_BITS)
+    weights("killed", "training 3", **EIGHT_BITS)
+    assert (tmp_path / "killed" / "state" / "checkpoint-2").is_dir()
+    assert torch.equal(weights("killed", **EIGHT_BITS), undisturbed)
+    start = torch.cat([value.flatten() for value in load_file(wide_folder / "model.safetensors").values()])
+    moved, error = (exact - start).norm(), (undisturbed - exact).norm()
+    assert 0 < error < 0.1 * moved

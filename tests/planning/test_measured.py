@@ -3,16 +3,21 @@
 from pathlib import Path
 
 import pytest
+import torch
 from cases import MODELS, TRAININGS, Case
 from measured import TRAINED, train_peak
+from torch import nn
 from transformers import AutoConfig
 
+from spag.algorithms.settings import UpdateSettings
+from spag.learning.devices import make_optimizer
 from spag.planning.memory import Memory, training_memory
-from spag.planning.specs import ModelShape, shape_of
+from spag.planning.specs import KNOWN_SHAPES, ModelShape, shape_of
 from tiny_model import make_model
 
 pytestmark = pytest.mark.slow
 TOLERANCE = 0.15
+LLAMA = KNOWN_SHAPES["meta-llama/Llama-2-7b-hf"]
 
 
 @pytest.fixture(scope="module")
@@ -44,3 +49,17 @@ def test_the_cases_are_led_by_weights_and_by_activations(folders: dict[str, Path
         assert found[name].activations < 0.2 * found[name].total
     for name in ("float32, activations", "float32, LoRA", "bfloat16, LoRA"):
         assert found[name].activations > 0.5 * found[name].total
+
+
+def test_moments_of_8_bits_take_what_was_planned() -> None:
+    """Of the optimiser alone: on a CPU its step makes copies in float32, which a GPU's kernels do not."""
+    pytest.importorskip("bitsandbytes")
+    settings = UpdateSettings(optimizer="adamw_8bit")
+    layer = nn.Linear(512, 512, bias=False)
+    optimizer = make_optimizer(layer, settings)
+    layer(torch.ones(1, 512)).sum().backward()
+    optimizer.step()
+    state = optimizer.state[layer.weight]
+    held = sum(value.nbytes for name, value in state.items() if name.startswith(("state", "absmax")))
+    planned = training_memory(LLAMA, settings, 1, 1, 4, processes=1)
+    assert held / layer.weight.numel() == planned.optimizer / LLAMA.parameters

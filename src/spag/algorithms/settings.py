@@ -78,6 +78,9 @@ class UpdateSettings(Section):
     weight_decay: NonNegative = Field(0.0, description="AdamW weight decay")
     adam_beta1: Decay = Field(0.9, description="AdamW's decay of the mean gradient")
     adam_beta2: Decay = Field(0.999, description="AdamW's decay of the mean squared gradient")
+    optimizer: Literal["adamw", "adamw_8bit"] = Field(
+        "adamw", description="adamw_8bit keeps AdamW's moments in 8 bits (bitsandbytes): 2 bytes a weight instead of 8"
+    )
     max_grad_norm: NonNegative = Field(1.0, description="clip the gradient's norm; 0 switches clipping off")
     micro_batch_size: Count = Field(2, description="samples a forward pass, on each process")
     kl_coef: NonNegative = Field(

@@ -64,14 +64,24 @@ def _prepare_deepspeed(on_cpu: bool) -> None:
 
 
 def make_optimizer(model: nn.Module, settings: UpdateSettings) -> Optimizer:
-    """Return AdamW over the trained weights; biases and norms do not decay."""
+    """Return AdamW over the trained weights; biases and norms do not decay.
+
+    Moments of 8 bits are quantised in blocks of 256 with a scale each (arXiv 2110.02861); those of fewer than 4,096
+    weights stay float32.
+    """
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     groups = [
         {"params": [weight for weight in trained if weight.ndim >= 2], "weight_decay": settings.weight_decay},
         {"params": [weight for weight in trained if weight.ndim < 2], "weight_decay": 0.0},
     ]
     betas = (settings.adam_beta1, settings.adam_beta2)
-    return AdamW([group for group in groups if group["params"]], lr=settings.learning_rate, betas=betas, fused=True)
+    groups = [group for group in groups if group["params"]]
+    if settings.optimizer == "adamw_8bit":
+        from bitsandbytes.optim import AdamW8bit  # noqa: PLC0415 - an optional package
+
+        optimizer: Optimizer = AdamW8bit(groups, lr=settings.learning_rate, betas=betas)
+        return optimizer
+    return AdamW(groups, lr=settings.learning_rate, betas=betas, fused=True)
 
 
 def check_settings(model: ModelConfig, settings: UpdateSettings, processes: int | None = None) -> None:
@@ -80,6 +90,9 @@ def check_settings(model: ModelConfig, settings: UpdateSettings, processes: int 
     _check_device(device, model.dtype)
     if settings.lora is not None and settings.lora.quantize:
         require_package("bitsandbytes", "lora.quantize", "pip install bitsandbytes, or set lora.quantize=false")
+    if settings.optimizer == "adamw_8bit":
+        fix = "pip install bitsandbytes, or set optimizer=adamw"
+        require_package("bitsandbytes", "optimizer=adamw_8bit", fix)
     if isinstance(settings, OfflineSettings):
         _check_batch(settings, processes or int(os.environ.get("WORLD_SIZE", "1")))  # torchrun's
     _check_sharing(model, settings, device, started=processes is None)
@@ -101,6 +114,9 @@ def _check_sharing(model: ModelConfig, settings: UpdateSettings, device: str, *,
     kind = settings.parallel
     if kind == "replicas":
         return
+    if settings.optimizer == "adamw_8bit":
+        what = "moments in 8 bits are not sharded; set parallel=replicas"
+        raise ConfigError(f"parallel={kind} with optimizer=adamw_8bit: {what}")
     if settings.lora is not None and settings.lora.quantize:
         what = "a model in 4 bits is not sharded; set parallel=replicas"
         raise ConfigError(f"parallel={kind} with lora.quantize: {what}")

@@ -15,9 +15,11 @@ def advice(
     lean: dict[str, Any] = {"micro_batch_size": 1, "gradient_checkpointing": True}
     sharded, lora = lean | {"parallel": "fsdp"}, settings.lora or LoraConfig()
     quantized = {"lora": lora.model_copy(update={"quantize": True}), "parallel": "replicas", "offload": False}
+    small = {"optimizer": "adamw_8bit", "parallel": "replicas", "offload": False}
     changes: list[dict[str, Any]] = [{"micro_batch_size": 1}, {"gradient_checkpointing": True}, lean]
     if processes > 1 and not device.is_cpu:
         changes += [{"parallel": "fsdp"}, sharded, sharded | {"offload": True}]
+    changes += [] if device.is_cpu else [small, lean | small]
     changes += [lean | {"lora": lora}, *([] if device.is_cpu else [lean | quantized])]
     more = [count for count in (2, 4, 8, 16, 32) if count > processes and not device.is_cpu]
     for count, one in [*((processes, one) for one in changes), *((count, sharded) for count in more)]:
@@ -41,6 +43,8 @@ def refusals(settings: UpdateSettings, processes: int, dtype: str) -> Iterator[s
         yield f"global_batch_size={settings.global_batch_size} {what}"
     if kind != "replicas" and lora is not None and lora.quantize:
         yield f"parallel={kind} with lora.quantize: a model in 4 bits is not sharded; set parallel=replicas"
+    if kind != "replicas" and settings.optimizer == "adamw_8bit":
+        yield f"parallel={kind} with optimizer=adamw_8bit: moments in 8 bits are not sharded; set parallel=replicas"
     if kind != "replicas" and settings.per_role:
         yield f"parallel={kind} with lora.per_role: adapters take turns in whole models; set parallel=replicas"
     if kind == "fsdp" and dtype == "float16":

@@ -26,7 +26,7 @@ from spag.storage.machine import memory_bytes
 
 OPTIONAL = {
     "deepspeed": ("parallel: deepspeed", "'.[deepspeed]'"),
-    "bitsandbytes": ("QLoRA: lora.quantize", "'.[qlora]'"),
+    "bitsandbytes": ("QLoRA: lora.quantize; optimizer: adamw_8bit", "'.[qlora]'"),
     "ray": ("clusters: cluster.address", "'.[cluster]'"),
     "lm-eval": ("reasoning tasks: spag eval", "'.[eval]'"),
     "fastapi": ("the web page: spag web", "'.[web]'"),

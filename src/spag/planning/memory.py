@@ -21,6 +21,8 @@ SLOT = 128
 """Tokens by which the slots of the transformers engine grow: ``GROWTH`` in ``engines/transformers/slots.py``."""
 _NF4 = 0.5 + 1 / 64 + 4 / (64 * 256)
 """Bytes of a weight in 4 bits, its scales quantised too: arXiv 2305.14314, section 3."""
+_8_BIT_MOMENTS = 2 + 2 * 4 / 256
+"""Bytes of a weight's two moments in 8 bits, with their scales."""
 _LIVE = 1e9
 """Parameters that ZeRO-3 keeps gathered at most: DeepSpeed's default of ``stage3_max_live_parameters``."""
 _VLLM_WORKING = 2 * GIB
@@ -106,7 +108,8 @@ def _held(shape: ModelShape, settings: UpdateSettings, number: int, processes: i
         weights = 2.0 * (shape.parameters + adapter) + 4.0 * trained
     if settings.parallel == "replicas":
         copies = _copies_of_gradients(settings, processes)
-        return Memory(weights=weights, gradients=4.0 * trained * copies, optimizer=8.0 * trained)
+        moments = _8_BIT_MOMENTS if settings.optimizer == "adamw_8bit" else 8.0
+        return Memory(weights=weights, gradients=4.0 * trained * copies, optimizer=moments * trained)
     if settings.offload:
         return Memory(host=(weights + 12.0 * trained) / processes)
     return Memory(weights=weights / processes, gradients=4.0 * trained / processes, optimizer=8.0 * trained / processes)
