@@ -17,7 +17,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -91,6 +91,8 @@ class Kill:
     exit_code: int | None
     said: str
     orphans: int
+    games: Mapping[tuple[str, str], str]
+    """What was on disk after it: the line of each finished game, by file and id."""
 
     @property
     def fault(self) -> str:
@@ -137,6 +139,21 @@ def stages_of(folder: Path) -> dict[str, str]:
 def stage_of(folder: Path) -> str:
     """Return the stage that a run is in: the last that was begun."""
     return list(stages_of(folder) or ["start"])[-1]
+
+
+def games_of(folder: Path) -> dict[tuple[str, str], str]:
+    """Return the line of every finished game in a run's folder, by file and id; a torn line is none."""
+    return {
+        (str(path.relative_to(folder)), json.loads(line)["id"]): line
+        for path in folder.rglob("*.jsonl")
+        for line in path.read_text().splitlines(keepends=True)
+        if line.endswith("}\n") and '"history":' in line
+    }
+
+
+def lost(kill: Kill, ended: Mapping[tuple[str, str], str]) -> int:
+    """Count the games that were on disk after a kill and are not, or are others, in the finished run."""
+    return sum(ended.get(game) != line for game, line in kill.games.items())
 
 
 def listens(process: Any) -> bool:
@@ -231,7 +248,7 @@ class Storm:
             time.sleep(0.1)
         for orphan in left:
             orphan.kill()
-        return None if code == 0 else Kill(run, hit, signum, code, printed.read_text(), len(left))
+        return None if code == 0 else Kill(run, hit, signum, code, printed.read_text(), len(left), games_of(folder))
 
 
 def differences(one: Path, other: Path) -> Iterator[str]:
@@ -291,6 +308,8 @@ def near(one: Any, other: Any) -> bool:
 def storm(folder: Path, kills: int, seed: int, *, processes: bool = True) -> list[str]:
     """Make ``kills`` kills in runs in ``folder``; print a table and return all that is wrong."""
     made, faults, equal = Storm(folder, seed), list[str](), list[bool]()
+    losses, finished = list[int](), list[int]()
+    began = time.monotonic()
     whole = made.undisturbed()
     while (left := kills - len(made.kills)) > 0:
         run = len(equal)
@@ -298,8 +317,17 @@ def storm(folder: Path, kills: int, seed: int, *, processes: bool = True) -> lis
         ended = made.disturb(run, min(KILLS_A_RUN, left), options)
         differing = list(differences(whole, ended))
         faults += [f"run {run}: {name} differs" for name in differing]
+        games = games_of(ended)
+        losses.append(sum(lost(kill, games) for kill in made.kills if kill.run == run))
+        faults += [f"run {run}: {losses[-1]} games lost"] * bool(losses[-1])
+        finished.append(len(games))
         equal.append(not differing)
     print_table(made.kills, equal)
+    on_disk = sum(len(kill.games) for kill in made.kills)
+    print(
+        f"{on_disk} games on disk after kills, {sum(losses)} of them lost; {sum(finished)} in the finished runs, "
+        f"{len(games_of(whole))} in the undisturbed one; {time.monotonic() - began:.0f} s"
+    )
     return faults + [
         f"run {kill.run}: {kill.signal.name} in {kill.stage}: {kill.fault}: {kill.said}"
         for kill in made.kills
