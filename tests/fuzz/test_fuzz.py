@@ -14,8 +14,9 @@ import shutil
 import signal
 import time
 import traceback
+from collections import Counter
 from collections.abc import Iterator
-from itertools import count
+from itertools import count, groupby
 from pathlib import Path
 from types import FrameType
 
@@ -35,6 +36,8 @@ MOST_LINES = 3
 STATUSES = {"plan": (0, 1, 2), "eval": (0, 1, 2)}
 """Status 1 is an answer of theirs: a run that does not fit, tasks that are left out. Others end with 0 or 2."""
 PROGRESS = re.compile(r"\d\d:\d\d:\d\d ")
+ENDS: Counter[tuple[str, str]] = Counter()
+"""How often each command ended how: with an exit status, or a fault."""
 
 
 class TooLong(BaseException):
@@ -42,7 +45,7 @@ class TooLong(BaseException):
 
 
 @pytest.fixture(scope="module")
-def good(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def good(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Path]:
     folder, before = tmp_path_factory.mktemp("good"), Path.cwd()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.mktemp("datasets"))
@@ -52,6 +55,10 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         make_world(folder)
         yield folder
     os.chdir(before)
+    if SECONDS and (terminal := request.config.pluginmanager.getplugin("terminalreporter")):
+        terminal.write_line(f"\n{ENDS.total()} cases")
+        for command, counts in groupby(sorted(ENDS.items()), lambda one: one[0][0]):
+            terminal.write_line(f"{command:16} " + ", ".join(f"{end}: {count}" for (_, end), count in counts))
 
 
 @pytest.fixture(autouse=True)
@@ -122,24 +129,34 @@ def spoil(good: Path, work: Path, kind: Kind, spoiled: bytes | None) -> dict[Pat
 
 
 def fault_of(command: str) -> str | None:
-    """Return what is wrong with how a command ends; ``None`` for status 0 or 2 and few lines."""
+    """Return what is wrong with how a command ends, and count how it ended."""
+    fault, status = ended(command)
+    words = command.split()
+    name = " ".join(words[: 2 if words[0] in ("export", "import") else 1])
+    ENDS[name, "fault" if fault else f"status {status}"] += 1
+    return fault
+
+
+def ended(command: str) -> tuple[str | None, int | None]:
+    """Return what is wrong with how a command ends, ``None`` for status 0 or 2 and few lines, and its status."""
     signal.setitimer(signal.ITIMER_PROF, LONGEST_S)
     try:
         result = invoke(command)
     except TooLong as error:
-        return str(error)
+        return str(error), None
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
     if not isinstance(result.exception, SystemExit | None):
-        return "".join(traceback.format_exception(result.exception)[-4:])
+        return "".join(traceback.format_exception(result.exception)[-4:]), None
     said = [line for line in result.stderr.splitlines() if line and not PROGRESS.match(line)]
     if (
         result.exit_code not in STATUSES.get(command.partition(" ")[0], (0, 2))
         or len(said) > MOST_LINES
         or "Traceback" in result.output
     ):
-        return f"status {result.exit_code}: {result.stderr[-1500:]!r}"
-    return f"status 2 without a word: {result.output!r}" if result.exit_code == 2 and not said else None
+        return f"status {result.exit_code}: {result.stderr[-1500:]!r}", None
+    silent = result.exit_code == 2 and not said
+    return f"status 2 without a word: {result.output!r}" if silent else None, result.exit_code
 
 
 def files_of(folder: Path) -> dict[Path, bytes]:
