@@ -56,7 +56,7 @@ def show_command(config_name: str) -> None:
 def validate_command(config_name: str) -> None:
     """Check the options of CONFIG, and show its phases.
 
-    Exit status 2: an option is unknown or has a value that cannot be. spag run --dry-run also checks models, files and
+    Exit status 2: an option is unknown or has an invalid value. spag run --dry-run also checks models, files and
     the machine.
     """
     from spag.runs.plan import describe_phases

@@ -50,13 +50,13 @@ def games_command(name: str | None, as_json: bool) -> None:
     default="frequency",
     show_default=True,
     metavar="shipped|frequency|FILE",
-    help="Where the words come from.",
+    help="Source of the words.",
 )
 @click.option(
     "--top", type=click.IntRange(min=1), default=50_000, show_default=True, help="How many, most frequent first."
 )
 @click.option(
-    "--split", type=click.Choice(["all", "train", "held_out"]), default="all", show_default=True, help="Which part."
+    "--split", type=click.Choice(["all", "train", "held_out"]), default="all", show_default=True, help="Split to list."
 )
 @click.option("--language", metavar="CODE", default="en", show_default=True, help="Of the frequency list: de, fr, es.")
 @click.option("--output", type=ANY_PATH, help="File to write, one word a line. [default: standard output]")
@@ -95,7 +95,7 @@ def judge_command(
 ) -> None:
     """Judge the games of FILE, ours or upstream's, and count them.
 
-    Shown are outcomes, and the samples and role weights that they give.
+    Prints the outcomes, and the samples and role weights that follow from them.
     """
     import json
 

@@ -35,8 +35,16 @@ COUNT = click.IntRange(min=1)
     "--shots", type=click.IntRange(min=0), help="Solved examples before a question. [default: suite's or task's own]"
 )
 @click.option("--max-new-tokens", type=COUNT, help="Longest generated answer, in tokens. [default: the task's own]")
-@click.option("--samples", type=COUNT, default=1, show_default=True, help="Answers drawn per item; their scores' mean.")
-@click.option("--temperature", type=click.FloatRange(min=0), default=0.0, show_default=True, help="0: greedy answers.")
+@click.option(
+    "--samples", type=COUNT, default=1, show_default=True, help="Answers drawn per item; the score is their mean."
+)
+@click.option(
+    "--temperature",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="Sampling temperature; 0 is greedy.",
+)
 @click.option("--batch-size", type=COUNT, default=16, show_default=True, help="Requests computed at once.")
 @click.option(
     "--output", type=ANY_PATH, required=True, help="Folder for the items and results.json; finished ones stay."

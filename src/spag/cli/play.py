@@ -51,7 +51,7 @@ force_option = click.option(
     help="USD per million prompt and completion tokens, to show the cost.",
 )
 @json_option
-@click.option("--output", type=ANY_PATH, required=True, help="Episodes file; played games in it are kept.")
+@click.option("--output", type=ANY_PATH, required=True, help="Episodes file; games already in it are kept.")
 @force_option
 def play_command(
     first: str | None,
@@ -168,9 +168,9 @@ def arena_command(
     """Let models play each other on held-out tasks, and rank them.
 
     MODELS are what spag play takes, LoRA adapter folders, and mixture:FOLDER, for which each game draws one of the
-    models in FOLDER; the bot that always says the same plays too. Every pair plays every task in both role assignments.
-    NAME=MODEL gives a model a short name. The first is the zero of the ratings. The same command resumes; with further
-    models it plays only their games. Games of a model that has been trained since are refused.
+    models in FOLDER. Every pair plays every task in both role assignments. NAME=MODEL gives a model a short name.
+    Ratings are relative to the first model. The same command resumes; with more models it plays only their games. Games
+    of a model that has been trained since are refused.
     """
     import json
 

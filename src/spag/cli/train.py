@@ -117,7 +117,7 @@ def _show(result: dict[str, Any], output: Path, reporter: "Reporter", as_json: b
     type=click.Choice(["spag", "imitation"]),
     default="spag",
     show_default=True,
-    help="Whose rewards and options.",
+    help="Algorithm whose rewards and options apply.",
 )
 @click.option("--sft", type=EXISTING, metavar="FILE", help="Instruction data; short for --set ALGORITHM.sft_data=FILE.")
 @click.option("--learner", metavar="NAME", help="Player whose utterances to keep. [default: every player]")
