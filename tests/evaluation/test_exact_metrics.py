@@ -39,15 +39,31 @@ def test_log_probabilities_are_the_models(model_folder: Path) -> None:
             assert logprobs == pytest.approx(by_token, rel=1e-5)
 
 
-def test_models_that_keep_more_than_keys_and_values_see_whole_prompts(
+def test_models_that_cannot_attend_to_packed_rows_see_one_reply_at_a_time(
     model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, tokenizer = load_model(str(model_folder), dtype="float32"), load_tokenizer(str(model_folder))
     asked = (model, tokenizer, [[0, 5, 9, 200], [0, 5, 7]], [["[bet]"], ["[fold]", "[call]"]])
     expected = completion_logprobs(*asked)
-    monkeypatch.setattr(scoring, "DynamicLayer", type(None))
+    attention = model.config._attn_implementation
+    monkeypatch.setattr(scoring, "ATTENTION", "sdpa")  # it ignores which tokens see each other
+    alone: list[int] = []
+    whole = scoring._alone
+    monkeypatch.setattr(scoring, "_alone", lambda *one: (alone.append(1), whole(*one))[1])
     for logprobs, kept in zip(completion_logprobs(*asked), expected, strict=True):
         assert logprobs == pytest.approx(kept, rel=1e-5)
+    assert len(alone) == 2 + 3  # two that are tried, and all three
+    assert model.config._attn_implementation == attention
+
+
+def test_rows_are_cut_without_changing_a_score(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = load_model(str(model_folder), dtype="float32"), load_tokenizer(str(model_folder))
+    prompts = [[0, 5, 9, last, 7] for last in range(3, 23)]
+    asked = (model, tokenizer, prompts, [["[bet]", "[fold]", "a"]] * len(prompts))
+    expected = completion_logprobs(*asked)
+    monkeypatch.setattr(scoring, "_ROW", 40)
+    for logprobs, whole in zip(completion_logprobs(*asked), expected, strict=True):
+        assert logprobs == pytest.approx(whole, rel=1e-5)
 
 
 def test_probabilities_of_moves(model_folder: Path) -> None:

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spag.learning.packing import Packing, pack, packed_length
+from spag.models.packing import Packing, pack, packed_length
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=120), min_size=1, max_size=8)
 

@@ -133,8 +133,8 @@ def test_an_adapter_and_checkpointing_keep_the_fast_way(model_folder: Path) -> N
     assert any(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in adapted.parameters())
 
 
-def test_a_trained_model_scores_replies_behind_a_cache_as_it_does_elsewhere(model_folder: Path) -> None:
-    """Exact figures are read off the policy in training: prompts share a beginning, whose keys and values are kept."""
+def test_a_trained_model_scores_replies_as_it_does_elsewhere(model_folder: Path) -> None:
+    """Exact figures are read off the policy in training, whose attention is that of packed rows already."""
     model, tokenizer = load_model(str(model_folder), dtype="float32", device="cpu"), load_tokenizer(str(model_folder))
     prompts = [[2, 3, 4, 5, 6, last, 7] for last in (8, 9)]
     asked = model, tokenizer, prompts, [["[bet]", "[check]"]] * 2

@@ -23,7 +23,7 @@ import torch
 
 from spag.algorithms.base import FILLER, SFT, Totals
 from spag.learning.encoding import EncodedSample
-from spag.learning.packing import pack, packed_length
+from spag.models.packing import pack, packed_length
 
 Batch = dict[str, Any]
 """Tensors by name, and the ``Span``s of a packed row: see ``collate``."""

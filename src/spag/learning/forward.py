@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 from torch.utils.checkpoint import checkpoint
 
-from spag.learning.attention import ATTENTION, spans_on
 from spag.learning.batches import Batch, collate
 from spag.learning.encoding import EncodedSample
+from spag.models.attention import ATTENTION, computing_dtype, spans_on
 
 CHUNK = 128
 """Positions whose logits exist at once: 25 MB with 50,000 tokens in float32."""
@@ -159,8 +159,7 @@ def _scores(logits: Tensor, labels: Tensor, entropy: Entropy) -> Tensor:
 
 def _spans(batch: Batch) -> Any:
     device = batch["input_ids"].device
-    dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else torch.float32
-    return spans_on(batch["spans"], device, dtype)
+    return spans_on(batch["spans"], device, computing_dtype(device, torch.float32))
 
 
 def _bare(model: nn.Module) -> Any:

@@ -415,5 +415,6 @@ class Loop:
 
     @contextmanager
     def final(self) -> Iterator[None]:
-        with self.average.in_place() if self.average is not None else nullcontext():
+        average = self.average.in_place() if self.average is not None else nullcontext()
+        with average, self.accelerator.autocast():
             yield

@@ -1,18 +1,24 @@
 """The log-probabilities that a model gives to whole replies."""
 
-import copy
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 import torch
-from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.cache_utils import DynamicLayer
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from spag.models.attention import ATTENTION, computing_dtype, spans_on
+from spag.models.packing import pack
 from spag.models.tokens import PromptStyle, end_token_id, shared_length
 
-_ROWS = 32
-"""Replies in a forward pass: each holds the keys and values of the prompt, and logits for its tokens."""
+_ROW = 2048
+"""Tokens of a packed row: enough for fast matrix products; logits of its replies take some 100 MB."""
+_TOLERANCE, _HALF_TOLERANCE = 1e-3, 0.3  # half precision differs by the order of sums
+
+Asked = tuple[list[int], int]
+"""A prompt with a reply, and where the reply begins."""
 
 
 def completion_logprobs(
@@ -25,54 +31,97 @@ def completion_logprobs(
     """Return the log-probabilities of each prompt's completions, at temperature 1: the sum over a completion's tokens
     and the end token.
 
-    What all prompts begin with goes through the model once, where it keeps keys and values.
+    What several begin with goes through the model once (``packing.py``); a model that cannot attend to packed rows
+    gets one prompt and reply at a time.
     """
-    if not prompts:
-        return []
     end = end_token_id(tokenizer, style)
 
     @cache
     def reply_ids(text: str) -> list[int]:
         return [*tokenizer(text, add_special_tokens=False).input_ids, end]
 
-    found = [[0.0] * len(texts) for texts in completions]
+    asked = [
+        ([*prompt, *reply_ids(text)], len(prompt))
+        for prompt, texts in zip(prompts, completions, strict=True)
+        for text in texts
+    ]
+    order = sorted(range(len(asked)), key=lambda at: asked[at][0])
     with torch.inference_mode():
-        prefix = prompts[0][: min(shared_length(prompts[0], prompt[:-1]) for prompt in prompts)]
-        past = _keys_and_values(model, prefix)
-        start = len(prefix) if past is not None else 0
-        rows: dict[int, list[tuple[int, int]]] = defaultdict(list)  # by length: a batch is padded behind replies only
-        for at, prompt in enumerate(prompts):
-            rows[len(prompt)] += [(at, which) for which in range(len(completions[at]))]
-        for same in rows.values():
-            for first in range(0, len(same), _ROWS):
-                batch = same[first : first + _ROWS]
-                asked = [list(prompts[at][start:]) for at, _ in batch]
-                replies = [reply_ids(completions[at][which]) for at, which in batch]
-                for (at, which), logprob in zip(batch, _reply_logprobs(model, asked, replies, past), strict=True):
-                    found[at][which] = logprob
-    return found
+        scored = dict(zip(order, _logprobs(model, [asked[at] for at in order]), strict=True))
+    found = iter([scored[at] for at in range(len(asked))])
+    return [[next(found) for _ in texts] for texts in completions]
 
 
-def _keys_and_values(model: PreTrainedModel, ids: Sequence[int]) -> DynamicCache | None:
-    """Return what the model keeps of ``ids``; ``None`` where there are none, or it keeps more than keys and values."""
-    if not ids:
-        return None
-    past = model(input_ids=torch.tensor([ids], device=model.device), use_cache=True, logits_to_keep=1).past_key_values
-    plain = isinstance(past, DynamicCache) and all(isinstance(layer, DynamicLayer) for layer in past.layers)
-    return past if plain else None
+def _logprobs(model: PreTrainedModel, asked: Sequence[Asked]) -> list[float]:
+    if not asked:
+        return []
+    rows = list(_rows(asked))
+    tried = [asked[0], asked[len(rows[0]) - 1]]  # the longest way apart in one row
+    expected = [_alone(model, *one) for one in tried]
+    with _packed_attention(model):
+        if _agrees(model, tried, expected):
+            return [logprob for row in rows for logprob in _in_one_row(model, row)]
+    return [_alone(model, *one) for one in asked]
 
 
-def _reply_logprobs(
-    model: PreTrainedModel, asked: Sequence[list[int]], replies: Sequence[list[int]], past: DynamicCache | None
-) -> list[float]:
-    """Return the log-probability of each reply after ``past`` and the tokens that were ``asked``, of one length."""
-    longest = max(map(len, replies))
-    rows = [[*ask, *reply, *[reply[-1]] * (longest - len(reply))] for ask, reply in zip(asked, replies, strict=True)]
-    ids = torch.tensor(rows, device=model.device)  # (B, T), padded on the right, where causal attention sees nothing
-    if past is not None:
-        past = copy.deepcopy(past)  # the model appends to it
-        past.batch_repeat_interleave(len(rows))
-    output = model(input_ids=ids, past_key_values=past, use_cache=past is not None, logits_to_keep=longest + 1)
-    logits = output.logits[:, :-1].float()  # (B, longest, V)
-    spoken = logits.gather(-1, ids[:, -longest:, None]).squeeze(-1) - logits.logsumexp(-1)  # (B, longest)
-    return [float(row[: len(reply)].sum()) for row, reply in zip(spoken, replies, strict=True)]
+def _rows(asked: Sequence[Asked]) -> Iterator[list[Asked]]:
+    """Cut what is asked, in order, into rows of about ``_ROW`` tokens, shared ones counted once."""
+    row: list[Asked] = []
+    size = 0
+    for ids, start in asked:
+        new = len(ids) - (shared_length(row[-1][0], ids) if row else 0)
+        if row and size + new > _ROW:
+            yield row
+            row, size, new = [], 0, len(ids)
+        row.append((ids, start))
+        size += new
+    yield row
+
+
+def _agrees(model: PreTrainedModel, tried: Sequence[Asked], expected: Sequence[float]) -> bool:
+    """Whether the model sees in a packed row what it sees in rows of their own."""
+    try:
+        found = _in_one_row(model, tried)
+    except (TypeError, ValueError, AttributeError, IndexError, RuntimeError):  # it does not know the arguments
+        return False
+    tolerance = _TOLERANCE if computing_dtype(model.device, model.dtype) is torch.float32 else _HALF_TOLERANCE
+    return all(abs(one - other) <= tolerance * max(1, abs(other)) for one, other in zip(found, expected, strict=True))
+
+
+def _in_one_row(model: PreTrainedModel, asked: Sequence[Asked]) -> list[float]:
+    packing = pack([ids[:-1] for ids, _ in asked])  # nothing follows a last token
+    places = [row[start - 1 :] for (_, start), row in zip(asked, packing.rows, strict=True)]
+    columns, picks = torch.unique(torch.cat(places), return_inverse=True)
+    device = model.device
+    packed: dict[str, Any] = {
+        "position_ids": packing.position_ids[None].to(device),
+        "packed_spans": spans_on(packing.spans, device, computing_dtype(device, model.dtype)),
+        "logits_to_keep": columns.to(device),
+    }
+    logits = model(input_ids=packing.input_ids[None].to(device), use_cache=False, **packed).logits[0]
+    labels = torch.tensor([token for ids, start in asked for token in ids[start:]], device=device)
+    spoken = _label_logprobs(logits, picks.to(device), labels)
+    return [float(part.sum()) for part in spoken.split([len(place) for place in places])]
+
+
+def _label_logprobs(logits: Tensor, picks: Tensor, labels: Tensor) -> Tensor:
+    """Return log p(label), (K,), for ``logits`` (C, V) of different positions; ``picks`` (K,) are each label's."""
+    total = logits.float().logsumexp(-1)
+    return logits[picks, labels].float() - total[picks]
+
+
+def _alone(model: PreTrainedModel, ids: Sequence[int], start: int) -> float:
+    reply = torch.tensor(ids[start:], device=model.device)
+    inputs = torch.tensor([ids[:-1]], device=model.device)
+    logits = model(input_ids=inputs, use_cache=False, logits_to_keep=len(reply)).logits[0]
+    return float(_label_logprobs(logits, torch.arange(len(reply), device=model.device), reply).sum())
+
+
+@contextmanager
+def _packed_attention(model: PreTrainedModel) -> Iterator[None]:
+    before = model.config._attn_implementation
+    model.set_attn_implementation(ATTENTION)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)

@@ -15,7 +15,7 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface
 
-from spag.learning.packing import Span
+from spag.models.packing import Span
 
 ATTENTION = "spag_packed"
 
@@ -51,6 +51,11 @@ def packed_attention(
         own_keys, own_values = (_joined(pieces, seen) for pieces in (keys, values))
         parts.append(sdpa_attention_forward(module, queries[index], own_keys, own_values, span.mask, **options)[0])
     return torch.cat(parts, dim=1), None
+
+
+def computing_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype in which products of ``dtype`` are computed now: autocast may ask for another one."""
+    return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else dtype
 
 
 def spans_on(spans: list[Span], device: torch.device, dtype: torch.dtype) -> list[Span]:
