@@ -41,12 +41,12 @@ class Case:
 CHECKPOINTING = {"gradient_checkpointing": True}
 TRAININGS = (
     Case("float32, weights", "wide", 64, "float32", samples=1),
-    Case("float32, activations", "deep", 400, "float32", accumulated=1),
-    Case("float32, checkpointing", "deep", 800, "float32", accumulated=1, settings=CHECKPOINTING),
-    Case("float32, LoRA", "deep", 400, "float32", accumulated=1, settings={"lora": {"rank": 8}}),
+    Case("float32, activations", "deep", 400, "float32"),
+    Case("float32, checkpointing", "deep", 800, "float32", settings=CHECKPOINTING),
+    Case("float32, LoRA", "deep", 400, "float32", settings={"lora": {"rank": 8}}),
     Case("bfloat16, weights", "wordy", 70, "bfloat16", samples=1),
     Case("bfloat16, chunks", "wordy", 70, "bfloat16", samples=6),
-    Case("bfloat16, activations", "deep", 300, "bfloat16", accumulated=1),
-    Case("bfloat16, checkpointing", "deep", 300, "bfloat16", accumulated=1, settings=CHECKPOINTING),
-    Case("bfloat16, LoRA", "deep", 300, "bfloat16", accumulated=1, settings={"lora": {"rank": 8}}),
+    Case("bfloat16, activations", "deep", 300, "bfloat16"),
+    Case("bfloat16, checkpointing", "deep", 300, "bfloat16", settings=CHECKPOINTING),
+    Case("bfloat16, LoRA", "deep", 300, "bfloat16", settings={"lora": {"rank": 8}}),
 )

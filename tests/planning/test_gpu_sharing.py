@@ -32,8 +32,8 @@ WHOLE = ["reinforce.kl_coef=0", "reinforce.evaluate_every=null"]  # one engine, 
 
 
 def demand(**changes: float) -> Demand:
-    """An engine of 10 to 20 GiB beside a trainer of 30 GiB, 50 at its peak, 60 if texts are as long as they may be."""
-    sizes = {"least": 10, "roomy": 20, "resident": 30, "training": 50, "longest": 60}
+    """An engine of 10 to 20 GiB beside a trainer of 30 GiB, 60 at its peak."""
+    sizes = {"least": 10, "roomy": 20, "resident": 30, "training": 60}
     known = {name: size * GIB for name, size in (sizes | changes).items() if name in sizes}
     rest = {name: value for name, value in changes.items() if name not in sizes}
     return Demand(**{"engines": 1, **rest}, **known)  # type: ignore[arg-type]
@@ -48,21 +48,16 @@ def shared(**changes: float) -> tuple[int, int] | None:
 def test_engines_get_what_training_leaves() -> None:
     assert shared() == (32, 0)  # 92 - 60
     assert shared(engines=2, least=8, roomy=16) == (16, 0)
-    assert shared(resident=1, training=1, longest=1) == (90, 0)  # never more than vLLM's own default
+    assert shared(resident=1, training=1) == (90, 0)  # never more than vLLM's own default
 
 
 def test_engines_sleep_where_all_texts_would_not_fit_otherwise() -> None:
     assert shared(roomy=40, sleep=1) == (62, 1)  # 92 - 30 while the trainer rests
     assert shared(roomy=40) == (32, 0)  # may not sleep: a smaller cache
-    assert shared(training=85, longest=88, sleep=2) == (62, 2)
+    assert shared(training=88, sleep=2) == (62, 2)
     assert shared(roomy=70, sleep=1) == (62, 1)  # more than the 32 beside training, if less than it could use
-    assert shared(training=85, longest=88) is None
-    assert shared(training=91.5, longest=91.5, sleep=1) is None  # what sleeps keeps 1 GiB
-
-
-def test_usual_texts_must_fit_where_the_longest_do_not() -> None:
-    assert shared(longest=200) == (42, 0)  # 92 - 50
-    assert shared(longest=200, training=85, sleep=1) == (62, 1)
+    assert shared(training=88) is None
+    assert shared(training=91.5, sleep=1) is None  # what sleeps keeps 1 GiB
 
 
 def test_a_share_that_is_set_is_kept_or_refused() -> None:
@@ -110,9 +105,8 @@ def test_the_plan_of_both_moments_by_hand() -> None:
     assert (play.memory.weights, play.memory.optimizer, play.memory.policies) == (
         4 * parameters, 8 * parameters, 4 * parameters,
     )  # fmt: skip
-    alone, longest = (size - training.memory.engines for size in (training.memory.total, training.longest))
-    assert alone < longest  # thoughts of 1,024 tokens, and not 1,000; utterances of 256, and not 23
-    assert 2 * play.sharing.each == pytest.approx(USABLE - longest / (120 * GIB), abs=2e-3)
+    alone = training.memory.total - training.memory.engines
+    assert 2 * play.sharing.each == pytest.approx(USABLE - alone / (120 * GIB), abs=2e-3)
     assert play.memory.engines == training.memory.engines == 2 * play.sharing.each * 120 * GIB
 
 

@@ -11,7 +11,8 @@ from accelerate.utils import DeepSpeedPlugin, DistributedType, InitProcessGroupK
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
-from spag.algorithms.settings import OfflineSettings, UpdateSettings
+from spag.algorithms.settings import UpdateSettings
+from spag.config.refusals import training_refusals
 from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError, require_package
 from spag.learning.sharding import deepspeed_settings, fsdp_plugin
@@ -93,46 +94,22 @@ def check_settings(model: ModelConfig, settings: UpdateSettings, processes: int 
     if settings.optimizer == "adamw_8bit":
         fix = "pip install bitsandbytes, or set optimizer=adamw"
         require_package("bitsandbytes", "optimizer=adamw_8bit", fix)
-    if isinstance(settings, OfflineSettings):
-        _check_batch(settings, processes or int(os.environ.get("WORLD_SIZE", "1")))  # torchrun's
-    _check_sharing(model, settings, device, started=processes is None)
+    for why in training_refusals(settings, processes or int(os.environ.get("WORLD_SIZE", "1")), model.dtype):
+        raise ConfigError(why)
+    if settings.parallel == "deepspeed":
+        require_package("deepspeed", "parallel=deepspeed", "pip install deepspeed, or set parallel=fsdp")
+        if device == "cpu" and model.dtype != "float32":
+            what = f"parallel=deepspeed with model.dtype={model.dtype} on the CPU"
+            raise ConfigError(f"{what}: set model.dtype=float32, or parallel=fsdp")
+    if settings.parallel != "replicas" and processes is None and "LOCAL_RANK" not in os.environ:
+        what = "processes share the model, so call spag.learning.launch, or start with torchrun"
+        raise ConfigError(f"parallel={settings.parallel}: {what}")
 
 
 def check_packages(names: Sequence[str]) -> None:
     """Raise ``ConfigError`` for a tracker in ``report_to`` whose package is missing."""
     for name in names:
         require_package(name, f"report_to={name}", f"pip install {name}, or take it out of report_to")
-
-
-def _check_batch(settings: OfflineSettings, processes: int) -> None:
-    if settings.global_batch_size % (settings.micro_batch_size * processes):
-        product = f"micro_batch_size={settings.micro_batch_size} times {processes} processes"
-        raise ConfigError(f"global_batch_size={settings.global_batch_size} is not a multiple of {product}")
-
-
-def _check_sharing(model: ModelConfig, settings: UpdateSettings, device: str, *, started: bool) -> None:
-    kind = settings.parallel
-    if kind == "replicas":
-        return
-    if settings.optimizer == "adamw_8bit":
-        what = "moments in 8 bits are not sharded; set parallel=replicas"
-        raise ConfigError(f"parallel={kind} with optimizer=adamw_8bit: {what}")
-    if settings.lora is not None and settings.lora.quantize:
-        what = "a model in 4 bits is not sharded; set parallel=replicas"
-        raise ConfigError(f"parallel={kind} with lora.quantize: {what}")
-    if settings.per_role:
-        what = "adapters take turns in whole models; set parallel=replicas"
-        raise ConfigError(f"parallel={kind} with lora.per_role: {what}")
-    if kind == "fsdp" and model.dtype == "float16":
-        raise ConfigError("parallel=fsdp with model.dtype=float16: set model.dtype to bfloat16 or float32")
-    if kind == "deepspeed":
-        require_package("deepspeed", "parallel=deepspeed", "pip install deepspeed, or set parallel=fsdp")
-        if device == "cpu" and model.dtype != "float32":
-            what = f"parallel=deepspeed with model.dtype={model.dtype} on the CPU"
-            raise ConfigError(f"{what}: set model.dtype=float32, or parallel=fsdp")
-    if started and "LOCAL_RANK" not in os.environ:
-        what = "processes share the model, so call spag.learning.launch, or start with torchrun"
-        raise ConfigError(f"parallel={kind}: {what}")
 
 
 def _check_device(device: str, dtype: str) -> None:

@@ -7,7 +7,6 @@ files). Files that are broken, weights that do not fit their config, and numbers
 
 import json
 import shutil
-import timeit
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +31,7 @@ from spag.models.finding import adapter_base, check_generation_config, resolve_m
 from spag.models.own_code import check_own_code
 from spag.models.refusals import loading
 from spag.models.roles import LONE_ADAPTER, ROLES, adapter_names
+from spag.models.speed import core_speeds
 from spag.models.weights import check_complete, check_finite, check_size, weights_of
 from spag.storage.store import folder_beside, write_json
 
@@ -186,15 +186,8 @@ def fastest_dtype() -> str:
     """
     if torch.cuda.is_available():
         return "bfloat16" if torch.cuda.is_bf16_supported() else "float16"
-    seconds = {name: _matmul_seconds(getattr(torch, name)) for name in ("bfloat16", "float32")}
-    return min(seconds, key=seconds.__getitem__)
-
-
-def _matmul_seconds(dtype: torch.dtype) -> float:
-    """Return the best of several timings of the product that dominates a small model's training."""
-    activations, weights = torch.ones(1024, 576, dtype=dtype), torch.ones(1536, 576, dtype=dtype)
-    with torch.inference_mode():
-        return min(timeit.repeat(lambda: torch.nn.functional.linear(activations, weights), number=1, repeat=12))
+    half, full = core_speeds()
+    return "float32" if full >= half else "bfloat16"
 
 
 def default_device() -> str:

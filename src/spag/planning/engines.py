@@ -2,12 +2,10 @@
 
 A step has two moments. In play the trainer keeps weights, optimiser and copies of the policy; in training it needs
 gradients and activations, too, and the engines stay awake or sleep. An engine that sleeps has given up its cache and
-moved its weights to CPU memory (vLLM's level 1) or dropped them (level 2: they are read again from their files). So an
-engine that sleeps may have what training fills in between. ``share_out`` prefers engines that stay
-awake only where their cache then holds all texts. No GPU was measured: ``docs/planning.md`` says what is a guess.
+moved its weights to CPU memory (vLLM's level 1) or dropped them (level 2: they are read again from their files), so it
+may have what training fills in between. ``docs/planning.md`` says what is a guess.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from spag.algorithms.settings import SELF, SNAPSHOT, START, OnlineSettings
@@ -27,8 +25,8 @@ _HOST = 0.5
 class Demand:
     """What an online phase asks of each GPU, in bytes. ``least``: of an engine with room for one text of
     ``engine.max_length``; ``roomy``: with room for all texts at once. ``resident``: of the trainer during play;
-    ``training``: at its peak; ``longest``: if every utterance were as long as it may be. ``share``: what the user gives
-    all engines. ``sleep``: the level at which vLLM may sleep, 0: it may not.
+    ``training``: at its peak. ``share``: what the user gives all engines. ``sleep``: the level at which vLLM may sleep,
+    0: it may not.
     """
 
     engines: int
@@ -36,16 +34,8 @@ class Demand:
     roomy: float
     resident: float
     training: float
-    longest: float
     share: float | None = None
     sleep: int = 0
-
-    def choices(self) -> Iterator[tuple[float, int, float]]:
-        """Yield what may be tried, the best first: the trainer's peak, the level of sleep, what an engine needs."""
-        yield self.longest, 0, self.roomy
-        for peak, need in ((self.longest, self.roomy), (self.longest, self.least), (self.training, self.least)):
-            yield from ((peak, level, need) for level in ([self.sleep] if self.sleep else []))
-            yield peak, 0, need
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +48,6 @@ class Sharing:
     each: float
     sleep: int
 
-    def bytes_in_play(self, gpu: float) -> float:
-        """Return what the engines hold of a ``gpu`` of so many bytes while they play."""
-        return self.engines * self.each * gpu
-
-    def bytes_in_training(self, gpu: float) -> float:
-        """Return what they hold of it while the trainer trains."""
-        return self.engines * ASLEEP if self.sleep else self.bytes_in_play(gpu)
-
     def describe(self) -> str:
         """Return the shares in words."""
         sizes = f"{self.engines} x {self.each:.3f} of each GPU for vLLM"
@@ -73,12 +55,15 @@ class Sharing:
 
 
 def share_out(demand: Demand, gpu: float) -> Sharing | None:
-    """Return how trainer and engines share a ``gpu`` of so many bytes; ``None`` where they do not fit."""
+    """Return how trainer and engines share a ``gpu`` of so many bytes; ``None`` where they do not fit.
+
+    Engines sleep where all texts would not fit beside training.
+    """
     usable = USABLE * gpu
-    for peak, level, need in demand.choices():
-        beside = demand.resident if level else peak
+    for level, need in ((0, demand.roomy), (demand.sleep, demand.least), (0, demand.least)):
+        beside = demand.resident if level else demand.training
         engines = min(usable - beside, GPU_MEMORY * gpu) if demand.share is None else demand.share * gpu
-        trains = not level or peak + demand.engines * ASLEEP <= usable
+        trains = not level or demand.training + demand.engines * ASLEEP <= usable
         if trains and beside + engines <= usable and engines >= demand.engines * need:
             return Sharing(demand.engines, int(1000 * engines / gpu / demand.engines) / 1000, level)
     return None
@@ -100,6 +85,4 @@ def sleep_level(online: OnlineSettings, weights: float, host: float, *, adapters
     """
     if online.overlap:
         return 0
-    if weights <= _HOST * host:
-        return 1
-    return 0 if adapters else 2
+    return 1 if weights <= _HOST * host else 0 if adapters else 2

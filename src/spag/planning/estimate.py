@@ -48,42 +48,38 @@ def estimate_run(config: RunConfig, folder: Path, reporter: Reporter, *, force: 
         shape = read_shape(config.model.name, trust_remote_code=config.model.trust_remote_code)
     except ModelError:  # of another family, or a GGUF file: its config has been read before
         shape = None
-    planner = plan_here(config, shape or _STAND_IN)
-    plans = planner.stages
-    works = {name: _work(name, plans, config) for name, _ in states}
-    found = RunEstimate([StageEstimate(name, state, works[name]) for name, state in states], {}, [])
+    planner, model = plan_here(config, shape or _STAND_IN), described_model(config.model.name)
+    works = _works({plan.name: plan for plan in planner.stages}, config)
     count = "" if planner.device.is_cpu else f"{planner.devices} x "
-    found.facts["machine"] = f"{count}{planner.device.name}, {planner.device.memory / GIB:.1f} GiB"
-    found.facts["model"] = described_model(config.model.name) + (f", {shape.parameters:,} parameters" if shape else "")
-    if shape is not None:
-        for plan in plans:
-            taken = f"{plan.memory.total / GIB:.1f} GiB of {plan.room / GIB:.1f}"
-            found.facts[f"memory of {plan.name}"] = taken
-            if plan.sharing:
-                found.facts[f"engines of {plan.name.removesuffix(' play')}"] = plan.sharing.describe()
-            found.doubts.extend(f"{plan.name}: {what} ({taken}); see spag plan" for what in plan.problems)
-        needed = disk_bytes(config, shape, [name for name, state in states if state != "done before"])
-        place = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
-        free = shutil.disk_usage(place).free
-        found.facts["disk"] = f"{needed / GIB:.1f} GiB for models and checkpoints, {free / GIB:.1f} free in {place}"
-        if needed > free:
-            found.doubts.append(f"{folder}: {found.facts['disk']}; free space, or choose another --output")
-        found.facts.update(run_notes(planner))
+    facts = {"machine": f"{count}{planner.device.name}, {planner.device.memory / GIB:.1f} GiB", "model": model}
+    found = RunEstimate([StageEstimate(name, state, works[name]) for name, state in states], facts, [])
+    if shape is None:
+        return found
+    facts["model"] += f", {shape.parameters:,} parameters"
+    for plan in planner.stages:
+        taken = facts[f"memory of {plan.name}"] = f"{plan.memory.total / GIB:.1f} GiB of {plan.room / GIB:.1f}"
+        if plan.sharing:
+            facts[f"engines of {plan.name.removesuffix(' play')}"] = plan.sharing.describe()
+        found.doubts.extend(f"{plan.name}: {what} ({taken}); see spag plan" for what in plan.problems)
+    needed = disk_bytes(config, shape, [name for name, state in states if state != "done before"])
+    place = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
+    free = shutil.disk_usage(place).free
+    facts["disk"] = f"{needed / GIB:.1f} GiB for models and checkpoints, {free / GIB:.1f} free in {place}"
+    if needed > free:
+        found.doubts.append(f"{folder}: {facts['disk']}; free space, or choose another --output")
+    facts.update(run_notes(planner))
     return found
 
 
-def _work(stage: str, plans: list[StagePlan], config: RunConfig) -> str:
-    """Return the work of a stage in words."""
-    folder, _, part = stage.rpartition("/")
-    by_name = {plan.name: plan for plan in plans}
-    if stage == "arena":
-        return f"{by_name['arena'].count:,} games"
-    model = next(model for model in planned_models(config) if model.folder == folder)
-    settings, label = model.phase.settings, label_of(model)
-    if isinstance(settings, OnlineSettings):
-        return f"{settings.steps:,} steps of {settings.games:,} games"
-    if part == "play":
-        plan = by_name.get(f"{label} self-play")
-        return f"{plan.count:,} games" if plan else "games of bots"
-    plan = by_name[label]
-    return f"about {plan.count:,} samples, {plan.updates:,} updates"
+def _works(plans: dict[str, StagePlan], config: RunConfig) -> dict[str, str]:
+    """Return the work of each stage in words."""
+    found = {"arena": f"{plans['arena'].count:,} games"}
+    for model in planned_models(config):
+        settings, plan = model.phase.settings, plans[label := label_of(model)]
+        played = plans.get(f"{label} self-play")
+        found[f"{model.folder}/play"] = f"{played.count:,} games" if played else "games of bots"
+        if isinstance(settings, OnlineSettings):
+            found[f"{model.folder}/train"] = f"{settings.steps:,} steps of {settings.games:,} games"
+        else:
+            found[f"{model.folder}/train"] = f"about {plan.count:,} samples, {plan.updates:,} updates"
+    return found

@@ -5,7 +5,7 @@ from spag.config.schema import PlannedEngine, RunConfig
 from spag.core.errors import ConfigError, ModelError
 from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm
 from spag.planning.hours import Assumptions
-from spag.planning.plan import Planner, StagePlan
+from spag.planning.plan import Planner
 from spag.planning.specs import ModelShape, at_hand, gpus_at_hand, read_shape
 from spag.storage.machine import memory_bytes
 
@@ -19,8 +19,8 @@ def planned_engines(config: RunConfig) -> dict[str, PlannedEngine]:
     """Return the engines of each online phase that trainer and vLLM share a GPU in, by the name of its model.
 
     A run without online phases or GPUs, one that plays with transformers, and a model whose shape is not known have no
-    plan. Raises ``ConfigError`` where trainer and engines do not fit, unless
-    ``engine.memory`` is set: then the user knows better, and each engine gets an equal part of it.
+    plan. Raises ``ConfigError`` where trainer and engines do not fit, unless ``engine.memory`` is set: then each engine
+    gets an equal part of it.
     """
     online = any(isinstance(phase.settings, OnlineSettings) for phase in config.phases)
     if not online or gpus_at_hand(config.model) is None:
@@ -36,19 +36,15 @@ def planned_engines(config: RunConfig) -> dict[str, PlannedEngine]:
 
 def engines_of(planner: Planner) -> dict[str, PlannedEngine]:
     """Return the engines of each online phase of a plan, as ``planned_engines`` does."""
-    stages = {stage.name: stage for stage in planner.stages}
     found, engine = {}, planner.config.engine
-    for name, play in stages.items():
-        if play.engines:
-            memory, sleep = (play.sharing.each, play.sharing.sleep) if play.sharing else (None, 0)
-            if play.sharing is None and engine.memory is None:
-                raise ConfigError(_refusal(play))
-            options = engine.model_dump() | {"memory": memory or (engine.memory or 0.0) / play.engines, "sleep": sleep}
-            found[name.removesuffix(" play")] = PlannedEngine(**options)
+    for play in (stage for stage in planner.stages if stage.engines):
+        if play.sharing is None and engine.memory is None:
+            fixes = "; ".join(play.advice) or "see spag plan for the nearest settings, or use a larger GPU"
+            remedy = f"{fixes} (engine.memory=SHARE tries it all the same)"
+            raise ConfigError(f"{play.name}: {play.problems[-1]}; {remedy}")
+        each, sleep = (engine.memory or 0.0) / play.engines, 0
+        if play.sharing is not None:
+            each, sleep = play.sharing.each, play.sharing.sleep
+        options = engine.model_dump() | {"memory": each, "sleep": sleep}
+        found[play.name.removesuffix(" play")] = PlannedEngine(**options)
     return found
-
-
-def _refusal(play: StagePlan) -> str:
-    """Return why a phase's trainer and engines do not fit, with what would help."""
-    fixes = "; ".join(play.advice) or "see spag plan for the nearest settings, or use a larger GPU"
-    return f"{play.name}: {play.problems[-1]}; {fixes} (engine.memory=SHARE tries it all the same)"

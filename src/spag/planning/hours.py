@@ -65,13 +65,11 @@ def training_hours(
     shape: ModelShape, settings: UpdateSettings, work: Work, updates: float, device: Device, processes: int,
     assumed: Assumptions, *, reference: bool, number: int,
 ) -> float:  # fmt: skip
-    """Return the hours of ``updates`` on ``processes`` devices. The reference sees each sample once, whatever the
-    passes over it.
+    """Return the hours of ``updates`` on ``processes`` devices. The reference sees each sample once.
 
     Replicas add up float32 gradients in an update (2 x 4 bytes a parameter). Sharded weights are gathered in half
     precision for the forward and the backward pass of a micro-batch (2 x 2 bytes), and their gradients scattered (4).
-    With offload shards cross PCIe as often, and AdamW, on the CPU, moves 28 bytes a parameter: it reads and writes
-    weight and moments, and reads the gradient.
+    With offload shards cross PCIe as often, and AdamW, on the CPU, moves 28 bytes a parameter.
     """
     passes = (2 if settings.lora else 3) + settings.gradient_checkpointing
     once = reference / work.passes

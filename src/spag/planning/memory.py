@@ -5,7 +5,7 @@ linear map works on copies of its weights and input in half precision; norms and
 ``docs/planning.md`` lists the tensors that PyTorch keeps for the backward pass of transformers' Llama layer.
 """
 
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 
 from spag.algorithms.settings import UpdateSettings
 from spag.config.schema import EngineConfig
@@ -13,12 +13,12 @@ from spag.planning.specs import GIB, ModelShape
 
 CHUNK = 128
 """``spag.learning.forward.CHUNK``, which a test holds equal: it imports torch, this must not."""
+KNOWN, SLOT = 256, 128
+"""Positions whose logits the transformers engine keeps, and the tokens by which its slots grow: ``KNOWN`` and
+``GROWTH`` in ``engines/transformers/``.
+"""
 PROGRAM = 0.7e9
 """Python with torch, transformers and peft in CPU memory: 0.72 GB resident, measured here."""
-KNOWN = 256
-"""Positions whose logits the transformers engine keeps: ``KNOWN`` in ``engines/transformers/engine.py``."""
-SLOT = 128
-"""Tokens by which the slots of the transformers engine grow: ``GROWTH`` in ``engines/transformers/slots.py``."""
 _NF4 = 0.5 + 1 / 64 + 4 / (64 * 256)
 """Bytes of a weight in 4 bits, its scales quantised too: arXiv 2305.14314, section 3."""
 _8_BIT_MOMENTS = 2 + 2 * 4 / 256
@@ -58,47 +58,30 @@ class Memory:
 
 
 def training_memory(
-    shape: ModelShape, settings: UpdateSettings, fed: float, trained: float, number: int, processes: int,
-    *, resident: bool = False,
-) -> Memory:  # fmt: skip
+    shape: ModelShape, settings: UpdateSettings, fed: float, trained: float, number: int, processes: int
+) -> Memory:
     """Return what an update takes on one of ``processes``, with ``fed`` tokens in a micro-batch and ``trained`` of
-    them, computing with numbers of ``number`` bytes. ``resident``: as a process on a CPU holds it, whose C library
-    seldom gives back what activations took before gradients are made.
+    them, computing with numbers of ``number`` bytes.
     """
-    held, gathered = _held(shape, settings, number, processes), _copies(shape, settings, number)
-    kept = shape.layers * _layer(shape, settings, number)
-    if settings.gradient_checkpointing:  # each layer's input, and one layer whole
-        kept = 4 * shape.hidden * shape.layers + _layer(shape, settings, number)
-    kept += 16 * shape.hidden  # the last norm, its input, and a layer's gradients on their way
+    layer = _layer(shape, settings, number)
+    # with checkpointing each layer's input, and one layer whole; the last norm, its input, a layer's gradients
+    kept = 4 * shape.hidden * shape.layers + layer if settings.gradient_checkpointing else shape.layers * layer
     # log-softmax, its gradient and the loss's of a chunk; or the head's gradient, cast to float32
     chunk, gradient = 12.0 * min(trained, CHUNK) * shape.vocab, 0.0 if settings.lora else 4.0 * shape.embedding
     head = 2.0 * shape.embedding if number == 2 else 0.0
-    moment = Memory(copies=gathered, activations=kept * fed, logits=head + max(chunk, gradient))
-    batch = getattr(settings, "global_batch_size", None)
-    several = batch is None or batch > settings.micro_batch_size * processes
-    if resident or several or settings.parallel == "deepspeed":
-        return held + moment
-    # the only backward pass of an update meets no gradients, and leaves all of them when its activations are gone
-    early = replace(held, gradients=held.gradients - held.gradients / _copies_of_gradients(settings, processes))
-    return max(early + moment, held, key=lambda memory: memory.total)
+    moment = Memory(activations=(kept + 16 * shape.hidden) * fed, logits=head + max(chunk, gradient))
+    return _held(shape, settings, number, processes) + Memory(copies=_copies(shape, settings, number)) + moment
 
 
 def resident_memory(training: Memory, settings: UpdateSettings, processes: int) -> Memory:
-    """Return what stays of ``training`` between updates: all but gradients, DDP's buckets excepted, and what a forward
-    and backward pass takes.
-    """
-    buckets = training.gradients / 2 if _copies_of_gradients(settings, processes) == 2 else 0.0
+    """Return what stays of ``training`` between updates: not gradients, but DDP's buckets, which are as large."""
+    buckets = training.gradients / 2 if settings.parallel == "replicas" and processes > 1 else 0.0
     kept = {name: getattr(training, name) for name in ("weights", "optimizer", "policies", "program", "host")}
     return Memory(gradients=buckets, **kept)
 
 
-def _copies_of_gradients(settings: UpdateSettings, processes: int) -> int:
-    """Return how often an update holds the gradients; DDP's buckets, which stay from update to update, are copies."""
-    return 2 if settings.parallel == "replicas" and processes > 1 else 1
-
-
 def _held(shape: ModelShape, settings: UpdateSettings, number: int, processes: int) -> Memory:
-    """Return weights, gradients and Adam's moments, which all of an update holds."""
+    """Return weights, gradients and Adam's moments."""
     adapter = shape.adapter(settings.lora)
     trained = adapter or shape.parameters
     weights = 4.0 * (shape.parameters + adapter)
@@ -106,10 +89,10 @@ def _held(shape: ModelShape, settings: UpdateSettings, number: int, processes: i
         weights += (_NF4 - 4.0) * shape.layers * shape.layer
     if settings.parallel == "deepspeed" and number == 2:  # shards in half precision, float32 masters of what is trained
         weights = 2.0 * (shape.parameters + adapter) + 4.0 * trained
-    if settings.parallel == "replicas":
-        copies = _copies_of_gradients(settings, processes)
+    if settings.parallel == "replicas":  # DDP's buckets are copies of the gradients
         moments = _8_BIT_MOMENTS if settings.optimizer == "adamw_8bit" else 8.0
-        return Memory(weights=weights, gradients=4.0 * trained * copies, optimizer=moments * trained)
+        gradients = 4.0 if processes == 1 else 8.0
+        return Memory(weights=weights, gradients=gradients * trained, optimizer=moments * trained)
     if settings.offload:
         return Memory(host=(weights + 12.0 * trained) / processes)
     return Memory(weights=weights / processes, gradients=4.0 * trained / processes, optimizer=8.0 * trained / processes)

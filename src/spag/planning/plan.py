@@ -12,7 +12,7 @@ from spag.core.types import Split
 from spag.engines.vllm.setup import GPU_MEMORY
 from spag.games.base import Game
 from spag.games.registry import DEFAULT
-from spag.planning.engines import USABLE, Demand, Sharing, engine_players, share_out, sleep_level
+from spag.planning.engines import ASLEEP, USABLE, Demand, Sharing, engine_players, share_out, sleep_level
 from spag.planning.memory import Memory, resident_memory
 from spag.planning.samples import iteration_work, online_work, teacher_work
 from spag.planning.specs import GIB
@@ -45,7 +45,7 @@ class Planner(StagePlanner):
             elif isinstance(settings, IterationSettings):
                 found += self._iterations(label, phase, settings, game)
             else:
-                found.append(self._training(label, phase, settings, 1, teacher_work(phase, settings, game)))
+                found.append(self._training(label, phase, 1, teacher_work(phase, settings, game)))
         entrants, arena = len(arena_entrants(self.config)), self.config.arena
         plays = {self.config.game.build(): entrants * (entrants - 1) * arena.tasks}  # each pair, in both assignments
         return [*found, self._play("arena", 1, plays, arena.sampling, 1 if self._lora else 2)]
@@ -56,13 +56,12 @@ class Planner(StagePlanner):
         """Yield play and training of a phase with iterations."""
         games = (settings.tasks or len(game.tasks(Split.TRAIN, None, 0))) * settings.repeats
         models = 1 if self._lora or set(settings.opponents) <= {SELF} else 2
-        every = (settings.sampling, *settings.sampling_by_role.values())
-        sampling = max(every, key=lambda one: one.most_tokens)
+        sampling = max((settings.sampling, *settings.sampling_by_role.values()), key=lambda one: one.most_tokens)
         yield self._play(f"{label} self-play", settings.iterations, {game: games}, sampling, models)
         own = settings.opponents.get(SELF, 0.0) / sum(settings.opponents.values())
         learned = games * (1 + own) / 2 * (self.assumed.decided if game.name == DEFAULT else 1.0)
         work = iteration_work(phase, game, learned, *self._usual(sampling))
-        yield self._training(label, phase, settings, settings.iterations, work, self._growth([game], sampling))
+        yield self._training(label, phase, settings.iterations, self._at_most(work, [game], sampling))
 
     def _online(self, label: str, phase: PhaseConfig, online: OnlineSettings) -> Iterator[StagePlan]:
         """Yield play and training of all online steps. Engines and trainer stay loaded, and alternate."""
@@ -74,26 +73,25 @@ class Planner(StagePlanner):
         engine, cluster, processes = self.config.engine, self.config.cluster, online.processes or self.devices
         actors = (cluster.online_workers or 0) if cluster.address else 0
         engines = len(engine_players(online))
-        loaded = engines if actors else 1
-        play = self._play(f"{label} play", 1, plays, sampling, 1, actors or processes, loaded)
+        play = self._play(f"{label} play", 1, plays, sampling, 1, actors or processes, engines if actors else 1)
         if actors and (needed := processes + actors * engine.tensor_parallel * self._copies(actors)) > self.devices:
             play.problems.append(f"training and the actors that play need {needed} GPUs, but there are {self.devices}")
         work = online_work(online, mix, *self._usual(sampling)) * (online.steps * online.epochs)
-        options = (label, phase, online, 1, work, self._growth([game for game, _ in mix], sampling))
+        work = self._at_most(work, [game for game, _ in mix], sampling)
         in_file = self.device.is_cpu and not isinstance(online.reference, MovingReference)  # a reference that stays
         reference = get(phase.algorithm)(online, seed=0).needs.reference and not in_file
-        copies = reference + (online.average_decay > 0)
-        training = partial(self._training, *options, copies=copies)
+        training = partial(self._training, label, phase, 1, work, copies=reference + (online.average_decay > 0))
         if self._on_vllm and not self.device.is_cpu and not actors:
             yield from self._shared(play, online, plays, training)
-        else:
-            if actors and self._on_vllm:
-                each = (engine.memory or GPU_MEMORY) / engines
-                play = replace(play, engines=engines, sharing=Sharing(engines, each, 0))
-            # an evaluation's transformers engines are closed before the next update
+        elif actors:
+            if self._on_vllm:
+                play = replace(
+                    play, engines=engines, sharing=Sharing(engines, (engine.memory or GPU_MEMORY) / engines, 0)
+                )
+            yield from (play, training())
+        else:  # an evaluation's transformers engines are closed before the next update
             held = engines if self._on_vllm else len(engine_players(online.model_copy(update={"evaluate_every": None})))
-            beside = Memory() if actors else self._engines(plays, sampling, held)
-            beside += Memory(policies=0.0 if actors else -self._shared_weights(online))
+            beside = self._engines(plays, sampling, held) + Memory(policies=-self._shared_weights(online))
             yield from (play, training(beside=beside))
 
     def _shared_weights(self, online: OnlineSettings) -> float:
@@ -106,21 +104,14 @@ class Planner(StagePlanner):
         self, play: StagePlan, online: OnlineSettings, plays: Mapping[Game, int], training: Callable[..., StagePlan]
     ) -> Iterator[StagePlan]:
         """Yield play and ``training`` that share each GPU with vLLM."""
-        gpu, processes, alone = self.device.memory, online.processes or self.devices, training()
-        resident = resident_memory(alone.memory, online, processes)
-        demand = self._demand(alone, online, plays, resident.total)
+        gpu, alone = self.device.memory, training()
+        resident = resident_memory(alone.memory, online, online.processes or self.devices)
+        demand = self._demand(alone.memory.total, online, plays, resident.total)
         sharing = share_out(demand, gpu)
-        reserved = demand.engines * demand.least if demand.share is None else demand.share * gpu
-        in_play = reserved if sharing is None else sharing.bytes_in_play(gpu)
-        in_training = reserved if sharing is None else sharing.bytes_in_training(gpu)
-        notes = [*play.notes, *([] if sharing is None else [sharing.describe()])]
+        wanted = demand.engines * demand.least if demand.share is None else demand.share * gpu
+        awake = wanted if sharing is None else sharing.engines * sharing.each * gpu
         play = replace(
-            play,
-            memory=resident + Memory(engines=in_play),
-            room=gpu * USABLE,
-            engines=demand.engines,
-            sharing=sharing,
-            notes=notes,
+            play, memory=resident + Memory(engines=awake), room=gpu * USABLE, engines=demand.engines, sharing=sharing
         )
         if sharing is None:
             play.problems.append(
@@ -129,41 +120,39 @@ class Planner(StagePlanner):
                 f"{alone.memory.total / GIB:.1f} GiB, of {gpu * USABLE / GIB:.1f} GiB"
             )
             play.advice.extend(self._more_room(online, plays, demand))
-        yield from (play, training(beside=Memory(engines=in_training)))
+        else:
+            play.notes.append(sharing.describe())
+        asleep = sharing is not None and sharing.sleep > 0
+        yield from (play, training(beside=Memory(engines=demand.engines * ASLEEP if asleep else awake)))
 
-    def _demand(self, alone: StagePlan, online: OnlineSettings, plays: Mapping[Game, int], resident: float) -> Demand:
+    def _demand(self, training: float, online: OnlineSettings, plays: Mapping[Game, int], resident: float) -> Demand:
         """Return what an online phase asks of each GPU that trainer and vLLM share."""
-        engine, processes, engines = self.config.engine, online.processes or self.devices, engine_players(online)
+        engine, processes, engines = self.config.engine, online.processes or self.devices, len(engine_players(online))
         least = self._engines(plays, online.sampling, 1)
         text = max(self._play_work(game, online.sampling).largest[0] for game in plays)
         at_once = min(engine.concurrency, ceil(online.games / processes))
         cache = max(least.cache, at_once * text * self.shape.kv_bytes(self.number) / engine.tensor_parallel)
-        weights = self.number * self.shape.parameters * len(engines) * processes
+        weights, adapters = self.number * self.shape.parameters * engines * processes, online.lora or self._lora
         return Demand(
-            engines=len(engines),
-            least=least.total,
-            roomy=least.total - least.cache + cache,
-            resident=resident,
-            training=alone.memory.total,
-            longest=alone.longest,
-            share=engine.memory,
-            sleep=sleep_level(online, weights, self.host, adapters=(online.lora or self._lora) is not None),
-        )
+            engines=engines, least=least.total, roomy=least.total - least.cache + cache, resident=resident,
+            training=training, share=engine.memory,
+            sleep=sleep_level(online, weights, self.host, adapters=adapters is not None),
+        )  # fmt: skip
 
     def _more_room(self, online: OnlineSettings, plays: Mapping[Game, int], demand: Demand) -> Iterator[str]:
         """Yield single settings with which trainer and vLLM would fit."""
-        if demand.share is not None and share_out(replace(demand, share=None), self.device.memory):
-            yield "engine.memory=null: the share that training leaves"
-        if online.overlap and share_out(replace(demand, sleep=1), self.device.memory):
-            yield "overlap=false: vLLM then sleeps while training"
-        if share_out(replace(demand, engines=1), self.device.memory):
-            yield "no start, snapshot or other model in opponents and evaluation_opponents: one engine"
         shorter = 2 * online.sampling.most_tokens
-        if shorter < self.config.engine.max_length:
-            engine = self.config.engine.model_copy(update={"max_length": shorter})
-            planner = replace(self, config=self.config.model_copy(update={"engine": engine}))
-            if share_out(replace(demand, least=planner._engines(plays, online.sampling, 1).total), self.device.memory):
-                yield f"engine.max_length={shorter}: less cache at least"
+        engine = self.config.engine.model_copy(update={"max_length": min(shorter, self.config.engine.max_length)})
+        planner = replace(self, config=self.config.model_copy(update={"engine": engine}))
+        changes: dict[str, Demand] = {
+            "engine.memory=null: the share that training leaves": replace(demand, share=None),
+            "overlap=false: vLLM then sleeps while training": replace(demand, sleep=1) if online.overlap else demand,
+            "no start, snapshot or other model in opponents and evaluation_opponents: one engine":
+                replace(demand, engines=1),
+            f"engine.max_length={shorter}: less cache at least":
+                replace(demand, least=planner._engines(plays, online.sampling, 1).total),
+        }  # fmt: skip
+        yield from (said for said, changed in changes.items() if share_out(changed, self.device.memory))
 
 
 __all__ = ["Planner", "StagePlan", "label_of", "labels"]

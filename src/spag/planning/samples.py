@@ -9,8 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
-from math import ceil
+from itertools import chain, pairwise
 from statistics import fmean
 from typing import Any
 
@@ -21,7 +20,6 @@ from spag.config.schema import PhaseConfig
 from spag.core.episodes import Episode, TrainingSample
 from spag.core.errors import ConfigError
 from spag.core.types import Split, Utterance
-from spag.engines.players import Kind, kind_of
 from spag.games.base import Game
 from spag.models.tokens import shared_length
 from spag.runs.teachers import BOT_GAMES, bot_games, teacher_file, teacher_path
@@ -29,23 +27,20 @@ from spag.storage.episodes import is_file_of_samples, raw_rows, read_episodes, r
 from spag.storage.sft import read_sft
 
 _PIECES = re.compile(r" ?[^\W\d_]+|\d| ?[^\w\s]+|\s+(?!\S)|\s|_")
-"""What tokenizers cut a text into before they merge bytes: words, digits, marks. SmolLM2's has 0 to 9 % more tokens in
-the prompts and moves of the seven shipped games.
+"""Words, digits and marks, which stand for tokens: SmolLM2's tokenizer has 0 to 9 % more of them in the shipped games.
 """
 EXAMPLES, COUNTED = 128, 512
-"""Games that stand in for those of play, and teacher games (of bots, played) whose samples are counted; more are
-extrapolated.
-"""
+"""Games that stand in for those of play, and teacher games whose samples are counted; more are extrapolated."""
 _DRAWS = 8
 """Updates that are drawn to find the largest micro-batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The samples or games of a stage: how many, the tokens fed after packing (read after prefix caching), the tokens
-    trained (generated behind different texts), the mean length of a text, the tokens fed and trained in the largest
-    micro-batch (of the longest text), micro-batches (utterances), the ``games`` that were counted, or the tokens of all
-    prompts as they are sent, all tokens ``drawn``, and how often each sample is trained on.
+    """The samples or games of a stage: how many; tokens fed after packing (read after prefix caching) and trained
+    (generated behind different texts); the mean length of a text; the tokens fed and trained in the largest micro-batch
+    (of the longest text); micro-batches (utterances); the ``games`` learned from; the tokens of all prompts as they
+    are sent, and all tokens ``drawn``; how often each sample is trained on.
     """
 
     count: int
@@ -60,77 +55,69 @@ class Work:
     passes: float = 1.0
 
     def with_thoughts(self, thought: float) -> "Work":
-        """Return this play with ``thought`` tokens before each utterance: no later prompt has them, and as no two are
-        equal, nothing is drawn twice.
+        """Return this play with ``thought`` tokens before each utterance: they are in no later prompt, and no two
+        thoughts are equal.
         """
         if not thought:
             return self
-        drawn, length = self.drawn + self.parts * thought, self.length + thought / 2
-        largest = self.largest[0] + thought, self.largest[1] + thought
-        return replace(self, trained=drawn, drawn=drawn, length=length, largest=largest)
+        drawn, largest = self.drawn + self.parts * thought, (self.largest[0] + thought, self.largest[1] + thought)
+        return replace(self, trained=drawn, drawn=drawn, length=self.length + thought / 2, largest=largest)
 
     def __mul__(self, times: float) -> "Work":
-        """Return this work ``times`` over."""
         sums = {name: getattr(self, name) * times for name in ("fed", "trained", "parts", "prompts", "drawn")}
         return replace(self, count=round(self.count * times), **sums)
 
 
-@lru_cache(maxsize=4)
-def _examples(game: Game) -> tuple[list[Episode], bool]:
-    """Return finished games, and whether their players speak freely: shipped games, or those of a bot."""
-    try:
-        games, free = list(read_episodes(teacher_path(game)))[:EXAMPLES], True
-    except ConfigError:  # it ships none
-        name = next(name for name in ("random", *game.bots) if name in game.bots)
-        games, free = list(bot_games(f"bot:{name}", EXAMPLES, 0, game)), False
-    ends = [result_of(episode, game) for episode in games]
-    judged = zip(games, ends, strict=True)
-    return [replace(one, outcome=end.outcome, rewards=end.rewards, length=end.length) for one, end in judged], free
-
-
 @lru_cache(maxsize=16)
 def examples(game: Game, tokens: float) -> list[Episode]:
-    """Return finished games, with utterances of ``tokens`` tokens where players speak freely."""
-    games, free = _examples(game)
+    """Return finished games: shipped ones, with utterances of ``tokens`` tokens, else those of a bot."""
     size = max(round(tokens), 1)
 
     def drawn_out(said: Utterance) -> Utterance:
         words = pieces(f" {said.content}")
         return replace(said, content="".join((words * (size // len(words) + 1))[:size]).strip())
 
-    return [replace(one, history=tuple(map(drawn_out, one.history))) for one in games] if free else games
+    played = []
+    for one, free in _finished(game):
+        end = result_of(one, game)
+        said = tuple(map(drawn_out, one.history)) if free else one.history
+        played.append(replace(one, history=said, outcome=end.outcome, rewards=end.rewards, length=end.length))
+    return played
+
+
+def _finished(game: Game) -> list[tuple[Episode, bool]]:
+    """Return games of ``game``, and whether their players speak freely."""
+    try:
+        return [(one, True) for one in list(read_episodes(teacher_path(game)))[:EXAMPLES]]
+    except ConfigError:  # it ships none
+        name = next(name for name in ("random", *game.bots) if name in game.bots)
+        return [(one, False) for one in bot_games(f"bot:{name}", EXAMPLES, 0, game)]
 
 
 def teacher_work(phase: PhaseConfig, settings: TeacherSettings, game: Game) -> Work:
     """Return what a phase learns from its files and bots; samples are counted on a part of the games."""
-    samples: list[TrainingSample] = []
-    sources: list[tuple[str, Sequence[Episode], int]] = []  # a source, its games where there are any yet, how many
-    rows = 0
+    rows, samples = 0, list[TrainingSample]()
+    sources: list[tuple[int, list[TrainingSample], int]] = []  # how many games; the samples of how many of them
     for source in settings.episodes:
-        path = teacher_file(source, game)
-        if path is None:
-            sources.append((source, [], settings.max_episodes or BOT_GAMES))
-        elif is_file_of_samples(path):
+        path, most = teacher_file(source, game), COUNTED // len(settings.episodes)
+        if path is not None and is_file_of_samples(path):
             rows, samples = rows + sum(1 for _ in raw_rows(path)), [*samples, *read_samples(path)]
+            continue
+        if path is None:
+            count = settings.max_episodes or BOT_GAMES
+            games = list(bot_games(source, min(count, most), 0, game))
         else:
-            every = list(read_episodes(path))
-            games = [one for one in every if settings.keep_held_out or game.split_of(one.task) is Split.TRAIN]
-            sources.append((source, games, len(games)))
-    total = sum(count for _, _, count in sources)
-    chosen = [one for source in sources for one in _part(*source, total, game)]
-    credited, used = _credited(phase, chosen, game), min(total, settings.max_episodes or total)
-    count = rows + round(used * len(credited) / max(len(chosen), 1))
-    return _offline(settings, [*samples, *credited], count, used)
-
-
-def _part(source: str, games: Sequence[Episode], count: int, total: int, game: Game) -> Sequence[Episode]:
-    """Return the share of ``COUNTED`` games that a source of ``count`` among ``total`` has: drawn from its ``games``,
-    or played by its bot.
-    """
-    share = min(count, ceil(COUNTED * count / max(total, 1)))
-    if kind_of(source) is Kind.BOT:  # only these are played, however many the run will play
-        return list(bot_games(source, share, 0, game))
-    return random.Random(0).sample(games, share)
+            every = (
+                one for one in read_episodes(path) if settings.keep_held_out or game.split_of(one.task) is Split.TRAIN
+            )
+            count = len(games := list(every))
+            games = random.Random(0).sample(games, min(count, most))
+        sources.append((count, _credited(phase, games, game), len(games)))
+    total = sum(count for count, _, _ in sources)
+    used = min(total, settings.max_episodes or total)
+    found = sum(count * len(credited) / counted for count, credited, counted in sources if counted)
+    samples.extend(chain.from_iterable(credited for _, credited, _ in sources))
+    return _offline(settings, samples, rows + round(used / max(total, 1) * found), used)
 
 
 def iteration_work(phase: PhaseConfig, game: Game, games: float, tokens: float, thought: float = 0.0) -> Work:
@@ -150,25 +137,19 @@ def _credited(phase: PhaseConfig, games: Sequence[Episode], game: Game) -> list[
 def _offline(
     settings: OfflineSettings, samples: Sequence[TrainingSample], unique: int, games: int, thought: float = 0.0
 ) -> Work:
-    """Return the work of all updates on ``unique`` samples like ``samples``, each with a ``thought`` of so many tokens,
-    and on the SFT mix.
-    """
+    """Return the work of all updates on ``unique`` samples like ``samples``, and on the SFT mix."""
     sft = read_sft(settings.sft_data, settings.sft_samples, 0) if settings.sft_data else []
     total = max(unique + len(sft), 1)
-    mixed = [*samples, *sft[: len(sft) * len(samples) // unique if unique else None]] or [_EMPTY]
-    size = min(settings.global_batch_size, len(mixed))
+    mixed = [*samples, *sft[: len(sft) * len(samples) // unique if unique else None]]
+    mixed = mixed or [TrainingSample(prompt=" ", completion="")]
+    size, limit = min(settings.global_batch_size, len(mixed)), settings.max_length
     draws = [random.Random(seed).sample(mixed, size) for seed in range(_DRAWS)]
-    sizes = settings.micro_batch_size, settings.max_length, thought
-    parts = [part for draw in draws for part in micro_batches(draw, *sizes)]
+    parts = [part for draw in draws for part in micro_batches(draw, settings.micro_batch_size, limit, thought)]
     count = settings.max_steps * settings.global_batch_size if settings.max_steps else total * settings.epochs
-    texts = (one.prompt + one.completion for draw in draws for one in draw)
-    length = fmean(min(_tokens(text) + thought, settings.max_length) for text in texts)
-    scale = count / (size * _DRAWS)
-    fed, trained = scale * sum(fed for fed, _ in parts), scale * sum(trained for _, trained in parts)
-    return Work(count, fed, trained, length, max(parts), scale * len(parts), games, passes=count / total)
-
-
-_EMPTY = TrainingSample(prompt=" ", completion="")
+    length = fmean(min(_tokens(one.prompt + one.completion) + thought, limit) for draw in draws for one in draw)
+    fed, trained = (sum(sums) for sums in zip(*parts, strict=True))
+    seen = Work(size * _DRAWS, fed, trained, length, max(parts), len(parts), games, passes=count / total)
+    return replace(seen * (count / seen.count), count=count)
 
 
 def online_work(
@@ -180,13 +161,13 @@ def online_work(
     samples: dict[tuple[str, str, str, int], TrainingSample] = {}
     for game, weight in mix:
         wanted = max(round(settings.games * weight / sum(weight for _, weight in mix)), 1)
-        said = [said for episode in examples(game, tokens)[:wanted] for said in _utterances(episode, game)]
+        said = [said for episode in examples(game, tokens)[:wanted] for said in utterances(episode, game)]
         for at, one in enumerate(said):
             if settings.roles in ("both", one.role):
                 samples[f"{game.name}/{one.role}", one.prompt, one.completion, at if thought else 0] = one
     parts = micro_batches(list(samples.values()), settings.micro_batch_size, thought=thought)
     length = fmean(_tokens(one.prompt + one.completion) for one in samples.values()) + thought
-    fed, trained = sum(fed for fed, _ in parts), sum(trained for _, trained in parts)
+    fed, trained = (sum(sums) for sums in zip(*parts, strict=True))
     return Work(len(samples), fed, trained, length, max(parts), len(parts), passes=settings.epochs)
 
 
@@ -194,18 +175,16 @@ def online_work(
 def play_work(game: Game, tokens: float) -> Work:
     """Return what an average game reads and generates. Engines compute equal beginnings once, and draw from them."""
     played = examples(game, tokens)
-    said = [sample for episode in played for sample in _utterances(episode, game)]
+    said = [sample for episode in played for sample in utterances(episode, game)]
     prompts, written = [_tokens(one.prompt) for one in said], [_tokens(one.completion) + 1 for one in said]
-    longest = max(before + after for before, after in zip(prompts, written, strict=True))
+    largest = max(map(sum, zip(prompts, written, strict=True))), max(written)
     length, read = fmean(prompts) + fmean(written) / 2, _packed([pieces(one.prompt) for one in said])
     decoded = len({(one.prompt, one.completion) for one in said}) * fmean(written)
-    sums = Work(
-        len(played), read, decoded, length, (longest, max(written)), len(said), prompts=sum(prompts), drawn=sum(written)
-    )
-    return sums * (1 / len(played))
+    sent = {"prompts": sum(prompts), "drawn": sum(written)}
+    return Work(len(played), read, decoded, length, largest, len(said), **sent) * (1 / len(played))
 
 
-def _utterances(episode: Episode, game: Game) -> Iterator[TrainingSample]:
+def utterances(episode: Episode, game: Game) -> Iterator[TrainingSample]:
     """Yield each utterance of a game behind the prompt of play that it answers."""
     for at, said in enumerate(episode.history[: episode.length]):
         prompt = game.prompt(game.observe(position(episode, at), said.role))
@@ -215,19 +194,14 @@ def _utterances(episode: Episode, game: Game) -> Iterator[TrainingSample]:
 def micro_batches(
     samples: Sequence[TrainingSample], size: int, limit: int = 10**6, thought: float = 0.0
 ) -> list[tuple[float, float]]:
-    """Return the tokens fed and trained of each micro-batch, packed as ``spag.learning.batches`` packs them: sorted,
-    and what a sample shares with the one before fed once. Samples lose tokens above ``limit`` on the left. Each has a
-    ``thought`` of so many tokens, which nothing shares.
+    """Return the tokens fed and trained of each micro-batch, packed as ``spag.learning.batches`` does: sorted, and what
+    a sample shares with the one before fed once. Samples lose tokens above ``limit``; no two share a ``thought``.
     """
     ordered = sorted((pieces(one.prompt + one.completion)[-limit:], _tokens(one.completion) + 1) for one in samples)
     cut = [ordered[start : start + size] for start in range(0, len(ordered), size)]
-    return [
-        (
-            min(_packed([text for text, _ in part]) + len(part) * thought, len(part) * limit),
-            sum(min(trained + thought, limit) for _, trained in part),
-        )
-        for part in cut
-    ]
+    fed = (min(_packed([text for text, _ in part]) + len(part) * thought, len(part) * limit) for part in cut)
+    trained = (sum(min(trained + thought, limit) for _, trained in part) for part in cut)
+    return list(zip(fed, trained, strict=True))
 
 
 def _packed(texts: Sequence[list[str]]) -> int:

@@ -6,19 +6,14 @@ here, so that planning them needs neither torch nor the network.
 
 import re
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
-from time import process_time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from spag.algorithms.settings import LoraConfig
 from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError, ModelError
 from spag.models.refusals import Refusals, described
 from spag.storage.machine import core_count, memory_bytes
-
-if TYPE_CHECKING:
-    import torch
 
 GIB = 2**30
 _FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "baichuan")
@@ -185,7 +180,7 @@ def at_hand(model: ModelConfig) -> tuple[Device, int]:
     """Return what this machine trains and plays on, and how many of it: its GPUs, else its CPU."""
     if found := gpus_at_hand(model):
         return found
-    cores, (half, full) = core_count(), core_speeds()
+    cores, (half, full) = core_count(), _core_speeds()
     sizes = float(memory_bytes()), half * cores, HOST, PCIE
     return Device(f"CPU, {cores} cores", *sizes, is_cpu=True, full_flops=full * cores), 1
 
@@ -197,39 +192,12 @@ def gpus_at_hand(model: ModelConfig) -> tuple[Device, int] | None:
     return None
 
 
-@lru_cache(maxsize=1)
-def core_speeds() -> tuple[float, float]:
-    """Return how many operations a second one core does in bfloat16 and in float32, in products as a small model has
-    them. Timed by what the processor spends on them, so that other programs hardly matter.
-    """
+def _core_speeds() -> tuple[float, float]:
     try:
-        import torch  # noqa: PLC0415 - slow to import, and may be missing
+        from spag.models.speed import core_speeds  # noqa: PLC0415 - torch is slow to import, and may be missing
     except (ImportError, OSError):  # spag doctor says why
         return _CORE, _CORE
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return _product_speed(torch.bfloat16), _product_speed(torch.float32)
-    finally:
-        torch.set_num_threads(threads)
-
-
-_LONG_ENOUGH = 0.1
-"""Seconds of CPU time that a measurement takes: sandboxes may count them in steps of 10 ms."""
-
-
-def _product_speed(dtype: "torch.dtype") -> float:
-    from torch import inference_mode, nn, ones  # noqa: PLC0415 - as above
-
-    rows, inputs, outputs = 256, 576, 1536  # an MLP's product in SmolLM2-135M
-    states, weights = ones(rows, inputs, dtype=dtype), ones(outputs, inputs, dtype=dtype)
-    with inference_mode():
-        nn.functional.linear(states, weights)  # compiles kernels
-        began, done = process_time(), 0
-        while (took := process_time() - began) < _LONG_ENOUGH:
-            nn.functional.linear(states, weights)
-            done += 1
-    return 2.0 * rows * inputs * outputs * done / took
+    return core_speeds()
 
 
 def _gpus() -> list[tuple[str, float]]:

@@ -1,21 +1,17 @@
 """A stage of a run before it starts: play or training, with work, hours and memory, and what would make it fit."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, inf
 
 from spag.algorithms import get
-from spag.algorithms.settings import (
-    LoraConfig,
-    OfflineSettings,
-    OnlineSettings,
-    UpdateSettings,
-)
+from spag.algorithms.settings import LoraConfig, OnlineSettings, UpdateSettings
+from spag.config.refusals import training_refusals
 from spag.config.schema import PhaseConfig, RunConfig
 from spag.core.options import SamplingConfig
 from spag.engines.vllm.setup import GPU_MEMORY
 from spag.games.base import Game
-from spag.planning.advice import advice, refusals
+from spag.planning.advice import advice
 from spag.planning.engines import USABLE, Sharing
 from spag.planning.hours import START_S, Assumptions, play_hours, training_hours
 from spag.planning.memory import PROGRAM, Memory, play_memory, training_memory
@@ -30,10 +26,10 @@ class StagePlan:
     """One stage, ``times`` times over: ``count`` samples or games (``unit``), updates, the games that are learned from,
     tokens and hours of one time.
 
-    ``memory`` is what it takes of a GPU or process, ``room`` what it may fill, in bytes; ``longest`` what training
-    would take if every utterance were as long as it may be. ``problems`` say why it cannot run as configured (none: it
-    fits), ``advice`` names the nearest settings with which it could. ``engines``: of online play beside a
-    trainer on each GPU, ``sharing``: how they share it.
+    ``memory`` is what it takes of a GPU or process if every utterance is as long as it may be, ``room`` what it may
+    fill, in bytes. ``problems`` say why it cannot run as configured (none: it fits), ``advice`` names the nearest
+    settings with which it could. ``engines``: of online play beside a trainer on each GPU, ``sharing``: how they share
+    it.
     """
 
     name: str
@@ -46,7 +42,6 @@ class StagePlan:
     hours: float
     memory: Memory
     room: float
-    longest: float = 0.0
     engines: int = 0
     sharing: Sharing | None = None
     problems: list[str] = field(default_factory=list)
@@ -82,88 +77,70 @@ class StagePlanner:
     def _on_vllm(self) -> bool:
         return self.config.engine.backend in (("vllm",) if self.device.is_cpu else ("vllm", "auto"))
 
+    @property
+    def _program(self) -> Memory:
+        return Memory(program=PROGRAM if self.device.is_cpu else 0.0)
+
     def _copies(self, engines: int | None = None) -> int:
         """Return how many copies of the model an engine holds. ``engines``: how many online steps have."""
         engine, alone = self.config.engine, self.config.cluster.address is None and (engines or 1) == 1
         shares = self._on_vllm and not self.device.is_cpu and alone
         return engine.data_parallel or (max(self.devices // engine.tensor_parallel, 1) if shares else 1)
 
-    @property
-    def _program(self) -> Memory:
-        return Memory(program=PROGRAM if self.device.is_cpu else 0.0)
-
-    def _trained(self, settings: UpdateSettings) -> int:
-        return self.shape.adapter(settings.lora or self._lora) or self.shape.parameters
-
     def _usual(self, sampling: SamplingConfig) -> tuple[float, float]:
         """Return the tokens that an utterance is taken to have, and its thought."""
-        assumed = self.assumed
-        return min(assumed.utterance, sampling.max_new_tokens), min(assumed.thought, sampling.thought_tokens)
+        return min(self.assumed.utterance, sampling.max_new_tokens), min(self.assumed.thought, sampling.thought_tokens)
 
     def _play_work(self, game: Game, sampling: SamplingConfig) -> Work:
         """Return what an average game reads and generates."""
         tokens, thought = self._usual(sampling)
         return play_work(game, tokens).with_thoughts(thought)
 
-    def _growth(self, games: list[Game], sampling: SamplingConfig) -> float:
-        """Return how many times longer texts would be if every thought and utterance were as long as it may be."""
+    def _at_most(self, work: Work, games: Sequence[Game], sampling: SamplingConfig) -> Work:
+        """Return the training ``work`` with texts that are longest if thoughts and utterances are as long as may be."""
         most = [play_work(game, sampling.max_new_tokens).with_thoughts(sampling.thought_tokens) for game in games]
         usual = [self._play_work(game, sampling) for game in games]
-        return max(long.largest[0] / short.largest[0] for long, short in zip(most, usual, strict=True))
+        growth = max(long.largest[0] / short.largest[0] for long, short in zip(most, usual, strict=True))
+        fed, trained = work.largest
+        return replace(work, largest=(max(fed, work.length) * growth, trained * growth))
 
     def _engines(self, plays: Mapping[Game, int], sampling: SamplingConfig, models: int) -> Memory:
         text = max(self._play_work(game, sampling).largest[0] for game in plays)
         return play_memory(self.shape, self.config.engine, text, self.number, models, self._on_vllm)
 
     def _training(
-        self, label: str, phase: PhaseConfig, settings: UpdateSettings, times: int, work: Work, growth: float = 1.0,
-        beside: Memory | None = None, copies: int = 0,
-    ) -> StagePlan:  # fmt: skip
-        """Plan training on ``work``, with ``beside`` and ``copies`` of the trained weights in memory. ``growth``: how
-        much longer samples may be.
-        """
-        settings, device = settings.model_copy(update={"lora": settings.lora or self._lora}), self.device
-        processes = settings.processes or self.devices
-        if isinstance(settings, OnlineSettings):
-            updates = settings.steps * settings.updates
-        elif isinstance(settings, OfflineSettings):
-            updates = ceil(work.count / settings.global_batch_size)
-        reference = get(phase.algorithm)(phase.settings, seed=0).needs.reference
-        hours = training_hours(
-            self.shape,
-            settings,
-            work,
-            updates,
-            device,
-            processes,
-            self.assumed,
-            reference=reference,
-            number=self.number,
+        self, label: str, phase: PhaseConfig, times: int, work: Work, beside: Memory | None = None, copies: int = 0
+    ) -> StagePlan:
+        """Plan training on ``work``, with ``beside`` and ``copies`` of the trained weights in memory."""
+        settings = phase.settings.model_copy(update={"lora": phase.settings.lora or self._lora})
+        processes, dtype, gpu = settings.processes or self.devices, self.config.model.dtype, not self.device.is_cpu
+        online = isinstance(settings, OnlineSettings)
+        updates = settings.steps * settings.updates if online else ceil(work.count / settings.global_batch_size)
+
+        def memory(changed: UpdateSettings, processes: int) -> Memory:
+            size = changed.micro_batch_size
+            fed, trained = (most * size / settings.micro_batch_size for most in work.largest)
+            fed = min(max(fed, work.length), size * getattr(changed, "max_length", inf))
+            found = training_memory(self.shape, changed, fed, trained, self.number, processes)
+            weights = 4.0 * (self.shape.adapter(changed.lora) or self.shape.parameters)
+            policies = weights * copies / (processes if changed.parallel == "fsdp" else 1)
+            return found + Memory(policies=policies) + (beside or Memory()) + self._program
+
+        hours = START_S[self.device.is_cpu] / 3600 + training_hours(
+            self.shape, settings, work, updates, self.device, processes, self.assumed, number=self.number,
+            reference=get(phase.algorithm)(phase.settings, seed=0).needs.reference,
+        )  # fmt: skip
+        room, taken = (
+            self.device.memory * USABLE if gpu else self.device.memory / processes,
+            memory(settings, processes),
         )
-
-        def memory(settings: UpdateSettings, processes: int, scale: float = 1.0) -> Memory:
-            size = settings.micro_batch_size
-            fed = max(work.largest[0] * size / usual, work.length) * scale
-            tokens = min(fed, size * getattr(settings, "max_length", fed)), work.largest[1] * size / usual * scale
-            found = training_memory(self.shape, settings, *tokens, self.number, processes, resident=device.is_cpu)
-            shards = processes if settings.parallel == "fsdp" else 1
-            policies = Memory(policies=4.0 * self._trained(settings) * copies / shards)
-            return found + policies + (beside or Memory()) + self._program
-
-        usual, room = settings.micro_batch_size, device.memory / processes if device.is_cpu else device.memory * USABLE
-        taken, hours = memory(settings, processes), hours + START_S[device.is_cpu] / 3600
-        counts = ("samples", work.count, updates, work.games, work.fed)
-        longest = memory(settings, processes, growth).total
-        stage = StagePlan(label, times, *counts, hours, taken, room, longest=longest)
-        if processes > self.devices and not device.is_cpu:
+        stage = StagePlan(label, times, "samples", work.count, updates, work.games, work.fed, hours, taken, room)
+        if processes > self.devices and gpu:
             stage.problems.append(f"processes={processes}, but there are {self.devices} GPUs")
-        stage.problems.extend(refusals(settings, processes, self.config.model.dtype))
+        stage.problems.extend(training_refusals(settings, processes, dtype))
         if taken.total > room:
             stage.problems.append(_LACKS)
-            dtype = self.config.model.dtype
-            stage.advice.extend(advice(settings, processes, lambda *one: memory(*one).total, room, device, dtype))
-        elif longest > room:
-            stage.notes.append(f"{longest / GIB:.1f} GiB if every utterance were as long as it may be")
+            stage.advice.extend(advice(settings, processes, lambda *one: memory(*one).total, room, dtype, gpu=gpu))
         if taken.host:
             stage.notes.append(f"CPU memory for offload: {taken.host * processes / GIB:,.0f} GiB in all")
         return stage
@@ -183,7 +160,7 @@ class StagePlanner:
         works = [self._play_work(game, sampling) * games for game, games in plays.items()]
         if self._on_vllm:  # it computes each request by itself
             works = [replace(work, trained=work.drawn) for work in works]
-        options = (device, workers * copies, batch, self.number, self.assumed)
+        options = device, workers * copies, batch, self.number, self.assumed
         hours = sum(play_hours(self.shape, engine, work, *options) for work in works) + START_S[device.is_cpu] / 3600
         memory = self._engines(plays, sampling, loaded or models) + self._program
         room = device.memory * ((engine.memory or GPU_MEMORY) if self._on_vllm else 1.0)
@@ -192,9 +169,8 @@ class StagePlanner:
         if memory.total > room:
             stage.problems.append(_LACKS)
             more = f"engine.tensor_parallel={2 * engine.tensor_parallel} halves the weights on each GPU"
-            stage.advice.append(
-                more if self._on_vllm else f"engine.concurrency={ceil(engine.concurrency / 2)}: half the cache"
-            )
+            less = f"engine.concurrency={ceil(engine.concurrency / 2)}: half the cache"
+            stage.advice.append(more if self._on_vllm else less)
         if used > count and not device.is_cpu:
             stage.problems.append(f"the engines need {used} GPUs, but there are {count}")
         elif engines is None and count > 1:

@@ -1,0 +1,22 @@
+"""Settings that training refuses; a plan asks before there is a GPU, training before its first step."""
+
+from collections.abc import Iterator
+
+from spag.algorithms.settings import OfflineSettings, UpdateSettings
+
+
+def training_refusals(settings: UpdateSettings, processes: int, dtype: str) -> Iterator[str]:
+    """Yield why ``processes`` processes cannot train with ``settings`` and ``model.dtype``."""
+    kind, lora = settings.parallel, settings.lora
+    together = settings.micro_batch_size * processes
+    if isinstance(settings, OfflineSettings) and settings.global_batch_size % together:
+        what = f"micro_batch_size={settings.micro_batch_size} times {processes} processes"
+        yield f"global_batch_size={settings.global_batch_size} is not a multiple of {what}"
+    if kind != "replicas" and lora is not None and lora.quantize:
+        yield f"parallel={kind} with lora.quantize: a model in 4 bits is not sharded; set parallel=replicas"
+    if kind != "replicas" and settings.optimizer == "adamw_8bit":
+        yield f"parallel={kind} with optimizer=adamw_8bit: moments in 8 bits are not sharded; set parallel=replicas"
+    if kind != "replicas" and settings.per_role:
+        yield f"parallel={kind} with lora.per_role: adapters take turns in whole models; set parallel=replicas"
+    if kind == "fsdp" and dtype == "float16":
+        yield "parallel=fsdp with model.dtype=float16: set model.dtype to bfloat16 or float32"

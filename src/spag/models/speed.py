@@ -1,0 +1,34 @@
+"""How fast a core multiplies matrices, by which a dtype is chosen and a plan's hours on a CPU are estimated."""
+
+from functools import lru_cache
+from time import process_time
+
+import torch
+
+_LONG_ENOUGH = 0.1
+"""Seconds of CPU time that a measurement takes: sandboxes may count them in steps of 10 ms."""
+
+
+@lru_cache(maxsize=1)
+def core_speeds() -> tuple[float, float]:
+    """Return how many operations a second one core does in bfloat16 and in float32, in products as a small model has
+    them. Timed by what the processor spends on them, so that other programs hardly matter.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _product_speed(torch.bfloat16), _product_speed(torch.float32)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _product_speed(dtype: torch.dtype) -> float:
+    rows, inputs, outputs = 256, 576, 1536  # an MLP's product in SmolLM2-135M
+    states, weights = torch.ones(rows, inputs, dtype=dtype), torch.ones(outputs, inputs, dtype=dtype)
+    with torch.inference_mode():
+        torch.nn.functional.linear(states, weights)  # compiles kernels
+        began, done = process_time(), 0
+        while (took := process_time() - began) < _LONG_ENOUGH:
+            torch.nn.functional.linear(states, weights)
+            done += 1
+    return 2.0 * rows * inputs * outputs * done / took
