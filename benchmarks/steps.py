@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from spag.algorithms.spag import offline_rl_loss
 from spag.algorithms.winners import RewardSettings, assign_rewards
 from spag.config.schema import ModelConfig
 from spag.learning.batches import Batch, TrainingData, collate, micro_batches
-from spag.learning.devices import make_accelerator
+from spag.learning.devices import make_accelerator, make_optimizer
 from spag.learning.encoding import EncodedSample, encode_samples
 from spag.learning.forward import Capabilities, probe_capabilities, to_device, token_scores
 from spag.learning.references import LARGER, logprobs_of
@@ -31,6 +32,7 @@ GLOBAL_BATCH = 128
 COEFFICIENTS = {"kl_coef": 0.2, "sft_coef": 0.5, "clip_range": 0.2}
 PAPER_MICRO_BATCH = 2
 PAPER_SHARE = 6  # of so many pairs, one is run
+Optimizer = Literal["adamw", "adamw_8bit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Work:
     micro_batch: int = 8
     turns: int = 0
     checkpointing: int = 0
+    optimizer: Optimizer = "adamw"
 
 
 def encoded_samples(work: Work) -> list[EncodedSample]:
@@ -68,7 +71,7 @@ class Setting:
         self.policy = load_model(work.model, dtype="float32", device=self.device.type)
         if work.checkpointing:
             self.policy.gradient_checkpointing_enable({"use_reentrant": False})
-        self.optimizer = torch.optim.AdamW(self.policy.parameters(), lr=1e-6, fused=self.device.type == "cuda")
+        self.optimizer = make_optimizer(self.policy, UpdateSettings(learning_rate=1e-6, optimizer=work.optimizer))
 
     def autocast(self) -> AbstractContextManager[None]:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.work.dtype == "bfloat16")

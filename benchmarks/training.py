@@ -25,8 +25,10 @@ import torch
 from benchmarks.harness import Contest, Reading, peak_mib
 from benchmarks.machine import datasheet
 from benchmarks.steps import GLOBAL_BATCH, Ours, PaperStyle, Setting, Work
+from spag.algorithms.settings import UpdateSettings
 from spag.models.loading import fastest_dtype
-from spag.planning.specs import GIB
+from spag.planning.memory import PROGRAM, training_memory
+from spag.planning.specs import GIB, read_shape
 
 CONTESTANTS = {"paper": PaperStyle, "ours": Ours}
 KINDS = {
@@ -52,7 +54,21 @@ def run(name: str, work: Work) -> Reading:
     seconds = gradients + now(setting.device) - began
     peak = held_gib(setting.device, peak=True)
     more = {"seconds": seconds, "peak_gib": peak, "resting_gib": resting, "samples": len(setting.samples)}
+    if isinstance(setting, Ours):
+        more["planned_gib"] = planned_gib(setting)
     return Reading(len(setting.samples) / seconds, {**more, **speeds(setting, seconds)})
+
+
+def planned_gib(setting: Ours) -> float:
+    """Return the peak that the memory plan predicts for the largest micro-batch."""
+    work, on_cpu = setting.work, setting.device.type == "cpu"
+    fed, trained = (
+        max(sizes) for sizes in zip(*(sizes for times, *sizes in setting.passes() if times > 1), strict=True)
+    )
+    settings = UpdateSettings(gradient_checkpointing=bool(work.checkpointing), optimizer=work.optimizer)
+    number = 2 if work.dtype == "bfloat16" else 4
+    planned = training_memory(read_shape(work.model), settings, fed, trained, number, 1)
+    return (planned.total + PROGRAM * on_cpu) / GIB
 
 
 def speeds(setting: Setting, seconds: float) -> dict[str, float]:

@@ -27,6 +27,7 @@ HEAVY = (
     "tests/evaluation/test_reasoning",
     "tests/planning/test_measured.py",
     "tests/test_embedded_model.py",
+    "tests/test_gpu.py",
     "tests/learning/test_parallel.py",
     "tests/web/test_browser.py",
 )

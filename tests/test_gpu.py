@@ -1,0 +1,133 @@
+"""What ``make gpu`` does, whole, with a tiny model on whatever is here; and what only a GPU can show."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from benchmarks import gpu
+from benchmarks.gpu_parts import Part, config_of
+from benchmarks.shapes import config_of as shape_config
+from benchmarks.shapes import random_model
+from benchmarks.steps import Ours, Work
+from benchmarks.training import planned_gib, run
+
+from spag.config.schema import PlannedEngine
+from spag.core.progress import SilentReporter
+from spag.learning.launch import train_on
+from spag.learning.worker import TrainingJob
+from spag.models.loading import load_tokenizer
+from spag.planning.here import planned_engines
+from spag.planning.specs import shape_of
+
+ROOT = Path(__file__).parents[1]
+ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+
+
+@pytest.mark.model
+@pytest.mark.long
+@pytest.mark.timeout(3000)
+def test_everything_is_measured_with_a_tiny_model(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    gpu.main(["--shape", "qwen3-tiny", "--quick", "--output", str(tmp_path)])
+    [path] = tmp_path.glob("gpu-*.json")
+    written = json.loads(path.read_text(encoding="utf-8"))
+    found = {row["name"]: row for row in written["figures"]}
+    assert {"hardware", "versions"} <= written.keys()
+    for name, row in found.items():
+        assert (row["value"] is not None) != bool(row["note"]), row
+        assert name.endswith("MFU") or row["value"] >= 0, row
+    parts = [found[f"online: {part}"]["value"] for part in ("play", "reference", "update", "weight transfer", "rest")]
+    [step] = [row["value"] for name, row in found.items() if name.startswith("online step")]
+    assert sum(parts) == pytest.approx(step)
+    play = next(row for name, row in found.items() if name.startswith("play, "))
+    assert play["label"] == "flat batch" and play["value"] > 0 and play["beside"] > 0
+    memory = [row for name, row in found.items() if name.endswith("peak memory") and row["label"] == "planned"]
+    assert len(memory) == 2 and all(row["value"] > 0 and row["beside"] > 0 for row in memory)
+    assert "qwen3-tiny" in capfd.readouterr().out
+
+
+def test_a_part_that_fails_is_in_the_table_with_its_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fail(*_: object) -> None:
+        raise gpu.PartFailedError("CUDA out of memory")
+
+    monkeypatch.setattr(gpu, "carry_out", fail)
+    [row] = gpu.figures_of("qwen3-tiny", tmp_path, quick=True)
+    assert (row.value, row.note) == (None, "failed: CUDA out of memory")
+    monkeypatch.setattr(gpu, "planned_gib", lambda part: (99.0, "it does not fit"))
+    [row] = gpu.online_figures("qwen3-tiny", Part("model"))
+    assert row.note == "left out: it does not fit"
+
+
+def test_a_part_tells_its_last_line() -> None:
+    with pytest.raises(gpu.PartFailedError, match="invalid choice"):
+        gpu.carry_out("gpu_parts", "nothing")
+
+
+@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="a GPU may be here")
+def test_without_a_gpu_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = subprocess.run(["make", "gpu"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2 and ended.stdout == ""
+    assert ended.stderr.splitlines()[0] == "make gpu measures an NVIDIA GPU, and nvidia-smi finds none here"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit, match="torch sees no NVIDIA GPU here"):
+        gpu.main([])
+
+
+@pytest.mark.model
+def test_shapes_are_those_of_the_models(tmp_path: Path) -> None:
+    """Parameters as the models' cards and files count them."""
+    counts = {"qwen3-0.6b": 596_049_920, "qwen3-4b": 4_022_468_096, "qwen2.5-7b": 7_615_616_512}
+    assert {name: shape_of(shape_config(name), name).parameters for name in gpu.QWEN} == counts
+    folder = random_model(tmp_path / "tiny", "qwen3-tiny")
+    tokenizer = load_tokenizer(str(folder))
+    assert len(tokenizer) == shape_config("qwen3-tiny").vocab_size
+    assert tokenizer.decode([len(tokenizer) - 1]) == f" w{len(tokenizer) - 1}"
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(random_model(tmp_path_factory.mktemp("small") / "model", "qwen3-0.6b"))
+
+
+@ON_GPU
+@pytest.mark.gpu
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw_8bit"])
+@pytest.mark.parametrize("checkpointing", [0, 1])
+def test_training_takes_of_a_gpu_what_was_planned(small: str, optimizer: str, checkpointing: int) -> None:
+    work = Work(small, "play", samples=32, micro_batch=32, checkpointing=checkpointing, optimizer=optimizer)  # type: ignore[arg-type]
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    more = run("ours", work).more
+    assert more["planned_gib"] == pytest.approx(more["peak_gib"], rel=0.15)
+
+
+@ON_GPU
+@pytest.mark.gpu
+def test_gradients_of_a_gpu_are_those_of_float32(small: str) -> None:
+    def gradient(dtype: str) -> torch.Tensor:
+        setting = Ours(Work(small, "play", dtype=dtype, samples=8, micro_batch=4))
+        setting.gradients()
+        assert planned_gib(setting) > 0
+        return torch.cat([one.grad.flatten() for one in setting.policy.parameters() if one.grad is not None]).cpu()
+
+    exact, half = gradient("float32"), gradient("bfloat16")
+    assert torch.cosine_similarity(exact, half, dim=0) > 0.98
+
+
+@ON_GPU
+@pytest.mark.gpu
+def test_online_steps_run_as_the_plan_shares_the_gpu(small: str, tmp_path: Path) -> None:
+    part = Part(small, games=16, in_flight=16, steps=2, micro_batch=8, tokens=16)
+    config = config_of(part)
+    [engine] = planned_engines(config).values()
+    assert isinstance(engine, PlannedEngine) and engine.memory is not None
+    options = {"model": config.model, "phase": config.phases[0], "game": config.game, "engine": engine}
+    result = train_on(
+        TrainingJob(**options, start_from=small, output=tmp_path / "online", seed=0), SilentReporter(), "online"
+    )
+    assert result["steps"] == 2
+    rows = [json.loads(line) for line in (tmp_path / "online" / "metrics.jsonl").read_text().splitlines()]
+    assert rows[1]["update_weights_s"] > 0
+    assert all(row["mismatch_kl"] < 0.05 for row in rows)
