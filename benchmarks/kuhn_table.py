@@ -25,7 +25,7 @@ from spag.games.kuhn_poker import solver
 from spag.games.kuhn_poker.kuhn import KuhnPoker
 from spag.games.mixture import Policy, mixture
 from spag.learning.devices import make_optimizer
-from spag.learning.weights import Reference, WeightCopy
+from spag.learning.policy_copies import Reference, WeightCopy
 
 PRESET = {"kl_coef": 1.0, "kl_coef_end": 0.2, "anneal_steps": 25}
 ARMS: Mapping[str, Mapping[str, Any]] = {

@@ -14,7 +14,7 @@ from spag.core.progress import SilentReporter
 from spag.learning.worker import TrainingJob
 from spag.runs import execute, phases
 from spag.runs.execute import run
-from spag.runs.plan import check_free
+from spag.runs.layout import check_free
 from spag.storage.manifest import Action, Manifest, Record, StageRequest, decide
 from spag.storage.store import write_atomically
 

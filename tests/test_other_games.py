@@ -23,7 +23,7 @@ from spag.games.registry import get
 from spag.rollout.matches import PlaySetup
 from spag.runs import phases
 from spag.runs.execute import run
-from spag.runs.plan import EPISODES
+from spag.runs.layout import EPISODES
 from spag.runs.stage import Run
 from spag.runs.teachers import bot_games
 from spag.storage.episodes import read_episodes, read_samples

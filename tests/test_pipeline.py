@@ -25,7 +25,7 @@ from spag.engines.scripted import ScriptedEngine
 from spag.rollout.matchmaking import draw_opponents, spread
 from spag.rollout.runner import game_specs
 from spag.runs.execute import preview_run, run
-from spag.runs.plan import planned_models, trained_models
+from spag.runs.layout import planned_models, trained_models
 from spag.runs.reading import RunFolder
 from spag.storage.disk import FolderLock
 from spag.storage.episodes import read_episodes, read_samples

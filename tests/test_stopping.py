@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from spag.cli import main
 from spag.config.files import load_config
 from spag.core.errors import DataError
-from spag.runs.plan import planned_stages
+from spag.runs.layout import planned_stages
 from spag.storage.manifest import Manifest
 
 

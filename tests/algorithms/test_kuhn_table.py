@@ -13,7 +13,7 @@ from spag.algorithms.credit import prompt_digest
 from spag.algorithms.reinforce import Baselines, Reinforce
 from spag.core.episodes import Episode, PlayerInfo
 from spag.core.types import State, Task, Utterance
-from spag.learning.weights import Reference
+from spag.learning.policy_copies import Reference
 
 MOVES = ("[check]", "[bet]", "[fold]", "[call]")
 

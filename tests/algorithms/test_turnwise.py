@@ -10,7 +10,7 @@ import torch
 from one_token import KUHN, SETS, Estimate, Policy, batch_of, game_of, hand, trajectories
 
 from spag.algorithms.credit import RoleRewards
-from spag.algorithms.settings import RewardOverride
+from spag.algorithms.online_settings import RewardOverride
 from spag.algorithms.turnwise import Turnwise, TurnwiseSettings, turn_rewards
 from spag.core.episodes import Episode, TrainingSample
 from spag.core.types import Task

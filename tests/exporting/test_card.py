@@ -23,7 +23,7 @@ from spag.export.card import Weights, card, code, figure, shareable_config, tabl
 from spag.export.metadata import card_data, license_of
 from spag.games.registry import get
 from spag.report.cells import DetailedCell, Table
-from spag.runs.plan import planned_models
+from spag.runs.layout import planned_models
 from spag.runs.reading import RunFolder
 from spag.storage.store import write_json
 from tiny_model import make_model

@@ -17,7 +17,7 @@ from spag.algorithms.reinforce import Reinforce, ReinforceSettings
 from spag.config.schema import ModelConfig
 from spag.core.episodes import TrainingSample
 from spag.core.errors import RunError
-from spag.learning import loop
+from spag.learning import loop, policy
 from spag.learning.loop import Loop, Phase
 from spag.learning.metrics import Row
 from spag.learning.sources import Material, Policy
@@ -134,9 +134,9 @@ def test_a_moving_reference_follows_the_policy(
     model_folder: Path, tmp_path: Path, reference: dict[str, Any], shares: dict[int, float], monkeypatch: Any
 ) -> None:
     seen: list[tuple[list[Tensor], list[Tensor]]] = []
-    plain = loop.Reference.after_step
+    plain = policy.Reference.after_step
 
-    def spy(self: loop.Reference, step: int) -> bool:
+    def spy(self: policy.Reference, step: int) -> bool:
         before = [value.clone() for value in self.values]
         changed = plain(self, step)
         wanted = [old + shares[step] * (now.detach() - old) for old, now in zip(before, self.weights, strict=True)]
@@ -144,7 +144,7 @@ def test_a_moving_reference_follows_the_policy(
         assert changed == any(not torch.equal(a, b) for a, b in zip(before, self.values, strict=True))
         return changed
 
-    monkeypatch.setattr(loop.Reference, "after_step", spy)
+    monkeypatch.setattr(policy.Reference, "after_step", spy)
     learn(model_folder, tmp_path / "run", steps=2, kl_coef=0.5, reference=reference)
     assert len(seen) == 2
     for wanted, found in seen:

@@ -30,12 +30,12 @@ def run(job: dict) -> None:
     def loss(self, batch, *rest):
         kinds.update(
             "fsdp" if isinstance(p, DTensor) else "zero3" if hasattr(p, "ds_id") else "whole"
-            for p in self.model.parameters()
+            for p in self.policy.model.parameters()
         )
-        if hasattr(self.model, "zero_offload_param"):
+        if hasattr(self.policy.model, "zero_offload_param"):
             offloaded = {
-                "parameters": self.model.zero_offload_param(),
-                "optimizer": self.model.zero_offload_optimizer(),
+                "parameters": self.policy.model.zero_offload_param(),
+                "optimizer": self.policy.model.zero_offload_optimizer(),
             }
             kinds.update(
                 f"{name} on the CPU" for name, place in offloaded.items() if place is not None and place.device == "cpu"

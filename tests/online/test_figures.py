@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from spag.algorithms.settings import RewardOverride
+from spag.algorithms.online_settings import RewardOverride
 from spag.core.episodes import Episode, PlayerInfo, TrainingSample
 from spag.core.types import State, Task, Utterance
 from spag.evaluation.collapse_warnings import LEAST_STEPS, collapse_warnings

@@ -13,7 +13,7 @@ from tiny_run import config_for, run_here
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from spag.algorithms.settings import MovingReference
+from spag.algorithms.online_settings import MovingReference
 from spag.cli import main
 from spag.engines.base import Request, Sampling
 from spag.engines.transformers import engine as engines
@@ -22,7 +22,7 @@ from spag.learning.batches import collate
 from spag.learning.encoding import EncodedSample
 from spag.learning.forward import CHUNK, Capabilities, Entropy, token_scores
 from spag.learning.loop import Loop
-from spag.learning.weights import Reference
+from spag.learning.policy_copies import Reference
 from spag.models.loading import load_model, load_tokenizer
 from spag.rollout.steps import POLICY, StepPlayer
 
@@ -36,9 +36,10 @@ def test_a_phase_that_ended_leaves_nothing(model_folder: Path, tmp_path: Path, m
 
     def note_loop(loop: Loop, result: dict[str, Any]) -> None:
         finish(loop, result)
-        objects = (loop, loop.bare, loop.optimizer.optimizer, loop.source, loop.reference, loop.average)
+        policy = loop.policy
+        objects = (loop, policy, policy.bare, policy.optimizer.optimizer, loop.source, policy.reference, policy.average)
         alive.extend(map(weakref.ref, objects))
-        alive.extend(map(weakref.ref, loop.bare.parameters()))
+        alive.extend(map(weakref.ref, loop.policy.bare.parameters()))
 
     def note_engines(player: StepPlayer, *error: object) -> None:
         assert player._engines, "the engine of the policy is open until the phase ends"
@@ -145,7 +146,7 @@ def test_while_the_policy_trains(
     def note(loop: Loop, *rest: Any) -> Any:
         player = loop.source.player  # type: ignore[attr-defined]
         engine = player._engines[POLICY]
-        trained = {name: weight.data_ptr() for name, weight in loop.bare.named_parameters()}
+        trained = {name: weight.data_ptr() for name, weight in loop.policy.bare.named_parameters()}
         shared = [own.data_ptr() == trained[name] for name, own in engine._model.named_parameters()]
         idle = not engine._known and not any(engine._cache.tokens)
         seen.append((all(shared), any(shared), overlap or idle, overlap or [*player._engines] == [POLICY]))

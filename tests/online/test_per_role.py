@@ -33,7 +33,7 @@ from spag.models.loading import load_adapters, load_model, load_tokenizer
 from spag.models.tokens import PromptStyle, encode_prompt
 from spag.rollout.runner import Player, game_specs, play
 from spag.rollout.steps import MixedGame, step_specs
-from spag.runs.plan import trained_models
+from spag.runs.layout import trained_models
 from spag.storage.episodes import read_episodes
 from tiny_model import make_model
 

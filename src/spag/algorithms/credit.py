@@ -6,10 +6,11 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 
-from spag.algorithms.settings import RewardOverride, opponent_group
+from spag.algorithms.online_settings import RewardOverride
+from spag.algorithms.settings import opponent_group
 from spag.core.episodes import Episode, TrainingSample
 from spag.core.errors import DataError
-from spag.core.types import Result, Split, State, Utterance
+from spag.core.types import Result, Split, Utterance
 from spag.games.base import Game
 from spag.games.replay import replay
 
@@ -56,16 +57,6 @@ def opponents_of(episode: Episode, role: str, learner: str | None) -> str:
     """
     others = {info.model for other, info in episode.players.items() if other != role} - {learner}
     return ", ".join(sorted({opponent_group(name) for name in others})) if learner is not None else ""
-
-
-def spoken_by(role: str, history: Sequence[Utterance]) -> list[int]:
-    """Return the positions of the utterances of ``role``."""
-    return [at for at, said in enumerate(history) if said.role == role]
-
-
-def position(episode: Episode, at: int) -> State:
-    """Return the position before the utterance ``at``."""
-    return State(episode.task, episode.seed or 0, tuple(episode.history[:at]))
 
 
 def prompt_digest(prompt: str) -> str:
@@ -118,7 +109,7 @@ def trained_turns(episodes: Sequence[Episode], game: Game, role: str, learner: s
     """Yield the utterances of ``role`` that are trained, in order: none behind the decision, where play went on."""
     for episode in episodes:
         if is_trained(episode, role, learner):
-            spoken = spoken_by(role, episode.history[: episode.length])
+            spoken = episode.spoken_by(role, episode.length)
             yield from (Turn(episode, role, at, len(spoken) - 1 - number) for number, at in enumerate(spoken))
 
 
@@ -132,7 +123,7 @@ def as_sampled(turn: Turn, game: Game, advantage: float) -> TrainingSample | Non
         raise DataError(f"game {episode.id!r}: utterance {turn.at + 1} has no token ids; play it with a local engine")
     if not said.token_ids:
         return None
-    prompt = game.prompt(game.observe(position(episode, turn.at), turn.role))
+    prompt = game.prompt(game.observe(episode.before(turn.at), turn.role))
     if said.prompt_digest not in (None, prompt_digest(prompt)):
         what = f"utterance {turn.at + 1} answered another prompt than {game.name} gives now"
         raise DataError(f"game {episode.id!r}: {what}; play it again")

@@ -13,8 +13,8 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from spag.algorithms.credit import RoleRewards, as_sampled, opponents_of, relative_to_mean, trained_turns
+from spag.algorithms.online_settings import OnlineSettings, RewardOverride
 from spag.algorithms.policy_gradient import PolicyGradient
-from spag.algorithms.settings import OnlineSettings, RewardOverride
 from spag.core.episodes import Episode, TrainingSample
 from spag.games.base import Game
 

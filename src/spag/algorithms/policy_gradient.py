@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from spag.algorithms.base import Metrics, Needs, TokenBatch, mean_of
-from spag.algorithms.settings import OnlineSettings
+from spag.algorithms.online_settings import OnlineSettings
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -24,8 +24,8 @@ from spag.algorithms.credit import (
     trained_turns,
     without_drift,
 )
+from spag.algorithms.online_settings import OnlineSettings, RewardOverride
 from spag.algorithms.policy_gradient import PolicyGradient
-from spag.algorithms.settings import OnlineSettings, RewardOverride
 from spag.core.episodes import Episode, TrainingSample
 from spag.core.options import Fraction
 from spag.games.base import Game

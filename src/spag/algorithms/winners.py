@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from spag.algorithms.credit import is_trained, position, result_of, spoken_by
+from spag.algorithms.credit import is_trained, result_of
 from spag.core.episodes import Episode, SampleType, TrainingSample
 from spag.core.seeds import derive_seed
 from spag.core.types import Result, Split
@@ -163,7 +163,7 @@ def _role_samples(
     settings: RewardSettings,
     stats: RewardStats,
 ) -> Iterator[TrainingSample]:
-    spoken = spoken_by(role, episode.history[: result.length])
+    spoken = episode.spoken_by(role, result.length)
     for at, coefficient in zip(spoken, return_coefficients(len(spoken), settings.discount), strict=True):
         said = episode.history[at]
         if not said.content.strip():
@@ -188,7 +188,7 @@ def _role_samples(
 
 def _prompt(episode: Episode, game: Game, at: int, settings: RewardSettings) -> str:
     """Return the prompt that the utterance at position ``at`` is trained with."""
-    observation = game.observe(position(episode, at), episode.history[at].role)
+    observation = game.observe(episode.before(at), episode.history[at].role)
     if settings.template == "play":
         return game.prompt(observation)
     utterance = (at,) if settings.template == "random" else ()

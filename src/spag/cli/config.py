@@ -59,7 +59,7 @@ def validate_command(config_name: str) -> None:
     Exit status 2: an option is unknown or has an invalid value. spag run --dry-run also checks models, files and
     the machine.
     """
-    from spag.runs.plan import describe_phases
+    from spag.runs.layout import describe_phases
 
     config = read_config(config_name)
     click.echo(f"{config_name}: valid")

@@ -21,7 +21,8 @@ from spag.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from spag.algorithms.settings import IterationSettings, OnlineSettings
+    from spag.algorithms.online_settings import OnlineSettings
+    from spag.algorithms.settings import IterationSettings
     from spag.config.schema import RunConfig, SamplingConfig
     from spag.core.types import Task
     from spag.games.base import Game
@@ -112,7 +113,8 @@ def play_command(
 
 def _play_settings(config: "RunConfig") -> "IterationSettings | OnlineSettings":
     """Return the options of the first phase that plays; without one, SPAG's defaults."""
-    from spag.algorithms.settings import IterationSettings, OnlineSettings
+    from spag.algorithms.online_settings import OnlineSettings
+    from spag.algorithms.settings import IterationSettings
     from spag.algorithms.spag import SpagSettings
 
     found = (phase.settings for phase in config.phases)
@@ -120,7 +122,7 @@ def _play_settings(config: "RunConfig") -> "IterationSettings | OnlineSettings":
 
 
 def _sampling(settings: "IterationSettings | OnlineSettings", role: str) -> "SamplingConfig":
-    from spag.algorithms.settings import OnlineSettings
+    from spag.algorithms.online_settings import OnlineSettings
 
     return settings.sampling if isinstance(settings, OnlineSettings) else settings.sampling_of(role)
 
@@ -129,7 +131,7 @@ def _tasks(
     game: "Game", settings: "IterationSettings | OnlineSettings", count: int | None, seed: int
 ) -> "Sequence[Task]":
     """Return tasks of the training split, or of all where the phase keeps held-out ones too."""
-    from spag.algorithms.settings import OnlineSettings
+    from spag.algorithms.online_settings import OnlineSettings
     from spag.core.types import Split
     from spag.games.base import drawn
 
@@ -180,8 +182,8 @@ def arena_command(
     from spag.rollout.provenance import played_dtype
     from spag.runs.arena import play_arena
     from spag.runs.execute import resolve_dtype
+    from spag.runs.layout import EPISODES
     from spag.runs.machine_checks import check_players
-    from spag.runs.plan import EPISODES
 
     config = resolve_dtype(read_config(config_name), lambda measure: played_dtype(output / EPISODES) or measure())
     entrants = dict(entrant(text) for text in models)

@@ -44,7 +44,7 @@ def run_command(config_name: str, output: Path | None, force: bool, dry_run: boo
     """
     from spag.config.presets import preset_names
     from spag.core.visible import visible_text
-    from spag.runs.plan import progress_of
+    from spag.runs.layout import progress_of
 
     config = read_config(config_name)
     name = config_name if config_name in preset_names() else Path(config_name).stem  # qwen3-1.7b has no suffix
@@ -112,7 +112,7 @@ def _print_preview(config: "RunConfig", folder: Path, estimate: "RunEstimate") -
 
     from spag.cli.console import new_table
     from spag.core.visible import visible_text
-    from spag.runs.plan import describe_phases
+    from spag.runs.layout import describe_phases
 
     for line in describe_phases(config):
         click.echo(visible_text(line))

@@ -24,7 +24,7 @@ from spag.report.arena_tables import arena_tables
 from spag.report.cells import Cell, DetailedCell, Table
 from spag.report.run_tables import arena_note, cost_table, evaluation_tables, health_tables, reasoning_table
 from spag.rollout.writer import PlaySummary
-from spag.runs.plan import BASE
+from spag.runs.layout import BASE
 from spag.runs.reading import RunFolder
 
 SHOWN_THOUGHT = 300

@@ -90,7 +90,7 @@ def train_command(
 @contextmanager
 def _locked(output: Path) -> Iterator[None]:
     """Keep other processes out of ``output``. Raises ``RunError`` for the folder of a run's training."""
-    from spag.runs.plan import check_free
+    from spag.runs.layout import check_free
     from spag.storage.disk import FolderLock
 
     check_free(output)

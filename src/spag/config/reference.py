@@ -11,7 +11,8 @@ from pydantic import BaseModel, TypeAdapter
 
 from spag.algorithms import SHIPPED as SHIPPED_ALGORITHMS
 from spag.algorithms import get as get_algorithm
-from spag.algorithms.settings import IterationSettings, OfflineSettings, OnlineSettings, TeacherSettings, UpdateSettings
+from spag.algorithms.online_settings import OnlineSettings
+from spag.algorithms.settings import IterationSettings, OfflineSettings, TeacherSettings, UpdateSettings
 from spag.config.files import option_names
 from spag.games.registry import SHIPPED as SHIPPED_GAMES
 from spag.games.registry import setting_hints

@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from spag.algorithms import get as get_algorithm
-from spag.algorithms.settings import IterationSettings, OnlineSettings, UpdateSettings
+from spag.algorithms.online_settings import OnlineSettings
+from spag.algorithms.settings import IterationSettings, UpdateSettings
 from spag.core.errors import ConfigError
 from spag.core.options import LARGEST, Count, Positive, SamplingConfig, Section, Temperature
 from spag.games.base import Game

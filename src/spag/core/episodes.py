@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from spag.core.types import Task, Utterance
+from spag.core.types import State, Task, Utterance
 
 SCHEMA_VERSION = 2
 TABOO = "adversarial_taboo"
@@ -54,6 +54,14 @@ class Episode:
     players: Mapping[str, PlayerInfo] = field(default_factory=dict)
     settings: Mapping[str, Any] | None = None
     schema_version: int = SCHEMA_VERSION
+
+    def before(self, at: int) -> State:
+        """Return the position before the utterance ``at``."""
+        return State(self.task, self.seed or 0, tuple(self.history[:at]))
+
+    def spoken_by(self, role: str, length: int | None = None) -> list[int]:
+        """Return the positions of the utterances of ``role`` among the first ``length``; ``None``: all."""
+        return [at for at, said in enumerate(self.history[:length]) if said.role == role]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from spag.report.arena_tables import is_competitive, pair_table, rating_table, r
 from spag.report.cells import Cell, DetailedCell, Table
 from spag.report.headline import FEW_TASKS, arena_findings, caveats, reasoning_finding, sentence
 from spag.report.run_tables import reasoning_table, versions
-from spag.runs.plan import BASE, planned_models
+from spag.runs.layout import BASE, planned_models
 from spag.runs.reading import RunFolder
 
 CONFIG = "spag_config.yaml"

@@ -19,7 +19,7 @@ from spag.export.metadata import ExportSource
 from spag.models.finding import adapter_base, resolve_model
 from spag.models.loading import load_model, load_tokenizer, no_progress_bars, save_model
 from spag.models.refusals import loading
-from spag.runs.plan import BASE
+from spag.runs.layout import BASE
 from spag.runs.reading import RunFolder
 from spag.storage.disk import storage_errors
 from spag.storage.store import folder_beside, write_atomically

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from spag.algorithms.settings import IterationSettings, OnlineSettings
+from spag.algorithms.online_settings import OnlineSettings
+from spag.algorithms.settings import IterationSettings
 from spag.config.schema import PhaseConfig, WeightedGame
 from spag.games.base import Game
+from spag.runs.layout import PlannedModel
 from spag.runs.parts import games_of
-from spag.runs.plan import PlannedModel
 from spag.runs.reading import RunFolder
 from spag.runs.teachers import TEACHER
 

@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from pickle import PickleError
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import torch
@@ -26,6 +26,8 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from spag.algorithms.settings import FREE_TO_CHANGE, UpdateSettings
 from spag.core.errors import DataError, RunError
+from spag.learning.phase import Phase
+from spag.learning.policy_copies import WeightCopy
 from spag.learning.sharding import (
     check_resumable,
     is_sharded,
@@ -36,14 +38,10 @@ from spag.learning.sharding import (
     whole_weights,
     whole_zero3_weights,
 )
-from spag.learning.weights import WeightCopy
 from spag.models.identity import weights_digest
 from spag.models.refusals import Refusals, described
 from spag.storage.jsonfile import read_json
 from spag.storage.store import write_atomically, write_json
-
-if TYPE_CHECKING:
-    from spag.learning.loop import Phase
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +62,7 @@ def fingerprint(parts: Iterable[Any]) -> str:
     return digest.hexdigest()
 
 
-def phase_fingerprint(phase: "Phase") -> str:
+def phase_fingerprint(phase: Phase) -> str:
     """Return a digest of all that a phase's results depend on."""
     settings = phase.settings.model_dump(mode="json", exclude=set(FREE_TO_CHANGE))
     model = phase.model

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from spag.learning.batches import Batch, collate
 from spag.learning.encoding import EncodedSample
-from spag.models.attention import ATTENTION, computing_dtype, spans_on
+from spag.models.packing import ATTENTION, computing_dtype, spans_on
 
 CHUNK = 128
 """Positions whose logits exist at once: 25 MB with 50,000 tokens in float32."""

@@ -9,20 +9,24 @@ module that is trained afterwards (same precision, same wrapping), so that impor
     {"sample": 1, "logprobs": [-0.125]}
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
+from accelerate.utils import broadcast_object_list, gather_object
 from torch import nn
 
+from spag.algorithms.base import SFT
 from spag.core.errors import DataError
 from spag.learning.batches import Batch, TrainingData, Values, collate
 from spag.learning.encoding import EncodedSample
 from spag.learning.forward import Capabilities, to_device, token_scores
+from spag.learning.policy import TrainedPolicy
 from spag.learning.sharding import release_gathered
+from spag.learning.trackers import OnProgress, TrainProgress, Unit
 from spag.storage.jsonfile import convert, json_lines
 from spag.storage.store import write_rows
 
@@ -63,6 +67,30 @@ def logprobs_of(
             on_batch(len(part))
     release_gathered(model)
     return dict(gather_object(mine))
+
+
+def reference_of_files(
+    data: TrainingData, policy: TrainedPolicy, path: Path, fingerprint: str, progress: OnProgress | None
+) -> Values:
+    """Return the start model's log-probabilities of all samples but the SFT mix, from the file ``path`` or computed."""
+    accelerator = policy.accelerator
+    is_first = accelerator.is_main_process
+    known = broadcast_object_list([read_reference(path, fingerprint) if is_first else None])[0]
+    indices = [at for at, sample in enumerate(data.samples) if sample.group != SFT]
+    if known is None:
+        began, done = time.perf_counter(), 0
+
+        def on_batch(count: int) -> None:
+            nonlocal done
+            done = min(done + count * accelerator.num_processes, len(indices))
+            if progress is not None:
+                speed = done / (time.perf_counter() - began)
+                progress(TrainProgress(Unit.REFERENCE, done, len(indices), speed, None))
+
+        known = dict(logprobs_of(data, indices, policy.model, policy.capabilities, accelerator, on_batch=on_batch))
+        if is_first:
+            write_reference(path, fingerprint, known)
+    return {at: known.get(at) or [0.0] * len(sample.completion) for at, sample in enumerate(data.samples)}
 
 
 class LogprobCache:

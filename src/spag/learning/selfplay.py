@@ -22,7 +22,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from spag.algorithms.settings import SELF, OnlineSettings, RewardOverride
+from spag.algorithms.online_settings import OnlineSettings, RewardOverride
+from spag.algorithms.settings import SELF
 from spag.config.schema import PlannedEngine
 from spag.core.episodes import Episode, TrainingSample
 from spag.core.seeds import derive_seed

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from spag.algorithms.credit import without_held_out
 from spag.algorithms.settings import OfflineSettings
@@ -44,6 +44,17 @@ class Policy(Protocol):
 
     def final(self) -> AbstractContextManager[None]:
         """Compute as the policy that training would end with now: the average of the weights, where one is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a source may need to open: the policy as engines load it, the tokenizer, this process, the steps done."""
+
+    policy: str
+    tokenizer: PreTrainedTokenizerBase
+    rank: int
+    world_size: int
+    step: int
 
 
 @dataclass(frozen=True, slots=True)

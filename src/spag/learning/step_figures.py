@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from spag.algorithms.credit import RoleRewards, is_trained, opponents_of
-from spag.algorithms.settings import RewardOverride, opponent_group
+from spag.algorithms.online_settings import RewardOverride
+from spag.algorithms.settings import opponent_group
 from spag.core.episodes import Episode, TrainingSample
 from spag.engines.base import FinishReason
 from spag.games.base import Game

@@ -17,12 +17,14 @@ from pydantic import BaseModel, TypeAdapter
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from spag.algorithms import get
-from spag.algorithms.settings import OfflineSettings, OnlineSettings, UpdateSettings
+from spag.algorithms.online_settings import OnlineSettings
+from spag.algorithms.settings import OfflineSettings, UpdateSettings
 from spag.config.schema import ClusterConfig, GameConfig, ModelConfig, PhaseConfig, PlannedEngine
 from spag.learning.failures import clear_failures
-from spag.learning.loop import Loop, Phase, Start
+from spag.learning.loop import Loop
+from spag.learning.phase import Phase
 from spag.learning.selfplay import Place, SelfplaySource
-from spag.learning.sources import FileSource, Source
+from spag.learning.sources import FileSource, Source, Start
 from spag.learning.trackers import OnProgress, TrainProgress
 from spag.models.tokens import PromptStyle
 from spag.rollout.provenance import game_record

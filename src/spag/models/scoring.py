@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from spag.models.attention import ATTENTION, computing_dtype, spans_on
-from spag.models.packing import pack
+from spag.models.packing import ATTENTION, computing_dtype, pack, spans_on
 from spag.models.tokens import PromptStyle, end_token_id, shared_length
 
 _ROW = 2048
@@ -101,7 +100,7 @@ def _in_one_row(model: PreTrainedModel, asked: Sequence[Asked]) -> list[float]:
     logits = model(input_ids=packing.input_ids[None].to(device), use_cache=False, **packed).logits[0]
     labels = torch.tensor([token for ids, start in asked for token in ids[start:]], device=device)
     spoken = _label_logprobs(logits, picks.to(device), labels)
-    return [float(part.sum()) for part in spoken.split([len(place) for place in places])]
+    return [float(part.sum()) for part in spoken.split_with_sizes([len(place) for place in places])]
 
 
 def _label_logprobs(logits: Tensor, picks: Tensor, labels: Tensor) -> Tensor:

@@ -8,7 +8,8 @@ may have what training fills in between. ``docs/planning.md`` says what is a gue
 
 from dataclasses import dataclass
 
-from spag.algorithms.settings import SELF, SNAPSHOT, START, OnlineSettings
+from spag.algorithms.online_settings import OnlineSettings
+from spag.algorithms.settings import SELF, SNAPSHOT, START
 from spag.engines.players import is_local
 from spag.engines.vllm.setup import GPU_MEMORY
 from spag.planning.specs import GIB

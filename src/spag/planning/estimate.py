@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from spag.algorithms.settings import OnlineSettings
+from spag.algorithms.online_settings import OnlineSettings
 from spag.config.schema import RunConfig
 from spag.core.errors import ModelError
 from spag.core.progress import Reporter
@@ -16,7 +16,7 @@ from spag.planning.notes import disk_bytes, run_notes
 from spag.planning.plan import StagePlan, label_of
 from spag.planning.specs import GIB, KNOWN_SHAPES, read_shape
 from spag.runs.execute import preview_run
-from spag.runs.plan import planned_models
+from spag.runs.layout import planned_models
 
 _STAND_IN = KNOWN_SHAPES["smollm2-135m"]  # the work of a stage does not depend on the model's shape
 

@@ -1,6 +1,6 @@
 """The plan of a run on this machine, which ``spag plan``, dry runs, ``spag doctor`` and the run itself ask."""
 
-from spag.algorithms.settings import OnlineSettings
+from spag.algorithms.online_settings import OnlineSettings
 from spag.config.schema import PlannedEngine, RunConfig
 from spag.core.errors import ConfigError, ModelError
 from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm

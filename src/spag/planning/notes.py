@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from spag.algorithms.settings import OnlineSettings
+from spag.algorithms.online_settings import OnlineSettings
 from spag.config.schema import RunConfig
 from spag.planning.plan import Planner, labels
 from spag.planning.samples import play_work
 from spag.planning.specs import ModelShape
 from spag.runs.execute import mix_warnings
-from spag.runs.plan import planned_models
+from spag.runs.layout import planned_models
 from spag.runs.teachers import TEACHER
 
 _PAPERS, _ENOUGH = 23_354, 5_000

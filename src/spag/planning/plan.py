@@ -6,7 +6,8 @@ from functools import cached_property, partial
 from math import ceil
 
 from spag.algorithms import get
-from spag.algorithms.settings import SELF, IterationSettings, MovingReference, OnlineSettings
+from spag.algorithms.online_settings import MovingReference, OnlineSettings
+from spag.algorithms.settings import SELF, IterationSettings
 from spag.config.schema import PhaseConfig, RunConfig
 from spag.core.types import Split
 from spag.engines.vllm.setup import GPU_MEMORY
@@ -17,7 +18,7 @@ from spag.planning.memory import Memory, resident_memory
 from spag.planning.samples import iteration_work, online_work, teacher_work
 from spag.planning.specs import GIB
 from spag.planning.stage import StagePlan, StagePlanner
-from spag.runs.plan import PlannedModel, arena_entrants, planned_models
+from spag.runs.layout import PlannedModel, arena_entrants, planned_models
 
 
 def label_of(model: PlannedModel) -> str:

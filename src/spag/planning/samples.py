@@ -14,8 +14,9 @@ from statistics import fmean
 from typing import Any
 
 from spag.algorithms import get
-from spag.algorithms.credit import position, result_of
-from spag.algorithms.settings import OfflineSettings, OnlineSettings, TeacherSettings
+from spag.algorithms.credit import result_of
+from spag.algorithms.online_settings import OnlineSettings
+from spag.algorithms.settings import OfflineSettings, TeacherSettings
 from spag.config.schema import PhaseConfig
 from spag.core.episodes import Episode, TrainingSample
 from spag.core.errors import ConfigError
@@ -187,7 +188,7 @@ def play_work(game: Game, tokens: float) -> Work:
 def utterances(episode: Episode, game: Game) -> Iterator[TrainingSample]:
     """Yield each utterance of a game behind the prompt of play that it answers."""
     for at, said in enumerate(episode.history[: episode.length]):
-        prompt = game.prompt(game.observe(position(episode, at), said.role))
+        prompt = game.prompt(game.observe(episode.before(at), said.role))
         yield TrainingSample(prompt=prompt, completion=said.content, role=said.role)
 
 

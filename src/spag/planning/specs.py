@@ -5,6 +5,7 @@ here, so that planning them needs neither torch nor the network.
 """
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -180,31 +181,22 @@ def at_hand(model: ModelConfig) -> tuple[Device, int]:
     """Return what this machine trains and plays on, and how many of it: its GPUs, else its CPU."""
     if found := gpus_at_hand(model):
         return found
-    cores, (half, full) = core_count(), _core_speeds()
+    cores, (half, full) = core_count(), (_CORE, _CORE)
+    with suppress(ImportError, OSError):  # torch may be missing; spag doctor says why
+        from spag.models.speed import core_speeds  # noqa: PLC0415 - slow to import
+
+        half, full = core_speeds()
     sizes = float(memory_bytes()), half * cores, HOST, PCIE
     return Device(f"CPU, {cores} cores", *sizes, is_cpu=True, full_flops=full * cores), 1
 
 
 def gpus_at_hand(model: ModelConfig) -> tuple[Device, int] | None:
     """Return the kind of this machine's GPUs, and how many there are; ``None`` where ``model`` has none."""
-    if model.device != "cpu" and any(driver.exists() for driver in _DRIVERS) and (found := _gpus()):
-        return gpu_of(*found[0]), len(found)
-    return None
-
-
-def _core_speeds() -> tuple[float, float]:
+    if model.device == "cpu" or not any(driver.exists() for driver in _DRIVERS):
+        return None  # without importing torch, which takes seconds
     try:
-        from spag.models.speed import core_speeds  # noqa: PLC0415 - torch is slow to import, and may be missing
+        import torch  # noqa: PLC0415 - as above
     except (ImportError, OSError):  # spag doctor says why
-        return _CORE, _CORE
-    return core_speeds()
-
-
-def _gpus() -> list[tuple[str, float]]:
-    """Return name and memory of each GPU that torch sees; none where torch is missing or broken."""
-    try:
-        import torch  # noqa: PLC0415 - takes seconds, which a machine without a GPU is spared
-    except (ImportError, OSError):  # spag doctor says why
-        return []
+        return None
     found = [torch.cuda.get_device_properties(at) for at in range(torch.cuda.device_count())]
-    return [(one.name, float(one.total_memory)) for one in found]
+    return (gpu_of(found[0].name, float(found[0].total_memory)), len(found)) if found else None

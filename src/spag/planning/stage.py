@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 from math import ceil, inf
 
 from spag.algorithms import get
-from spag.algorithms.settings import LoraConfig, OnlineSettings, UpdateSettings
+from spag.algorithms.online_settings import OnlineSettings
+from spag.algorithms.settings import LoraConfig, UpdateSettings
 from spag.config.refusals import training_refusals
 from spag.config.schema import PhaseConfig, RunConfig
 from spag.core.options import SamplingConfig

@@ -112,12 +112,12 @@ def _info(player: PlayerConfig, identities: Mapping[ModelConfig, dict[str, str]]
 
 def _play_match(path: Path, match: Match, record: Provenance, setup: PlaySetup) -> PlaySummary:
     def play_them(left: Sequence[GameSpec], stats: PlayStats, stack: ExitStack) -> Iterator[Sequence[Episode]]:
-        batches = (_play_here if setup.cluster.address is None else _play_on_cluster)(
-            left, match.players, setup, stats, stack
-        )
-        return ([record.stamp(episode) for episode in batch] for batch in batches)
+        play = _play_here if setup.cluster.address is None else _play_on_cluster
+        return play(left, match.players, setup, stats, stack)
 
-    return collect_episodes(path, match.specs, play_them, setup.game, reporter=setup.reporter, title=match.title)
+    return collect_episodes(
+        path, match.specs, play_them, setup.game, record=record, reporter=setup.reporter, title=match.title
+    )
 
 
 def _play_here(

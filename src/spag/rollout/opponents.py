@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from math import log10
 from threading import Lock
 
-from spag.algorithms.settings import SELF, SNAPSHOT, OnlineSettings, snapshot_name
+from spag.algorithms.online_settings import OnlineSettings
+from spag.algorithms.settings import SELF, SNAPSHOT, snapshot_name
 from spag.core.episodes import Episode
 from spag.core.seeds import derive_seed
 from spag.games.base import Game

@@ -11,7 +11,7 @@ game whenever the process dies, and files may be moved, cut and joined.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +35,6 @@ class Provenance:
 
     settings: Mapping[str, Any]
     players: Mapping[str, PlayerInfo]
-
-    def stamp(self, episode: Episode) -> Episode:
-        """Return ``episode`` with this record."""
-        return replace(episode, settings=self.settings, players=self.players)
 
 
 def game_record(game: Game) -> dict[str, Any]:

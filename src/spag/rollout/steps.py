@@ -14,7 +14,8 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spag.algorithms.settings import SNAPSHOT, START, OnlineSettings, step_of_snapshot
+from spag.algorithms.online_settings import OnlineSettings
+from spag.algorithms.settings import SNAPSHOT, START, step_of_snapshot
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.episodes import Episode, PlayerInfo
 from spag.core.errors import DataError, EngineError
@@ -195,9 +196,9 @@ class StepPlayer:
         )
 
         def play_them(left: Sequence[GameSpec], stats: PlayStats, _: ExitStack) -> Iterator[Sequence[Episode]]:
-            return ([record.stamp(episode) for episode in batch] for batch in self.play_games(game, names, left, stats))
+            return self.play_games(game, names, left, stats)
 
-        summary = collect_episodes(path, specs, play_them, game)
+        summary = collect_episodes(path, specs, play_them, game, record=record)
         self.stats.add(summary.stats)
         for engine in self._engines.values():  # the policy trains next, and its engine has new weights after that
             if isinstance(engine, SharingEngine):

@@ -4,13 +4,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from spag.core.episodes import Episode
 from spag.core.errors import RunError
 from spag.core.progress import Reporter, SilentReporter
 from spag.games.base import Game
+from spag.rollout.provenance import Provenance
 from spag.rollout.runner import GameSpec, PlayStats
 from spag.storage.disk import is_file_there
 from spag.storage.episodes import ROW_START, read_episodes
@@ -60,10 +62,12 @@ def collect_episodes(
     play_them: PlayThem,
     game: Game,
     *,
+    record: Provenance | None = None,
     reporter: Reporter | None = None,
     title: str = "self-play",
 ) -> PlaySummary:
-    """Play every game of ``specs`` that ``path`` does not hold yet, by id, appending each as it finishes.
+    """Play every game of ``specs`` that ``path`` does not hold yet, by id, appending each as it finishes, with
+    ``record``.
 
     ``path`` may hold other games, too; ``provenance.check_games`` says whether they belong there. ``play_them`` is
     called only when a game is left to play, so that no model is loaded for nothing. Raises ``RunError`` for an id that
@@ -79,7 +83,8 @@ def collect_episodes(
         tracker = stack.enter_context((reporter or SilentReporter()).track(title, len(specs), summary.games))
         started = time.monotonic()
         for batch in batches:
-            store.append(*batch)
+            who: dict[str, Any] = {"settings": record.settings, "players": record.players} if record else {}
+            store.append(*(replace(episode, **who) for episode in batch))
             for episode in batch:
                 _count(summary, episode)
             summary.played_now += len(batch)

@@ -9,13 +9,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from spag.algorithms.settings import (
-    IterationSettings,
-    OfflineSettings,
-    OnlineSettings,
-    TeacherSettings,
-    UpdateSettings,
-)
+from spag.algorithms.online_settings import OnlineSettings
+from spag.algorithms.settings import IterationSettings, OfflineSettings, TeacherSettings, UpdateSettings
 from spag.config.schema import PhaseConfig, RunConfig
 from spag.core.errors import ConfigError
 from spag.core.types import Split, Task
@@ -26,8 +21,8 @@ from spag.models.finding import resolve_model
 from spag.models.roles import adapter_names, model_of_role, read_roles
 from spag.rollout.ray import require_ray
 from spag.rollout.steps import groups_by_weight
+from spag.runs.layout import arena_entrants, last_models
 from spag.runs.machine_checks import backend_here, check_machine, check_players, players
-from spag.runs.plan import arena_entrants, last_models
 from spag.runs.teachers import teacher_file
 from spag.storage.episodes import is_file_of_samples, read_episodes
 from spag.storage.sft import read_sft

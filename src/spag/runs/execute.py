@@ -16,8 +16,8 @@ from spag.models.finding import described_model
 from spag.rollout.matches import PlaySetup
 from spag.runs.arena import play_arena
 from spag.runs.checks import check_run
+from spag.runs.layout import arena_entrants, describe_phases, planned_stages
 from spag.runs.phases import carry_out
-from spag.runs.plan import arena_entrants, describe_phases, planned_stages
 from spag.runs.stage import Results, Run
 from spag.storage.disk import FolderLock
 from spag.storage.manifest import Manifest

@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from spag.algorithms.settings import BASE, EARLIER, SELF, SNAPSHOT, START, OnlineSettings, TeacherSettings
+from spag.algorithms.online_settings import OnlineSettings
+from spag.algorithms.settings import BASE, EARLIER, SELF, SNAPSHOT, START, TeacherSettings
 from spag.config.schema import ModelConfig, RunConfig
 from spag.core.errors import ConfigError, ModelError
 from spag.engines.players import Kind, kind_of, members_of
 from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm
 from spag.models.finding import EMBEDDED_NAME, adapter_base, embedded_gguf, resolve_model
 from spag.models.roles import model_of_role, models_of
-from spag.runs.plan import mixed_model, planned_models
+from spag.runs.layout import mixed_model, planned_models
 from spag.storage.machine import core_count, memory_bytes, open_files
 
 SLOT_TOKENS = 128

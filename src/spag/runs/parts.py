@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spag.games.base import Game
-from spag.runs.plan import PlannedModel
+from spag.runs.layout import PlannedModel
 from spag.runs.records import CollapseWarning, Json, checked, read_collapse, read_evaluations, read_opponents, read_rows
 
 

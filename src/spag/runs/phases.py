@@ -4,15 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from spag.algorithms.settings import (
-    EARLIER,
-    FREE_TO_CHANGE,
-    START,
-    IterationSettings,
-    OfflineSettings,
-    OnlineSettings,
-    TeacherSettings,
-)
+from spag.algorithms.online_settings import OnlineSettings
+from spag.algorithms.settings import EARLIER, FREE_TO_CHANGE, START, IterationSettings, OfflineSettings, TeacherSettings
 from spag.config.schema import PlannedEngine
 from spag.core.seeds import derive_seed
 from spag.core.types import Split
@@ -25,7 +18,7 @@ from spag.rollout.matches import make_matches, play_matches
 from spag.rollout.matchmaking import draw_opponents, spread
 from spag.rollout.provenance import named_files
 from spag.rollout.runner import game_specs
-from spag.runs.plan import BASE, EPISODES, HEALTH, PlannedModel
+from spag.runs.layout import BASE, EPISODES, HEALTH, PlannedModel
 from spag.runs.stage import Results, Run
 from spag.runs.teachers import bot_games, teacher_file
 from spag.storage.episodes import read_episodes

@@ -18,8 +18,8 @@ from spag.evaluation.result_files import load_health, load_reasoning, load_resul
 from spag.games.base import Game
 from spag.games.registry import DEFAULT, get
 from spag.runs.execute import resolve_dtype
+from spag.runs.layout import BASE, EPISODES, HEALTH, PlannedModel, planned_models, planned_stages, trained_models
 from spag.runs.parts import GameFile, OnlinePhase, SelfPlay, StageProgress, games_of, read_metrics
-from spag.runs.plan import BASE, EPISODES, HEALTH, PlannedModel, planned_models, planned_stages, trained_models
 from spag.runs.records import (
     CollapseWarning,
     Json,

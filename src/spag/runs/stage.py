@@ -12,7 +12,7 @@ from spag.engines.players import Kind
 from spag.rollout.matches import PlaySetup
 from spag.rollout.provenance import named_files
 from spag.rollout.steps import SNAPSHOTS
-from spag.runs.plan import BASE, PlannedModel, mixed_model, planned_models
+from spag.runs.layout import BASE, PlannedModel, mixed_model, planned_models
 from spag.storage.manifest import Action, Manifest, StageDecision
 from spag.storage.store import file_digest, write_atomically
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from spag.games.base import Game
 from spag.report.html import curve, spaced
+from spag.runs.layout import describe_phases
 from spag.runs.parts import OnlinePhase
-from spag.runs.plan import describe_phases
 from spag.runs.reading import RunFolder
 
 Rows = Sequence[Mapping[str, Any]]

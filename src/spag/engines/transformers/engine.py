@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from spag.core.errors import EngineError, ModelError
+from spag.core.errors import EngineError
 from spag.core.thinking import CLOSE
 from spag.engines.base import Completion, FinishReason, Request, text_before_stop, token_limit
 from spag.engines.prompts import encode_request
 from spag.engines.transformers.sampler import random_bits, sample_tokens
-from spag.engines.transformers.slots import ATTENTION, SlotCache, attention_mask
+from spag.engines.transformers.slots import ALL_LAYERS, ATTENTION, SlotCache, attention_mask, attention_windows
 from spag.models.adapters import use_adapter
 from spag.models.roles import weights_of_adapter
 from spag.models.tokens import (
@@ -28,13 +28,11 @@ from spag.models.tokens import (
     check_ids,
     decode_reply,
     opening_of,
-    shared_length,
     spoken,
     stop_token_ids,
     token_count,
 )
 
-ALL_LAYERS = "all"
 KNOWN = 256
 """Positions whose logits are kept: 50 MB with 50,000 tokens in float32."""
 DRAWN = 32
@@ -81,7 +79,7 @@ class TransformersEngine:
     ) -> None:
         self.concurrency, self._adapter = concurrency, adapter
         self._model, self._tokenizer, self._style, self._reuse = model, tokenizer, style, reuse
-        self._windows = _attention_windows(model)
+        self._windows = attention_windows(model)
         self._dtype = str(model.dtype).removeprefix("torch.")
         if model.config._attn_implementation == "sdpa":
             model.set_attn_implementation(ATTENTION)
@@ -175,11 +173,11 @@ class TransformersEngine:
         if not rows:
             return []
         self._queue = [row for row in self._queue if row not in rows]
-        starts = self._assign_slots(rows, free)
         tokens = [row.tokens for row in rows]
-        logits = self._forward(
-            [row.slot for row in rows], starts, [ids[start:] for ids, start in zip(tokens, starts, strict=True)]
-        )
+        slots, starts = self._cache.assign(tokens, free)
+        for row, slot in zip(rows, slots, strict=True):
+            row.slot = slot
+        logits = self._forward(slots, starts, [ids[start:] for ids, start in zip(tokens, starts, strict=True)])
         for row, ids in zip(rows, tokens, strict=True):
             self._cache.tokens[row.slot] = ids
         self._active.extend(rows)
@@ -199,28 +197,6 @@ class TransformersEngine:
             if len(rows) == count:
                 break
         return rows
-
-    def _assign_slots(self, rows: list[_Row], free: list[int]) -> list[int]:
-        """Give each row the slot of the longest shared prefix; return how many tokens the slots hold."""
-        tokens = self._cache.tokens
-        wanted = [row.tokens for row in rows]
-        pairs = ((shared_length(tokens[slot], ids), index, slot) for index, ids in enumerate(wanted) for slot in free)
-        open_slots = set(free)
-        held: dict[int, int] = {}
-        for length, index, slot in sorted(pairs, key=lambda pair: -pair[0]):
-            if index not in held and slot in open_slots:
-                rows[index].slot, held[index] = slot, length
-                open_slots.remove(slot)
-        for index, row in enumerate(rows):
-            lengths = [
-                shared_length(kept, wanted[index]) for kept in tokens
-            ]  # again for each row: a copy changes a slot
-            donor = max(range(len(tokens)), key=lengths.__getitem__)
-            if lengths[donor] > held[index]:
-                self._cache.copy(donor, row.slot, lengths[donor])
-                held[index] = lengths[donor]
-        # at least the last token is fed, for its logits
-        return [min(held[index], len(ids) - 1) for index, ids in enumerate(wanted)]
 
     def _decode(self) -> list[Completion]:
         """Feed every active row its last token and sample the next."""
@@ -332,26 +308,3 @@ class TransformersEngine:
             sampling_logprobs=tuple(row.sampling_logprobs),
             prompt_truncated=row.truncated,
         )
-
-
-def _attention_windows(model: PreTrainedModel) -> dict[str, int | None]:
-    """Return the attention window of each kind of layer (``None``: full attention), or of ``ALL_LAYERS`` where they are
-    all alike.
-
-    Raises ``ModelError`` for designs that a slot cache cannot hold.
-    """
-    config = model.config.get_text_config(decoder=True)
-    kinds = set(getattr(config, "layer_types", None) or ())
-    unknown = kinds - {"full_attention", "sliding_attention"}
-    if unknown or type(model).__module__.startswith("transformers_modules"):
-        what = ", ".join(sorted(unknown)) or "code of its own"
-        raise ModelError(
-            f"{config._name_or_path}: the transformers engine cannot cache this model ({what}); play it with vLLM"
-        )
-    window = getattr(config, "sliding_window", None)
-    if window is not None and (not isinstance(window, int) or window < 1):
-        fix = "it must be a number of tokens, or null"
-        raise ModelError(f"{config._name_or_path}: sliding_window is {window!r} in config.json; {fix}")
-    if "sliding_attention" in kinds:
-        return {kind: window if kind == "sliding_attention" else None for kind in kinds}
-    return {ALL_LAYERS: None if kinds else window}

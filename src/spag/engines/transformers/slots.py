@@ -14,13 +14,17 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
+from spag.core.errors import ModelError
+from spag.models.tokens import shared_length
+
 GROWTH = 128
 ATTENTION = "spag_slots"
+ALL_LAYERS = "all"
 
 
 @dataclass(slots=True)
@@ -103,6 +107,27 @@ class SlotCache:
         self.plan.leading = list(rows) == list(range(len(rows)))
         return positions
 
+    def assign(self, wanted: Sequence[Sequence[int]], free: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Return for each of the texts ``wanted`` one of the slots ``free``, that of the longest shared prefix, and how
+        many of its tokens the slot holds after copying from others: never all, as the last is fed for its logits.
+        """
+        pairs = (
+            (shared_length(self.tokens[slot], ids), index, slot) for index, ids in enumerate(wanted) for slot in free
+        )
+        slots, held, left = dict[int, int](), dict[int, int](), set(free)
+        for length, index, slot in sorted(pairs, key=lambda pair: -pair[0]):
+            if index not in slots and slot in left:
+                slots[index], held[index] = slot, length
+                left.remove(slot)
+        for index, ids in enumerate(wanted):
+            lengths = [shared_length(kept, ids) for kept in self.tokens]  # again for each: a copy changes a slot
+            donor = max(range(len(lengths)), key=lengths.__getitem__)
+            if lengths[donor] > held[index]:
+                self.copy(donor, slots[index], lengths[donor])
+                held[index] = lengths[donor]
+        texts = range(len(wanted))
+        return [slots[index] for index in texts], [min(held[index], len(wanted[index]) - 1) for index in texts]
+
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy the first ``length`` positions of slot ``source`` into slot ``target``."""
         for layer in self.cache.layers:
@@ -170,3 +195,26 @@ def attention_mask(positions: torch.Tensor, width: int, window: int | None = Non
     if window is not None:
         seen &= slot > query - window
     return seen[:, None]
+
+
+def attention_windows(model: PreTrainedModel) -> dict[str, int | None]:
+    """Return the attention window of each kind of layer (``None``: full attention), or of ``ALL_LAYERS`` where they are
+    all alike.
+
+    Raises ``ModelError`` for designs that a slot cache cannot hold.
+    """
+    config = model.config.get_text_config(decoder=True)
+    kinds = set(getattr(config, "layer_types", None) or ())
+    unknown = kinds - {"full_attention", "sliding_attention"}
+    if unknown or type(model).__module__.startswith("transformers_modules"):
+        what = ", ".join(sorted(unknown)) or "code of its own"
+        raise ModelError(
+            f"{config._name_or_path}: the transformers engine cannot cache this model ({what}); play it with vLLM"
+        )
+    window = getattr(config, "sliding_window", None)
+    if window is not None and (not isinstance(window, int) or window < 1):
+        fix = "it must be a number of tokens, or null"
+        raise ModelError(f"{config._name_or_path}: sliding_window is {window!r} in config.json; {fix}")
+    if "sliding_attention" in kinds:
+        return {kind: window if kind == "sliding_attention" else None for kind in kinds}
+    return {ALL_LAYERS: None if kinds else window}

@@ -8,7 +8,8 @@ the phase's number is part of the name: ``reinforce-3``.
 from dataclasses import dataclass
 from pathlib import Path
 
-from spag.algorithms.settings import IterationSettings, OnlineSettings, TeacherSettings
+from spag.algorithms.online_settings import OnlineSettings
+from spag.algorithms.settings import IterationSettings, TeacherSettings
 from spag.config.schema import GameConfig, PhaseConfig, RunConfig
 from spag.core.errors import ConfigError, RunError
 from spag.engines.players import CONSTANT, MODEL_FILES, Kind, bot_names, kind_of, split_name

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from spag.algorithms.settings import MovingReference
+from spag.algorithms.online_settings import MovingReference
 
 _ALIGNMENT = 64
 """Bytes that a tensor in a file begins at a multiple of."""

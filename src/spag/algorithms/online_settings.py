@@ -1,0 +1,173 @@
+"""Options of phases that play games with the current policy and train on them, step by step."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from spag.algorithms.settings import SELF, SNAPSHOT, START, UpdateSettings, check_opponents
+from spag.core.options import (
+    Count,
+    CountOrZero,
+    Decay,
+    NonNegative,
+    Number,
+    Positive,
+    SamplingConfig,
+    Section,
+    Temperature,
+)
+
+
+class OnlineSampling(SamplingConfig):
+    """How the policy samples in online steps: an empty utterance is trained as it is, so it is never sampled again."""
+
+    temperature: Temperature = Field(1.0, description="0 would leave nothing to learn from")
+    min_new_tokens: CountOrZero = Field(1, description="shortest utterance, in tokens")
+
+    @property
+    def empty_retries(self) -> int:
+        return 0
+
+
+class RewardOverride(Section):
+    """Rewards that replace a game's."""
+
+    tie: Number | None = Field(None, description="what each role gets in a draw; null: what the game says")
+    illegal: Number | None = Field(None, description="what a role gets that breaks a rule; null: what the game says")
+    tie_by_role: dict[str, Number] = Field({}, description="what a role gets in a draw, by its name")
+
+
+class MovingReference(Section):
+    """A reference policy that follows the policy: exactly one of the two."""
+
+    ema: Annotated[float, Field(gt=0.0, le=1.0)] | None = Field(
+        None, description="after each step it moves this share of the way to the policy"
+    )
+    every: Count | None = Field(None, description="it becomes the policy every this many steps")
+
+    @model_validator(mode="after")
+    def _one(self) -> "MovingReference":
+        if (self.ema is None) == (self.every is None):
+            raise ValueError("name one: {ema: 0.03} or {every: 40}")
+        return self
+
+
+class Matchmaking(Section):
+    """How the opponents of online games are drawn."""
+
+    by: Literal["weights", "results"] = Field(
+        "weights",
+        description="weights: those of opponents; results: each times the share that the policy still loses to it "
+        "(prioritised fictitious self-play)",
+    )
+    per: Literal["task", "step"] = Field(
+        "task", description="task: each meets one of all; step: all that are not self-play meet one, which loads faster"
+    )
+
+
+class OnlineSettings(UpdateSettings):
+    """Steps that play games with the current policy and train on them."""
+
+    learning_rate: Positive = Field(1e-6, description="peak learning rate")
+    lr_scheduler: Literal["cosine", "linear", "constant"] = Field("constant", description="shape after the warm-up")
+    micro_batch_size: Count = Field(8, description="samples a forward pass, on each process")
+    gradient_checkpointing: bool = Field(False, description="recompute activations to save memory")
+    save_steps: Count = Field(10, description="steps between checkpoints to resume from")
+    parallel: Literal["replicas", "fsdp"] = Field(
+        "replicas", description="how processes share the model: replicas, each holds all of it; or fsdp (FSDP2)"
+    )
+    steps: Count = Field(100, description="steps of play and training")
+    games: Annotated[int, Field(gt=0, le=1_000_000)] = Field(64, description="games a step")
+    mix: list[dict[str, Any]] = Field(
+        [],
+        description="games that are played side by side, each {name, weight, its settings}, with baselines of its own; "
+        "empty: the phase's game alone",
+    )
+    sampling: OnlineSampling = Field(default_factory=OnlineSampling, description="how the policy samples")
+    opponents: Annotated[dict[str, Positive], Field(min_length=1)] = Field(
+        {SELF: 1.0},
+        description="whom the policy plays, by weight: self, start (the phase's first policy, frozen), snapshot (all "
+        "snapshots together), or a model or bot. Only the policy's own utterances are trained",
+    )
+    matchmaking: Matchmaking = Field(default_factory=Matchmaking, description="how opponents are drawn")
+    snapshot_every: Count | None = Field(
+        None,
+        description="steps between the policies that are kept as models in snapshots/, for opponents and the arena; "
+        "null: 20 where opponents names snapshot, else none is kept",
+    )
+    rewards: dict[str, RewardOverride] = Field({}, description="rewards that replace those of a game, by its name")
+    roles: str = Field("both", description="whose utterances are trained: both, or one role (an ablation)")
+    epochs: Count = Field(1, description="passes over a step's samples")
+    minibatches: Count = Field(1, description="updates a pass")
+    clip_range: Annotated[float, Field(gt=0.0, lt=1.0)] = Field(
+        0.2,
+        description="importance ratios are clipped to 1 -/+ this: of several updates to the policy before the first, "
+        "with overlap to the policy that played",
+    )
+    correction: Literal["token", "sequence", "mask"] = Field(
+        "token",
+        description="importance weight between the engine's probabilities and the trainer's. token: each token's, "
+        "truncated; sequence: the utterance's, truncated; mask: each token's, 0 outside 1/limit to limit",
+    )
+    correction_limit: Annotated[float, Field(ge=1.0, le=1000.0)] = Field(2.0, description="limit of that weight")
+    entropy_coef: NonNegative = Field(0.0, description="weight of the tokens' entropy at the first step")
+    entropy_coef_end: NonNegative | None = Field(None, description="what entropy_coef moves to; null: it stays")
+    kl_coef_end: NonNegative | None = Field(None, description="what kl_coef moves to; null: it stays")
+    anneal_steps: Count | None = Field(None, description="steps in which both coefficients reach their ends; null: all")
+    reference: Literal["fixed"] | MovingReference = Field(
+        "fixed", description="the policy that the KL term pulls to: the start's (fixed), {ema: 0.03}, or {every: 40}"
+    )
+    average_decay: Decay = Field(
+        0.0,
+        description="the final policy is a moving average of the weights with this decay a step; 0: the last weights",
+    )
+    overlap: bool = Field(
+        False, description="play the next step's games, with the weights before this update, while training"
+    )
+    evaluate_every: Count | None = Field(10, description="steps between evaluations on held-out tasks; null: none")
+    evaluation_tasks: Count = Field(16, description="held-out tasks of an evaluation, each played in both roles")
+    evaluation_opponents: list[str] = Field([START], description="whom an evaluation meets: start, a model or a bot")
+    stop_on_collapse: bool = Field(False, description="end the phase after a step that shows a collapse, else warn")
+
+    @property
+    def updates(self) -> int:
+        """Updates a step."""
+        return self.epochs * self.minibatches
+
+    @property
+    def clips(self) -> bool:
+        """Whether a ratio can be clipped: with one update on the policy's own games all are 1."""
+        return self.updates > 1 or self.overlap
+
+    @property
+    def keeps_snapshots_every(self) -> int | None:
+        """Steps between snapshots; ``None`` where none is kept."""
+        return self.snapshot_every or (20 if SNAPSHOT in self.opponents else None)
+
+    @property
+    def needs_reference(self) -> bool:
+        return bool(self.kl_coef or self.kl_coef_end)
+
+    @property
+    def repeats(self) -> int:
+        """Games a task against one opponent, in each step; a step draws as many tasks as that leaves."""
+        return 1
+
+    @model_validator(mode="after")
+    def _whole_groups(self) -> "OnlineSettings":
+        if self.games % self.repeats:
+            what = f"games={self.games} does not make whole groups of {self.repeats} games a task"
+            raise ValueError(f"{what}; choose a multiple of {self.repeats}")
+        return self
+
+    @field_validator("opponents")
+    @classmethod
+    def _known_opponents(cls, weights: dict[str, float]) -> dict[str, float]:
+        check_opponents(weights, (SELF, START, SNAPSHOT))
+        return weights
+
+    @field_validator("evaluation_opponents")
+    @classmethod
+    def _known_evaluation_opponents(cls, names: list[str]) -> list[str]:
+        check_opponents(names, (START,))
+        return names

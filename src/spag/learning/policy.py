@@ -1,0 +1,107 @@
+"""The policy in training: model, optimiser, and the policies beside it that a KL term or an average keeps.
+
+A source of games sees of it what ``spag.learning.sources.Policy`` names.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from spag.algorithms.online_settings import OnlineSettings
+from spag.algorithms.settings import OfflineSettings
+from spag.learning import checkpoints
+from spag.learning.batches import Batch
+from spag.learning.devices import make_optimizer
+from spag.learning.phase import Phase
+from spag.learning.policy_copies import Reference, WeightCopy
+from spag.learning.sharding import is_sharded, whole_weights
+from spag.learning.start import trainable
+from spag.learning.updates import save_policy
+from spag.models.adapters import use_adapter
+from spag.models.loading import load_tokenizer
+from spag.models.roles import adapter_name, models_of
+
+
+class TrainedPolicy:
+    """``bare`` is the model, ``model`` what accelerate made of it; both change in place. ``adapters``: by GAME/ROLE,
+    whether it is trained; empty unless each role has its own.
+    """
+
+    def __init__(self, phase: Phase, accelerator: Accelerator, *, needs_reference: bool) -> None:
+        settings = phase.settings
+        self.accelerator, self.settings, self.start_from = accelerator, settings, phase.start_from
+        online = settings if isinstance(settings, OnlineSettings) else None
+        self.tokenizer = load_tokenizer(models_of(phase.start_from)[0], trust_remote_code=phase.model.trust_remote_code)
+        kept = online.roles if online else "both"
+        roles = phase.roles if settings.per_role else ()
+        self.adapters = {role: kept in ("both", role.rpartition("/")[2]) for role in roles}
+        start = phase.model.model_copy(update={"name": phase.start_from})
+        longest = settings.max_length if isinstance(settings, OfflineSettings) else checkpoints.LONGEST
+        bare, self.capabilities = trainable(start, settings.lora, accelerator, phase.seed, longest, self.adapters)
+        if settings.gradient_checkpointing and settings.parallel != "fsdp":  # fsdp has its own
+            bare.gradient_checkpointing_enable({"use_reentrant": False})
+        self.bare: Any = bare
+        self.model, self.optimizer = accelerator.prepare(bare, make_optimizer(bare, settings))
+        trained = [weight for weight in accelerator.unwrap_model(self.model).parameters() if weight.requires_grad]
+        self.reference = Reference(trained, online.reference, phase.output) if online and needs_reference else None
+        self.average = WeightCopy(trained) if online and online.average_decay else None
+
+    def as_engines_load_it(self, output: Path) -> str:
+        """Return the folder or name that engines load: the start model, or new adapters, which are written first."""
+        is_adapter = (Path(self.start_from) / "adapter_config.json").is_file()
+        if not self.adapters and (self.settings.lora is None or is_adapter):
+            return self.start_from
+        folder = output / "start"
+        if self.accelerator.is_main_process and not folder.is_dir():
+            save_policy(self.bare, self.tokenizer, folder, self.settings, [*self.adapters])
+        self.wait()
+        return str(folder)
+
+    def use_role(self, batch: Batch, groups: Sequence[str]) -> None:
+        """Let the adapter compute that a micro-batch is for, where each role has its own."""
+        if self.adapters:
+            use_adapter(self.bare, adapter_name(groups[int(batch["group"].max())]))
+
+    def save_state(self, folder: Path, state: Mapping[str, Any]) -> None:
+        """Save all that training resumes from, and ``state``, plain JSON."""
+        checkpoints.save(folder, self.accelerator, self.model, self.optimizer, state, self._moving)
+
+    def load_state(self, folder: Path) -> None:
+        """Load what ``save_state`` wrote."""
+        checkpoints.load(folder, self.accelerator, self.model, self.optimizer, self._moving)
+
+    @property
+    def _moving(self) -> dict[str, WeightCopy | None]:
+        """The policies beside the trained one that change from step to step."""
+        follows = self.reference is not None and self.reference.settings is not None
+        return {"average": self.average, "reference": self.reference if follows else None}
+
+    # What a source may see: ``spag.learning.sources.Policy``.
+
+    def wait(self) -> None:
+        self.accelerator.wait_for_everyone()
+
+    def weights(self) -> dict[str, Tensor]:
+        model: nn.Module = self.accelerator.unwrap_model(self.model)
+        if is_sharded(model):
+            return whole_weights(model)
+        return {name: weight.detach() for name, weight in model.named_parameters() if weight.requires_grad}
+
+    def save(self, folder: Path) -> None:
+        weights = checkpoints.final_weights(self.accelerator, self.model)
+        if self.accelerator.is_main_process:
+            save_policy(self.bare, self.tokenizer, folder, self.settings, [*self.adapters], weights)
+
+    def policy(self) -> PreTrainedModel | None:
+        return None if is_sharded(self.bare) else self.bare
+
+    @contextmanager
+    def final(self) -> Iterator[None]:
+        average = self.average.in_place() if self.average is not None else nullcontext()
+        with average, self.accelerator.autocast():
+            yield
