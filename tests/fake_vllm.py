@@ -2,19 +2,27 @@
 
 The GPU is a folder: ``total`` holds its bytes, one file for each holder what that holds, ``events`` what happened. The
 stand-in runs in our real worker processes, which find it as the package ``vllm`` (``installed``), and answers every
-request with a few tokens. It has the methods that ``spag.engines.vllm.worker`` calls, and no others.
+request with a few tokens. It has the methods that ``spag.engines.vllm.worker`` calls, and no others. A buffer on the
+GPU is a file whose handle is ``(path,)`` (``gpu_buffers``, in the place of ``transfer.gpu_buffers``).
 """
 
 import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import torch
+from safetensors.torch import load_file, save_file
+
 GIB = 2**30
 WORKING = GIB
 """What an engine takes besides weights and cache; less than the plan's guess."""
 LEFT_ASLEEP = GIB // 2
+UUID = "00000000-1111-2222-3333-444444444444"
+"""The GPU's id."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,9 @@ class LLMEngine:
     name: str = field(default_factory=lambda: f"vllm-{os.getpid()}")
     asleep: set[str] = field(default_factory=set)
     waiting: list[tuple[str, Any]] = field(default_factory=list)
+    stale: bool = False
+    transfer: dict[str, Any] | None = None
+    updating: dict[str, torch.Tensor] | None = None
 
     @classmethod
     def from_engine_args(cls, args: EngineArgs) -> "LLMEngine":
@@ -95,14 +106,68 @@ class LLMEngine:
         return SimpleNamespace(shutdown=lambda: self.gpu.hold(self.name, 0))
 
     def collective_rpc(self, method: str, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> None:
-        if method == "reload_weights":
-            assert "weights" not in self.asleep, "weights have no memory"
-            assert Path(str((kwargs or {})["weights_path"])).is_dir()
-            self.weights = str((kwargs or {})["weights_path"])
-            self.gpu.note(f"{self.name} loads")
+        if method not in ("extend_sampler", "refresh_packed_weights"):
+            getattr(self, f"_{method}")(*args, **kwargs or {})
+
+    def _reload_weights(self, weights_path: str) -> None:
+        assert "weights" not in self.asleep, "weights have no memory"
+        assert Path(weights_path).is_dir()
+        self.weights = weights_path
+        self.gpu.note(f"{self.name} loads")
+
+    def _init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        if getattr(self.args, "weight_transfer_config", None) != {"backend": "ipc"}:
+            raise RuntimeError("Weight transfer not configured. Please set weight_transfer_config to enable it.")
+        assert self.transfer is None, "a second handshake"
+        self.transfer = init_info
+
+    def _start_weight_update(self) -> None:
+        if self.transfer is None:
+            raise RuntimeError("Weight transfer not configured.")
+        if self.updating is not None:
+            raise RuntimeError("start_weight_update called while a weight update is already active.")
+        assert "weights" not in self.asleep, "weights have no memory"
+        assert not self.waiting, "weights change under requests"
+        self.updating = {}
+        self.gpu.note(f"{self.name} begins to take weights")
+
+    def _update_weights(self, update_info: dict[str, Any]) -> None:
+        """As the ``ipc`` transfer, packed: a buffer that another process has on the same GPU."""
+        assert self.transfer == {"packed": True} and self.updating is not None
+        handles = update_info["ipc_handles"]
+        if UUID not in handles or os.environ.get("FAKE_REFUSES") == "ipc":
+            self.updating = None
+            raise ValueError(f"IPC handle not found for GPU UUID {UUID}. Available UUIDs: {list(handles)}")
+        self._take(update_info, handles[UUID][0], "ipc")
+
+    def _update_weights_from_host(self, update_info: dict[str, Any], file: str) -> None:
+        assert self.updating is not None
+        self._take(update_info, file, "host")
+
+    def _take(self, update_info: dict[str, Any], file: str, way: str) -> None:
+        assert self.updating is not None
+        sizes = update_info["tensor_sizes"]
+        parts = torch.from_file(file, shared=True, size=sum(sizes), dtype=torch.uint8).clone().split_with_sizes(sizes)
+        named = zip(update_info["names"], update_info["dtype_names"], update_info["shapes"], parts, strict=True)
+        self.updating |= {name: part.view(getattr(torch, dtype)).view(shape) for name, dtype, shape, part in named}
+        self.gpu.note(f"{self.name} takes {len(sizes)} weights by {way}")
+
+    def _finish_weight_update(self) -> None:
+        if self.updating is None:
+            raise RuntimeError("finish_weight_update called without a matching start_weight_update.")
+        save_file(self.updating, self.gpu.folder / "weights.safetensors")
+        self.weights, self.updating, self.stale = "new", None, True
+
+    def _check_weights(self, sums: dict[str, float]) -> None:
+        found = load_file(self.gpu.folder / "weights.safetensors")
+        for name, value in sums.items():
+            assert found[name].double().sum().item() == value
+        self.gpu.note(f"{self.name} checks {len(sums)} weights")
 
     def reset_prefix_cache(self) -> bool:
         assert not self.asleep, "the cache has no memory"
+        self.stale = False
+        self.gpu.note(f"{self.name} forgets")
         return True
 
     def sleep(self, level: int) -> None:
@@ -114,12 +179,15 @@ class LLMEngine:
         self.gpu.hold(self.name, LEFT_ASLEEP)
 
     def wake_up(self, tags: list[str] | None = None) -> None:
+        assert self.asleep, "nothing sleeps"
         self.asleep -= set(tags or ("weights", "kv_cache"))
+        self.gpu.note(f"{self.name} wakes {' and '.join(tags or ())}")
         whole = self.args.gpu_memory_utilization * self.gpu.total
         self.gpu.hold(self.name, LEFT_ASLEEP + self.weights_bytes if self.asleep else whole)
 
     def add_request(self, key: str, prompt: Any, sampling: SamplingParams, lora_request: Any = None) -> None:
         assert not self.asleep, "requests to an engine that sleeps"
+        assert self.updating is None and not self.stale, "requests in the middle of an update"
         assert self.weights is not None, "requests to an engine whose weights were dropped"
         self.waiting.append((key, sampling))
         self.gpu.note(f"{self.name} plays")
@@ -134,7 +202,7 @@ class LLMEngine:
 
     @staticmethod
     def _output(key: str, stop: int) -> Any:
-        tokens = [50, 51, stop]
+        tokens = [50, 51, 10**6 if os.environ.get("FAKE_UNKNOWN") else stop]
         values = SimpleNamespace(logprobs=[-1.0] * (2 * len(tokens)))
         said = SimpleNamespace(logprobs=values, token_ids=tokens, finish_reason="stop")
         return SimpleNamespace(request_id=key, outputs=[said], finished=True)
@@ -148,3 +216,16 @@ def installed(folder: Path, gpu: FakeGPU, weights: float) -> dict[str, str]:
     (folder / "vllm" / "__init__.py").write_text("from fake_vllm import EngineArgs, LLMEngine, SamplingParams\n")
     paths = os.pathsep.join([str(folder), str(Path(__file__).parent)])
     return {"PYTHONPATH": paths, "FAKE_GPU": str(gpu.folder), "FAKE_WEIGHTS": str(int(weights))}
+
+
+@contextmanager
+def gpu_buffers(gpus: Sequence[int], size: int) -> Iterator[tuple[list[torch.Tensor], dict[str, Any]]]:
+    """Stand in for ``spag.engines.vllm.transfer.gpu_buffers``: one GPU, and a file for its memory."""
+    assert list(gpus) == [0]
+    gpu = FakeGPU(Path(os.environ["FAKE_GPU"]))
+    file = gpu.folder / "buffer"
+    gpu.hold("buffer", size)
+    file.write_bytes(bytes(size))
+    yield [torch.from_file(str(file), shared=True, size=size, dtype=torch.uint8)], {UUID: (str(file),)}
+    file.unlink()
+    gpu.hold("buffer", 0)

@@ -216,7 +216,7 @@ def test_a_cut_prompt_and_unknown_tokens_are_recorded(tmp_path: Path) -> None:
     assert [said.prompt_ids for said in read.history] == [
         (7, 8) if said.role == "attacker" else None for said in episode.history
     ]
-    assert {said.role for said in read.history} == set(ROLES)
+    assert {(said.role, said.unknown_token) for said in read.history} == {("attacker", None), ("defender", True)}
     assert (stats.unknown_tokens, stats.utterances) == (len(read.history) // 2, len(read.history))
 
 

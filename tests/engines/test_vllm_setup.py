@@ -16,6 +16,7 @@ from spag.core.errors import ConfigError
 from spag.engines import players
 from spag.engines.base import FinishReason, Request, Sampling
 from spag.engines.vllm.engine import VLLMEngine
+from spag.engines.vllm.messages import WorkerOutput
 from spag.engines.vllm.opening import ServedModel
 from spag.engines.vllm.setup import (
     Backend,
@@ -27,7 +28,6 @@ from spag.engines.vllm.setup import (
     own_device,
     worker_environments,
 )
-from spag.engines.vllm.worker import WorkerOutput
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

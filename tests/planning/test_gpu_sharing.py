@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from fake_vllm import FakeGPU, installed
+from fake_vllm import FakeGPU, gpu_buffers, installed
 from spag.config.files import load_config
 from spag.config.schema import ModelConfig, PlannedEngine, RunConfig
 from spag.core.errors import ConfigError, EngineError
 from spag.core.progress import SilentReporter
 from spag.engines import players
 from spag.engines.base import Request, Sampling
-from spag.engines.vllm import opening
+from spag.engines.vllm import opening, transfer
 from spag.engines.vllm.engine import VLLMEngine
 from spag.engines.vllm.setup import Backend
 from spag.learning import loop
@@ -147,6 +147,7 @@ def gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeGPU:
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(opening, "checked_device", lambda device: "cuda")
     monkeypatch.setattr(opening, "visible_gpus", lambda: ["0"])
+    monkeypatch.setattr(transfer, "gpu_buffers", gpu_buffers)
     return found
 
 
@@ -275,7 +276,12 @@ def tiny(model: Path) -> RunConfig:
 def test_a_run_sleeps_while_it_trains(
     level: int, gpu: FakeGPU, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two online steps and an evaluation with the real trainer, workers and files; the GPU's memory is pretended."""
+    """Two online steps and an evaluation with the real trainer, workers and files; the GPU's memory is pretended.
+
+    At level 2 every utterance ends with a token that the tokenizer does not know, which the rows count.
+    """
+    if level == 2:
+        monkeypatch.setenv("FAKE_UNKNOWN", "1")
     (gpu.folder / "total").write_text(str(24 * GIB))
     monkeypatch.setattr(players, "backend_of", lambda model, engine, note: Backend.VLLM)
     apply = loop.apply_gradients
@@ -291,13 +297,14 @@ def test_a_run_sleeps_while_it_trains(
     engine = PlannedEngine(**config.engine.model_dump() | {"memory": 0.35, "sleep": level})
     run(config, tmp_path / "run", SilentReporter(), plan_engines=lambda config: {"reinforce": engine})
     order = [event.split()[-1] if "trainer" in event else event.split()[1] for event in gpu.events(
-        "plays", "sleeps", "loads", "trainer holds 20")]  # fmt: skip
+        "plays", "sleeps", "takes", "trainer holds 20")]  # fmt: skip
     squeezed = [one for at, one in enumerate(order) if at == 0 or order[at - 1] != one]
     trained = squeezed.index("20.00")
-    assert squeezed[:trained] == ["loads", "plays", "sleeps"]
+    assert squeezed[:trained] == ["takes", "plays", "sleeps"]
     assert squeezed.count("20.00") == 2 and squeezed.count("sleeps") >= 3  # two steps, and after the evaluation
-    rows = (tmp_path / "run" / "1-reinforce" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(row)["step"] for row in rows] == [1, 2]
+    rows = [json.loads(row) for row in (tmp_path / "run" / "1-reinforce" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [1, 2]
+    assert all((row["unknown_tokens"] > 0) == (level == 2) for row in rows)
     assert (tmp_path / "run" / "1-reinforce" / "evaluations.jsonl").is_file()
 
 

@@ -36,7 +36,8 @@ class Utterance:
     drawn from (temperature, filters and banned tokens counted), where they differ. ``prompt_digest`` identifies the
     prompt that the utterance answered; ``prompt_ids`` are its tokens where the engine cut its beginning off, ``None``
     where it saw the whole prompt. ``thought`` is the player's private reasoning, empty where it had none and ``None``
-    where it was not asked to think; the tokens are those of thought and content together.
+    where it was not asked to think; the tokens are those of thought and content together. ``unknown_token``: it ended
+    before a token that the tokenizer does not know.
     """
 
     role: str
@@ -48,6 +49,7 @@ class Utterance:
     sampling_logprobs: tuple[float, ...] | None = None
     prompt_ids: tuple[int, ...] | None = None
     thought: str | None = None
+    unknown_token: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

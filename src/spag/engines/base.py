@@ -178,8 +178,8 @@ class UpdatableEngine(Engine, Protocol):
         """Replace weights, by the names that ``named_parameters`` of the loaded model has, and drop everything cached
         of the old ones.
 
-        Call it while nothing is in flight. Weights that are not named stay. Raises ``EngineError`` for names or shapes
-        that do not fit.
+        Call it while nothing is in flight. Weights that are not named stay; an engine may ask for all of a whole
+        model's. Raises ``EngineError`` for names or shapes that do not fit.
         """
 
 
@@ -187,9 +187,9 @@ class UpdatableEngine(Engine, Protocol):
 class RestingEngine(Engine, Protocol):
     """An engine that may give up memory of the GPU while nobody plays."""
 
-    def rest(self) -> None:
+    def rest(self) -> bool:
         """Give up memory, if it was opened to; the next request, or new weights, take it again. Nothing may be in
-        flight.
+        flight. Returns whether weights that it was given are lost, and must be given again before the next request.
         """
 
 

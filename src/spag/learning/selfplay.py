@@ -120,7 +120,8 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
         for game, episodes in self.games:
             own = [sample for sample in samples if str(sample.role).startswith(f"{game.name}/")]
             self.figures |= figures(episodes, game, self.settings.rewards.get(game.name, RewardOverride()), own)
-        row |= self.figures
+        said = (utterance for _, episodes in self.games for one in episodes for utterance in one.history)
+        row |= {"unknown_tokens": sum(bool(one.unknown_token) for one in said), **self.figures}
         if (every := self.settings.keeps_snapshots_every) and step % every == 0:
             policy.save(self.player.snapshot_folder(step))
         if self._evaluates(step):

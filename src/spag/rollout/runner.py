@@ -121,6 +121,7 @@ def _utterance(role: str, completion: Completion, prompt: str) -> Utterance:
         drawn,
         completion.prompt_ids if completion.prompt_truncated else None,
         completion.thought,
+        completion.unknown_token or None,
     )
 
 

@@ -134,9 +134,9 @@ class StepPlayer:
 
     def rest(self) -> None:
         """Let engines give up memory that the trainer needs now; the next games take it again."""
-        for engine in self._engines.values():
-            if isinstance(engine, RestingEngine):
-                engine.rest()
+        for name, engine in self._engines.items():
+            if isinstance(engine, RestingEngine) and engine.rest() and name == SNAPSHOT:
+                self._snapshot = None
 
     def specs(self, step: int) -> list[tuple[Game, GameSpec]]:
         """Return the games of ``step`` in order."""

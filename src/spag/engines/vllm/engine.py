@@ -22,8 +22,8 @@ from spag.core.errors import EngineError
 from spag.core.thinking import CLOSE, END_OF_ANSWER
 from spag.engines.base import Completion, FinishReason, Request, Sampling, text_before_stop, token_limit
 from spag.engines.prompts import encode_request
+from spag.engines.vllm.messages import WorkerOutput
 from spag.engines.vllm.pool import VLLMPool
-from spag.engines.vllm.worker import WorkerOutput
 from spag.models.tokens import PromptStyle, decode_reply, opening_of, spoken, token_count
 
 
@@ -69,15 +69,15 @@ class VLLMEngine:
     def update_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         """As ``UpdatableEngine`` says, without a restart of vLLM.
 
-        Names are those of the transformers model; for an adapter's engine those of its ``PeftModel``, the adapter's
-        weights alone. The base model changes under all its adapters. Nothing may be in flight on the pool, for any of
-        its models.
+        Names are those of the transformers model, all of them; for an adapter's engine those of its ``PeftModel``, the
+        adapter's weights alone, or some of them. The base model changes under all its adapters. Nothing may be in
+        flight on the pool, for any of its models.
         """
         self.pool.update_weights(weights, self.adapter)
 
-    def rest(self) -> None:
+    def rest(self) -> bool:
         """As ``RestingEngine`` says: with all engines of the pool, which wake at the next request or weights."""
-        self.pool.rest(asleep=True)
+        return self.pool.rest(asleep=True)
 
     def close(self) -> None:
         """Release the pool, which ends with its last engine. What is still in flight is dropped."""

@@ -1,10 +1,12 @@
 """Methods that vLLM's workers get beside their own (``worker_extension_cls``), called by name with ``collective_rpc``.
 
-vLLM reports one kind of log-probability, raw or processed, samples padding of the vocabulary, and reloads weights layer
-by layer, which misses one case on CPUs. All three are corrected here. Imports nothing of vLLM, whose worker class gets
-these methods.
+vLLM reports one kind of log-probability, raw or processed, samples padding of the vocabulary, takes new weights from
+GPUs alone, and loads them layer by layer, which misses one case on CPUs. All four are corrected here. vLLM's worker
+class gets these methods, so nothing of it is imported before they run.
 """
 
+import math
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
@@ -14,6 +16,7 @@ class _Worker(Protocol):
     """What we read of ``vllm.v1.worker.gpu_worker.Worker``."""
 
     model_runner: Any
+    vllm_config: Any
 
 
 class WorkerExtension:
@@ -28,6 +31,31 @@ class WorkerExtension:
         """
         sampler = self.model_runner.sampler
         sampler.__class__ = _extended(type(sampler), token_count)
+
+    def update_weights_from_host(self: _Worker, update_info: Mapping[str, Any], file: str) -> None:
+        """As the worker's ``update_weights`` does in the ``ipc`` transfer, with a buffer that is a ``file``."""
+        from vllm.config import set_current_vllm_config  # noqa: PLC0415
+
+        sizes = update_info["tensor_sizes"]
+        buffer = torch.from_file(file, shared=True, size=sum(sizes), dtype=torch.uint8)
+        parts = zip(
+            *(update_info[key] for key in ("names", "dtype_names", "shapes")),
+            buffer.split_with_sizes(sizes),
+            strict=True,
+        )
+        # copies: vLLM keeps the parts of a layer until it has them all, and the buffer is filled again
+        weights = [(name, part.clone().view(getattr(torch, dtype)).view(shape)) for name, dtype, shape, part in parts]
+        with set_current_vllm_config(self.vllm_config):
+            self.model_runner.get_model().load_weights(weights)
+
+    def check_weights(self: _Worker, sums: Mapping[str, float]) -> int:
+        """Compare sums of weights that vLLM keeps under their own names; return how many. Raises ``RuntimeError``."""
+        own = dict(self.model_runner.get_model().named_parameters())
+        found = {name: own[name].double().sum().item() for name in sums if name in own}
+        for name, value in found.items():
+            if not math.isclose(value, sums[name], rel_tol=1e-6, abs_tol=1e-6):
+                raise RuntimeError(f"{name}: its sum is {value} in vLLM, and {sums[name]} in the trainer")
+        return len(found)
 
     def refresh_packed_weights(self: _Worker) -> None:
         """Repack the output layer: reloading packs a tied one under the embedding's name only."""

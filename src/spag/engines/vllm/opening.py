@@ -16,6 +16,7 @@ from spag.engines.vllm.setup import (
     VLLMSettings,
     copy_count,
     engine_arguments,
+    engine_gpus,
     own_device,
     visible_gpus,
     worker_environments,
@@ -89,7 +90,8 @@ def start_vllm(settings: VLLMSettings, models: Sequence[ServedModel]) -> list[VL
         free_bytes=psutil.virtual_memory().available,
     )
     count = max(map(token_count, tokenizers))
-    pool = VLLMPool(arguments, environments, count, settings.adapters, 0 if settings.on_cpu else settings.sleep)
+    sleep = 0 if settings.on_cpu else settings.sleep
+    pool = VLLMPool(arguments, environments, count, settings.adapters, sleep, engine_gpus(settings))
     return [
         VLLMEngine(pool, tokenizer, stop_ids, model.style, settings.concurrency, model.adapter)
         for tokenizer, stop_ids, model in zip(tokenizers, stops, models, strict=True)

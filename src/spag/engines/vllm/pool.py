@@ -25,8 +25,9 @@ from typing import IO, Any
 from torch import Tensor
 
 from spag.core.errors import EngineError
-from spag.engines.vllm.weights import WeightFiles
-from spag.engines.vllm.worker import WorkerAbort, WorkerOutput, WorkerRequest, WorkerSleep, WorkerUpdate
+from spag.engines.vllm.messages import Order, WorkerAbort, WorkerAdapter, WorkerOutput, WorkerRequest, WorkerSleep
+from spag.engines.vllm.transfer import WeightTransfer
+from spag.engines.vllm.weights import AdapterFolders
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +67,8 @@ class VLLMReplica:
             raise self.failure() from error
 
     def receive(self) -> Any:
-        """Return the next message: ``None`` when vLLM is ready or has new weights, else a list of ``WorkerOutput``.
+        """Return the next message: ``None`` when vLLM is ready or has done what it was told, a text when it could not,
+        else a list of ``WorkerOutput``.
 
         Raises ``EngineError`` when it ended.
         """
@@ -109,7 +111,8 @@ class VLLMReplica:
 class VLLMPool:
     """Replicas of one model, which sample tokens below ``token_count``. Ends with the last of its ``users``.
 
-    ``sleep``: the level at which vLLM may sleep between requests; 0: it stays awake.
+    ``sleep``: the level at which vLLM may sleep between requests; 0: it stays awake. ``gpus``: where it runs, by their
+    index here; none on a CPU.
     """
 
     def __init__(
@@ -119,15 +122,16 @@ class VLLMPool:
         token_count: int,
         adapters: tuple[str, ...] = (),
         sleep: int = 0,
+        gpus: Sequence[int] = (),
     ) -> None:
         started = time.monotonic()
         self.max_length = int(arguments["max_model_len"])
         self.users = 0
         self._callbacks: dict[str, Callable[[WorkerOutput], None]] = {}
         self._submitted = 0
-        self._arguments, self._adapters = arguments, adapters
         self._sleep, self._asleep = sleep, False
-        self._files: WeightFiles | None = None
+        self._adapters, self._transfer = AdapterFolders(adapters, arguments["dtype"]), WeightTransfer(arguments, gpus)
+        self._learned = self._dropped = False  # whether the base model has new weights, and lost them
         self._replicas: list[VLLMReplica] = []
         try:
             for environment in environments:
@@ -174,30 +178,42 @@ class VLLMPool:
         """Give all replicas weights of the base model (0) or an adapter. Raises ``EngineError``."""
         if self._callbacks:
             raise EngineError("weights change only between requests")
-        if self._files is None:
-            self._files = WeightFiles(self._arguments, self._adapters)
-        folder = self._files.write(weights, adapter)
-        self._tell(WorkerUpdate(str(folder), adapter))  # who sleeps wakes with them
-        self._asleep = False
-
-    def rest(self, *, asleep: bool) -> None:
-        """Let all replicas give up their memory of the GPU, or take it again. Raises ``EngineError`` with requests in
-        flight.
-        """
-        if asleep == self._asleep or not self._sleep:
+        if not weights:
             return
-        if self._callbacks:
-            raise EngineError("vLLM sleeps only between requests")
-        self._tell(WorkerSleep(self._sleep if asleep else 0))
-        self._asleep = asleep
+        if adapter:
+            folder = self._adapters.write(weights, adapter)
+            self._tell(WorkerAdapter(str(folder), adapter))
+        else:
+            self._transfer.send(weights, self._tell)
+            self._learned, self._dropped = True, False
+        self._asleep = False  # who sleeps wakes with them
 
-    def _tell(self, message: WorkerUpdate | WorkerSleep) -> None:
-        """Send all replicas a message and wait until they have done what it says."""
+    def rest(self, *, asleep: bool) -> bool:
+        """Let all replicas give up their memory of the GPU, or take it again; return whether the base model's new
+        weights were lost.
+
+        Raises ``EngineError`` with requests in flight, and for requests where weights were lost and not given again.
+        """
+        if asleep != self._asleep and self._sleep:
+            if self._callbacks:
+                raise EngineError("vLLM sleeps only between requests")
+            if self._dropped:
+                raise EngineError("vLLM dropped new weights when it went to sleep; give it weights before requests")
+            self._tell(WorkerSleep(self._sleep if asleep else 0))
+            self._asleep = asleep
+            self._dropped = self._learned and self._sleep > 1
+        return self._dropped
+
+    def _tell(self, message: Order) -> str | None:
+        """Send all replicas a message and wait until they have done what it says, or one says why it cannot."""
         for replica in self._replicas:
             replica.send(message)
+        refusals = []
         for replica in self._replicas:
-            while replica.receive() is not None:
+            while isinstance(answer := replica.receive(), list):
                 pass  # completions of dropped requests
+            refusals.append(answer)
+        return next(filter(None, refusals), None)
 
     def release(self, keys: Iterable[str] = ()) -> None:
         """Count one user less and drop its requests ``keys``."""
@@ -209,8 +225,7 @@ class VLLMPool:
                 replica.send(WorkerAbort(dropped))
 
     def close(self) -> None:
-        if self._files is not None:
-            self._files.close()
+        self._adapters.close()
         self._callbacks.clear()
         for replica in self._replicas:
             replica.pipe.close()  # all end at the same time

@@ -150,6 +150,7 @@ def engine_arguments(
         "generation_config": "vllm",  # no sampling defaults from the model's folder
         "logprobs_mode": "processed_logprobs",  # of the distribution sampled from; the extension adds the raw ones
         "worker_extension_cls": "spag.engines.vllm.extension.WorkerExtension",
+        "weight_transfer_config": {"backend": "ipc"},
         "use_tqdm_on_load": False,
         "disable_log_stats": True,
         "seed": 0,
@@ -199,13 +200,17 @@ def worker_environments(settings: VLLMSettings, *, cores: list[int], visible_gpu
         # without torch.compile vLLM starts in a third of the time and needs no C++ compiler
         common |= {"TORCH_COMPILE_DISABLE": "1"}
         return [common | _cores_environment(share, settings.tensor_parallel) for share in _shares(cores, replicas)]
-    first = int(settings.device.partition(":")[2] or 0)
-    each = settings.tensor_parallel
-    if first + replicas * each > len(visible_gpus):
+    gpus, each = engine_gpus(settings), settings.tensor_parallel
+    if gpus.stop > len(visible_gpus):
         asked = f"engine.data_parallel={replicas} x engine.tensor_parallel={each} GPUs from {settings.device} on"
         raise ConfigError(f"{asked}, but {len(visible_gpus)} are visible; lower one of them")
-    starts = range(first, first + replicas * each, each)
-    return [common | {"CUDA_VISIBLE_DEVICES": ",".join(visible_gpus[start : start + each])} for start in starts]
+    return [common | {"CUDA_VISIBLE_DEVICES": ",".join(visible_gpus[start : start + each])} for start in gpus[::each]]
+
+
+def engine_gpus(settings: VLLMSettings) -> range:
+    """Return the GPUs that all replicas take, by their index among the visible ones; none on a CPU."""
+    first = int(settings.device.partition(":")[2] or 0)
+    return range(first, first + (0 if settings.on_cpu else settings.data_parallel * settings.tensor_parallel))
 
 
 def _cores_environment(cores: list[int], workers: int) -> dict[str, str]:

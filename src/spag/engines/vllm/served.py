@@ -1,0 +1,103 @@
+"""The weights in vLLM's own process: they sleep, wake and change between requests.
+
+New weights of the base model take vLLM's weight transfer: ``init_weight_transfer_engine`` once, then for each update
+``start_weight_update``, ``update_weights`` part by part, ``finish_weight_update``.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from spag.core.errors import first_line
+from spag.engines.vllm.messages import HOST, Order, WorkerSleep, WorkerWeights
+
+_STEPS = 10  # that vLLM may take to drop requests
+
+
+class ServedWeights:
+    """The weights in a running vLLM, which begin as those of the folder ``model`` and its adapters' ``folders``."""
+
+    def __init__(self, engine: Any, model: str, folders: Sequence[str]) -> None:
+        self.engine, self.model = engine, model
+        self.adapters = {index: _adapter(index, path) for index, path in enumerate(folders, 1)}
+        self.asleep: set[str] = set()
+        self.level = 0
+        self.ready = self.taking = False
+
+    def obey(self, order: Order) -> str | None:
+        """Do what ``order`` says; return why it cannot be done."""
+        if isinstance(order, WorkerWeights):
+            return self.take(order)
+        if isinstance(order, WorkerSleep):
+            self.sleep(order.level)
+        else:
+            self.sleep(0)
+            self.forget_texts()
+            self.engine.add_lora(_adapter(order.adapter, order.folder, new=True))
+            self.adapters[order.adapter] = _adapter(order.adapter, order.folder)
+        return None
+
+    def sleep(self, level: int) -> None:
+        """Send the engine to sleep at ``level``, or wake it (0).
+
+        Level 1 keeps the weights in CPU memory, level 2 drops them: waking then reads those of the folder.
+        """
+        if level:
+            self.engine.sleep(level)
+            self.level, self.asleep = level, {"weights", "kv_cache"}
+            return
+        if self.asleep and self.level > 1:
+            self._wake("weights")
+            self.engine.collective_rpc("reload_weights", kwargs={"weights_path": self.model})
+        self._wake("weights", "kv_cache")
+
+    def take(self, message: WorkerWeights) -> str | None:
+        """Take a part of new weights, and with the last one forget texts of the old ones. Who sleeps wakes with them.
+
+        Returns why the buffer cannot be opened.
+        """
+        self._wake("weights")
+        if not self.ready:
+            self.engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": {"packed": True}})
+            self.ready = True
+        if not self.taking:
+            self.engine.collective_rpc("start_weight_update")
+            self.taking = True
+        file = message.update["ipc_handles"].get(HOST)
+        if file is not None:
+            self.engine.collective_rpc("update_weights_from_host", args=(message.update, file))
+        else:
+            try:
+                self.engine.collective_rpc("update_weights", kwargs={"update_info": message.update})
+            except (ValueError, RuntimeError) as error:
+                if not message.first:
+                    raise
+                self.taking = False  # vLLM has ended the update
+                return first_line(error)
+        if message.last:
+            self.engine.collective_rpc("finish_weight_update")
+            self.engine.collective_rpc("refresh_packed_weights")
+            if message.sums:
+                self.engine.collective_rpc("check_weights", args=(message.sums,))
+            self.taking = False
+            self._wake("kv_cache")
+            self.forget_texts()
+        return None
+
+    def forget_texts(self) -> None:
+        """Drop the keys and values that old weights made."""
+        for _ in range(_STEPS):
+            if self.engine.reset_prefix_cache():
+                return
+            self.engine.step()  # a dropped request holds its blocks until the step that it was in has ended
+        raise RuntimeError("keys and values of old weights are still in use")
+
+    def _wake(self, *parts: str) -> None:
+        if due := [part for part in parts if part in self.asleep]:
+            self.engine.wake_up(due)
+            self.asleep -= {*due}
+
+
+def _adapter(index: int, folder: str, *, new: bool = False) -> Any:
+    from vllm.lora.request import LoRARequest  # noqa: PLC0415
+
+    return LoRARequest(f"adapter-{index}", index, folder, load_inplace=new)

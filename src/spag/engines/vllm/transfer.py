@@ -1,0 +1,149 @@
+"""Whole models on their way to vLLM's processes, by vLLM's weight transfer of kind ``ipc``: chunk by chunk through a
+buffer that both sides have open.
+
+The buffer lies on each GPU that vLLM runs on, and its processes open it there by CUDA IPC, so weights on the same GPU
+never leave it. Where that is refused, and on CPUs, the buffer is host memory: an unlinked file, which nothing leaves
+behind. Adapters take another way, ``weights.py``: vLLM reads them from folders.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from tempfile import TemporaryFile
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import reduce_tensor
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
+
+from spag.core.errors import EngineError, first_line
+from spag.engines.vllm.messages import HOST, WorkerWeights
+from spag.engines.vllm.weights import check_shapes, place_for
+
+logger = logging.getLogger(__name__)
+
+BUFFER_BYTES = 256 * 2**20
+"""Size of the buffer, unless a single weight is larger. vLLM copies a chunk once more while it loads it."""
+_CHECKED = 8  # weights whose sums are compared in debug mode
+
+Tell = Callable[[WorkerWeights], str | None]
+"""Passes a message to all processes of vLLM; returns why one of them cannot open the buffer."""
+Buffers = tuple[Sequence[Tensor], Mapping[str, Any]]
+"""Buffers that get the same bytes, (N,) uint8, and how vLLM's processes open theirs: by the GPU's id, or ``HOST``."""
+
+
+class WeightTransfer:
+    """Gives the model ``arguments["model"]`` new weights on ``gpus``, by their index here; without any: on the CPU."""
+
+    def __init__(self, arguments: Mapping[str, Any], gpus: Sequence[int]) -> None:
+        self._name: str = arguments["model"]
+        self._dtype: torch.dtype = getattr(torch, arguments["dtype"])
+        self._trust_remote_code: bool = arguments["trust_remote_code"]
+        self._gpus, self._by_ipc = gpus, bool(gpus)
+        self._model: PreTrainedModel | None = None
+
+    def send(self, weights: Mapping[str, Tensor], tell: Tell) -> None:
+        """Hand ``weights`` over, all of the model's, by the names of the loaded model. Raises ``EngineError``."""
+        named = self._as_in_files(weights)
+        if self._by_ipc and (refusal := self._try(named, gpu_buffers(self._gpus, self._size(named)), tell)):
+            self._by_ipc = False
+            logger.warning("new weights take the way over host memory, not CUDA IPC: %s", refusal)
+        if not self._by_ipc and (refusal := self._try(named, _host_buffer(self._size(named)), tell)):
+            raise EngineError(f"vLLM takes no new weights: {refusal}")
+
+    def _try(self, named: Mapping[str, Tensor], opened: AbstractContextManager[Buffers], tell: Tell) -> str | None:
+        """Send all chunks; return why that cannot work, if so."""
+        chunks = list(self._chunks(named))
+        sums = self._sums(named) if os.environ.get("VLLM_LOGGING_LEVEL") == "DEBUG" else {}
+        try:
+            with opened as (buffers, handles):
+                for number, chunk in enumerate(chunks):
+                    update = {**self._fill(buffers, chunk), "ipc_handles": handles}
+                    first, last = number == 0, number == len(chunks) - 1
+                    if refusal := tell(WorkerWeights(update, first, last, sums if last else {})):
+                        return refusal
+        except (RuntimeError, OSError) as error:  # no memory for a buffer, or nothing to share it with
+            return first_line(error)
+        return None
+
+    def _as_in_files(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return ``weights`` by the names that files have, which vLLM knows."""
+        model = self._model = self._model or self._empty_model()
+        own = {name: value.shape for name, value in model.named_parameters()}
+        check_shapes(weights, own)
+        if missing := [name for name in own if name not in weights]:
+            raise EngineError(f"{missing[0]}: one of {len(missing)} weights that lack; vLLM takes a whole model")
+        found: dict[str, Tensor] = revert_weight_conversion(model, {name: weights[name].detach() for name in own})
+        return found
+
+    def _empty_model(self) -> PreTrainedModel:
+        """Return the model without memory for its weights: it knows their names here and in files."""
+        config = AutoConfig.from_pretrained(self._name, trust_remote_code=self._trust_remote_code)
+        with torch.device("meta"):
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(config, trust_remote_code=self._trust_remote_code)
+        return model
+
+    def _bytes(self, weight: Tensor) -> int:
+        return weight.numel() * self._dtype.itemsize
+
+    def _size(self, named: Mapping[str, Tensor]) -> int:
+        sizes = [self._bytes(weight) for weight in named.values()]
+        return max(min(BUFFER_BYTES, sum(sizes)), *sizes)
+
+    def _chunks(self, named: Mapping[str, Tensor]) -> Iterator[list[tuple[str, Tensor]]]:
+        """Yield weights that fill the buffer together, in order."""
+        chunk: list[tuple[str, Tensor]] = []
+        free = size = self._size(named)
+        for name, weight in named.items():
+            if self._bytes(weight) > free:
+                yield chunk
+                chunk, free = [], size
+            chunk.append((name, weight))
+            free -= self._bytes(weight)
+        yield chunk
+
+    def _fill(self, buffers: Sequence[Tensor], chunk: Sequence[tuple[str, Tensor]]) -> dict[str, Any]:
+        """Write a chunk into the buffers; return vLLM's ``update_info`` without the handles."""
+        sizes = [self._bytes(weight) for _, weight in chunk]
+        for buffer in buffers:
+            parts = buffer[: sum(sizes)].split_with_sizes(sizes)
+            for part, (_, weight) in zip(parts, chunk, strict=True):
+                part.view(self._dtype).copy_(weight.reshape(-1))
+            if buffer.is_cuda:
+                torch.cuda.synchronize(buffer.device)
+        return {
+            "names": [name for name, _ in chunk],
+            "dtype_names": [str(self._dtype).removeprefix("torch.")] * len(chunk),
+            "shapes": [list(weight.shape) for _, weight in chunk],
+            "tensor_sizes": sizes,
+        }
+
+    def _sums(self, named: Mapping[str, Tensor]) -> dict[str, float]:
+        """Return the sums of a few weights that vLLM keeps as they are: norms and biases, unless it fuses them."""
+        flat = [(name, weight) for name, weight in named.items() if weight.ndim == 1]
+        return {
+            name: weight.to(self._dtype).double().sum().item() for name, weight in flat[:: 1 + len(flat) // _CHECKED]
+        }
+
+
+@contextmanager
+def gpu_buffers(gpus: Sequence[int], size: int) -> Iterator[Buffers]:
+    """Give a buffer on each of ``gpus``, that others open by CUDA IPC."""
+    buffers = [torch.empty(size, dtype=torch.uint8, device=f"cuda:{gpu}") for gpu in gpus]
+    ids = [str(torch.cuda.get_device_properties(gpu).uuid) for gpu in gpus]
+    handles = [reduce_tensor(buffer)[1] for buffer in buffers]  # type: ignore[no-untyped-call]
+    yield buffers, dict(zip(ids, handles, strict=True))
+    del buffers
+    torch.cuda.ipc_collect()  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def _host_buffer(size: int) -> Iterator[Buffers]:
+    """Give a buffer in a file that has no name; others open it while we have it open."""
+    with TemporaryFile(dir=place_for(size)) as file:
+        os.posix_fallocate(file.fileno(), 0, size)
+        name = f"/proc/{os.getpid()}/fd/{file.fileno()}"
+        yield [torch.from_file(name, shared=True, size=size, dtype=torch.uint8)], {HOST: name}
