@@ -73,6 +73,14 @@ class SamplingParams(SimpleNamespace):
     pass
 
 
+@dataclass(frozen=True)
+class LoRARequest:
+    lora_name: str
+    lora_int_id: int
+    lora_path: str
+    load_inplace: bool = False
+
+
 @dataclass
 class LLMEngine:
     args: EngineArgs
@@ -164,6 +172,11 @@ class LLMEngine:
             assert found[name].double().sum().item() == value
         self.gpu.note(f"{self.name} checks {len(sums)} weights")
 
+    def add_lora(self, request: Any) -> None:
+        assert not self.asleep and not self.waiting and request.load_inplace
+        assert (Path(request.lora_path) / "adapter_model.safetensors").is_file()
+        self.gpu.note(f"{self.name} takes {request.lora_name}")
+
     def reset_prefix_cache(self) -> bool:
         assert not self.asleep, "the cache has no memory"
         self.stale = False
@@ -190,7 +203,7 @@ class LLMEngine:
         assert self.updating is None and not self.stale, "requests in the middle of an update"
         assert self.weights is not None, "requests to an engine whose weights were dropped"
         self.waiting.append((key, sampling))
-        self.gpu.note(f"{self.name} plays")
+        self.gpu.note(f"{self.name} plays{f' {lora_request.lora_name}' if lora_request else ''}")
 
     def has_unfinished_requests(self) -> bool:
         return bool(self.waiting)
@@ -212,7 +225,9 @@ def installed(folder: Path, gpu: FakeGPU, weights: float) -> dict[str, str]:
     """Install the stand-in as ``vllm`` under ``folder``; return the environment in which our workers find it, for a
     model of so many bytes.
     """
-    (folder / "vllm").mkdir(parents=True)
+    (folder / "vllm" / "lora").mkdir(parents=True)
+    (folder / "vllm" / "lora" / "__init__.py").touch()
+    (folder / "vllm" / "lora" / "request.py").write_text("from fake_vllm import LoRARequest\n")
     (folder / "vllm" / "__init__.py").write_text("from fake_vllm import EngineArgs, LLMEngine, SamplingParams\n")
     paths = os.pathsep.join([str(folder), str(Path(__file__).parent)])
     return {"PYTHONPATH": paths, "FAKE_GPU": str(gpu.folder), "FAKE_WEIGHTS": str(int(weights))}

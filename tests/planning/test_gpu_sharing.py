@@ -74,6 +74,9 @@ def test_each_player_with_weights_of_its_own_is_an_engine() -> None:
 
     assert engines() == ["self", "start"]  # evaluations meet the start
     assert engines("reinforce.evaluate_every=null") == ["self"]
+    adapted = load_config("taboo-qwen3-1.7b-lora").phases[0].settings
+    assert engine_players(adapted, side_by_side=True) == ["self"]
+    assert engine_players(adapted) == ["self", "start"]  # the transformers engine loads a base for each
     mixed = "reinforce.opponents={self: 1, snapshot: 1, start: 1, org/model: 1, 'bot:constant': 1, 'openai:gpt': 1}"
     assert engines(mixed) == ["self", "snapshot", "start", "org/model"]
 
@@ -133,8 +136,8 @@ CASES = {  # preset, GiB of the GPU, memory of the machine, changes: engines, le
     "level 2": (("taboo-qwen3-1.7b", 56, 8, ()), (2, 2)),
     "awake, little room": (("taboo-qwen3-1.7b", 56, 512, ("reinforce.overlap=true",)), (2, 0)),
     "one engine": (("taboo-qwen3-1.7b", 34, 512, tuple(WHOLE)), (1, 1)),
-    "adapter": (("taboo-qwen3-1.7b-lora", 24, 512, ()), (2, 1)),
-    "adapter, awake": (("taboo-qwen3-1.7b-lora", 80, 512, ()), (2, 0)),
+    "adapter": (("taboo-qwen3-1.7b-lora", 24, 512, ()), (1, 1)),
+    "adapter, awake": (("taboo-qwen3-1.7b-lora", 80, 512, ()), (1, 0)),
     "a share that is set": (("taboo-qwen3-1.7b", 120, 512, ("engine.memory=0.5",)), (2, 0)),
 }
 
@@ -260,25 +263,31 @@ def test_dry_run_plan_and_run_agree(pretended: None, tmp_path: Path) -> None:
     assert training.memory.engines == 2 * ASLEEP
 
 
-def tiny(model: Path) -> RunConfig:
+def tiny(model: Path, lora: dict[str, int] | None = None) -> RunConfig:
     options = {
         "model.name": str(model), "model.dtype": "float32", "model.prompt_style": "plain", "engine.max_length": 2048,
         "reinforce.steps": 2, "reinforce.games": 2, "reinforce.kl_coef": 0, "reinforce.evaluate_every": 2,
         "reinforce.evaluation_tasks": 1, "reinforce.sampling.thinking.enabled": False,
-        "reinforce.sampling.max_new_tokens": 8, "reinforce.entropy_coef": 0.01, "reinforce.lora": None,
+        "reinforce.sampling.max_new_tokens": 8, "reinforce.entropy_coef": 0.01, "reinforce.lora": lora,
         "game": {"name": "kuhn_poker"}, "arena.tasks": 1, "arena.sampling.thinking.enabled": False,
         "arena.entrants": ["bot:random", "bot:constant"],
     }  # fmt: skip
     return load_config("taboo-qwen3-1.7b", [f"{name}={json.dumps(value)}" for name, value in options.items()])
 
 
-@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize(("level", "lora"), [(1, None), (2, None), (1, {"rank": 4})])
 def test_a_run_sleeps_while_it_trains(
-    level: int, gpu: FakeGPU, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    level: int,
+    lora: dict[str, int] | None,
+    gpu: FakeGPU,
+    model_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two online steps and an evaluation with the real trainer, workers and files; the GPU's memory is pretended.
 
-    At level 2 every utterance ends with a token that the tokenizer does not know, which the rows count.
+    Adapters of the policy and of its start are in one vLLM, whole models in two. At level 2 every utterance ends with
+    a token that the tokenizer does not know, which the rows count.
     """
     if level == 2:
         monkeypatch.setenv("FAKE_UNKNOWN", "1")
@@ -293,7 +302,7 @@ def test_a_run_sleeps_while_it_trains(
         return norm
 
     monkeypatch.setattr(loop, "apply_gradients", trains)
-    config = tiny(model_folder)
+    config = tiny(model_folder, lora)
     engine = PlannedEngine(**config.engine.model_dump() | {"memory": 0.35, "sleep": level})
     run(config, tmp_path / "run", SilentReporter(), plan_engines=lambda config: {"reinforce": engine})
     order = [event.split()[-1] if "trainer" in event else event.split()[1] for event in gpu.events(
@@ -306,6 +315,11 @@ def test_a_run_sleeps_while_it_trains(
     assert [row["step"] for row in rows] == [1, 2]
     assert all((row["unknown_tokens"] > 0) == (level == 2) for row in rows)
     assert (tmp_path / "run" / "1-reinforce" / "evaluations.jsonl").is_file()
+    assert len({event.split()[0] for event in gpu.events("plays")}) == (1 if lora else 2)
+    played = {event.split()[-1] for event in gpu.events("plays")}
+    assert played == ({"adapter-1", "adapter-2"} if lora else {"plays"})
+    if lora:
+        assert {event.split()[-1] for event in gpu.events("takes")} == {"adapter-1"}  # the start stays
 
 
 def test_a_cpu_has_no_share_and_no_sleep() -> None:

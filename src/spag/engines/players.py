@@ -153,6 +153,21 @@ def open_model(model: ModelConfig, engine: EngineConfig) -> Engine:
     return opened
 
 
+def open_copies(model: ModelConfig, names: Sequence[str], engine: EngineConfig) -> dict[str, Engine]:
+    """Open engines for copies of one model, by name, each of which may be given weights of its own; the caller closes
+    them.
+
+    Adapters are there side by side in one vLLM. Of any other model only the first of ``names`` is opened: the others
+    cost as much again, so they are opened when they are needed.
+    """
+    parts = _parts(model)
+    adapters = all(_base(part.name) != part.name for part in parts)
+    if not adapters or backend_of(parts[0], engine, logger.info) is not Backend.VLLM:
+        return {names[0]: open_model(model, engine)}
+    opened = iter(_open_vllm(parts * len(names), engine, 1))
+    return {name: _whole(model, dict(zip(parts, opened, strict=False))) for name in names}
+
+
 def open_player(model: ModelConfig, game: Game, engine: EngineConfig) -> Engine:
     """Open the engine for one player of ``game``, a bot or a model; the caller closes it."""
     if kind_of(model.name) is Kind.BOT:

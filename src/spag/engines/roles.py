@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from spag.core.errors import EngineError
-from spag.engines.base import Completion, Engine, Request, UpdatableEngine
+from spag.engines.base import Completion, Engine, Request, RestingEngine, UpdatableEngine
 from spag.models.roles import adapter_name, weights_of_adapter
 
 if TYPE_CHECKING:
@@ -48,6 +48,11 @@ class RoleEngine:
                 raise EngineError(f"{self.name}: this engine cannot take new weights; train a model that plays here")
             if own[role]:
                 engine.update_weights(own[role])
+
+    def rest(self) -> bool:
+        """As ``RestingEngine`` says, where the adapters' engines may rest."""
+        lost = [engine.rest() for engine in self.engines.values() if isinstance(engine, RestingEngine)]
+        return any(lost)
 
     def close(self) -> None:
         for engine in self.engines.values():

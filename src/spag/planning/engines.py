@@ -70,14 +70,16 @@ def share_out(demand: Demand, gpu: float) -> Sharing | None:
     return None
 
 
-def engine_players(online: OnlineSettings) -> list[str]:
+def engine_players(online: OnlineSettings, *, side_by_side: bool = False) -> list[str]:
     """Return the players that an engine of their own plays here, by name: the policy, its frozen copies, other models.
 
-    ``spag.rollout.steps.StepPlayer`` opens them one by one, each with weights of its own.
+    ``spag.rollout.steps.StepPlayer`` opens them one by one, each with weights of its own; copies that are adapters on
+    vLLM, ``side_by_side``, are in the policy's engine.
     """
     tests = online.evaluation_opponents if online.evaluate_every else []
-    frozen = [name for name in dict.fromkeys((*online.opponents, *tests)) if name != SELF]
-    return [SELF, *(name for name in frozen if name in (START, SNAPSHOT) or is_local(name))]
+    within = (SELF, START, SNAPSHOT) if side_by_side else (SELF,)
+    others = [name for name in dict.fromkeys((*online.opponents, *tests)) if name not in within]
+    return [SELF, *filter(is_local, others)]
 
 
 def sleep_level(online: OnlineSettings, weights: float, host: float, *, adapters: bool) -> int:

@@ -73,7 +73,8 @@ class Planner(StagePlanner):
         plays = {game: round(weight * share) + tested for game, weight in mix}
         engine, cluster, processes = self.config.engine, self.config.cluster, online.processes or self.devices
         actors = (cluster.online_workers or 0) if cluster.address else 0
-        engines = len(engine_players(online))
+        adapters = (online.lora or self._lora) is not None
+        engines = len(engine_players(online, side_by_side=self._on_vllm and adapters))
         play = self._play(f"{label} play", 1, plays, sampling, 1, actors or processes, engines if actors else 1)
         if actors and (needed := processes + actors * engine.tensor_parallel * self._copies(actors)) > self.devices:
             play.problems.append(f"training and the actors that play need {needed} GPUs, but there are {self.devices}")
@@ -128,12 +129,13 @@ class Planner(StagePlanner):
 
     def _demand(self, training: float, online: OnlineSettings, plays: Mapping[Game, int], resident: float) -> Demand:
         """Return what an online phase asks of each GPU that trainer and vLLM share."""
-        engine, processes, engines = self.config.engine, online.processes or self.devices, len(engine_players(online))
+        engine, processes, adapters = self.config.engine, online.processes or self.devices, online.lora or self._lora
+        engines = len(engine_players(online, side_by_side=adapters is not None))
         least = self._engines(plays, online.sampling, 1)
         text = max(self._play_work(game, online.sampling).largest[0] for game in plays)
         at_once = min(engine.concurrency, ceil(online.games / processes))
         cache = max(least.cache, at_once * text * self.shape.kv_bytes(self.number) / engine.tensor_parallel)
-        weights, adapters = self.number * self.shape.parameters * engines * processes, online.lora or self._lora
+        weights = self.number * self.shape.parameters * engines * processes
         return Demand(
             engines=engines, least=least.total, roomy=least.total - least.cache + cache, resident=resident,
             training=training, share=engine.memory,

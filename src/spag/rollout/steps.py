@@ -22,7 +22,7 @@ from spag.core.errors import DataError, EngineError
 from spag.core.seeds import derive_seed
 from spag.core.types import Split
 from spag.engines.base import Engine, Player, RestingEngine, SharingEngine, UpdatableEngine
-from spag.engines.players import Kind, identity_of, kind_of, open_player, sampling_of
+from spag.engines.players import Kind, identity_of, kind_of, open_copies, open_player, sampling_of
 from spag.games.base import Game
 from spag.models.saved import saved_weights
 from spag.rollout.matchmaking import Pairing, draw_opponents
@@ -245,7 +245,12 @@ class StepPlayer:
 
     def _engine(self, name: str, game: Game) -> Engine:
         key = f"{game.name}/{name}" if kind_of(name) is Kind.BOT else name  # games have bots of their own
-        if key not in self._engines:
+        if key not in self._engines and key in OF_THE_POLICY:
+            tests = self.settings.evaluation_opponents if self.settings.evaluate_every else []
+            known = dict.fromkeys((key, POLICY, *self.settings.opponents, *tests))
+            names = [one for one in known if one in OF_THE_POLICY and one not in self._engines]
+            self._engines |= open_copies(self.policy, names, self.engine)
+        elif key not in self._engines:
             self._engines[key] = open_player(self.model_of(name), game, self.engine)
         return self._engines[key]
 

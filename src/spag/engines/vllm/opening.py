@@ -1,5 +1,6 @@
 """Starts vLLM for a base model and its LoRA adapters."""
 
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,10 +44,11 @@ class ServedModel:
 def open_vllm(models: Sequence[ModelConfig], engine: EngineConfig, split: int) -> list[VLLMEngine]:
     """Start one vLLM for ``models``, a base model or adapters of it, and return an engine for each.
 
-    ``split`` is how many vLLMs share the memory. Raises what ``start_vllm`` does.
+    An adapter that is there twice can be given two sets of weights. ``split`` is how many vLLMs share the memory.
+    Raises what ``start_vllm`` does.
     """
     adapters = [read_adapter(Path(model.name).expanduser()) for model in models]
-    folders = list(dict.fromkeys(str(adapter.folder) for adapter in adapters if adapter))
+    folders = [str(adapter.folder) for adapter in adapters if adapter]
     first, gpus = models[0], visible_gpus()
     device = own_device(checked_device(first.device), gpus)
     settings = VLLMSettings(
@@ -64,10 +66,10 @@ def open_vllm(models: Sequence[ModelConfig], engine: EngineConfig, split: int) -
         trust_remote_code=first.trust_remote_code,
         sleep=engine.sleep if isinstance(engine, PlannedEngine) else 0,
     )
-    numbers = [folders.index(str(adapter.folder)) + 1 if adapter else 0 for adapter in adapters]
+    count = itertools.count(1)
     served = [
-        ServedModel(model.name, PromptStyle(model.prompt_style), number)
-        for model, number in zip(models, numbers, strict=True)
+        ServedModel(model.name, PromptStyle(model.prompt_style), next(count) if adapter else 0)
+        for model, adapter in zip(models, adapters, strict=True)
     ]
     return start_vllm(settings, served)
 
