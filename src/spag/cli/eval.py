@@ -45,6 +45,7 @@ COUNT = click.IntRange(min=1)
     show_default=True,
     help="Sampling temperature; 0 is greedy.",
 )
+@click.option("--chat", is_flag=True, help="Ask in the model's chat template; thoughts do not count as the answer.")
 @click.option("--batch-size", type=COUNT, default=16, show_default=True, help="Requests computed at once.")
 @click.option(
     "--output", type=ANY_PATH, required=True, help="Folder for the items and results.json; finished ones stay."

@@ -29,6 +29,7 @@ from spag.core.errors import ConfigError, RunError, first_line
 from spag.core.progress import Reporter
 from spag.engines.players import Kind, kind_of
 from spag.evaluation.reasoning.answers import cached
+from spag.evaluation.reasoning.chat import ChatModel
 from spag.evaluation.reasoning.harness import quiet_harness
 from spag.evaluation.reasoning.results import Items, check_same_prompts, figures_of, read_items
 from spag.evaluation.reasoning.tasks import LoadedTask, ReasoningSettings, load_tasks, mean_metrics
@@ -101,6 +102,7 @@ def _stage(model: _Model, task: LoadedTask, settings: ReasoningSettings) -> tupl
     made_of = {"model": model.identity, "definition_and_data": task.digest, "lm_eval": version("lm_eval")}
     options = ("limit", "max_new_tokens", "samples", "temperature", "seed")
     chosen = {option: getattr(settings, option) for option in options}
+    chosen |= {"chat": True} if settings.chat else {}
     return f"{model.place}/{task.name}", {**made_of, "shots": task.shots, **chosen}
 
 
@@ -114,6 +116,8 @@ def _evaluate(
     trust = config.trust_remote_code
     loaded = load_model(config.name, dtype=config.dtype, device=config.device, trust_remote_code=trust)
     tokenizer = load_tokenizer(config.name, trust_remote_code=trust)
+    if settings.chat and not tokenizer.chat_template:
+        raise ConfigError(f"{config.name}: it has no chat template; leave out --chat")
     with quiet_harness():
         hflm = HFLM(pretrained=loaded, tokenizer=tokenizer, batch_size=settings.batch_size)
         with cached(hflm, place / f"answers-{model.identity}.sqlite") as lm:
@@ -121,7 +125,7 @@ def _evaluate(
                 title = f"{model.name} {task.label}"
                 reporter.note(title)
                 with manifest.running(f"{model.place}/{task.name}") as results, _one_line_errors(title):
-                    items = _ask(lm, task, settings.seed)
+                    items = _ask(ChatModel(lm) if settings.chat else lm, task, settings)
                     write_rows(place / f"{task.name}.jsonl", items)
                     results.update(items=len(items), versions=versions)
 
@@ -139,14 +143,15 @@ def _one_line_errors(title: str) -> Iterator[None]:
         raise RunError(f"{title}: out of memory; {fix}") from error
 
 
-def _ask(lm: LM, task: LoadedTask, seed: int) -> Items:
+def _ask(lm: LM | ChatModel, task: LoadedTask, settings: ReasoningSettings) -> Items:
     """Return a row per item of ``task``, in the order of its parts; scores are means over the samples."""
-    samples = []
+    samples, seed = [], settings.seed
+    options = {"apply_chat_template": settings.chat, "fewshot_as_multiturn": settings.chat}
     for number in range(task.samples):
         for part in task.parts.values():
             part.set_fewshot_seed(seed)  # the same solved examples for every model and sample
         set_torch_seed(seed + number)
-        found = lm_eval.evaluate(lm, {"tasks": task.parts}, limit=task.limit, bootstrap_iters=0)["samples"]
+        found = lm_eval.evaluate(lm, {"tasks": task.parts}, limit=task.limit, bootstrap_iters=0, **options)["samples"]
         samples.append([row for name, part in task.parts.items() for row in _rows(name, found[name], part)])
     return [_mean_row(rows) for rows in zip(*samples, strict=True)]
 

@@ -46,7 +46,8 @@ class ReasoningSettings:
     tasks: lm-eval's names. task_path: a folder of task files. data: a folder of JSON Lines files, read in place of the
     hub. limit: items of a task, from its start; a group's parts share it evenly, rounded up. shots: solved examples,
     for all tasks. max_new_tokens: longest generated answer; ``None``: as each task says. samples: answers drawn at
-    ``temperature`` for each item of a task that generates, whose scores are averaged.
+    ``temperature`` for each item of a task that generates, whose scores are averaged. chat: ask in the model's chat
+    template (``chat.py``).
     """
 
     tasks: tuple[str, ...] = tuple(one.task for one in SUITES["paper"].tasks)
@@ -58,6 +59,7 @@ class ReasoningSettings:
     max_new_tokens: int | None = None
     samples: int = 1
     temperature: float = 0.0
+    chat: bool = False
     batch_size: int = 16
     seed: int = 0
 
