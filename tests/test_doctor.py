@@ -10,11 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 from spag.cli.doctor import DEFAULT_PRESETS, doctor_command
+from spag.config.files import load_config
 from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError
 from spag.planning import doctor, here, specs
 from spag.planning.doctor import Finding, Machine, Status, examine, examine_presets, look_around
-from spag.planning.specs import GIB, PCIE, Device, at_hand
+from spag.planning.specs import GIB, PCIE, Device, at_hand, find_gpu
 from spag.storage import machine as looking
 
 SMALL = Machine(
@@ -124,6 +125,18 @@ def test_presets_that_fit_and_that_do_not(monkeypatch: pytest.MonkeyPatch) -> No
     assert result.exit_code == 3 and result.stdout.count("does not fit: ") == 1
     with pytest.raises(ConfigError, match="no such config file"):
         list(examine_presets(["nope"]))
+
+
+def test_a_run_with_room_to_spare_need_not_compute_activations_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    switch = "--set phases.0.gradient_checkpointing=false"
+    for memory, fix in ((64, ""), (80, switch)):
+        device = replace(find_gpu("A100-80"), memory=memory * GIB)
+        monkeypatch.setattr(here, "at_hand", lambda model, device=device: (device, 1))
+        [found] = examine_presets(["taboo-qwen3-1.7b"])
+        assert (found.status, found.fix) == (Status.WORKS, fix), found
+        assert ("which trains faster" in found.detail) == bool(fix)
+    config = load_config("taboo-qwen3-1.7b", [switch.removeprefix("--set ")])
+    assert not config.phases[0].settings.gradient_checkpointing
 
 
 def test_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

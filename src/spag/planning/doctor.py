@@ -18,11 +18,12 @@ from pathlib import Path
 from huggingface_hub import constants
 
 from spag.config.files import load_config
+from spag.config.schema import PhaseConfig, RunConfig
 from spag.core.errors import ConfigError, ModelError, first_line
 from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm
 from spag.models.finding import EMBEDDED_NAME, EMBEDDED_PACKAGE, EMBEDDED_WEIGHTS, cache_folder, embedded_gguf
 from spag.planning.here import plan_here
-from spag.planning.specs import GIB, read_shape
+from spag.planning.specs import GIB, ModelShape, read_shape
 from spag.storage.machine import memory_bytes
 
 OPTIONAL = {
@@ -157,7 +158,7 @@ def _needed(name: str, there: str | None, lacks: str, install: str) -> Finding:
 
 def _gpus(machine: Machine) -> Iterator[Finding]:
     for at, (name, memory, bfloat16) in enumerate(machine.gpus):
-        detail = f"{name}, {memory / GIB:.0f} GiB, torch for CUDA {machine.torch_cuda}"
+        detail = f"{name}, {memory / GIB:.0f} GiB, torch for CUDA {machine.torch_cuda}, whose attention is used"
         lacks = (Status.LIMITED, f"{detail}; no bfloat16", "--set model.dtype=float16")
         yield Finding(f"GPU {at}", *((Status.HAS, detail) if bfloat16 else lacks))
     if machine.gpus:
@@ -220,4 +221,18 @@ def examine_presets(names: Sequence[str]) -> Iterator[Finding]:
         if short:
             yield Finding(name, Status.MISSING, f"does not fit: {detail}", f"spag plan {name} --gpu A100-80 --gpus 8")
         else:
-            yield Finding(name, Status.WORKS, f"fits: {detail}")
+            faster = _without_recomputing(config, shape)
+            more = "; also without computing activations again, which trains faster" if faster else ""
+            yield Finding(name, Status.WORKS, f"fits: {detail}{more}", faster)
+
+
+def _without_recomputing(config: RunConfig, shape: ModelShape) -> str:
+    """Return the settings that switch gradient checkpointing off, if the run has room for that; else an empty text."""
+    saving = [at for at, phase in enumerate(config.phases) if phase.settings.gradient_checkpointing]
+    phases = [
+        PhaseConfig(**{**phase.model_dump(), "gradient_checkpointing": False}) if at in saving else phase
+        for at, phase in enumerate(config.phases)
+    ]
+    if any(stage.problems for stage in plan_here(config.model_copy(update={"phases": phases}), shape).stages):
+        return ""
+    return " ".join(f"--set phases.{at}.gradient_checkpointing=false" for at in saving)
