@@ -66,10 +66,14 @@ STAGES = (
 RESULTS = ("*.jsonl", "*.safetensors", "results.json", "index.html")
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 KILLS_A_RUN = 10
-APART = ("_s", "_per_second", "_per_hour", "seconds", "finished", "fingerprint")
-"""How names of what may differ end: times, and fingerprints of models' folders."""
-PATIENCE_S = 10.0
+APART = ("_s", "_per_second", "_per_hour", "seconds", "finished", "fingerprint", "completion_tokens")
+"""How names of what may differ end: times, fingerprints of models' folders, and the tokens that a stage of play counts
+since it was last resumed.
+"""
+PATIENCE_S = 60.0
 """After which nothing may be left of a process that was ended."""
+LONGEST_S = 3600.0
+"""For a process to end, on a machine that has other things to do: what hangs is found all the same."""
 TOKEN = "SPAG_STORM"
 forked.MODULES += [
     "matplotlib.pyplot",
@@ -204,7 +208,7 @@ class Storm:
             for stage in stages_of(folder):
                 began.setdefault(stage, time.monotonic())
             time.sleep(0.002)
-        assert forked.end(process) == 0, printed.read_text()
+        assert forked.end(process, LONGEST_S) == 0, printed.read_text()
         times = [*(began[stage] for stage in STAGES), time.monotonic()]
         self.lasting = {stage: end - start for stage, start, end in zip(STAGES, times, times[1:], strict=False)}
         return folder
@@ -222,7 +226,7 @@ class Storm:
                     flush=True,
                 )
         process, printed, _ = self.start(name, *options)
-        assert forked.end(process) == 0, printed.read_text()
+        assert forked.end(process, LONGEST_S) == 0, printed.read_text()
         return self.folder / name
 
     def kill(self, run: int, stage: str, signum: signal.Signals, after: float, options: Sequence[str]) -> Kill | None:
@@ -238,11 +242,11 @@ class Storm:
                 at = time.monotonic()
             time.sleep(0.002)
         if not process.is_alive():
-            assert forked.end(process) == 0, printed.read_text()
+            assert forked.end(process, LONGEST_S) == 0, printed.read_text()
             return None
         hit, children = stage_of(folder), psutil.Process(process.pid).children(recursive=True)
         os.kill(process.pid, signum)
-        code = forked.end(process, 60)
+        code = forked.end(process, LONGEST_S)
         until = time.monotonic() + PATIENCE_S
         while (left := left_of(token, children)) and time.monotonic() < until:
             time.sleep(0.1)

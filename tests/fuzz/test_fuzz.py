@@ -27,14 +27,15 @@ from world import KINDS, Kind, invoke, make_world
 
 from spag.report.plot_files import Plot
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # what a library warns of is no end of a command
 SECONDS = float(os.environ.get("SPAG_FUZZ_SECONDS", "0"))
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # what a library warns of is no end of a command
+    pytest.mark.timeout(0 if SECONDS else 600),
+]
 ONE = os.environ.get("SPAG_FUZZ_INPUT", "")
 LONGEST_S = 20
 """Of CPU time, since machines are busy; what hangs without using any meets the limit that all tests have."""
 MOST_LINES = 3
-STATUSES = {"plan": (0, 1, 2), "eval": (0, 1, 2)}
-"""Status 1 is an answer of theirs: a run that does not fit, tasks that are left out. Others end with 0 or 2."""
 PROGRESS = re.compile(r"\d\d:\d\d:\d\d ")
 ENDS: Counter[tuple[str, str]] = Counter()
 """How often each command ended how: with an exit status, or a fault."""
@@ -55,10 +56,11 @@ def good(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReques
         make_world(folder)
         yield folder
     os.chdir(before)
-    if SECONDS and (terminal := request.config.pluginmanager.getplugin("terminalreporter")):
-        terminal.write_line(f"\n{ENDS.total()} cases")
-        for command, counts in groupby(sorted(ENDS.items()), lambda one: one[0][0]):
-            terminal.write_line(f"{command:16} " + ", ".join(f"{end}: {count}" for (_, end), count in counts))
+    if SECONDS:
+        with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+            print(f"\n{ENDS.total()} cases")
+            for command, counts in groupby(sorted(ENDS.items()), lambda one: one[0][0]):
+                print(f"{command:16} " + ", ".join(f"{end}: {count}" for (_, end), count in counts))
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +85,6 @@ def test_good_files_are_read(good: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(0 if SECONDS else 600)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.file)
 def test_spoiled_files_end_in_an_answer_or_in_one_line(kind: Kind, good: Path, tmp_path: Path) -> None:
     faults: list[str] = []
@@ -149,14 +150,17 @@ def ended(command: str) -> tuple[str | None, int | None]:
     if not isinstance(result.exception, SystemExit | None):
         return "".join(traceback.format_exception(result.exception)[-4:]), None
     said = [line for line in result.stderr.splitlines() if line and not PROGRESS.match(line)]
-    if (
-        result.exit_code not in STATUSES.get(command.partition(" ")[0], (0, 2))
-        or len(said) > MOST_LINES
-        or "Traceback" in result.output
-    ):
+    if result.exit_code not in answers(command) or len(said) > MOST_LINES or "Traceback" in result.output:
         return f"status {result.exit_code}: {result.stderr[-1500:]!r}", None
     silent = result.exit_code == 2 and not said
     return f"status 2 without a word: {result.output!r}" if silent else None, result.exit_code
+
+
+def answers(command: str) -> tuple[int, ...]:
+    """Return the statuses that answer: 3 for a plan that does not fit, 1 for tasks that are left out."""
+    if command.startswith("plan ") or "--dry-run" in command:
+        return 0, 2, 3
+    return (0, 1, 2) if command.startswith("eval ") else (0, 2)
 
 
 def files_of(folder: Path) -> dict[Path, bytes]:
