@@ -51,7 +51,7 @@ TEXTS = {
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_text_that_is_no_config_is_one_line(text: str) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     with pytest.raises(ConfigError) as caught:
         parse_config(text, "FILE")
     said = str(caught.value)
@@ -59,7 +59,7 @@ def test_a_text_that_is_no_config_is_one_line(text: str) -> None:
     assert TEXTS[text] in said
     assert "\n" not in said
     assert len(said) < 400
-    assert time.monotonic() - began < 10
+    assert time.process_time() - began < 10
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ class Job:
         raise AssertionError(f"{name} was not called")
 
     def end(self) -> int:
-        _, errors = self.process.communicate(timeout=20)
+        _, errors = self.process.communicate(timeout=120)
         assert errors == "" or self.process.returncode, errors
         return self.process.returncode
 

@@ -181,7 +181,7 @@ def test_sessions_are_bounded_and_end_when_nothing_is_said() -> None:
             with GameClient(url).sync() as second:
                 second.reset(seed=0)
         with connect(url.replace("http", "ws") + "/ws") as silent, pytest.raises(ConnectionClosed):
-            silent.recv(timeout=10)
+            silent.recv(timeout=120)
         with GameClient(url).sync() as third:
             assert third.reset(seed=0).observation.prompt
 

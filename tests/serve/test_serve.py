@@ -396,7 +396,7 @@ def test_the_command_serves_and_stops(model_folder: Path) -> None:
             httpx2.post(f"{address}/completions", json=asked, trust_env=False).json()["usage"]["completion_tokens"] <= 3
         )
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def browser() -> Iterator["sync_api.Browser"]:
 def page(browser: "sync_api.Browser", faults: list[str]) -> Iterator["sync_api.Page"]:
     """A page of a fresh profile, without faults to the end."""
     context = browser.new_context()
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(120_000)
     opened = context.new_page()
     opened.on("dialog", lambda dialog: (faults.append(f"dialog: {dialog.message}"), dialog.dismiss()))
     opened.on("pageerror", lambda error: faults.append(str(error)))

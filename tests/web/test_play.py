@@ -229,9 +229,9 @@ def test_two_models_are_kept_and_the_one_unused_for_longest_goes() -> None:
     models.get("b")
     assert models.get("a") is first
     models.get("c")
-    assert closed.get(timeout=5) == "b"
+    assert closed.get(timeout=120) == "b"
     models.close()
-    assert sorted((closed.get(timeout=5), closed.get(timeout=5))) == ["a", "c"]
+    assert sorted((closed.get(timeout=120), closed.get(timeout=120))) == ["a", "c"]
     assert sorted(opened) == ["a", "b", "c"]
 
 

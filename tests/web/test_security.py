@@ -106,9 +106,9 @@ def test_the_command_serves_and_stops(run: Path) -> None:
         assert process.stderr is not None
         address = process.stderr.readline().split()[0]
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+", address)
-        assert httpx.get(f"{address}/games", timeout=30).status_code == 200
+        assert httpx.get(f"{address}/games", timeout=120).status_code == 200
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
         assert process.stderr.read() == ""
 
 
