@@ -43,7 +43,9 @@ TRAININGS: tuple[tuple[Optimizer, int], ...] = (("adamw", 0), ("adamw", 1), ("ad
 """Optimisers, and whether activations are computed again: each that fits is measured."""
 ROW = 8192
 """Tokens that a micro-batch of training is taken to have before it is made: 64 samples make up to so many."""
-LIMIT_S = 900
+LIMIT_S, HOUR_S = 900, 3000
+"""Seconds that a part may take, and all of them; an hour has the rest for installing and tests."""
+BEGAN = time.monotonic()
 GPU = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
 
 
@@ -90,14 +92,17 @@ def carry_out(module: str, *arguments: str) -> tuple[str, float]:
     ``PartFailedError``.
     """
     command = [sys.executable, "-m", f"benchmarks.{module}", *arguments]
+    limit = min(LIMIT_S, HOUR_S - (time.monotonic() - BEGAN))
+    if limit < 0:
+        raise PartFailedError("no time is left for it")
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True)
         with process, watched(process.pid) as watch:
             try:
-                output, _ = process.communicate(timeout=LIMIT_S)
+                output, _ = process.communicate(timeout=limit)
             except subprocess.TimeoutExpired:
                 process.kill()
-                raise PartFailedError(f"no result within {LIMIT_S} s") from None
+                raise PartFailedError(f"no result within {limit:.0f} s") from None
         if process.returncode:
             said.seek(0)
             lines = said.read().strip().splitlines() or [f"exit status {process.returncode}"]

@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,10 @@ ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 @pytest.mark.model
 @pytest.mark.long
 @pytest.mark.timeout(3000)
-def test_everything_is_measured_with_a_tiny_model(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_everything_is_measured_with_a_tiny_model(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "BEGAN", time.monotonic())
     gpu.main(["--shape", "qwen3-tiny", "--quick", "--output", str(tmp_path)])
     [path] = tmp_path.glob("gpu-*.json")
     written = json.loads(path.read_text(encoding="utf-8"))
@@ -60,8 +64,11 @@ def test_a_part_that_fails_is_in_the_table_with_its_reason(monkeypatch: pytest.M
     assert row.note == "left out: it does not fit"
 
 
-def test_a_part_tells_its_last_line() -> None:
+def test_a_part_tells_its_last_line_and_none_begins_after_the_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(gpu.PartFailedError, match="invalid choice"):
+        gpu.carry_out("gpu_parts", "nothing")
+    monkeypatch.setattr(gpu, "HOUR_S", -1)
+    with pytest.raises(gpu.PartFailedError, match="no time is left for it"):
         gpu.carry_out("gpu_parts", "nothing")
 
 
