@@ -41,7 +41,7 @@ class Work:
     """The samples or games of a stage: how many; tokens fed after packing (read after prefix caching) and trained
     (generated behind different texts); the mean length of a text; the tokens fed and trained in the largest micro-batch
     (of the longest text); micro-batches (utterances); the ``games`` learned from; the tokens of all prompts as they
-    are sent, and all tokens ``drawn``; how often each sample is trained on.
+    are sent, and all tokens ``drawn``; how often each sample is trained on, and how many times longer texts may be.
     """
 
     count: int
@@ -54,6 +54,7 @@ class Work:
     prompts: float = 0.0
     drawn: float = 0.0
     passes: float = 1.0
+    growth: float = 1.0
 
     def with_thoughts(self, thought: float) -> "Work":
         """Return this play with ``thought`` tokens before each utterance: they are in no later prompt, and no two

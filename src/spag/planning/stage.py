@@ -98,12 +98,11 @@ class StagePlanner:
         return play_work(game, tokens).with_thoughts(thought)
 
     def _at_most(self, work: Work, games: Sequence[Game], sampling: SamplingConfig) -> Work:
-        """Return the training ``work`` with texts that are longest if thoughts and utterances are as long as may be."""
+        """Return the training ``work``, its memory that of thoughts and utterances as long as they may be."""
         most = [play_work(game, sampling.max_new_tokens).with_thoughts(sampling.thought_tokens) for game in games]
         usual = [self._play_work(game, sampling) for game in games]
         growth = max(long.largest[0] / short.largest[0] for long, short in zip(most, usual, strict=True))
-        fed, trained = work.largest
-        return replace(work, largest=(max(fed, work.length) * growth, trained * growth))
+        return replace(work, growth=growth)
 
     def _engines(self, plays: Mapping[Game, int], sampling: SamplingConfig, models: int) -> Memory:
         text = max(self._play_work(game, sampling).largest[0] for game in plays)
@@ -120,8 +119,8 @@ class StagePlanner:
 
         def memory(changed: UpdateSettings, processes: int) -> Memory:
             size = changed.micro_batch_size
-            fed, trained = (most * size / settings.micro_batch_size for most in work.largest)
-            fed = min(max(fed, work.length), size * getattr(changed, "max_length", inf))
+            fed, trained = (most * size / settings.micro_batch_size * work.growth for most in work.largest)
+            fed = min(max(fed, work.length * work.growth), size * getattr(changed, "max_length", inf))
             found = training_memory(self.shape, changed, fed, trained, self.number, processes)
             weights = 4.0 * (self.shape.adapter(changed.lora) or self.shape.parameters)
             policies = weights * copies / (processes if changed.parallel == "fsdp" else 1)
