@@ -24,7 +24,6 @@ MOST_TIES = 0.5
 """Share of the last player's games above which its ties are named beside its wins."""
 MOST_REPEATED = 0.5
 """Share of the last player's utterances above which its repetitions are named beside its wins."""
-"""The bot that always says the same: whoever is not better than this has learned nothing that wins."""
 
 
 class Tone(StrEnum):
