@@ -28,6 +28,7 @@ from spag.planning.specs import GIB, KNOWN_SHAPES, Device, find_gpu, read_shape
 from spag.runs.execute import run
 
 GPU = 100 * GIB  # of which 92 can be filled
+ALL = "reinforce.opponents={self: 1, snapshot: 1, start: 1}"
 WHOLE = ["reinforce.kl_coef=0", "reinforce.evaluate_every=null"]  # one engine, no copy of the weights
 
 
@@ -75,7 +76,7 @@ def test_each_player_with_weights_of_its_own_is_an_engine() -> None:
     assert engines() == ["self", "start"]  # evaluations meet the start
     assert engines("reinforce.evaluate_every=null") == ["self"]
     adapted = load_config("taboo-qwen3-1.7b-lora").phases[0].settings
-    assert engine_players(adapted, side_by_side=True) == ["self"]
+    assert engine_players(adapted, together=True) == ["self"]
     assert engine_players(adapted) == ["self", "start"]  # the transformers engine loads a base for each
     mixed = "reinforce.opponents={self: 1, snapshot: 1, start: 1, org/model: 1, 'bot:constant': 1, 'openai:gpt': 1}"
     assert engines(mixed) == ["self", "snapshot", "start", "org/model"]
@@ -136,6 +137,7 @@ CASES = {  # preset, GiB of the GPU, memory of the machine, changes: engines, le
     "level 2": (("taboo-qwen3-1.7b", 56, 8, ()), (2, 2)),
     "awake, little room": (("taboo-qwen3-1.7b", 56, 512, ("reinforce.overlap=true",)), (2, 0)),
     "one engine": (("taboo-qwen3-1.7b", 34, 512, tuple(WHOLE)), (1, 1)),
+    "one engine in turn": (("taboo-qwen3-1.7b", 44, 512, (ALL,)), (1, 1)),
     "adapter": (("taboo-qwen3-1.7b-lora", 24, 512, ()), (1, 1)),
     "adapter, awake": (("taboo-qwen3-1.7b-lora", 80, 512, ()), (1, 0)),
     "a share that is set": (("taboo-qwen3-1.7b", 120, 512, ("engine.memory=0.5",)), (2, 0)),
@@ -275,10 +277,25 @@ def tiny(model: Path, lora: dict[str, int] | None = None) -> RunConfig:
     return load_config("taboo-qwen3-1.7b", [f"{name}={json.dumps(value)}" for name, value in options.items()])
 
 
-@pytest.mark.parametrize(("level", "lora"), [(1, None), (2, None), (1, {"rank": 4})])
+@pytest.mark.parametrize("overlap", [False, True])
+def test_copies_take_turns_only_where_the_trainer_rests(overlap: bool) -> None:
+    plan = planner("taboo-qwen3-1.7b", 44, ALL, f"reinforce.overlap={str(overlap).lower()}")
+    play, _ = online(plan)
+    if overlap:  # its weights change while they play
+        assert play.sharing is None and play.engines == 3
+    else:
+        engine = engines_of(plan)["reinforce"]
+        assert (engine.in_turn, engine.memory, engine.sleep) == (True, play.sharing and play.sharing.each, 1)
+        assert "1 x 0.337 of each GPU for vLLM, start and snapshots in turn with the policy, asleep" in play.notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("level", "lora", "in_turn"), [(1, None, False), (2, None, False), (2, None, True), (1, {"rank": 4}, False)]
+)
 def test_a_run_sleeps_while_it_trains(
     level: int,
     lora: dict[str, int] | None,
+    in_turn: bool,
     gpu: FakeGPU,
     model_folder: Path,
     tmp_path: Path,
@@ -286,8 +303,8 @@ def test_a_run_sleeps_while_it_trains(
 ) -> None:
     """Two online steps and an evaluation with the real trainer, workers and files; the GPU's memory is pretended.
 
-    Adapters of the policy and of its start are in one vLLM, whole models in two. At level 2 every utterance ends with
-    a token that the tokenizer does not know, which the rows count.
+    Adapters of the policy and of its start are in one vLLM, whole models in two, or in turn in one. At level 2
+    every utterance ends with a token that the tokenizer does not know, which the rows count.
     """
     if level == 2:
         monkeypatch.setenv("FAKE_UNKNOWN", "1")
@@ -303,7 +320,7 @@ def test_a_run_sleeps_while_it_trains(
 
     monkeypatch.setattr(loop, "apply_gradients", trains)
     config = tiny(model_folder, lora)
-    engine = PlannedEngine(**config.engine.model_dump() | {"memory": 0.35, "sleep": level})
+    engine = PlannedEngine(**config.engine.model_dump() | {"memory": 0.35, "sleep": level, "in_turn": in_turn})
     run(config, tmp_path / "run", SilentReporter(), plan_engines=lambda config: {"reinforce": engine})
     order = [event.split()[-1] if "trainer" in event else event.split()[1] for event in gpu.events(
         "plays", "sleeps", "takes", "trainer holds 20")]  # fmt: skip
@@ -315,7 +332,7 @@ def test_a_run_sleeps_while_it_trains(
     assert [row["step"] for row in rows] == [1, 2]
     assert all((row["unknown_tokens"] > 0) == (level == 2) for row in rows)
     assert (tmp_path / "run" / "1-reinforce" / "evaluations.jsonl").is_file()
-    assert len({event.split()[0] for event in gpu.events("plays")}) == (1 if lora else 2)
+    assert len({event.split()[0] for event in gpu.events("plays")}) == (1 if lora or in_turn else 2)
     played = {event.split()[-1] for event in gpu.events("plays")}
     assert played == ({"adapter-1", "adapter-2"} if lora else {"plays"})
     if lora:

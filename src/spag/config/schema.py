@@ -95,10 +95,12 @@ class EngineConfig(Section):
 
 class PlannedEngine(EngineConfig):
     """An engine of online steps as the memory plan has it (``spag.planning.here``): with its share of the GPU in
-    ``memory``, and the level at which vLLM sleeps while the trainer trains; 0: it stays awake.
+    ``memory``, and the level at which vLLM sleeps while the trainer trains; 0: it stays awake. ``in_turn``: the
+    policy's copies take turns in one engine.
     """
 
     sleep: Literal[0, 1, 2] = 0
+    in_turn: bool = False
 
 
 class ArenaSampling(SamplingConfig):

@@ -13,17 +13,23 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from spag.config.schema import EngineConfig, ModelConfig, SamplingConfig
+from spag.config.schema import EngineConfig, ModelConfig, PlannedEngine, SamplingConfig
 from spag.core.errors import ConfigError
-from spag.engines.base import Engine, Player, Sampling
+from spag.engines.base import Engine, Player, Sampling, UpdatableEngine
 from spag.engines.bot import BotEngine
 from spag.engines.roles import RoleEngine
+from spag.engines.turns import take_turns
 from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm
 from spag.games.base import Bot, Game
 from spag.models.finding import BAICHUAN, adapter_base, model_type
 from spag.models.roles import ROLES, read_roles
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
@@ -153,19 +159,30 @@ def open_model(model: ModelConfig, engine: EngineConfig) -> Engine:
     return opened
 
 
-def open_copies(model: ModelConfig, names: Sequence[str], engine: EngineConfig) -> dict[str, Engine]:
+def open_copies(model: ModelConfig, names: Sequence[str], engine: EngineConfig) -> Mapping[str, Engine]:
     """Open engines for copies of one model, by name, each of which may be given weights of its own; the caller closes
     them.
 
-    Adapters are there side by side in one vLLM. Of any other model only the first of ``names`` is opened: the others
-    cost as much again, so they are opened when they are needed.
+    Adapters are there side by side in one vLLM; whole models take turns in one engine where the memory plan says so.
+    Else only the first of ``names`` is opened: the others cost as much again, so they are opened when they are needed.
     """
+    if isinstance(engine, PlannedEngine) and engine.in_turn:
+        only = open_model(model, engine)
+        assert isinstance(only, UpdatableEngine)  # a model that is trained
+        return take_turns(only, names, cache(partial(_first_weights, model)))
     parts = _parts(model)
     adapters = all(_base(part.name) != part.name for part in parts)
     if not adapters or backend_of(parts[0], engine, logger.info) is not Backend.VLLM:
         return {names[0]: open_model(model, engine)}
     opened = iter(_open_vllm(parts * len(names), engine, 1))
     return {name: _whole(model, dict(zip(parts, opened, strict=False))) for name in names}
+
+
+def _first_weights(model: ModelConfig) -> "Mapping[str, Tensor]":
+    from spag.models.loading import load_model  # noqa: PLC0415 - imports torch
+
+    loaded = load_model(model.name, dtype=model.dtype, device="cpu", trust_remote_code=model.trust_remote_code)
+    return dict(loaded.named_parameters())
 
 
 def open_player(model: ModelConfig, game: Game, engine: EngineConfig) -> Engine:

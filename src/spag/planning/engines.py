@@ -42,16 +42,18 @@ class Demand:
 @dataclass(frozen=True, slots=True)
 class Sharing:
     """The outcome: ``each`` of ``engines`` gets this share of the GPU; vLLM sleeps at this level while training, 0:
-    not.
+    not. ``in_turn``: the policy's copies take turns in one engine.
     """
 
     engines: int
     each: float
     sleep: int
+    in_turn: bool = False
 
     def describe(self) -> str:
         """Return the shares in words."""
         sizes = f"{self.engines} x {self.each:.3f} of each GPU for vLLM"
+        sizes += ", start and snapshots in turn with the policy" if self.in_turn else ""
         return f"{sizes}, asleep (level {self.sleep}) while training" if self.sleep else f"{sizes}, always awake"
 
 
@@ -70,14 +72,14 @@ def share_out(demand: Demand, gpu: float) -> Sharing | None:
     return None
 
 
-def engine_players(online: OnlineSettings, *, side_by_side: bool = False) -> list[str]:
+def engine_players(online: OnlineSettings, *, together: bool = False) -> list[str]:
     """Return the players that an engine of their own plays here, by name: the policy, its frozen copies, other models.
 
-    ``spag.rollout.steps.StepPlayer`` opens them one by one, each with weights of its own; copies that are adapters on
-    vLLM, ``side_by_side``, are in the policy's engine.
+    ``spag.rollout.steps.StepPlayer`` opens them one by one, each with weights of its own; ``together``: copies are in
+    the policy's engine, as adapters on vLLM are side by side, or take turns.
     """
     tests = online.evaluation_opponents if online.evaluate_every else []
-    within = (SELF, START, SNAPSHOT) if side_by_side else (SELF,)
+    within = (SELF, START, SNAPSHOT) if together else (SELF,)
     others = [name for name in dict.fromkeys((*online.opponents, *tests)) if name not in within]
     return [SELF, *filter(is_local, others)]
 

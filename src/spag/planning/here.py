@@ -4,6 +4,7 @@ from spag.algorithms.online_settings import OnlineSettings
 from spag.config.schema import PlannedEngine, RunConfig
 from spag.core.errors import ConfigError, ModelError
 from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm
+from spag.planning.engines import Sharing
 from spag.planning.hours import Assumptions
 from spag.planning.plan import Planner
 from spag.planning.specs import ModelShape, at_hand, gpus_at_hand, read_shape
@@ -42,9 +43,7 @@ def engines_of(planner: Planner) -> dict[str, PlannedEngine]:
             fixes = "; ".join(play.advice) or "see spag plan for the nearest settings, or use a larger GPU"
             remedy = f"{fixes} (engine.memory=SHARE tries it all the same)"
             raise ConfigError(f"{play.name}: {play.problems[-1]}; {remedy}")
-        each, sleep = (engine.memory or 0.0) / play.engines, 0
-        if play.sharing is not None:
-            each, sleep = play.sharing.each, play.sharing.sleep
-        options = engine.model_dump() | {"memory": each, "sleep": sleep}
+        share = play.sharing or Sharing(play.engines, (engine.memory or 0.0) / play.engines, 0)
+        options = engine.model_dump() | {"memory": share.each, "sleep": share.sleep, "in_turn": share.in_turn}
         found[play.name.removesuffix(" play")] = PlannedEngine(**options)
     return found

@@ -74,7 +74,7 @@ class Planner(StagePlanner):
         engine, cluster, processes = self.config.engine, self.config.cluster, online.processes or self.devices
         actors = (cluster.online_workers or 0) if cluster.address else 0
         adapters = (online.lora or self._lora) is not None
-        engines = len(engine_players(online, side_by_side=self._on_vllm and adapters))
+        engines = len(engine_players(online, together=self._on_vllm and adapters))
         play = self._play(f"{label} play", 1, plays, sampling, 1, actors or processes, engines if actors else 1)
         if actors and (needed := processes + actors * engine.tensor_parallel * self._copies(actors)) > self.devices:
             play.problems.append(f"training and the actors that play need {needed} GPUs, but there are {self.devices}")
@@ -110,6 +110,10 @@ class Planner(StagePlanner):
         resident = resident_memory(alone.memory, online, online.processes or self.devices)
         demand = self._demand(alone.memory.total, online, plays, resident.total)
         sharing = share_out(demand, gpu)
+        if sharing is None and self._may_take_turns(online):
+            fewer = replace(demand, engines=len(engine_players(online, together=True)))
+            if found := share_out(fewer, gpu):
+                demand, sharing = fewer, replace(found, in_turn=True)
         wanted = demand.engines * demand.least if demand.share is None else demand.share * gpu
         awake = wanted if sharing is None else sharing.engines * sharing.each * gpu
         play = replace(
@@ -127,10 +131,15 @@ class Planner(StagePlanner):
         asleep = sharing is not None and sharing.sleep > 0
         yield from (play, training(beside=Memory(engines=demand.engines * ASLEEP if asleep else awake)))
 
+    def _may_take_turns(self, online: OnlineSettings) -> bool:
+        """Whether engines of the policy's copies can be one: the trainer's weights are whole, and rest during play."""
+        alone = len(engine_players(online)) == len(engine_players(online, together=True))
+        return not (alone or online.overlap or online.lora or self._lora or online.parallel != "replicas")
+
     def _demand(self, training: float, online: OnlineSettings, plays: Mapping[Game, int], resident: float) -> Demand:
         """Return what an online phase asks of each GPU that trainer and vLLM share."""
         engine, processes, adapters = self.config.engine, online.processes or self.devices, online.lora or self._lora
-        engines = len(engine_players(online, side_by_side=adapters is not None))
+        engines = len(engine_players(online, together=adapters is not None))
         least = self._engines(plays, online.sampling, 1)
         text = max(self._play_work(game, online.sampling).largest[0] for game in plays)
         at_once = min(engine.concurrency, ceil(online.games / processes))

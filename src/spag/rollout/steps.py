@@ -249,7 +249,7 @@ class StepPlayer:
             tests = self.settings.evaluation_opponents if self.settings.evaluate_every else []
             known = dict.fromkeys((key, POLICY, *self.settings.opponents, *tests))
             names = [one for one in known if one in OF_THE_POLICY and one not in self._engines]
-            self._engines |= open_copies(self.policy, names, self.engine)
+            self._engines.update(open_copies(self.policy, names, self.engine))
         elif key not in self._engines:
             self._engines[key] = open_player(self.model_of(name), game, self.engine)
         return self._engines[key]

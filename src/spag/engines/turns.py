@@ -1,0 +1,88 @@
+"""Copies of one model that take turns in one engine, where memory holds no second one.
+
+A copy's requests wait until the copy before it has nothing in flight; then the engine gets the weights of the next. As
+all games go on until they wait for the same copy, weights change about once a move, not once a request.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from spag.engines.base import Completion, Request, RestingEngine, UpdatableEngine
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Load = Callable[[], "Mapping[str, Tensor]"]
+
+
+@dataclass(eq=False, slots=True)
+class SharedEngine:
+    """The engine that copies share. ``holder``: whose weights it has; ``busy``: how many of its requests are in
+    flight; ``users``: how many copies are open.
+    """
+
+    engine: UpdatableEngine
+    holder: "TurnEngine | None" = None
+    busy: int = 0
+    users: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class TurnEngine:
+    """A copy. Satisfies ``UpdatableEngine`` and ``RestingEngine``. ``load`` returns its weights: those it begins with,
+    until it is given others, which must not change while it plays.
+    """
+
+    shared: SharedEngine
+    load: Load
+    concurrency: int = field(init=False)
+    _waiting: list[Request] = field(default_factory=list)
+    _closed: bool = False
+
+    def __post_init__(self) -> None:
+        self.shared.users += 1
+        self.concurrency = self.shared.engine.concurrency
+
+    def submit(self, request: Request) -> None:
+        self._waiting.append(request)
+
+    def poll(self) -> list[Completion]:
+        shared = self.shared
+        if shared.holder is not self:
+            if shared.busy or not self._waiting:
+                return []
+            shared.engine.update_weights(self.load())
+            shared.holder = self
+        for request in self._waiting:
+            shared.engine.submit(request)
+        shared.busy += len(self._waiting)
+        self._waiting.clear()
+        finished = shared.engine.poll()
+        shared.busy -= len(finished)
+        return finished
+
+    def update_weights(self, weights: "Mapping[str, Tensor]") -> None:
+        """As ``UpdatableEngine`` says, when its turn comes."""
+        self.load = lambda: weights
+        if self.shared.holder is self:
+            self.shared.holder = None
+
+    def rest(self) -> bool:
+        """As ``RestingEngine`` says; weights that are lost are given again here."""
+        if isinstance(self.shared.engine, RestingEngine) and self.shared.engine.rest():
+            self.shared.holder = None
+        return False
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self.shared.users -= 1
+            if not self.shared.users:
+                self.shared.engine.close()
+
+
+def take_turns(engine: UpdatableEngine, names: Sequence[str], load: Load) -> dict[str, TurnEngine]:
+    """Return a copy for each of ``names``, by name, which all begin with the weights that ``load`` returns."""
+    shared = SharedEngine(engine)
+    return {name: TurnEngine(shared, load) for name in names}
