@@ -16,6 +16,7 @@ from tiny_vllm import TinyVLLM
 from spag.core.errors import EngineError
 from spag.engines.base import Completion, Engine, FinishReason, Request, Sampling
 from spag.engines.transformers.engine import TransformersEngine
+from spag.engines.turns import take_turns
 from spag.engines.vllm import pool as vllm_pool
 from spag.engines.vllm.engine import VLLMEngine
 from spag.engines.vllm.messages import WorkerOutput
@@ -146,6 +147,29 @@ def test_a_base_model_learns_under_its_adapters(vllm_engines: list[VLLMEngine], 
         vllm_engines[0].update_weights(weights)
         for engine, answer in zip(vllm_engines, answers, strict=True):
             assert_same(ask(engine, PROMPTS, GREEDY), answer)
+
+
+def test_copies_take_turns(vllm_engines: list[VLLMEngine], tiny_vllm: TinyVLLM) -> None:
+    """Two copies of the base model, asked at once, answer as if each had an engine of its own."""
+    models = [load_model(str(tiny_vllm.base), dtype="float32", device="cpu") for _ in range(2)]
+    torch.manual_seed(2)
+    for weight in models[0].parameters():
+        weight.data += 0.05 * torch.randn_like(weight)
+    new, old = ({name: value.detach() for name, value in model.named_parameters()} for model in models)
+    tokenizer = load_tokenizer(str(tiny_vllm.base))
+    expected = [ask(TransformersEngine(model, tokenizer), PROMPTS, GREEDY) for model in models]
+    copies = [*take_turns(vllm_engines[0], ["policy", "start"], lambda: old).values()]
+    copies[0].update_weights(new)
+    for copy in copies:
+        for index, prompt in enumerate(PROMPTS):
+            copy.submit(Request(str(index), prompt, GREEDY, index))
+    done: list[dict[str, Completion]] = [{}, {}]
+    while any(len(part) < len(PROMPTS) for part in done):
+        for part, copy in zip(done, copies, strict=True):
+            part |= {completion.id: completion for completion in copy.poll()}
+    for part, alone in zip(done, expected, strict=True):
+        assert_same([part[str(index)] for index in range(len(PROMPTS))], alone)
+    vllm_engines[0].update_weights(old)
 
 
 def test_learning_takes_no_memory(vllm_engines: list[VLLMEngine], tiny_vllm: TinyVLLM) -> None:
