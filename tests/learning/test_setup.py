@@ -83,8 +83,9 @@ def test_sharing_that_cannot_work_is_refused_in_one_line(tmp_path: Path, monkeyp
 
     refused(r"parallel=fsdp: processes share the model, so call spag\.learning\.launch", parallel="fsdp")
     monkeypatch.setenv("LOCAL_RANK", "0")
-    refused(r"parallel=fsdp with lora\.quantize", parallel="fsdp", lora=QLORA.model_dump())
-    refused("parallel=fsdp with optimizer=adamw_8bit: .* set parallel=replicas", parallel="fsdp", **EIGHT_BITS)
+    if importlib.util.find_spec("bitsandbytes"):  # else its absence is what is said
+        refused(r"parallel=fsdp with lora\.quantize", parallel="fsdp", lora=QLORA.model_dump())
+        refused("parallel=fsdp with optimizer=adamw_8bit: .* set parallel=replicas", parallel="fsdp", **EIGHT_BITS)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     refused(
         r"parallel=deepspeed: deepspeed is not installed; pip install deepspeed, or set parallel=fsdp",

@@ -1,5 +1,6 @@
 """Parameters counted by arithmetic equal those of models made from the same config, and published counts."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import peft
@@ -62,7 +63,8 @@ def test_the_presets_models_have_their_published_counts() -> None:
 
 
 def test_every_preset_can_be_planned_offline() -> None:
-    for name in set(preset_names()) - {"textarena-mix"}:  # that one needs an extra: tests/adapters/
+    needing = {"textarena-mix"} if find_spec("textarena") else {"textarena-mix", "spiral-qwen3-4b"}
+    for name in set(preset_names()) - needing:  # these need an extra: tests/adapters/
         assert load_config(name).model.name in KNOWN_SHAPES
 
 

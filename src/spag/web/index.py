@@ -8,6 +8,7 @@ private and temporary: nothing is written into the run folder. A game is named b
 import os
 import sqlite3
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -110,6 +111,7 @@ class GameIndex:
         self._lock = threading.Lock()
         self._db = sqlite3.connect("", check_same_thread=False, isolation_level=None)  # "": a private temporary file
         self._db.row_factory = sqlite3.Row
+        weakref.finalize(self, self._db.close)  # Python 3.13 warns of connections that nobody closed
         self._db.executescript(_SCHEMA)
 
     @property
