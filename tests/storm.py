@@ -66,10 +66,8 @@ STAGES = (
 RESULTS = ("*.jsonl", "*.safetensors", "results.json", "index.html")
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 KILLS_A_RUN = 10
-APART = ("_s", "_per_second", "_per_hour", "seconds", "finished", "fingerprint", "completion_tokens")
-"""How names of what may differ end: times, fingerprints of models' folders, and the tokens that a stage of play counts
-since it was last resumed.
-"""
+APART = ("_s", "_per_second", "_per_hour", "seconds", "finished", "fingerprint")
+"""How names of what may differ end: times, and fingerprints of models' folders."""
 PATIENCE_S = 60.0
 """After which nothing may be left of a process that was ended."""
 LONGEST_S = 3600.0

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface
@@ -180,18 +181,25 @@ def packed_attention(
             module, query, key, value, _causal_mask(query.shape[2], key.shape[2], query.device), **options
         )
         return plain
-    # Split, not sliced: the gradient of a slice is a tensor as long as the row, and there would be one for each pair of
-    # spans.
-    sizes, starts = [span.stop - span.start for span in packed_spans], [span.start for span in packed_spans]
-    dtype = attention_dtype(query.device, query.dtype)
-    queries, keys, values = (states.to(dtype).split_with_sizes(sizes, dim=2) for states in (query, key, value))
-    parts = []
-    with torch.autocast(query.device.type, enabled=False):
-        for index, span in enumerate(packed_spans):
+    spans, dtype = packed_spans, attention_dtype(query.device, query.dtype)
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        # Split, not sliced: the gradient of a slice is a tensor as long as the row, and there would be one for each
+        # pair of spans.
+        sizes, starts = [span.stop - span.start for span in spans], [span.start for span in spans]
+        queries, keys, values = (states.to(dtype).split_with_sizes(sizes, dim=2) for states in (query, key, value))
+        parts = []
+        for index, span in enumerate(spans):
             seen = [*_ancestors(span, starts), index]
             own_keys, own_values = (_gathered(pieces, seen) for pieces in (keys, values))
             parts.append(sdpa_attention_forward(module, queries[index], own_keys, own_values, span.mask, **options)[0])
-    return torch.cat(parts, dim=1).to(query.dtype), None
+        return torch.cat(parts, dim=1).to(query.dtype)
+
+    with torch.autocast(query.device.type, enabled=False):
+        if not (torch.is_grad_enabled() and query.requires_grad):
+            return attend(query, key, value), None
+        # What each span sees would be kept for it: a prefix as often as it forks. So the backward pass attends again.
+        return checkpoint(attend, query, key, value, use_reentrant=False), None
 
 
 def attention_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
