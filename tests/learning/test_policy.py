@@ -12,6 +12,7 @@ from spag.learning import forward
 from spag.learning.batches import collate
 from spag.learning.encoding import EncodedSample, encode_samples
 from spag.learning.forward import Capabilities, probe_capabilities
+from spag.models import packing
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.scoring import completion_logprobs
 from spag.models.tokens import PromptStyle
@@ -116,6 +117,20 @@ def test_other_models_are_tried_out_and_stay_exact(config: object, expected: Cap
     found = sample_logprobs(model, collate(samples, packed=capabilities.packed), capabilities)
     assert found.tolist() == pytest.approx(expected_logprobs, rel=1e-5)
     assert capabilities == expected
+
+
+def test_autocast_decides_how_gpus_attend_where_norms_leave_heads_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries, keys, values and masks must then meet in one precision; a CPU stands for the GPU."""
+    monkeypatch.setattr(packing, "IN_FLOAT32", ())
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(Qwen3Config(**SHAPE))
+    samples = [EncodedSample.of([2, *range(5, 30), n, 3], completion_start=20) for n in range(4)]
+    capabilities = probe_capabilities(model, 40)
+    expected = sample_logprobs(model, collate(samples, packed=True), capabilities)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = sample_logprobs(model, collate(samples, packed=True), capabilities)
+    found.sum().backward()
+    assert found.tolist() == pytest.approx(expected.tolist(), rel=0.1)
 
 
 def test_an_adapter_and_checkpointing_keep_the_fast_way(model_folder: Path) -> None:

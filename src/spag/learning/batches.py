@@ -209,8 +209,7 @@ def collate(samples: Sequence[EncodedSample], *, packed: bool) -> Batch:
 
 def _packed_rows(samples: Sequence[EncodedSample]) -> Batch:
     packing = pack([sample.fed for sample in samples])
-    sources = torch.cat([row[sample.completion_start - 1 :] for sample, row in zip(samples, packing.rows, strict=True)])
-    columns, picks = torch.unique(sources, return_inverse=True)
+    columns, picks = packing.predicted_from([sample.completion_start for sample in samples])
     row = {"input_ids": packing.input_ids[None], "position_ids": packing.position_ids[None], "spans": packing.spans}
     return {**row, "columns": columns, "picks": picks}
 

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from spag.learning.batches import Batch, collate
 from spag.learning.encoding import EncodedSample
-from spag.models.packing import ATTENTION, computing_dtype, spans_on
+from spag.models.packing import ATTENTION, UNSUPPORTED, spans_on
 
 CHUNK = 128
 """Positions whose logits exist at once: 25 MB with 50,000 tokens in float32."""
@@ -158,8 +158,7 @@ def _scores(logits: Tensor, labels: Tensor, entropy: Entropy) -> Tensor:
 
 
 def _spans(batch: Batch) -> Any:
-    device = batch["input_ids"].device
-    return spans_on(batch["spans"], device, computing_dtype(device, torch.float32))
+    return spans_on(batch["spans"], batch["input_ids"].device, torch.float32)
 
 
 def _bare(model: nn.Module) -> Any:
@@ -189,12 +188,6 @@ def _agrees(model: nn.Module, samples: list[EncodedSample], capabilities: Capabi
     """Whether ``model`` supports ``capabilities`` and computes the same log-probabilities with them."""
     try:
         found = _probe(model, samples, capabilities)
-    except (
-        TypeError,
-        ValueError,
-        AttributeError,
-        IndexError,
-        RuntimeError,
-    ):  # its forward pass does not know the argument, or ignores it
+    except UNSUPPORTED:
         return False
     return torch.allclose(found, expected, atol=_PROBE_TOLERANCE, rtol=_PROBE_TOLERANCE)

@@ -27,6 +27,11 @@ from transformers.masking_utils import AttentionMaskInterface
 from spag.models.tokens import shared_length
 
 ATTENTION = "spag_packed"
+UNSUPPORTED = (TypeError, ValueError, AttributeError, IndexError, RuntimeError)
+"""What a model's forward pass raises that does not know the arguments of packed rows, or does nothing with them."""
+IN_FLOAT32 = ("cpu",)
+"""Devices whose packed rows attend in float32: there, bfloat16 kernels take three times as long for the gradient of
+spans as short as ours."""
 _WHOLE = 96
 """A subtree of at most so many tokens attends in one piece: many small calls cost more than some masked-out scores."""
 
@@ -58,6 +63,16 @@ class Packing:
     position_ids: Tensor
     rows: list[Tensor]
     spans: list[Span]
+
+    def predicted_from(self, starts: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Return the places in the row whose logits predict each sequence's tokens from its start on, (C,), and which
+        of them predicts each of these tokens, (K,), sequence after sequence.
+
+        A sequence leaves out its last token: nothing follows it.
+        """
+        sources = torch.cat([row[start - 1 :] for row, start in zip(self.rows, starts, strict=True)])
+        columns, picks = torch.unique(sources, return_inverse=True)
+        return columns, picks
 
 
 @dataclass(slots=True)
@@ -182,6 +197,7 @@ def packed_attention(
         )
         return plain
     spans, dtype = packed_spans, attention_dtype(query.device, query.dtype)
+    computed = computing_dtype(query.device, query.dtype)  # norms of heads may leave queries in float32
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         # Split, not sliced: the gradient of a slice is a tensor as long as the row, and there would be one for each
@@ -193,7 +209,7 @@ def packed_attention(
             seen = [*_ancestors(span, starts), index]
             own_keys, own_values = (_gathered(pieces, seen) for pieces in (keys, values))
             parts.append(sdpa_attention_forward(module, queries[index], own_keys, own_values, span.mask, **options)[0])
-        return torch.cat(parts, dim=1).to(query.dtype)
+        return torch.cat(parts, dim=1).to(computed)
 
     with torch.autocast(query.device.type, enabled=False):
         if not (torch.is_grad_enabled() and query.requires_grad):
@@ -203,10 +219,8 @@ def packed_attention(
 
 
 def attention_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype in which packed rows attend: float32 on CPUs, whose bfloat16 kernels take three times as long
-    for the gradient of spans as short as ours.
-    """
-    return torch.float32 if device.type == "cpu" else dtype
+    """Return the dtype in which packed rows attend: that of products, or float32 (``IN_FLOAT32``)."""
+    return torch.float32 if device.type in IN_FLOAT32 else computing_dtype(device, dtype)
 
 
 def computing_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
@@ -215,7 +229,7 @@ def computing_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
 
 
 def spans_on(spans: list[Span], device: torch.device, dtype: torch.dtype) -> list[Span]:
-    """Return ``spans`` with additive masks, which the kernels run fastest, for products in ``dtype``."""
+    """Return ``spans`` with additive masks, which the kernels run fastest, for weights of ``dtype``."""
     dtype = attention_dtype(device, dtype)
 
     def added(mask: Tensor | None) -> Tensor | None:

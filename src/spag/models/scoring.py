@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from spag.models.packing import ATTENTION, computing_dtype, pack, spans_on
+from spag.models.packing import ATTENTION, UNSUPPORTED, computing_dtype, pack, spans_on
 from spag.models.tokens import PromptStyle, end_token_id, shared_length
 
 _ROW = 2048
@@ -81,7 +81,7 @@ def _agrees(model: PreTrainedModel, tried: Sequence[Asked], expected: Sequence[f
     """Whether the model sees in a packed row what it sees in rows of their own."""
     try:
         found = _in_one_row(model, tried)
-    except (TypeError, ValueError, AttributeError, IndexError, RuntimeError):  # it does not know the arguments
+    except UNSUPPORTED:
         return False
     tolerance = _TOLERANCE if computing_dtype(model.device, model.dtype) is torch.float32 else _HALF_TOLERANCE
     return all(abs(one - other) <= tolerance * max(1, abs(other)) for one, other in zip(found, expected, strict=True))
@@ -89,18 +89,17 @@ def _agrees(model: PreTrainedModel, tried: Sequence[Asked], expected: Sequence[f
 
 def _in_one_row(model: PreTrainedModel, asked: Sequence[Asked]) -> list[float]:
     packing = pack([ids[:-1] for ids, _ in asked])  # nothing follows a last token
-    places = [row[start - 1 :] for (_, start), row in zip(asked, packing.rows, strict=True)]
-    columns, picks = torch.unique(torch.cat(places), return_inverse=True)
+    columns, picks = packing.predicted_from([start for _, start in asked])
     device = model.device
     packed: dict[str, Any] = {
         "position_ids": packing.position_ids[None].to(device),
-        "packed_spans": spans_on(packing.spans, device, computing_dtype(device, model.dtype)),
+        "packed_spans": spans_on(packing.spans, device, model.dtype),
         "logits_to_keep": columns.to(device),
     }
     logits = model(input_ids=packing.input_ids[None].to(device), use_cache=False, **packed).logits[0]
     labels = torch.tensor([token for ids, start in asked for token in ids[start:]], device=device)
     spoken = _label_logprobs(logits, picks.to(device), labels)
-    return [float(part.sum()) for part in spoken.split_with_sizes([len(place) for place in places])]
+    return [float(part.sum()) for part in spoken.split_with_sizes([len(ids) - start for ids, start in asked])]
 
 
 def _label_logprobs(logits: Tensor, picks: Tensor, labels: Tensor) -> Tensor:
