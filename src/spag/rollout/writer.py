@@ -30,6 +30,7 @@ class PlaySummary:
     """Totals of a file, and of what this process added to it."""
 
     games: int = 0
+    tokens: int = 0  # of all utterances; 0 where the engine reports none
     played_now: int = 0
     seconds: float = 0.0
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -42,6 +43,7 @@ class PlaySummary:
     def add(self, other: "PlaySummary") -> None:
         """Add the totals of ``other``."""
         self.games += other.games
+        self.tokens += other.tokens
         self.played_now += other.played_now
         self.seconds += other.seconds
         self.outcomes.update(other.outcomes)
@@ -82,8 +84,8 @@ def collect_episodes(
         store = stack.enter_context(JsonlStore(path, ROW_START))
         tracker = stack.enter_context((reporter or SilentReporter()).track(title, len(specs), summary.games))
         started = time.monotonic()
+        who: dict[str, Any] = {"settings": record.settings, "players": record.players} if record else {}
         for batch in batches:
-            who: dict[str, Any] = {"settings": record.settings, "players": record.players} if record else {}
             store.append(*(replace(episode, **who) for episode in batch))
             for episode in batch:
                 _count(summary, episode)
@@ -105,5 +107,6 @@ def _left_to_play(path: Path, specs: Sequence[GameSpec], summary: PlaySummary) -
 
 def _count(summary: PlaySummary, episode: Episode) -> None:
     summary.games += 1
+    summary.tokens += sum(len(said.token_ids or ()) for said in episode.history)
     if episode.outcome is not None:
         summary.outcomes[episode.outcome] += 1

@@ -94,18 +94,13 @@ def _play_iteration(run: Run, model: PlannedModel) -> None:
             "games": summary.games,
             "outcomes": dict(summary.outcomes),
             "games_per_hour": round(summary.games_per_hour),
-            "completion_tokens": _tokens_said(path),
+            "completion_tokens": summary.tokens,
         }
 
     options = settings.model_dump(mode="json", include=set(PLAY_OPTIONS))
     stage_settings = run.settings("seed", game=model.game.model_dump(mode="json"), play=options)
     outputs = [f"{model.folder}/{name}" for name in (EPISODES, HEALTH)]
     run.stage(f"{model.folder}/play", stage_settings, run.trained(model.start), outputs, play)
-
-
-def _tokens_said(path: Path) -> int:
-    """Return the tokens of all games, also those played before the run was resumed; 0 where the engine reports none."""
-    return sum(len(said.token_ids or ()) for episode in read_episodes(path) for said in episode.history)
 
 
 def _train(run: Run, model: PlannedModel) -> None:

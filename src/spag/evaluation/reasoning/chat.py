@@ -12,6 +12,7 @@ from typing import Any
 from lm_eval.api.instance import Instance
 
 from spag.core.thinking import split_thought
+from spag.engines.base import text_before_stop
 
 
 class ChatModel:
@@ -32,6 +33,6 @@ class ChatModel:
 def answer_in(reply: str, stop: str | Sequence[str] | None) -> str:
     """Return what a reply says after its thoughts, up to the first of ``stop``."""
     answer = split_thought(reply).speech.lstrip()
-    for mark in [stop] if isinstance(stop, str) else stop or ():
-        answer = answer.partition(mark)[0] if mark else answer
-    return answer
+    marks = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    cut = text_before_stop(answer, tuple(filter(None, marks)))
+    return answer if cut is None else cut
