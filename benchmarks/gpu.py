@@ -25,7 +25,7 @@ import psutil
 import torch
 
 from benchmarks.gpu_parts import Part, planned_gib
-from benchmarks.harness import Measured, Reading
+from benchmarks.harness import Measured, Reading, arguments_of, printed_reading
 from benchmarks.machine import datasheet, hardware, results_name, versions
 from benchmarks.play import MODEL, backends
 from benchmarks.shapes import SHAPES
@@ -112,10 +112,9 @@ def carry_out(module: str, *arguments: str) -> tuple[str, float]:
 
 def measure(module: str, name: str, part: Part | Work) -> Reading:
     """Return the reading of one part. Raises ``PartFailedError``."""
-    options = [f"--{key.replace('_', '-')}={value}" for key, value in asdict(part).items()]
-    output, peak = carry_out(module, name, *options)
-    row = json.loads(output.splitlines()[-1])
-    return Reading(row["value"], {**row["more"], "watched_gib": peak})
+    output, peak = carry_out(module, *arguments_of(name, part))
+    found = printed_reading(output)
+    return replace(found, more={**found.more, "watched_gib": peak})
 
 
 def play_figures(shape: str, part: Part) -> Iterator[Measured]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import Reading
+from benchmarks.harness import Reading, print_reading
 from benchmarks.play import FULL, MODEL, SHORT_GAME, UnevenEngine, open_one
 from spag.config.schema import ModelConfig, PlannedEngine, RunConfig
 from spag.core.progress import SilentReporter
@@ -193,7 +193,7 @@ def main() -> None:
     chosen = vars(parser.parse_args())
     random.seed(0)
     reading = PARTS[chosen.pop("name")](Part(**chosen))
-    print(json.dumps({"value": reading.value, "more": dict(reading.more)}))
+    print_reading(reading)
 
 
 if __name__ == "__main__":

@@ -5,11 +5,15 @@ a pair says more than either time. A contest gives the median of its pairs' rati
 them.
 """
 
+import json
 import resource
 import statistics
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,28 @@ class Reading:
 
 
 Contestant = Callable[[], Reading]
+
+
+def arguments_of(name: str, work: Any) -> list[str]:
+    """Return the command line of a contestant ``name``; the fields of ``work``, a dataclass, are its options."""
+    return [name, *(f"--{key.replace('_', '-')}={value}" for key, value in asdict(work).items())]
+
+
+def print_reading(reading: Reading) -> None:
+    """Print a reading for the process that asked for it."""
+    print(json.dumps({"value": reading.value, "more": dict(reading.more)}))
+
+
+def printed_reading(output: str) -> Reading:
+    """Return the reading that a process printed last."""
+    row = json.loads(output.splitlines()[-1])
+    return Reading(row["value"], row["more"])
+
+
+def alone(module: str, name: str, work: Any) -> Reading:
+    """Return the reading of a contestant that runs in a process of its own, so that its peak memory is its own."""
+    command = [sys.executable, "-m", f"benchmarks.{module}", *arguments_of(name, work)]
+    return printed_reading(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
 @dataclass(frozen=True, slots=True)

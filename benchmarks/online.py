@@ -16,13 +16,11 @@ it runs, files included. Each runs in a process of its own.
 import argparse
 import json
 import random
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +29,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.corpus import teacher_utterances
-from benchmarks.harness import Contest, Reading, peak_mib
+from benchmarks.harness import Contest, Reading, alone, peak_mib, print_reading
 from benchmarks.play import MODEL, EndlessTaboo
 from benchmarks.steps import Ours
 from benchmarks.steps import Work as OfflineWork
@@ -382,18 +380,10 @@ CONTESTANTS = {
 }
 
 
-def alone(name: str, work: Work) -> Reading:
-    """Return the reading of a contestant that runs in a process of its own."""
-    options = [f"--{key.replace('_', '-')}={value}" for key, value in asdict(work).items()]
-    command = [sys.executable, "-m", "benchmarks.online", name, *options]
-    row = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
-    return Reading(row["value"], row["more"])
-
-
 def contests(work: Work) -> Iterator[Contest]:
     label = f"online step, {work.games} games"
-    yield Contest(label, "steps/h", partial(alone, "plain", work), partial(alone, "ours", work), 3.0)
-    offline, online = partial(alone, "offline-training", work), partial(alone, "online-training", work)
+    plain, ours, offline, online = (partial(alone, "online", name, work) for name in CONTESTANTS)
+    yield Contest(label, "steps/h", plain, ours, 3.0)
     yield Contest(f"{label}: its training over offline training", "trained tokens/s", offline, online, 1.0)
 
 
@@ -404,7 +394,7 @@ def main() -> None:
         parser.add_argument(f"--{option.name.replace('_', '-')}", type=type(option.default), default=option.default)
     chosen = vars(parser.parse_args())
     reading = CONTESTANTS[chosen.pop("contestant")](Work(**chosen))
-    print(json.dumps({"value": reading.value, "more": dict(reading.more)}))
+    print_reading(reading)
 
 
 if __name__ == "__main__":

@@ -11,18 +11,15 @@ one in six is run, and its time is taken for six.
 """
 
 import argparse
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 
 import psutil
 import torch
 
-from benchmarks.harness import Contest, Reading, peak_mib
+from benchmarks.harness import Contest, Reading, alone, peak_mib, print_reading
 from benchmarks.machine import datasheet
 from benchmarks.steps import GLOBAL_BATCH, Ours, PaperStyle, Setting, Work
 from spag.algorithms.settings import UpdateSettings
@@ -100,17 +97,13 @@ def held_gib(device: torch.device, *, peak: bool = False) -> float:
     return peak_mib() / 1024 if peak else psutil.Process().memory_info().rss / GIB
 
 
-def alone(name: str, work: Work) -> Reading:
-    """``run`` in a process of its own, so that its peak memory is its own."""
-    options = [f"--{key.replace('_', '-')}={value}" for key, value in asdict(work).items()]
-    command = [sys.executable, "-m", "benchmarks.training", name, *options]
-    row = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
-    return Reading(row["value"], row["more"])
-
-
 def against_paper(name: str, work: Work, target: float | None = None, *, paper: Work | None = None) -> Contest:
     return Contest(
-        f"training, {name}", "samples/s", partial(alone, "paper", paper or work), partial(alone, "ours", work), target
+        f"training, {name}",
+        "samples/s",
+        partial(alone, "training", "paper", paper or work),
+        partial(alone, "training", "ours", work),
+        target,
     )
 
 
@@ -140,7 +133,7 @@ def main() -> None:
         parser.add_argument(f"--{option.name.replace('_', '-')}", type=type(option.default), default=option.default)
     chosen = vars(parser.parse_args())
     reading = run(chosen.pop("contestant"), Work(**chosen))
-    print(json.dumps({"value": reading.value, "more": dict(reading.more)}))
+    print_reading(reading)
 
 
 if __name__ == "__main__":
