@@ -140,6 +140,16 @@ class OnlineSettings(UpdateSettings):
         return self.updates > 1 or self.overlap
 
     @property
+    def tested_against(self) -> list[str]:
+        """Whom evaluations meet; nobody where there are none."""
+        return self.evaluation_opponents if self.evaluate_every else []
+
+    @property
+    def met(self) -> list[str]:
+        """Whom the policy meets, in games that are trained and in evaluations."""
+        return [*dict.fromkeys((*self.opponents, *self.tested_against))]
+
+    @property
     def keeps_snapshots_every(self) -> int | None:
         """Steps between snapshots; ``None`` where none is kept."""
         return self.snapshot_every or (20 if SNAPSHOT in self.opponents else None)

@@ -78,9 +78,8 @@ def engine_players(online: OnlineSettings, *, together: bool = False) -> list[st
     ``spag.rollout.steps.StepPlayer`` opens them one by one, each with weights of its own; ``together``: copies are in
     the policy's engine, as adapters on vLLM are side by side, or take turns.
     """
-    tests = online.evaluation_opponents if online.evaluate_every else []
     within = (SELF, START, SNAPSHOT) if together else (SELF,)
-    others = [name for name in dict.fromkeys((*online.opponents, *tests)) if name not in within]
+    others = [name for name in online.met if name not in within]
     return [SELF, *filter(is_local, others)]
 
 

@@ -67,8 +67,8 @@ class Planner(StagePlanner):
     def _online(self, label: str, phase: PhaseConfig, online: OnlineSettings) -> Iterator[StagePlan]:
         """Yield play and training of all online steps. Engines and trainer stay loaded, and alternate."""
         mix, sampling = phase.mix(self.config.game_of(phase)), online.sampling
-        tests = online.evaluation_opponents if online.evaluate_every else []
-        tested = 2 * len(tests) * online.evaluation_tasks * (online.steps // (online.evaluate_every or 1))
+        evaluations = online.steps // (online.evaluate_every or 1)
+        tested = 2 * len(online.tested_against) * online.evaluation_tasks * evaluations
         share = online.steps * online.games / sum(weight for _, weight in mix)
         plays = {game: round(weight * share) + tested for game, weight in mix}
         engine, cluster, processes = self.config.engine, self.config.cluster, online.processes or self.devices

@@ -246,8 +246,7 @@ class StepPlayer:
     def _engine(self, name: str, game: Game) -> Engine:
         key = f"{game.name}/{name}" if kind_of(name) is Kind.BOT else name  # games have bots of their own
         if key not in self._engines and key in OF_THE_POLICY:
-            tests = self.settings.evaluation_opponents if self.settings.evaluate_every else []
-            known = dict.fromkeys((key, POLICY, *self.settings.opponents, *tests))
+            known = dict.fromkeys((key, POLICY, *self.settings.met))
             names = [one for one in known if one in OF_THE_POLICY and one not in self._engines]
             self._engines.update(open_copies(self.policy, names, self.engine))
         elif key not in self._engines:

@@ -61,11 +61,7 @@ class RayStepPlayer(StepPlayer):
         too.
         """
         count = self.cluster.online_workers or 1
-        names = {
-            POLICY,
-            *self.settings.opponents,
-            *(self.settings.evaluation_opponents if self.settings.evaluate_every else ()),
-        } - {"self"}
+        names = {POLICY, *self.settings.met} - {"self"}
         models = {name: self.model_of(name) for name in names}
         gpus = gpus_of(list(models.values()), self.engine)
         models = {name: publish(model, self.cluster.storage) for name, model in models.items()}
