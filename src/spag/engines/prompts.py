@@ -1,5 +1,6 @@
 """The tokens of a request's prompt, the same for every engine that tokenizes here."""
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from spag.core.errors import EngineError
@@ -17,8 +18,15 @@ def encode_request(
 
     Raises ``EngineError`` for an empty prompt.
     """
-    ids = encode_prompt(tokenizer, request.prompt, style, thinking=request.sampling.thought_tokens > 0)
+    ids = _encoded(tokenizer, request.prompt, style, thinking=request.sampling.thought_tokens > 0)
     if not ids:
         raise EngineError(f"{request.id}: the prompt is empty, and the tokenizer has no BOS to start from")
-    kept = tuple(ids[-request.sampling.max_prompt_tokens :])  # 0 keeps all
+    kept = ids[-request.sampling.max_prompt_tokens :]  # 0 keeps all
     return kept, len(kept) < len(ids)
+
+
+@lru_cache(maxsize=512)  # in a small game most prompts come again and again
+def _encoded(
+    tokenizer: "PreTrainedTokenizerBase", prompt: str, style: PromptStyle, *, thinking: bool
+) -> tuple[int, ...]:
+    return tuple(encode_prompt(tokenizer, prompt, style, thinking=thinking))
