@@ -81,6 +81,7 @@ def test_torch_stays_in_its_rooms() -> None:
             assert not heavy, f"{path.relative_to(SRC)} imports {sorted(heavy)} when it is imported"
 
 
+@pytest.mark.slow
 def test_games_are_pure() -> None:
     for path in FILES:
         if folder_of(path).startswith(("games", "text")):
@@ -116,6 +117,7 @@ def test_only_games_know_their_roles_outcomes_and_tasks() -> None:
             assert not [word for word in own if word in code], path.relative_to(SRC)
 
 
+@pytest.mark.slow
 def test_no_two_classes_have_one_name() -> None:
     places: dict[str, list[str]] = {}
     for path in FILES:

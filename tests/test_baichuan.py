@@ -162,6 +162,7 @@ def test_the_engine_plays_it_with_its_cache(converted: Path) -> None:
     assert done == expected
 
 
+@pytest.mark.slow
 def test_it_trains_and_its_checkpoint_loads(converted: Path, tmp_path: Path) -> None:
     samples = [
         TrainingSample(prompt="the word " * (1 + i % 3), completion=f"It is {i}", reward=1.0, weight=1.0, role="x")

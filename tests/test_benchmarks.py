@@ -102,6 +102,7 @@ def test_operations_are_counted_as_they_are_made(model: str) -> None:
     assert 4 * 2 * trained * head < ours.flops() < paper.flops() / 2
 
 
+@pytest.mark.slow
 def test_a_run_reads_speed_and_memory(model: str) -> None:
     reading = run("ours", Work(model=model, dtype="float32", samples=4))
     assert reading.value == pytest.approx(4 / reading.more["seconds"])
@@ -139,6 +140,7 @@ def test_results_say_what_they_were_measured_on() -> None:
     assert {"spag-selfplay", "torch", "transformers"} <= versions().keys()
 
 
+@pytest.mark.slow
 def test_random_models_are_as_large_as_their_shapes_say(tmp_path: Path) -> None:
     folder = random_model(tmp_path / "tiny", "tiny")
     model = load_model(str(folder), dtype="float32", device="cpu")

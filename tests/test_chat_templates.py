@@ -122,6 +122,7 @@ def test_texts_are_those_of_transformers(tokenizer: PreTrainedTokenizerBase, sou
         assert chat_text(tokenizer, MESSAGES, reply_follows=follows, thinking=thinking) == theirs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ENDLESS.values(), ids=ENDLESS.keys())
 def test_a_template_without_end_is_refused_in_one_line(tokenizer: PreTrainedTokenizerBase, source: str) -> None:
     tokenizer.chat_template = source

@@ -196,6 +196,7 @@ def test_games_are_listed_and_described(monkeypatch: pytest.MonkeyPatch) -> None
     assert "there is no game called 'kuhn'; did you mean" in spag("games", "kuhn", status=2).output
 
 
+@pytest.mark.slow
 def test_a_bot_plays_and_its_games_become_samples(tmp_path: Path) -> None:
     games, samples, judged = tmp_path / "games.jsonl", tmp_path / "samples.jsonl", tmp_path / "judged.jsonl"
     spag("play", "bot:random", "--game", "kuhn_poker", "--count", 6, "--output", games)
@@ -226,6 +227,7 @@ def test_words_by_source_and_split(tmp_path: Path) -> None:
     assert not set(train) & set(held_out)
 
 
+@pytest.mark.slow
 def test_import_prompts_and_play_with_them(tmp_path: Path, model_folder: Path) -> None:
     source, prompts, words = tmp_path / "utils.py", tmp_path / "prompts.json", tmp_path / "words.txt"
     source.write_text(
@@ -257,6 +259,7 @@ def test_import_prompts_and_play_with_them(tmp_path: Path, model_folder: Path) -
         assert game.history[0].prompt_digest == prompt_digest(opening)
 
 
+@pytest.mark.slow
 def test_play_resumes_and_refuses_another_seed(tmp_path: Path, model_folder: Path) -> None:
     words, out = tmp_path / "words.txt", tmp_path / "games.jsonl"
     words.write_text("river\nbread\npiano\n")
@@ -277,6 +280,7 @@ def test_play_resumes_and_refuses_another_seed(tmp_path: Path, model_folder: Pat
     assert "2 of its 2 games differ from the requested games" in spag(*command, "--seed", 5, status=2).output
 
 
+@pytest.mark.slow
 def test_train_and_arena_on_their_own(games: Path, tmp_path: Path, model_folder: Path) -> None:
     samples = tmp_path / "samples.jsonl"
     spag("rewards", games, "--output", samples)
@@ -296,6 +300,7 @@ def test_train_and_arena_on_their_own(games: Path, tmp_path: Path, model_folder:
     assert {row["name"] for row in results["roles"]} == {"before", "after", "bot:constant"}
 
 
+@pytest.mark.slow
 def test_games_are_trained_on_as_they_are(tmp_path: Path, model_folder: Path) -> None:
     games, other, output = tmp_path / "games.jsonl", tmp_path / "other.jsonl", tmp_path / "trained"
     spag("play", "bot:random", "--game", "kuhn_poker", "--count", 6, "--output", games)
@@ -316,6 +321,7 @@ def test_only_offline_algorithms_train_on_files(games: Path, tmp_path: Path) -> 
     assert "there is no algorithm 'imitatoin'; did you mean imitation?" in result.output
 
 
+@pytest.mark.slow
 def test_play_samples_as_the_first_phase_that_plays(tmp_path: Path) -> None:
     config, out = tmp_path / "config.yaml", tmp_path / "games.jsonl"
     config.write_text(
@@ -391,6 +397,7 @@ def test_games_are_never_added_to_a_foreign_file(tmp_path: Path, content: bytes)
     assert path.read_bytes() == content
 
 
+@pytest.mark.slow
 def test_a_torn_game_is_played_again_and_a_whole_one_kept(tmp_path: Path) -> None:
     path = tmp_path / "games.jsonl"
     command = ("play", "bot:random", "--game", "kuhn_poker", "--count", 6, "--output", path)
@@ -402,6 +409,7 @@ def test_a_torn_game_is_played_again_and_a_whole_one_kept(tmp_path: Path) -> Non
         assert path.read_bytes().splitlines() == b"".join(lines).splitlines()
 
 
+@pytest.mark.slow
 def test_a_second_play_on_a_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "arena" / "episodes.jsonl"
     play = ("play", "bot:random", "--game", "kuhn_poker", "--count", 6, "--output", path)
@@ -481,6 +489,7 @@ def test_an_empty_name_and_a_device_are_refused() -> None:
     assert spag("judge", "/dev/zero", status=2).output == "error: /dev/zero: is a device; name a file\n"
 
 
+@pytest.mark.slow
 def test_a_learner_that_plays_no_game_is_named(games: Path, tmp_path: Path) -> None:
     played, samples = tmp_path / "played.jsonl", tmp_path / "samples.jsonl"
     spag("play", "bot:random", "bot:equilibrium", "--game", "kuhn_poker", "--count", 6, "--output", played)
@@ -571,6 +580,7 @@ def test_help_answers_at_once() -> None:
     assert loaded.isdisjoint(heavy)
 
 
+@pytest.mark.slow
 def test_a_preset_whose_name_holds_a_dot_has_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     places: list[Path] = []
     monkeypatch.setattr("spag.runs.execute.run", lambda config, folder, *_, **__: places.append(folder))
@@ -646,6 +656,7 @@ def test_the_page_of_the_command_line_names_every_command_and_status() -> None:
         assert f"_SPAG_COMPLETE={shell}_source" in page
 
 
+@pytest.mark.slow
 def test_quiet_says_only_the_result_and_verbose_shows_tracebacks(tmp_path: Path) -> None:
     play = ("play", "bot:random", "--game", "kuhn_poker", "--count", 6)
     loud, quiet = (spag(*play, *flag, "--output", tmp_path / f"{len(flag)}.jsonl") for flag in ((), ("-q",)))

@@ -95,6 +95,7 @@ def test_disks_that_are_one_are_said_once() -> None:
     assert [one.status for one in full] == [Status.LIMITED, Status.HAS]
 
 
+@pytest.mark.slow
 def test_without_torch_nothing_can_be_played(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = replace(SMALL, torch_trouble="No module named 'torch'", packages={})
     assert found(broken, "transformers").detail == "cannot be imported: No module named 'torch'"
@@ -109,6 +110,7 @@ def cpu(memory: float) -> tuple[Device, int]:
     return Device("CPU", memory * GIB, 1e12, 200e9, PCIE, is_cpu=True), 1
 
 
+@pytest.mark.slow
 def test_presets_that_fit_and_that_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "look_around", lambda: SMALL)
     monkeypatch.setattr(here, "at_hand", lambda model: cpu(1.0))
@@ -127,6 +129,7 @@ def test_presets_that_fit_and_that_do_not(monkeypatch: pytest.MonkeyPatch) -> No
         list(examine_presets(["nope"]))
 
 
+@pytest.mark.slow
 def test_a_run_with_room_to_spare_need_not_compute_activations_again(monkeypatch: pytest.MonkeyPatch) -> None:
     switch = "--set phases.0.gradient_checkpointing=false"
     for memory, fix in ((64, ""), (80, switch)):
@@ -139,6 +142,7 @@ def test_a_run_with_room_to_spare_need_not_compute_activations_again(monkeypatch
     assert not config.phases[0].settings.gradient_checkpointing
 
 
+@pytest.mark.slow
 def test_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     monkeypatch.setenv("OPENAI_BASE_URL", "https://me:hidden@example.org/v1?key=hidden")
@@ -170,6 +174,7 @@ def test_a_torch_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> Non
     assert here.torch_trouble and "torch" in here.torch_trouble and not here.gpus
 
 
+@pytest.mark.slow
 def test_presets_are_examined_without_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """With NVIDIA's driver there torch is asked for GPUs, and it may be what is missing."""
     monkeypatch.setattr(specs, "_DRIVERS", (tmp_path,))
@@ -179,6 +184,7 @@ def test_presets_are_examined_without_torch(monkeypatch: pytest.MonkeyPatch, tmp
     assert result.exit_code == 1 and "cannot be imported" in result.stdout
 
 
+@pytest.mark.slow
 def test_memory_of_a_container(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     limit = tmp_path_factory.mktemp("cgroup") / "memory.max"
     limit.write_text("1000000000\n")

@@ -180,6 +180,7 @@ def test_a_run_starts_ray_on_every_node_and_then_spag_run(tmp_path: Path) -> Non
     assert (imitation.episodes, spag.sft_data) == (["/shared/teacher.jsonl"], Path("/shared/alpaca_data.json"))
 
 
+@pytest.mark.slow
 def test_ray_knows_the_options_of_the_run() -> None:
     scripts = pytest.importorskip("ray.scripts.scripts")
     from ray.scripts.symmetric_run import symmetric_run

@@ -135,6 +135,7 @@ def test_a_lost_file_matters_to_the_stage_that_needs_it(tmp_path: Path) -> None:
     assert do(manifest, "third", "three", ["first"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", [["imitation.max_steps=2", "arena.tasks=1"], []])
 def test_a_forced_redo_that_was_killed_is_resumed_without_force(
     tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch, changed: list[str]

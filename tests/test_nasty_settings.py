@@ -126,6 +126,7 @@ def test_a_huge_count_of_a_bots_games_is_not_played(
     assert counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("game", SHIPPED)
 def test_the_settings_of_every_game(config: Path, game: str) -> None:
     for setting in setting_names(game):

@@ -112,6 +112,7 @@ def word_of(task: Task) -> str:
     return str(task.data["target_word"])
 
 
+@pytest.mark.slow
 def test_a_run_leaves_everything_a_person_needs(finished: Path) -> None:
     expected = [
         f"{IMITATION}/samples.jsonl",
@@ -215,6 +216,7 @@ def test_a_longer_run_is_refused_at_once_for_what_its_arena_would_refuse(
     assert json.loads((folder / "manifest.json").read_text()) == before
 
 
+@pytest.mark.slow
 def test_entrants_of_the_arena_are_chosen_and_may_change(folder: Path, model_folder: Path, words_file: Path) -> None:
     chosen = config_for(model_folder, words_file, ["arena.entrants=[spag-1, imitation]"])
     run_here(chosen, folder)
@@ -370,6 +372,7 @@ def test_sft_alone_and_imitation_with_sft(tmp_path: Path, model_folder: Path, wo
     assert steps_of(tmp_path / "both", IMITATION) == 3
 
 
+@pytest.mark.slow
 def test_a_run_may_begin_with_self_play_of_the_base_model(tmp_path: Path, model_folder: Path, words_file: Path) -> None:
     config = config_for(model_folder, words_file, SPAG_ALONE)
     run_here(config, tmp_path)
@@ -386,6 +389,7 @@ def test_a_phase_without_anything_to_learn_from_is_refused(
     assert not (tmp_path / "run" / "manifest.json").exists()
 
 
+@pytest.mark.slow
 def test_a_run_that_imitates_held_out_games_records_how_many(
     tmp_path: Path, model_folder: Path, words_file: Path
 ) -> None:
@@ -400,6 +404,7 @@ def test_a_run_that_imitates_held_out_games_records_how_many(
         run_here(config_for(model_folder, words_file, options), tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_self_play_may_have_held_out_words(tmp_path: Path, model_folder: Path, words_file: Path) -> None:
     options = [*SPAG_ALONE, "spag.tasks=null", "spag.keep_held_out=true"]
     run_here(config_for(model_folder, words_file, options), tmp_path)
@@ -429,6 +434,7 @@ def test_settings_that_change_no_result_may_change(folder: Path, model_folder: P
         run_here(config_for(model_folder, words_file, ["spag.objective=sft"]), folder)
 
 
+@pytest.mark.slow
 def test_every_ablation_of_the_page_is_a_valid_config_of_as_many_steps() -> None:
     page = (Path(__file__).parent.parent / "docs" / "ablations.md").read_text().replace("\\\n", " ")
     commands = [shlex.split(line) for line in page.splitlines() if line.startswith("spag run ")]

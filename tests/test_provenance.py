@@ -28,6 +28,8 @@ from spag.storage import store
 from spag.storage.episodes import read_episodes
 from spag.storage.store import file_digest
 
+pytestmark = pytest.mark.slow
+
 LINES = ["Tell me about your day.", "I know the word! It is `river`!", "I had bread on the train.", "No idea."]
 PROMPTS = {
     "rules": ["Rules, {max_turns} turns."],

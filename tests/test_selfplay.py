@@ -220,6 +220,7 @@ def test_a_cut_prompt_and_unknown_tokens_are_recorded(tmp_path: Path) -> None:
     assert (stats.unknown_tokens, stats.utterances) == (len(read.history) // 2, len(read.history))
 
 
+@pytest.mark.slow
 def test_in_flight_games_may_be_more_than_utterances(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``engine.in_flight`` counts games where models play; without it, ``engine.concurrency`` does."""
     monkeypatch.setenv("OPENAI_API_KEY", "none")

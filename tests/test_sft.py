@@ -20,6 +20,8 @@ from spag.runs.execute import mix_warnings
 from spag.storage.episodes import all_samples, read_samples
 from spag.storage.sft import read_sft
 
+pytestmark = pytest.mark.slow
+
 SFT_ROWS = [{"instruction": f"Count to {n}.", "input": "", "output": f"One, then {n}."} for n in range(6)]
 UPSTREAM = [
     {"query": f"q{n}", "target": target, "reward": 0.5, "weight": 0.75, "role": "attacker"}

@@ -24,6 +24,8 @@ from spag.runs.execute import run
 from spag.storage.episodes import read_episodes
 from tiny_model import make_model
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parent.parent / "docs" / "presets.md"
 GPUS = {
     "spiral-qwen3-4b": ("H100", 8),

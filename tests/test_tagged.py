@@ -130,6 +130,7 @@ def replies(folder: Path, tokenizer: PreTrainedTokenizerBase, request: pytest.Fi
     return found
 
 
+@pytest.mark.slow
 def test_the_engine_gives_thought_and_answer(replies: list[Completion], tokenizer: PreTrainedTokenizerBase) -> None:
     thinks = tokenizer.decode(replies[0].prompt_ids or ()).endswith("Assistant: <think>")
     ended = [one for one in replies if one.finish_reason is FinishReason.STOP]

@@ -74,6 +74,7 @@ def test_files_are_valid_and_commands_have_these_options(name: str, here: Path) 
         compile(code, name, "exec")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["vllm", "gpus"])
 def test_the_plans_fit(name: str, here: Path) -> None:
     write_files(tutorial(name), here)

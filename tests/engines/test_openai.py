@@ -211,6 +211,7 @@ def test_the_wait_that_the_server_asks_for(start: Open, headers: dict[str, str])
     assert server.calls[1].at - server.calls[0].at >= 0.3  # our own waits are 0.04 s at most
 
 
+@pytest.mark.slow
 def test_a_rate_limit_with_progress_does_not_use_up_retries(start: Open) -> None:
     """One request of twelve passes, of the first 144: 12 are answered, and 132 refusals fall on 24 requests, so some
     have five or more.

@@ -130,6 +130,7 @@ def drain(engine: Engine, count: int) -> dict[str, Completion]:
     return found
 
 
+@pytest.mark.slow
 def test_adapters_over_one_base_say_what_each_says_alone(model_folder: Path, tmp_path: Path) -> None:
     """Their requests take turns on one model, each with a cache of its own; new weights of one leave the other as it
     is.

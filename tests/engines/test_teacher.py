@@ -10,6 +10,7 @@ from spag.cli import main
 from spag.storage.episodes import read_episodes
 
 
+@pytest.mark.slow
 def test_teacher_games_are_collected_priced_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Call] = []
 

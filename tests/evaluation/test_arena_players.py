@@ -11,6 +11,8 @@ from click.testing import CliRunner
 from spag.cli import main
 from spag.models.loading import load_model
 
+pytestmark = pytest.mark.slow
+
 QUICK = (
     "model.dtype=float32",
     "arena.tasks=2",

@@ -66,6 +66,7 @@ def test_rows_are_cut_without_changing_a_score(model_folder: Path, monkeypatch: 
         assert logprobs == pytest.approx(whole, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_probabilities_of_moves(model_folder: Path) -> None:
     config = ModelConfig(name=str(model_folder), dtype="float32")
     found = move_probabilities(config, GAME)

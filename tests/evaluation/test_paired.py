@@ -134,6 +134,7 @@ def calls_of(work: Callable[[], None]) -> int:
     return calls
 
 
+@pytest.mark.slow
 def test_five_players_and_a_thousand_tasks_take_less_than_a_million_calls() -> None:
     rng = np.random.default_rng(0)
     codes = rng.integers(0, 4, (5, 5, 1000)).astype(np.int8)

@@ -87,6 +87,7 @@ def test_the_metrics_of_clembench() -> None:
     assert [row[metric] for metric in metrics] == [0, 0, 1, None, 0]
 
 
+@pytest.mark.slow
 def test_the_example_prints_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,6 +107,7 @@ def test_the_first_named_player_is_the_zero_of_the_ratings() -> None:
     assert report["pairs"][0]["wins"] == (2, 1)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_report() -> None:
     order = (WIN, LOSS, FOUL, TIE)
     games = [ending(*sides, f"word{i}", order[i * k % 7 % 4]) for i in range(60) for k, sides in ((3, "ab"), (5, "ba"))]

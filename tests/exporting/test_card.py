@@ -44,6 +44,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_metadata_holds_the_figures_of_this_model(run: Path) -> None:
     data = ModelCard(card_of(find_source(str(run), "imitation"))).data
     assert (data.license, data.library_name, data.pipeline_tag, data.model_name) == (
@@ -95,6 +96,7 @@ def test_games_and_samples_are_counted(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "count"), [("1-imitation/train", 59), ("2-spag/iteration-1/train", 1), ("1-imitation/train", None)]
 )
@@ -335,6 +337,7 @@ def hostile(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_foreign_texts_mean_nothing(hostile: Path) -> None:
     text = card_of(find_source(str(hostile)), title="--- `<script>`\n# x")
     page = MarkdownIt("commonmark", {"html": True}).enable("table").render(ModelCard(text).text)

@@ -183,6 +183,7 @@ def test_an_unknown_mode_names_the_choices() -> None:
         judge_episode(episode("Hi"), "fair")
 
 
+@pytest.mark.slow
 @given(
     st.text(max_size=300),
     st.text(min_size=1, max_size=20),

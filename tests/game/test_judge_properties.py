@@ -48,6 +48,7 @@ def test_a_wrong_guess_loses_for_every_pair_of_neighbours() -> None:
             )
 
 
+@pytest.mark.slow
 def test_prose_says_only_the_targets_that_stand_in_it() -> None:
     said = {word for word in LEXICON if outcome(Role.ATTACKER, PROSE, word) is not None}
     assert said == {"home"}
@@ -95,6 +96,7 @@ HARD_TO_FOLD = st.text(
 )
 
 
+@pytest.mark.slow
 @given(st.text(max_size=200) | HARD_TO_FOLD)
 @settings(max_examples=600)
 @example("ŉ")

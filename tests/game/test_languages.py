@@ -149,6 +149,7 @@ def test_case(code: str, word: str, text: str, expected: TabooOutcome | None) ->
         assert by_attacker is not None and by_attacker[0] is TabooOutcome.ATTACKER_VIOLATION
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", CASES)
 def test_a_game_in_another_language(code: str) -> None:
     game = get("adversarial_taboo", language=code, top_words=2000)

@@ -14,6 +14,8 @@ from spag.runs.execute import run
 from spag.runs.reading import RunFolder
 from spag.storage.episodes import read_samples
 
+pytestmark = pytest.mark.slow
+
 TOO_FEW = "only the 492 shipped games"
 ROWS = [  # as upstream's train_imitation_gpt4.json
     {"query": "The game. attacker:", "target": "Where do you swim?", "role": "attacker", "weight": 0.582},

@@ -157,6 +157,7 @@ def test_the_list_of_cities() -> None:
     assert len(held_out) >= 15
 
 
+@pytest.mark.slow
 def test_no_city_is_named_by_the_name_of_another() -> None:
     names = {name: (name, *entry["aliases"]) for name, entry in cities().items()}
     text = {name: " / ".join(all_names) for name, all_names in names.items()}
@@ -177,6 +178,7 @@ def test_the_continent_may_always_be_said() -> None:
         assert play(name, "Where is it?", f"It lies in {entry['continent']}.").result is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bot", GAME.bots)
 def test_bots_play_by_the_rules(bot: str) -> None:
     outcomes = Counter()

@@ -270,6 +270,7 @@ def test_the_equilibrium_bot_mixes() -> None:
     assert calls["[call]"] / 3000 == pytest.approx(2 / 3, abs=0.03)
 
 
+@pytest.mark.slow
 def test_bots_earn_what_the_solver_says() -> None:
     """Mean chips of player_0 over 6,000 hands; the standard error is about 0.02."""
     rng, won = random.Random(1), 0.0

@@ -222,6 +222,7 @@ def test_decisions_are_what_players_see() -> None:
             assert state.result is None or GAME.outcomes[state.result.outcome].fault is None
 
 
+@pytest.mark.slow
 def test_scores_of_known_policies() -> None:
     perfect = GAME.score_policy(policy_of(solver.perfect))
     assert (perfect["value_kept"], perfect["value_lost"], perfect["against_perfect"]) == pytest.approx((1, 0, 0))
@@ -233,6 +234,7 @@ def test_scores_of_known_policies() -> None:
     assert uniform["value_lost"] > -uniform["against_perfect"] > 0.5  # a best response takes more than perfect play
 
 
+@pytest.mark.slow
 def test_scores_by_hand() -> None:
     """Perfect but for one board, X on 2, where O takes 4, which loses. Of the 104 held-out openings only [2] leads
     there, and there only as O: one of 208 games is lost.

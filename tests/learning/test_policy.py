@@ -180,6 +180,7 @@ def test_the_tiny_model_s_window_is_read_from_its_config(tmp_path: Path) -> None
     assert probe_capabilities(model, 10_000).packed  # full attention has no window
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("template", "share"), [("game", 0.6), ("play", 0.4)])
 def test_whole_games_train_from_one_row_with_the_loss_of_each_utterance_alone(
     model_folder: Path, template: str, share: float

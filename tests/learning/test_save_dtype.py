@@ -11,6 +11,8 @@ from safetensors.torch import load_file
 from spag.cli import main
 from spag.models.loading import load_model
 
+pytestmark = pytest.mark.slow
+
 ROWS = [{"prompt": f"q{n}", "completion": f"answer {n}", "reward": 0.5, "role": "attacker"} for n in range(4)]
 
 

@@ -26,6 +26,8 @@ from spag.learning.policy_copies import Reference
 from spag.models.loading import load_model, load_tokenizer
 from spag.rollout.steps import POLICY, StepPlayer
 
+pytestmark = pytest.mark.slow
+
 VOCABULARY = 258
 """Logits of the tiny model."""
 

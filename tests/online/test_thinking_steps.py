@@ -73,6 +73,7 @@ def test_the_template_is_asked_to_think(tokenizer: PreTrainedTokenizerBase) -> N
     assert (opens_thought(tokenizer, on), opens_thought(tokenizer, off)) == (True, False)
 
 
+@pytest.mark.slow
 def test_thoughts_and_utterances_end_at_their_limits(
     replies: list[Completion], tokenizer: PreTrainedTokenizerBase
 ) -> None:
@@ -123,6 +124,7 @@ def test_offline_samples_too(tokenizer: PreTrainedTokenizerBase) -> None:
     assert tokenizer.decode(encoded.input_ids) == "[user]q</s>[assistant]<think>\n\n</think>\n\nHo.</s>"
 
 
+@pytest.mark.slow
 def test_an_online_step_trains_thoughts_and_counts_those_that_are_cut(thinker: Path, tmp_path: Path) -> None:
     thinking = "{thinking: {enabled: true, max_tokens: 12}, max_new_tokens: 6, min_new_tokens: 0}"
     options = ["steps=1", "evaluate_every=null", f"sampling={thinking}"]

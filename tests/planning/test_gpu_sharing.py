@@ -100,6 +100,7 @@ def online(plan: Planner) -> tuple[StagePlan, StagePlan]:
     return play, training
 
 
+@pytest.mark.slow
 def test_the_plan_of_both_moments_by_hand() -> None:
     play, training = online(planner("taboo-qwen3-1.7b", 120))
     parameters = KNOWN_SHAPES["Qwen/Qwen3-1.7B"].parameters
@@ -114,11 +115,13 @@ def test_the_plan_of_both_moments_by_hand() -> None:
     assert play.memory.engines == training.memory.engines == 2 * play.sharing.each * 120 * GIB
 
 
+@pytest.mark.slow
 def test_sharded_copies_are_shares_of_the_weights() -> None:
     play, _ = online(planner("marshal-qwen3-4b", 80, gpus=8))
     assert play.memory.policies == play.memory.weights == 4 * KNOWN_SHAPES["Qwen/Qwen3-4B"].parameters / 8
 
 
+@pytest.mark.slow
 def test_thoughts_count_in_play_and_training() -> None:
     silent = "reinforce.sampling.thinking.enabled=false"
     loud, quiet = (online(planner("taboo-qwen3-1.7b", 80, *changes)) for changes in ((), (silent,)))
@@ -212,6 +215,7 @@ def test_the_stand_in_refuses_what_vllm_would(gpu: FakeGPU, model_folder: Path) 
             gpu.hold("trainer", 20 * GIB)
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_refused_with_numbers_and_remedies() -> None:
     plan = planner("taboo-qwen3-1.7b", 24)
     play, training = online(plan)
@@ -226,6 +230,7 @@ def test_what_does_not_fit_is_refused_with_numbers_and_remedies() -> None:
     assert (trusted.memory, trusted.sleep) == (0.2, 0)  # the user knows better
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [44, 46, 48])
 def test_remedies_do_help(memory: int) -> None:
     changes = ("reinforce.overlap=true",)
@@ -289,6 +294,7 @@ def test_copies_take_turns_only_where_the_trainer_rests(overlap: bool) -> None:
         assert "1 x 0.337 of each GPU for vLLM, start and snapshots in turn with the policy, asleep" in play.notes[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("level", "lora", "in_turn"), [(1, None, False), (2, None, False), (2, None, True), (1, {"rank": 4}, False)]
 )
@@ -366,6 +372,7 @@ def test_actors_share_their_own_gpus() -> None:
     assert (engine.memory, engine.sleep) == (0.45, 0)  # two engines in each actor
 
 
+@pytest.mark.slow
 def test_estimates_say_how_the_gpu_is_shared(
     pretended: None, tmp_path: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ LLAMA, SMOLLM = KNOWN_SHAPES["meta-llama/Llama-2-7b-hf"], KNOWN_SHAPES["smollm2-
 A100 = find_gpu("A100-80")
 
 
+@pytest.mark.slow
 def test_a_teachers_games_have_a_price_where_its_tokens_have_one() -> None:
     planner = Planner(load_config("llama2-7b"), LLAMA, A100, 8)
     said, priced = (run_notes(planner, price)["imitation data"] for price in (None, (2.5, 10.0)))
@@ -33,6 +34,7 @@ def test_a_teachers_games_have_a_price_where_its_tokens_have_one() -> None:
     assert f"{tokens}, {2.5 * millions[0] + 10 * millions[1]:,.2f} USD): spag play" in priced
 
 
+@pytest.mark.slow
 def test_a_prompt_file_changes_what_is_read(tmp_path: Path) -> None:
     def work(name: str, rules: str) -> Work:
         path = tmp_path / name

@@ -52,6 +52,7 @@ def planned(kind: str, gpus: int, *changes: str) -> list[StagePlan]:
     return planner(kind, gpus, *changes).stages
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gpus", [8, 32])
 def test_the_papers_setting_fits(gpus: int) -> None:
     stages = planned("A100-80", gpus, *ZERO_3)
@@ -63,6 +64,7 @@ def test_the_papers_setting_fits(gpus: int) -> None:
     assert static == pytest.approx(18 * 6_738_415_616 / gpus)
 
 
+@pytest.mark.slow
 def test_one_small_gpu_cannot_train_all_weights_and_qlora_is_named() -> None:
     imitation = planned("RTX-4090", 1, *REPLICAS)[0]
     assert imitation.problems
@@ -75,6 +77,7 @@ def test_one_small_gpu_cannot_train_all_weights_and_qlora_is_named() -> None:
     assert not planned("RTX-4090", 8, *sharded)[0].problems
 
 
+@pytest.mark.slow
 def test_on_several_gpus_sharding_is_the_nearest_change_and_it_does_fit() -> None:
     assert planned("A100-80", 8, *REPLICAS)[0].memory.total > 20 * LLAMA.parameters  # with DDP's buckets
     [advice] = planned("A100-80", 8, *REPLICAS)[0].advice
@@ -90,6 +93,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("changes", "problem"), REFUSED)
 def test_what_training_would_refuse_does_not_fit(changes: tuple[str, ...], problem: str) -> None:
     assert any(problem in found for found in planned("A100-80", 12, *changes)[0].problems)
@@ -100,6 +104,7 @@ def test_adapters_for_each_role_are_not_sharded() -> None:
     assert any("lora.per_role: adapters take turns in whole models" in found for found in stages[1].problems)
 
 
+@pytest.mark.slow
 def test_what_training_would_refuse_is_not_advised() -> None:
     imitation = planned("A100-80", 12, *REPLICAS)[0]
     assert imitation.advice  # on 12 GPUs batches of 128 cannot be shared out, so 16 are named
@@ -127,6 +132,7 @@ def test_replicas_hold_everything_and_buckets_of_gradients() -> None:
     assert two.total - alone.total == 4 * LLAMA.parameters
 
 
+@pytest.mark.slow
 def test_two_models_on_one_gpu_need_room_for_both() -> None:
     _, selfplay, _, arena = planned("A10G", 1)  # 24 GiB: 21.6 for vLLM, and bfloat16 weights of 12.6 GiB
     assert not selfplay.problems
@@ -139,6 +145,7 @@ def test_two_models_on_one_gpu_need_room_for_both() -> None:
     assert selfplay.room == 0.9 * 24 * GIB
 
 
+@pytest.mark.slow
 def test_idle_gpus_are_named_and_copies_use_them() -> None:
     at_once = "32 utterances at once for each copy of the model (engine.concurrency)"
     one = planned("A100-80", 8, "engine.data_parallel=1")[1]
@@ -154,6 +161,7 @@ def test_idle_gpus_are_named_and_copies_use_them() -> None:
     assert "1 of 8 GPUs play" in planned("A100-80", 8, "engine.backend=transformers")[1].notes[0]
 
 
+@pytest.mark.slow
 def test_online_steps_are_played_by_every_training_process_or_by_actors_beside_them() -> None:
     def play(gpus: int, more: str = "", *changes: str) -> tuple[float, list[str]]:
         phase = f"phases=[{{algorithm: reinforce, parallel: fsdp, games: 64{more}}}]"
@@ -206,6 +214,7 @@ def test_operations_by_hand() -> None:
     assert 3600 * hours == pytest.approx(10 * 6.476e9 * 1e6 / (0.35 * 312e12), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_reference_costs_what_passes_over_the_samples_share() -> None:
     def work(**options: object) -> Work:
         phase = PhaseConfig.model_validate({"algorithm": "imitation", **options})
@@ -254,6 +263,7 @@ def won_utterances(games: list[Episode]) -> int:
     return sum(end.rewards[said.role] > 0 for one, end in ends for said in one.history[: end.length])
 
 
+@pytest.mark.slow
 def test_counts_follow_config_files_and_assumptions(tmp_path: Path) -> None:
     rows = tmp_path / "sft.json"
     rows.write_text(json.dumps([{"instruction": "Say hello.", "input": "", "output": "Hello!"}] * 500))
@@ -274,6 +284,7 @@ def test_counts_follow_config_files_and_assumptions(tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.slow
 def test_games_of_bots_are_counted_on_a_few_hundred_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     played: list[int] = []
 
@@ -304,6 +315,7 @@ def test_games_of_bots_are_counted_on_a_few_hundred_of_them(monkeypatch: pytest.
     assert len(played) == samples.COUNTED and both.games == 10**6  # half of each
 
 
+@pytest.mark.slow
 def test_bots_and_files_have_their_shares(tmp_path: Path) -> None:
     """Games of a bot outnumber those of a file; what is counted is drawn from both by how many there are."""
     game, path = get("tic_tac_toe"), tmp_path / "games.jsonl"
@@ -325,6 +337,7 @@ def test_bots_and_files_have_their_shares(tmp_path: Path) -> None:
     assert equal.count / equal.games == pytest.approx((each[bot] + each[file]) / 2, rel=0.05)
 
 
+@pytest.mark.slow
 def test_a_plan_says_that_no_instruction_data_is_mixed_in(tmp_path: Path) -> None:
     rows = tmp_path / "sft.json"
     rows.write_text(json.dumps([{"instruction": "Say hello.", "input": "", "output": "Hello!"}]))
@@ -334,6 +347,7 @@ def test_a_plan_says_that_no_instruction_data_is_mixed_in(tmp_path: Path) -> Non
         assert "imitation.sft_data" not in str(notes)
 
 
+@pytest.mark.slow
 def test_another_game_is_planned_on_its_own_play() -> None:
     phases = [
         {"algorithm": "imitation", "episodes": ["bot:systematic"], "max_episodes": 5},
@@ -374,6 +388,7 @@ def test_phases_of_one_algorithm_are_told_apart(tmp_path: Path) -> None:
         assert works[f"{folder}/train"].startswith(f"about {found[name].count:,} samples")
 
 
+@pytest.mark.slow
 def test_too_few_games_to_imitate_are_named_with_the_option_that_names_more() -> None:
     notes = run_notes(planner("A100-80", 8))
     assert "--set imitation.episodes=[games.jsonl]" in notes["imitation data"]
@@ -391,6 +406,7 @@ def command(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["plan", *arguments], env={"COLUMNS": "200"})
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_plan_and_tells_by_its_status_whether_it_fits() -> None:
     fits = command("llama2-7b", "--gpus", "8", "--set", ZERO_3[0], "--set", ZERO_3[1])
     assert fits.exit_code == 0
@@ -403,6 +419,7 @@ def test_the_command_prints_the_plan_and_tells_by_its_status_whether_it_fits() -
     assert f"cost: {16 * hours:,.2f} USD for {8 * hours:,.1f} GPU hours" in priced.output
 
 
+@pytest.mark.slow
 def test_json_holds_the_same_figures_and_assumptions_can_be_changed() -> None:
     slow, fast = (
         json.loads(command("demo", "--gpus", "1", "--json", "--assume", f"mfu={mfu}").output) for mfu in (0.2, 0.4)
@@ -460,6 +477,7 @@ def test_a_cpu_computes_in_what_is_faster_there(half: float, full: float, number
     assert Planner(load_config("demo"), SMOLLM, A100).number == 2
 
 
+@pytest.mark.slow
 def test_shipped_presets_take_what_was_measured() -> None:
     """Resident memory in float32: `kuhn` 3.9 GiB (6 steps), its imitation 3.3."""
     found = {one.name: one for one in Planner(load_config("kuhn"), SMOLLM, cpu(2e10, 15e10)).stages}
@@ -468,6 +486,7 @@ def test_shipped_presets_take_what_was_measured() -> None:
     assert not any(one.problems for one in found.values())
 
 
+@pytest.mark.slow
 def test_online_policies_are_those_that_the_process_holds() -> None:
     def copies(device: Device, *changes: str) -> float:
         planner = Planner(
@@ -484,6 +503,7 @@ def test_online_policies_are_those_that_the_process_holds() -> None:
     assert copies(here, "reinforce.opponents={self: 1, start: 1}") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["adversarial_taboo", "kuhn_poker", "tic_tac_toe"])
 def test_pieces_are_about_as_many_as_tokens(name: str) -> None:
     tokenizer, game = load_tokenizer("smollm2-135m"), get(name)

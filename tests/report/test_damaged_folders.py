@@ -17,6 +17,8 @@ from run_fixtures import write_reasoning, write_run
 from spag.cli import main
 from spag.report.plot_files import Plot
 
+pytestmark = pytest.mark.slow
+
 FILES = (
     "manifest.json", "config.yaml", "log.jsonl", "1-imitation/metrics.jsonl", "2-spag/iteration-1/metrics.jsonl",
     "2-spag/iteration-1/health.json", "2-spag/iteration-1/episodes.jsonl", "arena/results.json", "arena/episodes.jsonl",

@@ -16,6 +16,8 @@ from spag.report.plot_files import plot_style
 from spag.report.run_tables import evaluation_tables, time_table
 from spag.storage.store import write_json, write_rows
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

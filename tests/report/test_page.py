@@ -15,6 +15,8 @@ from spag.core.errors import RunError
 from spag.report.html import visible
 from spag.report.page import write_report
 
+pytestmark = pytest.mark.slow
+
 BLOCKS = {"td", "th", "dt", "dd", "small"}
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 

@@ -200,6 +200,7 @@ def test_a_file_that_cannot_be_read_for_a_moment_is_named_and_followed_again(tmp
         assert ">3 games<" in client.get("/").text and "planet" in client.get("/").text
 
 
+@pytest.mark.slow
 def test_bots_can_be_played_while_the_models_cannot_be_found(tmp_path: Path) -> None:
     folder = write_online(tmp_path / "run")
     with visitor(site(folder)) as client:

@@ -161,6 +161,7 @@ def test_the_games_of_a_mix_are_shown_each_by_itself(tmp_path: Path) -> None:
         assert "<b>12</b> games" in client.get("/games?step=3&game=tic_tac_toe").text
 
 
+@pytest.mark.slow
 def test_each_online_phase_has_its_figures_steps_and_games(tmp_path: Path) -> None:
     with visitor(site(make_two_online(tmp_path / "run"))) as client:
         page = text_of(client, "/")

@@ -6,6 +6,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
 
+import pytest
 from starlette.testclient import TestClient
 from web_fixtures import HOSTILE, TypingEngine, at_once, bot_games, fail, site, visitor
 
@@ -235,6 +236,7 @@ def test_two_models_are_kept_and_the_one_unused_for_longest_goes() -> None:
     assert sorted(opened) == ["a", "b", "c"]
 
 
+@pytest.mark.slow
 def test_a_local_model_can_be_watched_while_it_speaks(model_folder: Path) -> None:
     def opened() -> Engine:
         return open_model(

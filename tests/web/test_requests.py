@@ -65,6 +65,7 @@ def ask(client: TestClient, method: str, address: str, **more: object) -> None:
         assert len(Reader(notice).text.splitlines()) == 1
 
 
+@pytest.mark.slow
 @settings(max_examples=60, derandomize=True)
 @given(route=st.sampled_from(ROUTES), places=two, query=pairs, form=pairs, header=st.sampled_from(HEADERS))
 @example(ROUTES[0], ["", ""], [("page", "9223372036854775808")], [], "hx-request")

@@ -18,6 +18,7 @@ from spag.web.security import MOST_BYTES, Access
 TOKEN = "correct-horse-battery"
 
 
+@pytest.mark.slow
 def test_every_answer_carries_the_policy(client: TestClient) -> None:
     for address in ("/", "/static/style.css", "/static/theme.css", "/game.css", "/nothing", "/login"):
         headers = client.get(address).headers
