@@ -200,7 +200,7 @@ def test_games_that_are_a_step_old_have_a_trust_region() -> None:
     ratios = [1.5, 1.5, 0.5, 1.1]
     now = [math.log(0.1 * ratio) for ratio in ratios]
     found = {}
-    for overlap in (False, True):
+    for overlap in (0, 1):
         batch = tokens(
             logprob=now, old_logprob=now, sampling_logprob=[math.log(0.1)] * 4, advantage=[2.0, -2.0, -2.0, 2.0]
         )

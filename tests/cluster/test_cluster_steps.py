@@ -29,7 +29,7 @@ engine: {concurrency: 8}
 phases:
   - algorithm: reinforce
     steps: 3
-    overlap: true
+    overlap: 1
     games: 8
     learning_rate: 1.0e-3
     warmup_ratio: 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tiny_run import PHASE, config_for, run_here
 
-from spag.learning.selfplay import CollapseWatch
+from spag.learning.step_figures import CollapseWatch
 from spag.storage.manifest import Manifest
 
 pytestmark = pytest.mark.slow
@@ -22,7 +22,7 @@ def steps_of(folder: Path) -> list[int]:
 
 
 def test_a_collapse_ends_the_run_where_that_is_wanted(model_folder: Path, tmp_path: Path) -> None:
-    run_here(config_for(model_folder, *STEPS, "reinforce.stop_on_collapse=true", "reinforce.overlap=true"), tmp_path)
+    run_here(config_for(model_folder, *STEPS, "reinforce.stop_on_collapse=true", "reinforce.overlap=1"), tmp_path)
     assert steps_of(tmp_path) == [*range(1, 9)]  # no sign is given before the 8th
     result = Manifest.open(tmp_path).stages[f"{PHASE}/train"]["results"]
     assert (result["steps"], result["stopped"]) == (8, f"step 8: {ALIKE}; {ILLEGAL}")

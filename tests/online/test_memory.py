@@ -137,12 +137,12 @@ def test_shared_weights_are_the_callers_own(model_folder: Path) -> None:
     assert answer(copying) == after, "a copy changed with the caller's weights"
 
 
-@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("overlap", [0, 1])
 def test_while_the_policy_trains(
-    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overlap: bool
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overlap: int
 ) -> None:
     """One copy of its weights is there, or two where games are played meanwhile; keys, values and opponents are not."""
-    seen = []
+    seen, ahead = [], overlap > 0
     update = Loop._update
 
     def note(loop: Loop, *rest: Any) -> Any:
@@ -151,13 +151,13 @@ def test_while_the_policy_trains(
         trained = {name: weight.data_ptr() for name, weight in loop.policy.bare.named_parameters()}
         shared = [own.data_ptr() == trained[name] for name, own in engine._model.named_parameters()]
         idle = not engine._known and not any(engine._cache.tokens)
-        seen.append((all(shared), any(shared), overlap or idle, overlap or [*player._engines] == [POLICY]))
+        seen.append((all(shared), any(shared), ahead or idle, ahead or [*player._engines] == [POLICY]))
         return update(loop, *rest)
 
     monkeypatch.setattr(Loop, "_update", note)
     changes = ("reinforce.steps=3", "reinforce.evaluate_every=1", f"reinforce.overlap={overlap}", "arena.tasks=1")
     run_here(config_for(model_folder, *changes), tmp_path)
-    assert seen == [(not overlap, not overlap, True, True)] * 3
+    assert seen == [(not ahead, not ahead, True, True)] * 3
 
 
 def test_a_fixed_reference_is_in_a_file_and_the_same(tmp_path: Path) -> None:

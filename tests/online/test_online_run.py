@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from tiny_run import MOMENTS, PHASE, assert_same_weights, config_for, run_here, weights_of
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import forked
 from scripted_run import reached, run_until
@@ -29,6 +30,7 @@ from spag.storage.episodes import read_episodes
 pytestmark = pytest.mark.slow
 PLAIN = ("reinforce.entropy_coef=0", "reinforce.baseline_decay=1")
 """Options of plain REINFORCE."""
+AHEAD = ("reinforce.warmup_ratio=0", "reinforce.evaluate_every=null")
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +209,7 @@ def test_two_processes_do_what_one_does(model: Path, tmp_path: Path, options: tu
 
 
 def test_playing_ahead_lags_one_update_behind(model: Path, finished: Path, tmp_path: Path) -> None:
-    run_here(config_for(model, "reinforce.overlap=true", "reinforce.warmup_ratio=0"), tmp_path / "ahead")
+    run_here(config_for(model, "reinforce.overlap=1", "reinforce.warmup_ratio=0"), tmp_path / "ahead")
     played = [by(tmp_path / "ahead", step) for step in range(1, 5)]
     assert played == ["step 0", "step 0", "step 1", "step 2"]
     assert [by(finished, step) for step in range(1, 5)] == ["step 0", "step 1", "step 2", "step 3"]
@@ -215,36 +217,69 @@ def test_playing_ahead_lags_one_update_behind(model: Path, finished: Path, tmp_p
     assert metrics[0]["mismatch"] < 1e-4 < metrics[1]["mismatch"]  # the importance weights see the update between
     assert metrics[0]["clip_fraction"] == 0.0 < metrics[1]["clip_fraction"]  # and so does the trust region
     assert metrics[1]["mismatch"] < metrics[1]["mismatch_max"]
+    assert [row["staleness"] for row in metrics] == [0, 1, 1, 1]
+    assert [row["staleness"] for row in rows(finished / PHASE / "metrics.jsonl")] == [0, 0, 0, 0]
 
 
-def play_slowly(config: RunConfig, folder: Path) -> None:
-    """Run, but play the games of step 3, which are played ahead, only some time after step 2 is trained."""
+def test_games_are_never_older_than_the_bound(model: Path, tmp_path: Path) -> None:
+    """Two steps ahead, they are played by copies of earlier weights, although newer ones were trained before that."""
+    play_slowly(config_for(model, *AHEAD, "reinforce.overlap=2", "reinforce.steps=5"), tmp_path, (4, 1))
+    assert [by(tmp_path, step) for step in range(1, 6)] == ["step 0", "step 0", "step 0", "step 1", "step 2"]
+    assert [row["staleness"] for row in rows(tmp_path / PHASE / "metrics.jsonl")] == [0, 1, 2, 2, 2]
+    for weights in (1, 2, 3):
+        policy = load_model(str(tmp_path / PHASE / "snapshots" / f"step-{weights:05d}"), dtype="float32", device="cpu")
+        off = furthest(policy, load_tokenizer(str(model)), tmp_path / PHASE / "episodes" / "step-00004.jsonl")
+        assert (off < 1e-4) == (weights == 1), "the record of who played is wrong"
+
+
+def furthest(policy: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Path) -> float:
+    """The largest difference between the log-probabilities that games record and the policy's."""
+    found = 0.0
+    for sample in Reinforce(ReinforceSettings()).credit([*read_episodes(path)], KuhnPoker(), "policy"):
+        prompt = encode_prompt(tokenizer, sample.prompt, PromptStyle.PLAIN)
+        ids = torch.tensor([[*prompt, *(sample.completion_ids or ())]])
+        with torch.no_grad():
+            logprobs = policy(ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+        own = logprobs.gather(-1, ids[0, len(prompt) :, None])[:, 0]
+        found = max(found, float((own - torch.tensor(sample.logprobs)).abs().max()))
+    return found
+
+
+def play_slowly(config: RunConfig, folder: Path, slow: tuple[int, int]) -> None:
+    """Run, but play ``slow``, a step ahead and its weights, only some time after step 2 is trained."""
     plain = StepPlayer.play
 
     def play(self: StepPlayer, step: int, weights_of: int) -> None:
-        if (step, weights_of) == (3, 1):
+        if (step, weights_of) == slow:
             while not reached(folder / PHASE / "metrics.jsonl", 2):
                 time.sleep(0.01)
             time.sleep(2.0)
         plain(self, step, weights_of)
 
     StepPlayer.play = play  # type: ignore[method-assign]
-    run_here(config, folder)
+    try:
+        run_here(config, folder)
+    finally:
+        StepPlayer.play = plain  # type: ignore[method-assign]
 
 
 @pytest.mark.long
-def test_a_run_that_plays_ahead_resumes_exactly(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("overlap", "slow", "played_by"), [(1, (3, 1), [0, 0, 1, 2]), (2, (4, 1), [0, 0, 0, 1, 2])])
+def test_a_run_that_plays_ahead_resumes_exactly(
+    model: Path, tmp_path: Path, overlap: int, slow: tuple[int, int], played_by: list[int]
+) -> None:
     """A checkpoint waits for the games that are played ahead: a run that resumes from it has newer weights only."""
-    config = config_for(model, "reinforce.overlap=true", "reinforce.warmup_ratio=0", "reinforce.evaluate_every=null")
-    process = forked.start(play_slowly, config, tmp_path / "killed")
+    steps = range(1, len(played_by) + 1)
+    config = config_for(model, *AHEAD, f"reinforce.overlap={overlap}", f"reinforce.steps={len(steps)}")
+    process = forked.start(play_slowly, config, tmp_path / "killed", slow)
     while not (tmp_path / "killed" / PHASE / "state" / "checkpoint-2" / "complete").exists():
         assert process.is_alive()
     process.kill()
     assert forked.end(process) == -9
     for name in ("killed", "whole"):
         run_here(config, tmp_path / name)
-        assert [by(tmp_path / name, step) for step in range(1, 5)] == ["step 0", "step 0", "step 1", "step 2"]
-    for step in range(1, 5):
+        assert [by(tmp_path / name, step) for step in steps] == [f"step {weights}" for weights in played_by]
+    for step in steps:
         games = [by_id(tmp_path / name / PHASE / f"episodes/step-{step:05d}.jsonl") for name in ("killed", "whole")]
         assert games[0] == games[1]
     assert_same_weights(tmp_path / "killed", tmp_path / "whole")

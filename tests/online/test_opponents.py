@@ -72,7 +72,7 @@ def test_every_snapshot_is_an_opponent_once_its_step_has_ended() -> None:
     assert pool.weights(2, KUHN) == {"self": 3.0, "bot:equilibrium": 1.0}  # the games of none are self-play
     assert pool.weights(3, KUHN) == {"self": 2.0, "snapshot-2": 1.0, "bot:equilibrium": 1.0}
     assert pool.weights(5, KUHN) == {"self": 2.0, "snapshot-2": 0.5, "snapshot-4": 0.5, "bot:equilibrium": 1.0}
-    assert opponents(overlap=True).weights(3, KUHN) == pool.weights(2, KUHN)  # step 2 was not trained when 3 began
+    assert opponents(overlap=1).weights(3, KUHN) == pool.weights(2, KUHN)  # step 2 was not trained when 3 began
 
 
 def test_results_count_from_the_steps_that_had_ended() -> None:
@@ -81,9 +81,13 @@ def test_results_count_from_the_steps_that_had_ended() -> None:
     pool = opponents(lost, lost, **options)
     assert pool.weights(1, KUHN) == {"self": 1.5, "bot:equilibrium": 0.5}
     assert pool.weights(2, KUHN)["bot:equilibrium"] == pytest.approx(1 - 0.5 / 10)
-    ahead = opponents(lost, lost, overlap=True, **options)
+    ahead = opponents(lost, lost, overlap=1, **options)
     assert ahead.weights(2, KUHN) == pool.weights(1, KUHN)
     assert ahead.weights(3, KUHN) == pool.weights(2, KUHN)
+    ahead = opponents(lost, lost, overlap=3, **options)
+    ahead.results(2, KUHN, [])  # two steps have ended before the third is drawn, which began before them
+    assert ahead.weights(3, KUHN) == ahead.weights(4, KUHN) == pool.weights(1, KUHN)
+    assert ahead.weights(5, KUHN) == pool.weights(2, KUHN)
 
 
 def test_a_step_may_meet_one_opponent_beside_itself() -> None:

@@ -218,7 +218,7 @@ def test_games_are_mixed_ahead_and_against_frozen_policies(model: Path, tmp_path
     opponents = 'reinforce.opponents={"start": 1, "snapshot": 1, "bot:random": 1}'
     mix = "reinforce.mix=[{name: kuhn_poker}, {name: tic_tac_toe}]"
     more = [
-        "reinforce.overlap=true",
+        "reinforce.overlap=1",
         "reinforce.gradient_checkpointing=true",
         "reinforce.minibatches=2",
         "reinforce.steps=3",

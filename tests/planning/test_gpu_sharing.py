@@ -86,7 +86,7 @@ def test_vllm_sleeps_as_deep_as_cpu_memory_asks() -> None:
     online = load_config("taboo-qwen3-1.7b").phases[0].settings
     assert sleep_level(online, 10, 20, adapters=True) == 1
     assert [sleep_level(online, 10, 19, adapters=adapters) for adapters in (False, True)] == [2, 0]
-    assert sleep_level(online.model_copy(update={"overlap": True}), 1, 100, adapters=False) == 0
+    assert sleep_level(online.model_copy(update={"overlap": 1}), 1, 100, adapters=False) == 0
 
 
 def planner(name: str, memory: float, *changes: str, gpus: int = 1, host: float = 512) -> Planner:
@@ -138,7 +138,7 @@ CASES = {  # preset, GiB of the GPU, memory of the machine, changes: engines, le
     "level 1": (("taboo-qwen3-1.7b", 80, 512, ()), (2, 1)),
     "level 1, little room": (("taboo-qwen3-1.7b", 42, 512, ()), (2, 1)),
     "level 2": (("taboo-qwen3-1.7b", 56, 8, ()), (2, 2)),
-    "awake, little room": (("taboo-qwen3-1.7b", 56, 512, ("reinforce.overlap=true",)), (2, 0)),
+    "awake, little room": (("taboo-qwen3-1.7b", 56, 512, ("reinforce.overlap=1",)), (2, 0)),
     "one engine": (("taboo-qwen3-1.7b", 34, 512, tuple(WHOLE)), (1, 1)),
     "one engine in turn": (("taboo-qwen3-1.7b", 44, 512, (ALL,)), (1, 1)),
     "adapter": (("taboo-qwen3-1.7b-lora", 24, 512, ()), (1, 1)),
@@ -233,7 +233,7 @@ def test_what_does_not_fit_is_refused_with_numbers_and_remedies() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("memory", [44, 46, 48])
 def test_remedies_do_help(memory: int) -> None:
-    changes = ("reinforce.overlap=true",)
+    changes = ("reinforce.overlap=1",)
     play, _ = online(planner("taboo-qwen3-1.7b", memory, *changes))
     assert play.problems and play.advice
     for advice in play.advice:
@@ -282,9 +282,9 @@ def tiny(model: Path, lora: dict[str, int] | None = None) -> RunConfig:
     return load_config("taboo-qwen3-1.7b", [f"{name}={json.dumps(value)}" for name, value in options.items()])
 
 
-@pytest.mark.parametrize("overlap", [False, True])
-def test_copies_take_turns_only_where_the_trainer_rests(overlap: bool) -> None:
-    plan = planner("taboo-qwen3-1.7b", 44, ALL, f"reinforce.overlap={str(overlap).lower()}")
+@pytest.mark.parametrize("overlap", [0, 2])
+def test_copies_take_turns_only_where_the_trainer_rests(overlap: int) -> None:
+    plan = planner("taboo-qwen3-1.7b", 44, ALL, f"reinforce.overlap={overlap}")
     play, _ = online(plan)
     if overlap:  # its weights change while they play
         assert play.sharing is None and play.engines == 3

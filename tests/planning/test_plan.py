@@ -498,7 +498,8 @@ def test_online_policies_are_those_that_the_process_holds() -> None:
     here, moving = cpu(2e10, 15e10), "reinforce.reference.ema=0.1"
     assert copies(here) == copies(here, "reinforce.average_decay=0") + 1 == 1  # the average alone
     assert copies(here, moving) == copies(A100) == 2  # and a reference in memory
-    assert copies(here, "reinforce.overlap=true") == 2  # and the engine's own
+    assert copies(here, "reinforce.overlap=1") == 2  # and the engine's own
+    assert copies(here, "reinforce.overlap=2") == 4  # and two that wait to play
     assert copies(here, "model.dtype=bfloat16") == 1.5
     assert copies(here, "reinforce.opponents={self: 1, start: 1}") == 2
 

@@ -121,8 +121,8 @@ class OnlineSettings(UpdateSettings):
         0.0,
         description="the final policy is a moving average of the weights with this decay a step; 0: the last weights",
     )
-    overlap: bool = Field(
-        False, description="play the next step's games, with the weights before this update, while training"
+    overlap: CountOrZero = Field(
+        0, description="play the games of this many steps ahead, while training: they are then so many steps old"
     )
     evaluate_every: Count | None = Field(10, description="steps between evaluations on held-out tasks; null: none")
     evaluation_tasks: Count = Field(16, description="held-out tasks of an evaluation, each played in both roles")
@@ -137,7 +137,7 @@ class OnlineSettings(UpdateSettings):
     @property
     def clips(self) -> bool:
         """Whether a ratio can be clipped: with one update on the policy's own games all are 1."""
-        return self.updates > 1 or self.overlap
+        return self.updates > 1 or self.overlap > 0
 
     @property
     def tested_against(self) -> list[str]:

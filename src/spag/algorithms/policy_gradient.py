@@ -3,7 +3,7 @@
 Tokens are trained as they were sampled. The engine and the trainer never agree exactly on a token's probability
 (precision, kernels, temperature, filters), and games may be a step old; the quotient is an importance weight. With
 several updates a step, ratios to the policy before the first one are clipped as in PPO (arXiv 1707.06347). With
-``overlap`` games are a step old, and the policy that played is the engine's: then ratios to its probabilities are
+``overlap`` games are older, and the policy that played is the engine's: then ratios to its probabilities are
 clipped, or a single update would have no trust region (its ratio to the policy before it is 1).
 """
 
@@ -112,7 +112,7 @@ def policy_gradient_loss(batch: TokenBatch, settings: OnlineSettings) -> "tuple[
         clip_range=settings.clip_range,
         kl_coef=scheduled(settings.kl_coef, settings.kl_coef_end, batch.step, steps),
         entropy_coef=scheduled(settings.entropy_coef, settings.entropy_coef_end, batch.step, steps),
-        overlap=settings.overlap,
+        overlap=settings.overlap > 0,
     )
     weight = batch.weight[batch.sample]
     loss = (weight * terms).sum() / (max(batch.totals.weight, 1e-9) * settings.sampling.most_tokens)

@@ -6,13 +6,14 @@
             snapshots/  checkpoint/  state/
 
 Games are on disk before they count: a killed run goes back to its last checkpoint and trains on the files again. Every
-process plays its share and reads all games; the first one writes. With ``overlap`` the next step's games are played in
-a thread while this step's samples are trained: they are then one update old, which importance weights correct. A
-checkpoint waits for them, because its weights are newer than those that play them.
+process plays its share and reads all games; the first one writes. With ``overlap``, n, a thread plays the next n steps
+while this one is trained. Step k has the weights after step k-1-n (at first: the start's), never older ones, so no
+game is ever dropped; importance weights correct for the n steps between. A checkpoint waits for the games ahead,
+because its weights are newer than theirs: then it needs no older ones.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -29,12 +30,11 @@ from spag.core.episodes import Episode, TrainingSample
 from spag.core.seeds import derive_seed
 from spag.core.types import Split
 from spag.evaluation.arena.standings import arena_report
-from spag.evaluation.collapse_warnings import collapse_warnings
 from spag.evaluation.exact_metrics import MoveProbabilities, figures_of, probabilities_of
 from spag.games.base import Game, SolvedGame
 from spag.learning.metrics import MetricsLog, Row
 from spag.learning.sources import Material, Policy
-from spag.learning.step_figures import figures
+from spag.learning.step_figures import CollapseWatch, figures, staleness
 from spag.models.adapters import use_adapter
 from spag.models.roles import adapter_name
 from spag.models.tokens import PromptStyle
@@ -80,8 +80,8 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
         self.opponents = MetricsLog(self.folder / "opponents.jsonl", place.step) if records else None
         self.watch = CollapseWatch(self.folder, place.step) if place.is_first else None
         self._thread = ThreadPoolExecutor(1, "spag-play")
-        self._ahead: tuple[int, Future[None]] | None = None
-        self._holds: int | None = None
+        self._ahead: dict[int, Future[None]] = {}  # by step
+        self._holds: int | None = None  # the step of the weights that engines hold once all of these are played
 
     def __enter__(self) -> "SelfplaySource":
         self.player.__enter__()
@@ -89,6 +89,7 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
 
     def __exit__(self, *error: object) -> None:
         try:
+            self._ahead = {step: games for step, games in self._ahead.items() if not games.cancel()}
             self._wait()
         finally:
             self._thread.shutdown()
@@ -97,9 +98,9 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
     def next(self, step: int, policy: Policy | None) -> Material:
         assert policy is not None
         self.seconds = dict.fromkeys(self.seconds, 0.0)
-        if self._ahead is not None and self._ahead[0] == step:
+        if step in self._ahead:
             with self._timed("play_s"):
-                self._wait()
+                self._ahead.pop(step).result()
         else:
             self._make_room()
             self._update_engines(policy, step - 1)
@@ -110,9 +111,9 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
             policy.wait()  # the others' games are on disk then
             self.games = self.player.episodes(step)
             self.player.opponents.add(step, self.games)
-        if self.settings.overlap and step < self.steps:
-            self._update_engines(policy, step - 1)
-            self._ahead = step + 1, self._thread.submit(self.player.play, step + 1, step - 1)
+        for ahead in range(step + 1, min(step + self.settings.overlap, self.steps) + 1):
+            if ahead not in self._ahead:
+                self._play_ahead(policy, ahead, step - 1)
         return Material(self.games)
 
     def finish(self, step: int, row: Row, samples: Sequence[TrainingSample], policy: Policy) -> bool:
@@ -122,6 +123,7 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
             self.figures |= figures(episodes, game, self.settings.rewards.get(game.name, RewardOverride()), own)
         said = (utterance for _, episodes in self.games for one in episodes for utterance in one.history)
         row |= {"unknown_tokens": sum(bool(one.unknown_token) for one in said), **self.figures}
+        row["staleness"] = staleness(step, [one for _, episodes in self.games for one in episodes])
         if (every := self.settings.keeps_snapshots_every) and step % every == 0:
             policy.save(self.player.snapshot_folder(step))
         if self._evaluates(step):
@@ -157,9 +159,24 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
 
     def _wait(self) -> None:
         """Let the games that are played ahead end."""
-        if self._ahead is not None:
-            self._ahead[1].result()
-            self._ahead = None
+        for games in self._ahead.values():
+            games.result()
+        self._ahead = {}
+
+    def _play_ahead(self, policy: Policy, step: int, weights_of: int) -> None:
+        """Let the thread play ``step`` with the weights of now; where it is still busy, with a copy of them."""
+        if not self._ahead or self._holds == weights_of:
+            self._update_engines(policy, weights_of)
+            self._ahead[step] = self._thread.submit(self.player.play, step, weights_of)
+            return
+        with self._timed("update_weights_s"):
+            copies = self.player.copy_weights(policy.weights())
+
+        def play() -> None:
+            self.player.update_weights(copies)
+            self.player.play(step, weights_of)
+
+        self._ahead[step], self._holds = self._thread.submit(play), weights_of
 
     def _make_room(self) -> None:
         """Give back what PyTorch keeps of past updates, for engines that had no memory meanwhile."""
@@ -217,23 +234,6 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
                 use_adapter(policy, adapter_name(f"{game.name}/{role}"))
             found |= probabilities_of(policy, self.tokenizer, self.style, game, [role])
         return found
-
-
-class CollapseWatch:
-    """The warnings of a collapse after each step, and their record. Rows after the step to resume from are dropped."""
-
-    def __init__(self, folder: Path, step: int) -> None:
-        self.rows: list[Row] = MetricsLog(folder / "metrics.jsonl", step).rows
-        self.log = MetricsLog(folder / "warnings.jsonl", step)
-        self.found = collapse_warnings(self.rows)
-
-    def look(self, row: Row) -> Mapping[str, str]:
-        """Take the row of a step and return the warnings after it."""
-        before, self.rows = self.found.keys(), [*self.rows, row]
-        self.found = collapse_warnings(self.rows)
-        if self.found.keys() != before:
-            self.log.append({"step": row["step"], "warnings": self.found})
-        return self.found
 
 
 def _file_name(text: str) -> str:

@@ -1,7 +1,10 @@
-"""The figures of an online step's games by role: of the policy's own play, its opponents' beside it."""
+"""The figures of an online step's games by role, of the policy's own play, its opponents' beside it, and the watch
+over them for signs of a collapse.
+"""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
 
 from spag.algorithms.credit import RoleRewards, is_trained, opponents_of
@@ -9,7 +12,9 @@ from spag.algorithms.online_settings import RewardOverride
 from spag.algorithms.settings import opponent_group
 from spag.core.episodes import Episode, TrainingSample
 from spag.engines.base import FinishReason
+from spag.evaluation.collapse_warnings import collapse_warnings
 from spag.games.base import Game
+from spag.learning.metrics import MetricsLog, Row
 from spag.rollout.steps import POLICY
 
 
@@ -40,6 +45,12 @@ def figures(
             found[f"{key} against {opponent}/reward"] = fmean(rewards.of(one, role) for one in met)
             found[f"{key} against {opponent}/win"] = _ends("", met, game, role)["/win"]
     return found
+
+
+def staleness(step: int, games: Sequence[Episode]) -> float:
+    """Return how many steps older than the policy that ``step`` trains those were that played its games, on average."""
+    players = [info for one in games for info in one.players.values() if info.model == POLICY and info.identity]
+    return fmean(step - 1 - int(info.identity["weights"].removeprefix("step ")) for info in players if info.identity)
 
 
 def _ends(key: str, games: Sequence[Episode], game: Game, role: str) -> dict[str, float]:
@@ -75,3 +86,20 @@ def _advantages(key: str, samples: Sequence[TrainingSample]) -> dict[str, float]
 
 def _share(outcomes: Counter[str | None], names: Sequence[str]) -> float:
     return sum(outcomes[name] for name in names) / max(1, outcomes.total())
+
+
+class CollapseWatch:
+    """The warnings of a collapse after each step, and their record. Rows after the step to resume from are dropped."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        self.rows: list[Row] = MetricsLog(folder / "metrics.jsonl", step).rows
+        self.log = MetricsLog(folder / "warnings.jsonl", step)
+        self.found = collapse_warnings(self.rows)
+
+    def look(self, row: Row) -> Mapping[str, str]:
+        """Take the row of a step and return the warnings after it."""
+        before, self.rows = self.found.keys(), [*self.rows, row]
+        self.found = collapse_warnings(self.rows)
+        if self.found.keys() != before:
+            self.log.append({"step": row["step"], "warnings": self.found})
+        return self.found

@@ -93,7 +93,8 @@ class Planner(StagePlanner):
             yield from (play, training())
         else:  # an evaluation's transformers engines are closed before the next update
             held = engines if self._on_vllm else len(engine_players(online.model_copy(update={"evaluate_every": None})))
-            beside = self._engines(plays, sampling, held) + Memory(policies=-self._shared_weights(online))
+            policies = self._waiting_weights(online) - self._shared_weights(online)
+            beside = self._engines(plays, sampling, held) + Memory(policies=policies)
             yield from (play, training(beside=beside))
 
     def _shared_weights(self, online: OnlineSettings) -> float:
@@ -101,6 +102,11 @@ class Planner(StagePlanner):
         lora = online.lora or self._lora
         apart = self._on_vllm or online.overlap or online.parallel != "replicas" or self.number != 4 or lora is not None
         return 0.0 if apart else 4.0 * self.shape.parameters
+
+    def _waiting_weights(self, online: OnlineSettings) -> float:
+        """Return the bytes of the copies that wait in this memory to play steps further ahead than one."""
+        whole = self.device.is_cpu and not (online.lora or self._lora)
+        return 4.0 * self.shape.parameters * online.overlap if whole and online.overlap > 1 else 0.0
 
     def _shared(
         self, play: StagePlan, online: OnlineSettings, plays: Mapping[Game, int], training: Callable[..., StagePlan]
@@ -158,7 +164,7 @@ class Planner(StagePlanner):
         planner = replace(self, config=self.config.model_copy(update={"engine": engine}))
         changes: dict[str, Demand] = {
             "engine.memory=null: the share that training leaves": replace(demand, share=None),
-            "overlap=false: vLLM then sleeps while training": replace(demand, sleep=1) if online.overlap else demand,
+            "overlap=0: vLLM then sleeps while training": replace(demand, sleep=1) if online.overlap else demand,
             "no start, snapshot or other model in opponents and evaluation_opponents: one engine":
                 replace(demand, engines=1),
             f"engine.max_length={shorter}: less cache at least":

@@ -72,7 +72,7 @@ class Opponents:
     def weights(self, step: int, game: Game) -> dict[str, float]:
         """Return the players that games of ``step`` may be drawn against: every snapshot by its own name."""
         settings = self.settings
-        known = step - 1 - settings.overlap  # the last step that had ended when this one began
+        known = max(0, step - 1 - settings.overlap)  # the last step that had ended when this one began
         every = settings.keeps_snapshots_every
         taken = [snapshot_name(at) for at in range(every, known + 1, every)] if every else []
         weights = spread(settings.opponents, {SNAPSHOT: taken})

@@ -132,6 +132,10 @@ class StepPlayer:
         else:
             engine.update_weights(weights)
 
+    def copy_weights(self, weights: "Mapping[str, Tensor]") -> "Mapping[str, Tensor]":
+        """Return ``weights`` as they are now, in CPU memory, for a later ``update_weights``."""
+        return {name: weight.detach().to("cpu", copy=True) for name, weight in weights.items()}
+
     def rest(self) -> None:
         """Let engines give up memory that the trainer needs now; the next games take it again."""
         for name, engine in self._engines.items():

@@ -45,6 +45,9 @@ class RayStepPlayer(StepPlayer):
         if self._actors is not None:
             self._actors.update_weights(weights, _key(self.mix[0].game, name))
 
+    def copy_weights(self, weights: "Mapping[str, Tensor]") -> "Mapping[str, Tensor]":
+        return {} if self._actors is None else super().copy_weights(weights)
+
     def share(self, specs: Sequence[tuple[Game, GameSpec]]) -> Sequence[tuple[Game, GameSpec]]:
         return specs if self.rank == 0 else ()
 
