@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_run import MOMENTS, PHASE, assert_same_weights, config_for, run_here, weights_of
+from tiny_run import MOMENTS, PHASE, assert_same_weights, config_for, run_here, spoken, weights_of
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import forked
@@ -22,7 +22,6 @@ from spag.core.progress import SilentReporter
 from spag.games.kuhn_poker.kuhn import KuhnPoker
 from spag.games.tic_tac_toe.board import TicTacToe
 from spag.models.loading import load_model, load_tokenizer
-from spag.models.tokens import PromptStyle, encode_prompt
 from spag.rollout.steps import MixedGame, StepPlayer, step_specs
 from spag.runs.execute import run
 from spag.storage.episodes import read_episodes
@@ -98,11 +97,7 @@ def test_an_update_is_adamw_on_the_sum_over_tokens(model: Path, tmp_path: Path) 
     optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-3, weight_decay=0.0)
     loss = torch.zeros(())
     for sample in samples:
-        prompt = encode_prompt(tokenizer, sample.prompt, PromptStyle.PLAIN)
-        ids = torch.tensor([[*prompt, *(sample.completion_ids or ())]])
-        logprobs = policy(ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
-        spoken = logprobs.gather(-1, ids[0, len(prompt) :, None]).sum()
-        loss = loss - sample.reward * spoken / (len(samples) * 6)
+        loss = loss - sample.reward * spoken(policy, tokenizer, sample).sum() / (len(samples) * 6)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
     optimizer.step()
@@ -234,15 +229,10 @@ def test_games_are_never_older_than_the_bound(model: Path, tmp_path: Path) -> No
 
 def furthest(policy: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Path) -> float:
     """The largest difference between the log-probabilities that games record and the policy's."""
-    found = 0.0
-    for sample in Reinforce(ReinforceSettings()).credit([*read_episodes(path)], KuhnPoker(), "policy"):
-        prompt = encode_prompt(tokenizer, sample.prompt, PromptStyle.PLAIN)
-        ids = torch.tensor([[*prompt, *(sample.completion_ids or ())]])
-        with torch.no_grad():
-            logprobs = policy(ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
-        own = logprobs.gather(-1, ids[0, len(prompt) :, None])[:, 0]
-        found = max(found, float((own - torch.tensor(sample.logprobs)).abs().max()))
-    return found
+    samples = Reinforce(ReinforceSettings()).credit([*read_episodes(path)], KuhnPoker(), "policy")
+    with torch.no_grad():
+        off = [spoken(policy, tokenizer, one) - torch.tensor(one.logprobs) for one in samples]
+    return float(torch.cat(off).abs().max())
 
 
 def play_slowly(config: RunConfig, folder: Path, slow: tuple[int, int]) -> None:

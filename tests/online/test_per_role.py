@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_run import MOMENTS, PHASE, config_for, run_here
-from transformers import PreTrainedModel
+from tiny_run import MOMENTS, PHASE, config_for, run_here, spoken
 
 from scripted_run import run_until
 from spag.algorithms.reinforce import Reinforce, ReinforceSettings
@@ -30,7 +29,6 @@ from spag.learning.start import load
 from spag.models.adapters import use_adapter
 from spag.models.identity import weights_digest
 from spag.models.loading import load_adapters, load_model, load_tokenizer
-from spag.models.tokens import PromptStyle, encode_prompt
 from spag.rollout.runner import Player, game_specs, play
 from spag.rollout.steps import MixedGame, step_specs
 from spag.runs.layout import trained_models
@@ -80,14 +78,6 @@ def assert_same(one: Path, other: Path) -> None:
 
 def rows(folder: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (folder / PHASE / "metrics.jsonl").read_text().splitlines()]
-
-
-def spoken(model: PreTrainedModel, folder: Path, sample: TrainingSample) -> torch.Tensor:
-    """The log-probability of each token of a sample, without packing, caches and chunks: (K,)."""
-    prompt = encode_prompt(load_tokenizer(str(folder)), sample.prompt, PromptStyle.PLAIN)
-    ids = torch.tensor([[*prompt, *(sample.completion_ids or ())]])
-    logprobs = model(ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
-    return logprobs.gather(-1, ids[0, len(prompt) :, None]).squeeze(-1)
 
 
 def samples_of(games: Sequence[Episode]) -> list[TrainingSample]:
@@ -168,8 +158,8 @@ def test_an_update_is_that_of_each_roles_own_samples(model: Path, tmp_path: Path
         optimizer = torch.optim.AdamW(
             [weight for weight in lone.parameters() if weight.requires_grad], lr=1e-2, weight_decay=0.0
         )
-        own = [sample for sample in samples if sample.role == role]
-        loss = -sum((sample.reward * spoken(lone, folder, sample).sum() for sample in own), torch.zeros(())) / (
+        own, tokenizer = [sample for sample in samples if sample.role == role], load_tokenizer(str(folder))
+        loss = -sum((sample.reward * spoken(lone, tokenizer, sample).sum() for sample in own), torch.zeros(())) / (
             len(samples) * 6
         )
         loss.backward()
@@ -247,13 +237,13 @@ def test_play_takes_the_adapter_of_the_role(finished: Path) -> None:
     for at, (role, other) in enumerate((ROLES, ROLES[::-1])):
         players = {own: Player(engine, "policy", sampling) if own == KUHN.roles[at] else bot for own in KUHN.roles}
         games = list(play(game_specs(KUHN.tasks(Split.HELD_OUT, 4, 1), 1, 1), players, game=KUHN))
-        samples = samples_of(games)
+        samples, tokenizer = samples_of(games), load_tokenizer(str(checkpoint / NAMES[at]))
         assert samples and {sample.role for sample in samples} == {role}
         with torch.no_grad():
             for sample in samples:
                 drawn = torch.tensor(sample.logprobs)
-                torch.testing.assert_close(spoken(lone[role], checkpoint / NAMES[at], sample), drawn, atol=1e-4, rtol=0)
-                assert not torch.allclose(spoken(lone[other], checkpoint / NAMES[at], sample), drawn, atol=1e-3)
+                torch.testing.assert_close(spoken(lone[role], tokenizer, sample), drawn, atol=1e-4, rtol=0)
+                assert not torch.allclose(spoken(lone[other], tokenizer, sample), drawn, atol=1e-3)
     engine.close()
 
 

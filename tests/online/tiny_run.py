@@ -4,10 +4,13 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from spag.config.files import parse_config
 from spag.config.schema import RunConfig
+from spag.core.episodes import TrainingSample
 from spag.core.progress import SilentReporter
+from spag.models.tokens import PromptStyle, encode_prompt
 from spag.runs.execute import run
 
 CONFIG = """
@@ -59,3 +62,11 @@ def assert_same_weights(one: Path, other: Path) -> None:
     assert first.keys() == second.keys()
     for name, weight in first.items():
         torch.testing.assert_close(weight, second[name], atol=1e-5, rtol=0, msg=name)
+
+
+def spoken(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sample: TrainingSample) -> torch.Tensor:
+    """The log-probability of each token of a sample, without packing, caches and chunks: (K,)."""
+    prompt = encode_prompt(tokenizer, sample.prompt, PromptStyle.PLAIN)
+    ids = torch.tensor([[*prompt, *(sample.completion_ids or ())]])
+    logprobs = model(ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+    return logprobs.gather(-1, ids[0, len(prompt) :, None]).squeeze(-1)

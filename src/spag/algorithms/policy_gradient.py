@@ -1,7 +1,7 @@
 """The token-level policy gradient of the online algorithms, which differ in their advantages only.
 
 Tokens are trained as they were sampled. The engine and the trainer never agree exactly on a token's probability
-(precision, kernels, temperature, filters), and games may be a step old; the quotient is an importance weight. With
+(precision, kernels, temperature, filters), and games may be some steps old; the quotient is an importance weight. With
 several updates a step, ratios to the policy before the first one are clipped as in PPO (arXiv 1707.06347). With
 ``overlap`` games are older, and the policy that played is the engine's: then ratios to its probabilities are
 clipped, or a single update would have no trust region (its ratio to the policy before it is 1).

@@ -40,7 +40,7 @@ from spag.models.roles import adapter_name
 from spag.models.tokens import PromptStyle
 from spag.rollout.matchmaking import Pairing
 from spag.rollout.runner import game_specs
-from spag.rollout.steps import POLICY, StepPlayer
+from spag.rollout.steps import POLICY, StepPlayer, weights_after
 from spag.storage.episodes import read_episodes
 
 
@@ -121,9 +121,9 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
         for game, episodes in self.games:
             own = [sample for sample in samples if str(sample.role).startswith(f"{game.name}/")]
             self.figures |= figures(episodes, game, self.settings.rewards.get(game.name, RewardOverride()), own)
-        said = (utterance for _, episodes in self.games for one in episodes for utterance in one.history)
-        row |= {"unknown_tokens": sum(bool(one.unknown_token) for one in said), **self.figures}
-        row["staleness"] = staleness(step, [one for _, episodes in self.games for one in episodes])
+        played = [one for _, episodes in self.games for one in episodes]
+        unknown = sum(bool(said.unknown_token) for one in played for said in one.history)
+        row |= {"unknown_tokens": unknown, **self.figures, "staleness": staleness(step, played)}
         if (every := self.settings.keeps_snapshots_every) and step % every == 0:
             policy.save(self.player.snapshot_folder(step))
         if self._evaluates(step):
@@ -210,7 +210,7 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
             for pairing in (Pairing((POLICY, opponent)), Pairing((opponent, POLICY))):
                 specs = game_specs(tasks, 1, derive_seed(self.seed, "evaluation", pairing.title))
                 named = [type(spec)(f"{pairing.title}: {spec.task.id}", spec.task, spec.seed) for spec in specs]
-                self.player.play_into(path, game, pairing, named, {POLICY: f"step {step}"})
+                self.player.play_into(path, game, pairing, named, {POLICY: weights_after(step)})
             report = arena_report(read_episodes(path), game, (POLICY, opponent))
             own = [row for row in report["roles"] if row["name"] == POLICY]
             about = {"step": step, "game": game.name, "opponent": opponent}

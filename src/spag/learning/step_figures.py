@@ -15,7 +15,7 @@ from spag.engines.base import FinishReason
 from spag.evaluation.collapse_warnings import collapse_warnings
 from spag.games.base import Game
 from spag.learning.metrics import MetricsLog, Row
-from spag.rollout.steps import POLICY
+from spag.rollout.steps import POLICY, step_of_weights
 
 
 def figures(
@@ -49,8 +49,9 @@ def figures(
 
 def staleness(step: int, games: Sequence[Episode]) -> float:
     """Return how many steps older than the policy that ``step`` trains those were that played its games, on average."""
-    players = [info for one in games for info in one.players.values() if info.model == POLICY and info.identity]
-    return fmean(step - 1 - int(info.identity["weights"].removeprefix("step ")) for info in players if info.identity)
+    players = (info for one in games for info in one.players.values() if info.model == POLICY)
+    played_by = [identity["weights"] for info in players if (identity := info.identity)]
+    return fmean(step - 1 - step_of_weights(weights) for weights in played_by)
 
 
 def _ends(key: str, games: Sequence[Episode], game: Game, role: str) -> dict[str, float]:

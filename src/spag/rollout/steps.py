@@ -40,6 +40,7 @@ POLICY = "policy"
 SNAPSHOTS = "snapshots"
 OF_THE_POLICY = (POLICY, START, SNAPSHOT)
 """Engines of the policy's model, each with weights of its own: all snapshots take turns in one."""
+_STEP = "step "
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,16 @@ class MixedGame:
 def engine_name(player: str) -> str:
     """Return the name of the engine that plays for ``player``."""
     return player if step_of_snapshot(player) is None else SNAPSHOT
+
+
+def weights_after(step: int) -> str:
+    """Return what games record of the weights that ``step`` led to; step 0 are the start's."""
+    return f"{_STEP}{step}"
+
+
+def step_of_weights(recorded: str) -> int:
+    """Return the step that ``weights_after`` recorded."""
+    return int(recorded.removeprefix(_STEP))
 
 
 def step_specs(
@@ -167,7 +178,7 @@ class StepPlayer:
             specs = [spec for own, spec in left if own is game]
             matches = draw_opponents(specs, POLICY, self.opponents.drawn(step, game), self.seats(game))
             for pairing in sorted(matches, key=lambda pairing: sorted(pairing.players)):  # each snapshot loads once
-                played_by = {POLICY: f"step {weights_of}"} | self._load_snapshots(pairing)
+                played_by = {POLICY: weights_after(weights_of)} | self._load_snapshots(pairing)
                 self.play_into(path, game, pairing, matches[pairing], played_by)
 
     def episodes(self, step: int) -> list[tuple[Game, list[Episode]]]:
@@ -235,7 +246,7 @@ class StepPlayer:
             if step != self._snapshot:
                 self.update_weights(saved_weights(self.snapshot_folder(step)), SNAPSHOT)
                 self._snapshot = step
-        return {name: f"step {step}" for name, step in steps.items()}
+        return {name: weights_after(step) for name, step in steps.items()}
 
     def seats(self, game: Game) -> Sequence[int]:
         """Return the seats that the policy takes against others: that of the role that alone is trained, else both."""
