@@ -45,7 +45,7 @@ from spag.learning.selfplay import Place, SelfplaySource
 from spag.learning.sources import Material, Policy
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.tokens import PromptStyle, encode_prompt, stop_token_ids
-from spag.rollout.steps import POLICY, MixedGame, StepPlayer, step_specs
+from spag.rollout.steps import POLICY, MixedGame, StepPlayer, step_specs, weights_after
 from spag.storage.store import JsonlStore
 
 TOKENS, TURNS = 32, 3
@@ -216,7 +216,7 @@ def made_up_games(work: Work, step: int) -> list[Episode]:
     """Return the games of an online step as if they had been played: full ones, of the teacher's words."""
     tokenizer, rng = load_tokenizer(work.model), random.Random(step)
     said = [tokenizer.encode(text, add_special_tokens=False) for text in teacher_utterances()]
-    players = {role: PlayerInfo(POLICY) for role in GAME.roles}
+    players = {role: PlayerInfo(POLICY, identity={"weights": weights_after(step - 1)}) for role in GAME.roles}
     games = []
     for _, spec in step_specs([MixedGame(GAME)], work.games, step, SEED):
         state = GAME.start(spec.task, spec.seed)
