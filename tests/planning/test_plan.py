@@ -19,6 +19,7 @@ from spag.core.errors import ConfigError
 from spag.core.progress import SilentReporter
 from spag.core.types import Split
 from spag.engines.transformers import engine, slots
+from spag.engines.vllm import transfer
 from spag.games.base import Game
 from spag.games.registry import get
 from spag.learning import forward
@@ -400,6 +401,7 @@ def test_constants_are_still_those_of_what_imports_torch() -> None:
     assert forward.CHUNK == memory.CHUNK
     assert slots.GROWTH == memory.SLOT
     assert engine.KNOWN == memory.KNOWN
+    assert transfer.BUFFER_BYTES == memory.BUFFER
 
 
 def command(*arguments: str) -> Result:

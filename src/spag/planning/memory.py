@@ -17,6 +17,8 @@ KNOWN, SLOT = 256, 128
 """Positions whose logits the transformers engine keeps, and the tokens by which its slots grow: ``KNOWN`` and
 ``GROWTH`` in ``engines/transformers/``.
 """
+BUFFER = 256 * 2**20
+"""``BUFFER_BYTES`` of ``engines/vllm/transfer.py``, which a test holds equal, too."""
 PROGRAM = 0.7e9
 """Python with torch, transformers and peft in CPU memory: 0.72 GB resident, measured here."""
 _NF4 = 0.5 + 1 / 64 + 4 / (64 * 256)
@@ -71,6 +73,12 @@ def training_memory(
     head = 2.0 * shape.embedding if number == 2 else 0.0
     moment = Memory(activations=(kept + 16 * shape.hidden) * fed, logits=head + max(chunk, gradient))
     return _held(shape, settings, number, processes) + Memory(copies=_copies(shape, settings, number)) + moment
+
+
+def transfer_memory(shape: ModelShape, number: int) -> Memory:
+    """Return the buffer through which a whole model's new weights reach vLLM, and vLLM's copy of what is in it."""
+    largest = max(shape.embedding, shape.hidden * max(shape.intermediate, shape.query_size))
+    return Memory(copies=2.0 * number * max(largest, min(BUFFER / number, shape.parameters)))
 
 
 def resident_memory(training: Memory, settings: UpdateSettings, processes: int) -> Memory:

@@ -14,7 +14,7 @@ from spag.engines.vllm.setup import GPU_MEMORY
 from spag.games.base import Game
 from spag.games.registry import DEFAULT
 from spag.planning.engines import ASLEEP, USABLE, Demand, Sharing, engine_players, share_out, sleep_level
-from spag.planning.memory import Memory, resident_memory
+from spag.planning.memory import Memory, resident_memory, transfer_memory
 from spag.planning.samples import iteration_work, online_work, teacher_work
 from spag.planning.specs import GIB
 from spag.planning.stage import StagePlan, StagePlanner
@@ -114,6 +114,8 @@ class Planner(StagePlanner):
         """Yield play and ``training`` that share each GPU with vLLM."""
         gpu, alone = self.device.memory, training()
         resident = resident_memory(alone.memory, online, online.processes or self.devices)
+        if not (online.lora or self._lora):
+            resident += transfer_memory(self.shape, self.number)
         demand = self._demand(alone.memory.total, online, plays, resident.total)
         sharing = share_out(demand, gpu)
         if sharing is None and self._may_take_turns(online):
