@@ -24,7 +24,7 @@ from benchmarks.harness import Contest, Reading
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.types import Result, Split, State, Task, Utterance
 from spag.engines.base import Completion, Engine, Request, Sampling
-from spag.engines.players import open_models
+from spag.engines.opening import open_models
 from spag.games.taboo.taboo import AdversarialTaboo
 from spag.models.finding import EMBEDDED_NAME
 from spag.models.loading import default_device, fastest_dtype, load_model, load_tokenizer

@@ -30,7 +30,7 @@ from safetensors.torch import load_file
 import forked
 from spag.cli import main
 from spag.config.schema import EngineConfig, ModelConfig
-from spag.engines import players
+from spag.engines import opening
 from spag.engines.base import Engine
 from spag.runs import execute
 from test_other_games import scripted
@@ -114,7 +114,7 @@ def open_engines(models: Sequence[ModelConfig], engine: EngineConfig, *more: Any
     """Play the offline iteration by script, since a random model makes no legal move; everything else by the models."""
     if any("1-imitation" in model.name for model in models):
         return scripted(models, engine)
-    return players.open_models(models, engine, *more)
+    return opening.open_models(models, engine, *more)
 
 
 def work(arguments: Sequence[str], output: str) -> None:

@@ -24,7 +24,7 @@ from spag.config.schema import EngineConfig, GameConfig, ModelConfig, PhaseConfi
 from spag.core.episodes import TrainingSample
 from spag.core.errors import ConfigError, ModelError, RunError
 from spag.engines.base import Request, Sampling
-from spag.engines.players import open_model
+from spag.engines.opening import open_model
 from spag.engines.transformers.engine import TransformersEngine
 from spag.learning.forward import Capabilities, probe_capabilities
 from spag.learning.worker import TrainingJob

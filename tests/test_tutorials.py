@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 from spag.cli import main
 from spag.storage.episodes import read_episodes
 from test_examples import parsed
+from tiny_model import make_model
 from walkthrough import DOCS, blocks, commands, files, page, write_files
 
 PAGES = sorted(path.name for path in (DOCS / "tutorials").glob("*.md"))
@@ -82,6 +83,23 @@ def test_the_plans_fit(name: str, here: Path) -> None:
     for plan in plans:
         assert " does not fit" not in spag(*plan)
     assert plans
+
+
+@pytest.mark.vllm
+@pytest.mark.long
+def test_a_model_of_ones_own_plays_on_vllm_and_is_trained(here: Path) -> None:
+    """On vLLM's build for CPUs. ``plain`` prompts: a byte's tokens of a chat template would fill the context."""
+    write_files(tutorial("vllm"), here)
+    for_its_kernels = {"hidden_size": 128, "intermediate_size": 2048, "tie_word_embeddings": True}
+    model = make_model(here / "model", **for_its_kernels)
+    ties_teach = ("reinforce.rewards={adversarial_taboo: {tie: 1.0}}", "reinforce.baseline_decay=1.0")
+    more = ("engine.max_length=2048", "arena.entrants=[base, reinforce]", *ties_teach)
+    spag(*command("vllm", "spag run mine.yaml --output")[1:], *tiny(model, *IMITATED, *FEW, *BRIEF, *more))
+    for phase in ("1-imitation", "2-reinforce"):
+        assert (here / "runs/mine" / phase / "checkpoint/adapter_model.safetensors").exists()
+    [step] = (json.loads(line) for line in (here / "runs/mine/2-reinforce/metrics.jsonl").read_text().splitlines())
+    assert step["tokens"] > 0 and step["mismatch_max"] < 1e-2  # prompts of a thousand bytes
+    assert (here / "runs/mine/arena/results.json").exists()
 
 
 def test_words_of_ones_own_are_split(here: Path) -> None:

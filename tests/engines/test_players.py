@@ -1,5 +1,6 @@
 """Players by name: their kinds, bots beside models, and what stays open when one of several models does not."""
 
+import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -8,10 +9,11 @@ import pytest
 
 from spag.config.schema import EngineConfig, ModelConfig, SamplingConfig
 from spag.core.errors import ConfigError, ModelError
-from spag.engines import players
+from spag.engines import opening
 from spag.engines.base import Engine
 from spag.engines.bot import BotEngine
-from spag.engines.players import Kind, PlayerConfig, is_local, open_models, open_players, split_name
+from spag.engines.opening import KeptModels, open_models, open_players
+from spag.engines.players import Kind, PlayerConfig, is_local, split_name
 from spag.engines.scripted import ScriptedEngine
 from spag.games.registry import get
 
@@ -66,13 +68,41 @@ def test_what_was_opened_before_a_model_failed_is_closed(model_folder: Path, mon
         def close(self) -> None:
             closed.append("closed")
 
-    opened = players._open_transformers
+    opened = opening._open_transformers
 
     def first_is_fake(models: Sequence[ModelConfig], engine: EngineConfig) -> Sequence[Engine]:
         return [Closing(lambda _: "")] if models[0].name == str(model_folder) else opened(models, engine)
 
-    monkeypatch.setattr(players, "_open_transformers", first_is_fake)
+    monkeypatch.setattr(opening, "_open_transformers", first_is_fake)
     models = [ModelConfig(name=name, device="cpu") for name in (str(model_folder), "./nothing")]
     with pytest.raises(ModelError, match="no such file or folder"), ExitStack() as stack:
         open_models(models, EngineConfig(backend="transformers"), stack)
     assert closed == ["closed"]
+
+
+def test_matches_share_engines_until_one_needs_another_model(tmp_path: Path) -> None:
+    opened, closed = list[list[str]](), list[list[str]]()
+
+    def scripted(models: Sequence[ModelConfig], _: EngineConfig, stack: ExitStack, __: object) -> list[Engine]:
+        opened.append([model.name for model in models])
+        stack.callback(closed.append, opened[-1])
+        return [ScriptedEngine(lambda _: "") for _ in models]
+
+    family = ["x/base", *(str(tmp_path / name) for name in ("first", "second"))]
+    for name in family[1:]:
+        Path(name).mkdir()
+        config = {"peft_type": "LORA", "base_model_name_or_path": "x/base", "r": 4}
+        (Path(name) / "adapter_config.json").write_text(json.dumps(config))
+    base, first, second, other = (ModelConfig(name=name) for name in (*family, "x/other"))
+    kept, ended = KeptModels([base, first, second, other], scripted), ExitStack()
+    one, two = kept([first, second], EngineConfig(), ended)
+    assert kept([second, first], EngineConfig(), ended) == [two, one]
+    kept([base], EngineConfig(), ended)  # its adapters' base was opened beside them
+    ended.close()
+    assert [sorted(names) for names in opened] == [sorted(family)] and not closed
+    kept([other, first], EngineConfig(), ended)
+    assert closed == opened[:1] and set(opened[1]) == {*family, "x/other"}
+    kept.close()
+    assert closed == opened
+    kept([other], EngineConfig(), ended)
+    assert opened[2] == ["x/other"]

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import ConfigError, EngineError, ModelError
 from spag.engines.base import Completion, Engine, Request, Sampling
-from spag.engines.players import open_model, open_models
+from spag.engines.opening import open_model, open_models
 from spag.engines.roles import RoleEngine
 from spag.engines.scripted import ScriptedEngine
 from spag.models.finding import resolve_model

@@ -13,7 +13,7 @@ import pytest
 import spag.engines.vllm.opening
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import ConfigError
-from spag.engines import players
+from spag.engines import opening
 from spag.engines.base import FinishReason, Request, Sampling
 from spag.engines.vllm.engine import VLLMEngine
 from spag.engines.vllm.messages import WorkerOutput
@@ -194,12 +194,12 @@ def test_adapters_of_one_base_share_a_vllm(tmp_path: Path, monkeypatch: pytest.M
         return [FakeEngine() for _ in models]
 
     monkeypatch.setattr(spag.engines.vllm.opening, "start_vllm", fake_open)
-    monkeypatch.setattr(players, "installed_vllm", lambda: CPU_BUILD)
+    monkeypatch.setattr(opening, "installed_vllm", lambda: CPU_BUILD)
     names = [str(tmp_path / "one"), "org/base", str(tmp_path / "two"), "org/other", str(tmp_path / "one")]
     models = [ModelConfig(name=name, device="cpu") for name in names]
     notes: list[str] = []
     with ExitStack() as stack:
-        engines = players.open_models(models, EngineConfig(backend="vllm"), stack, notes.append)
+        engines = opening.open_models(models, EngineConfig(backend="vllm"), stack, notes.append)
         assert engines[0] is engines[4] and len({id(engine) for engine in engines}) == 4
     assert [engine.closed for engine in engines[:4]] == [1, 1, 1, 1]  # type: ignore[attr-defined]
     [(shared, served), (other, _)] = calls

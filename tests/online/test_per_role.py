@@ -21,7 +21,8 @@ from spag.core.errors import ConfigError, ModelError
 from spag.core.types import Split
 from spag.engines.base import Sampling
 from spag.engines.bot import BotEngine
-from spag.engines.players import bot_of, open_model
+from spag.engines.opening import open_model
+from spag.engines.players import bot_of
 from spag.export.model import find_source, save_weights
 from spag.games.kuhn_poker.kuhn import KuhnPoker
 from spag.learning.devices import make_accelerator

@@ -13,7 +13,6 @@ from spag.config.files import load_config
 from spag.config.schema import ModelConfig, PlannedEngine, RunConfig
 from spag.core.errors import ConfigError, EngineError
 from spag.core.progress import SilentReporter
-from spag.engines import players
 from spag.engines.base import Request, Sampling
 from spag.engines.vllm import opening, transfer
 from spag.engines.vllm.engine import VLLMEngine
@@ -331,7 +330,7 @@ def test_a_run_sleeps_while_it_trains(
     if level == 2:
         monkeypatch.setenv("FAKE_UNKNOWN", "1")
     (gpu.folder / "total").write_text(str(24 * GIB))
-    monkeypatch.setattr(players, "backend_of", lambda model, engine, note: Backend.VLLM)
+    monkeypatch.setattr("spag.engines.opening.backend_of", lambda model, engine, note: Backend.VLLM)
     apply = loop.apply_gradients
 
     def trains(*arguments: object) -> object:

@@ -373,7 +373,7 @@ def test_vllm_serves_one_base_model_and_its_adapters(model_folder: Path, tmp_pat
 def test_on_a_gpu_vllms_server_takes_over(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Any] = []
     monkeypatch.setattr("os.execve", lambda *arguments: started.append(arguments) or sys.exit(0))
-    monkeypatch.setattr("spag.engines.players.backend_of", lambda *_: Backend.VLLM)
+    monkeypatch.setattr("spag.engines.opening.backend_of", lambda *_: Backend.VLLM)
     command = ["serve", f"tiny={model_folder}", "--set", "model.device=cpu", "--host", "0.0.0.0"]
     for is_cpu_build, status in ((False, 0), (True, 2)):
         monkeypatch.setattr("spag.engines.vllm.setup.installed_vllm", lambda: ("0.32", is_cpu_build))  # noqa: B023

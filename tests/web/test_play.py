@@ -14,7 +14,7 @@ from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import ModelError
 from spag.core.types import Task
 from spag.engines.base import Engine, Request, Sampling
-from spag.engines.players import open_model
+from spag.engines.opening import open_model
 from spag.engines.scripted import ScriptedEngine
 from spag.engines.thread import ModelThread
 from spag.games.kuhn_poker.kuhn import KuhnPoker

@@ -11,7 +11,8 @@ from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import EngineError
 from spag.core.types import State, Utterance
 from spag.engines.base import Engine, Sampling
-from spag.engines.players import Kind, bot_of, kind_of, open_player
+from spag.engines.opening import open_player
+from spag.engines.players import Kind, bot_of, kind_of
 from spag.engines.thread import REPLY_LIMIT_S, ModelThread, Reply
 from spag.games.base import Game
 from spag.rollout.runner import next_request, should_retry, without_thought

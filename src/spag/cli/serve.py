@@ -45,7 +45,8 @@ def serve_command(models: tuple[str, ...], config_name: str | None, host: str, p
 
 def _serve(models: "Sequence[tuple[str, ModelConfig]]", engine: "EngineConfig", access: "Access", port: int) -> None:
     from spag.core.errors import ConfigError
-    from spag.engines.players import backend_of, is_local
+    from spag.engines.opening import backend_of
+    from spag.engines.players import is_local
     from spag.engines.vllm.setup import Backend
 
     reporter = open_reporter()

@@ -1,7 +1,7 @@
 """Play into a file: opens engines for the players' models, here or on a Ray cluster, and appends finished games."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,8 @@ from spag.config.schema import ClusterConfig, EngineConfig, ModelConfig, RunConf
 from spag.core.episodes import Episode, PlayerInfo
 from spag.core.progress import Reporter
 from spag.engines.base import Player
-from spag.engines.players import OpenModels, PlayerConfig, gpus_of, identity_of, open_models, open_players
+from spag.engines.opening import KeptModels, OpenModels, open_models, open_players
+from spag.engines.players import PlayerConfig, gpus_of, identity_of
 from spag.games.base import Game
 from spag.models.finding import cache_folder
 from spag.rollout.matchmaking import Pairing
@@ -19,7 +20,6 @@ from spag.rollout.ray import require_ray
 from spag.rollout.runner import GameSpec, PlayStats, play_batches
 from spag.rollout.writer import PlaySummary, collect_episodes
 from spag.storage.disk import FileLock
-from spag.storage.machine import free_objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,8 @@ class Match:
 def play_matches(path: Path, matches: Sequence[Match], setup: PlaySetup, *, force: bool = False) -> PlaySummary:
     """Play the games of ``matches`` into ``path``; those that it holds already stay.
 
-    Equal models share one engine, adapters their base model. Raises ``RunError`` while another process plays into the
+    Equal models share one engine, adapters their base model, and matches one after the other what they both need.
+    Raises ``RunError`` while another process plays into the
     file, and when it holds other games, or games of other players, sampling, prompts or game settings, unless ``force``
     removes those.
     """
@@ -79,9 +80,9 @@ def _play_matches(path: Path, matches: Sequence[Match], setup: PlaySetup, force:
     wanted = {spec.id: (spec, record) for match, record in zip(matches, records, strict=True) for spec in match.specs}
     check_games(path, wanted, setup.game, setup.reporter.note, force=force)
     summary = PlaySummary()
-    for match, record in zip(matches, records, strict=True):
-        summary.add(_play_match(path, match, record, setup))
-        free_objects()
+    with closing(KeptModels(models, setup.open_models)) as kept:
+        for match, record in zip(matches, records, strict=True):
+            summary.add(_play_match(path, match, record, replace(setup, open_models=kept)))
     return summary
 
 

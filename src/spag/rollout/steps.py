@@ -22,7 +22,8 @@ from spag.core.errors import DataError, EngineError
 from spag.core.seeds import derive_seed
 from spag.core.types import Split
 from spag.engines.base import Engine, Player, RestingEngine, SharingEngine, UpdatableEngine
-from spag.engines.players import Kind, identity_of, kind_of, open_copies, open_player, sampling_of
+from spag.engines.opening import open_copies, open_player
+from spag.engines.players import Kind, identity_of, kind_of, sampling_of
 from spag.games.base import Game
 from spag.models.saved import saved_weights
 from spag.rollout.matchmaking import Pairing, draw_opponents

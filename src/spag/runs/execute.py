@@ -11,7 +11,7 @@ from pathlib import Path
 from spag.algorithms.settings import OfflineSettings
 from spag.config.schema import PlannedEngine, RunConfig
 from spag.core.progress import Reporter
-from spag.engines.players import OpenModels, open_models
+from spag.engines.opening import OpenModels, open_models
 from spag.models.finding import described_model
 from spag.rollout.matches import PlaySetup
 from spag.runs.arena import play_arena

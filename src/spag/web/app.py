@@ -15,7 +15,8 @@ from starlette.exceptions import HTTPException
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import ConfigError, RunError, SpagError
 from spag.engines.base import Engine
-from spag.engines.players import is_local, open_player
+from spag.engines.opening import open_player
+from spag.engines.players import is_local
 from spag.engines.thread import REPLY_LIMIT_S
 from spag.report.html import game_style
 from spag.runs.reading import RunFolder

@@ -1,0 +1,208 @@
+"""Opening the engines of players: models by vLLM, transformers or an endpoint, and bots.
+
+Heavy libraries are imported only when an engine of their kind is opened.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from spag.config.schema import EngineConfig, ModelConfig, PlannedEngine
+from spag.core.errors import ConfigError
+from spag.engines.base import Engine, Player, UpdatableEngine
+from spag.engines.bot import BotEngine
+from spag.engines.players import Kind, PlayerConfig, bot_of, is_local, kind_of, sampling_of, split_name
+from spag.engines.roles import RoleEngine
+from spag.engines.turns import take_turns
+from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm
+from spag.games.base import Game
+from spag.models.finding import BAICHUAN, adapter_base, model_type
+from spag.models.roles import read_roles
+from spag.storage.machine import free_objects
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+logger = logging.getLogger(__name__)
+
+Note = Callable[[str], None]
+"""Takes a line about what is being opened and why."""
+OpenModels = Callable[[Sequence[ModelConfig], EngineConfig, ExitStack, Note], list[Engine]]
+"""The type of ``open_models``, which tests replace by a function that returns scripted engines."""
+
+
+def open_models(
+    models: Sequence[ModelConfig], engine: EngineConfig, stack: ExitStack, note: Note = logger.info
+) -> list[Engine]:
+    """Open an engine for each of ``models``, local ones and endpoints; ``stack`` closes them.
+
+    Equal models share an engine, and LoRA adapters their base model: one vLLM, or one copy of the weights. ``note``
+    receives the backend of local models and the reason.
+    """
+    parts = dict.fromkeys(part for model in models for part in _parts(model))
+    opened = {part: _open_endpoint(part, engine, stack) for part in parts if kind_of(part.name) is Kind.ENDPOINT}
+    groups: dict[tuple[Backend, ModelConfig], list[ModelConfig]] = {}  # by backend and base model
+    for part in parts:
+        if is_local(part.name):
+            groups.setdefault((backend_of(part, engine, note), _base_model(part)), []).append(part)
+    vllms = sum(backend is Backend.VLLM for backend, _ in groups)
+    for (backend, _), group in sorted(groups.items(), key=lambda item: item[0][0] is not Backend.VLLM):
+        # vLLM first: it reserves a share of the memory
+        engines = _open_vllm(group, engine, vllms) if backend is Backend.VLLM else _open_transformers(group, engine)
+        for part, one in zip(group, engines, strict=True):
+            opened[part] = one
+            stack.callback(one.close)
+    by_model = {model: _whole(model, opened) for model in dict.fromkeys(models)}
+    return [by_model[model] for model in models]
+
+
+class KeptModels:
+    """``open_models`` for plays one after the other: engines stay open until a play needs a model that is not.
+
+    ``players``: all that will play. Those of one base model are opened together, because an adapter costs little beside
+    it, and vLLM a minute to start.
+    """
+
+    def __init__(self, players: Iterable[ModelConfig], opener: OpenModels) -> None:
+        self._bases = {model: set(map(_base_model, _parts(model))) for model in players if is_local(model.name)}
+        self._opener, self._stack = opener, ExitStack()
+        self._open: dict[ModelConfig, Engine] = {}
+
+    def __call__(
+        self, models: Sequence[ModelConfig], engine: EngineConfig, stack: ExitStack, note: Note = logger.info
+    ) -> list[Engine]:
+        """Return the engines of ``models``. They outlive ``stack``: ``close`` closes them."""
+        if not self._open.keys() >= set(models):
+            self.close()
+            bases = set[ModelConfig]().union(*(self._bases.get(model, ()) for model in models))
+            wanted = [*dict.fromkeys([*models, *(one for one, its in self._bases.items() if its <= bases)])]
+            self._open = dict(zip(wanted, self._opener(wanted, engine, self._stack, note), strict=True))
+        return [self._open[model] for model in models]
+
+    def close(self) -> None:
+        self._open = {}
+        self._stack.close()
+        free_objects()
+
+
+def open_model(model: ModelConfig, engine: EngineConfig) -> Engine:
+    """Open the engine for one model, local or an endpoint; the caller closes it."""
+    with ExitStack() as stack:
+        [opened] = open_models([model], engine, stack)
+        stack.pop_all()
+    return opened
+
+
+def open_copies(model: ModelConfig, names: Sequence[str], engine: EngineConfig) -> Mapping[str, Engine]:
+    """Open engines for copies of one model, by name, each of which may be given weights of its own; the caller closes
+    them.
+
+    Adapters are there side by side in one vLLM; whole models take turns in one engine where the memory plan says so.
+    Else only the first of ``names`` is opened: the others cost as much again, so they are opened when they are needed.
+    """
+    if isinstance(engine, PlannedEngine) and engine.in_turn:
+        only = open_model(model, engine)
+        assert isinstance(only, UpdatableEngine)  # a model that is trained
+        return take_turns(only, names, cache(partial(_first_weights, model)))
+    parts = _parts(model)
+    adapters = all(_base(part.name) != part.name for part in parts)
+    if not adapters or backend_of(parts[0], engine, logger.info) is not Backend.VLLM:
+        return {names[0]: open_model(model, engine)}
+    opened = iter(_open_vllm(parts * len(names), engine, 1))
+    return {name: _whole(model, dict(zip(parts, opened, strict=False))) for name in names}
+
+
+def _first_weights(model: ModelConfig) -> "Mapping[str, Tensor]":
+    from spag.models.loading import load_model  # noqa: PLC0415 - imports torch
+
+    loaded = load_model(model.name, dtype=model.dtype, device="cpu", trust_remote_code=model.trust_remote_code)
+    return dict(loaded.named_parameters())
+
+
+def open_player(model: ModelConfig, game: Game, engine: EngineConfig) -> Engine:
+    """Open the engine for one player of ``game``, a bot or a model; the caller closes it."""
+    if kind_of(model.name) is Kind.BOT:
+        return BotEngine(bot_of(game, model.name), concurrency=engine.concurrency)
+    return open_model(model, engine)
+
+
+def open_players(
+    players: Mapping[str, PlayerConfig],
+    game: Game,
+    engine: EngineConfig,
+    stack: ExitStack,
+    note: Note = logger.info,
+    open_models: OpenModels = open_models,
+) -> dict[str, Player]:
+    """Open the engines of all players, by role; ``stack`` closes them. Raises what opening a model raises."""
+    bots = [role for role, player in players.items() if kind_of(player.model.name) is Kind.BOT]
+    engines = {role: open_player(players[role].model, game, engine) for role in bots}
+    models = {role: player.model for role, player in players.items() if role not in bots}
+    engines |= zip(models, open_models(list(models.values()), engine, stack, note), strict=True)
+    return {role: Player(engines[role], player.name, sampling_of(player.sampling)) for role, player in players.items()}
+
+
+def backend_of(model: ModelConfig, engine: EngineConfig, note: Note) -> Backend:
+    """Return the backend of a local model; ``note`` receives the reason. Raises ``ConfigError``."""
+    if engine.backend == "transformers":
+        return Backend.TRANSFORMERS
+    from spag.models.loading import checked_device  # noqa: PLC0415 - imports torch
+
+    if model_type(model.name) == BAICHUAN:
+        reason = "it is a Baichuan, which vLLM plays no more since 0.24"
+        if engine.backend == "vllm":
+            raise ConfigError(
+                f"engine.backend=vllm, but {model.name} cannot: {reason}; set engine.backend=transformers"
+            )
+        note(f"{model.name} plays with {Backend.TRANSFORMERS}: {reason}")
+        return Backend.TRANSFORMERS
+    backend, reason = choose_backend(engine.backend, vllm=installed_vllm(), device=checked_device(model.device))
+    note(f"models play with {backend}: {reason}")  # no name: a run opens a dozen models, and says this once
+    return backend
+
+
+def _parts(model: ModelConfig) -> list[ModelConfig]:
+    """Return the adapters of a model that has one for each role, else the model itself."""
+    roles = read_roles(model.name) or {"": model.name}
+    return [model.model_copy(update={"name": name}) for name in roles.values()]
+
+
+def _whole(model: ModelConfig, opened: Mapping[ModelConfig, Engine]) -> Engine:
+    """Return the engine of ``model``, whose parts are ``opened``."""
+    roles = read_roles(model.name)
+    if roles is None:
+        return opened[model]
+    return RoleEngine(model.name, dict(zip(roles, (opened[part] for part in _parts(model)), strict=True)))
+
+
+def _base(name: str) -> str:
+    """Return the name of an adapter's base model, and that of any other model itself."""
+    return adapter_base(Path(name).expanduser()) or name
+
+
+def _base_model(part: ModelConfig) -> ModelConfig:
+    """Return the model whose weights ``part`` needs: an adapter's base, or itself."""
+    return part.model_copy(update={"name": _base(part.name), "prompt_style": "plain"})
+
+
+def _open_endpoint(model: ModelConfig, engine: EngineConfig, stack: ExitStack) -> Engine:
+    from spag.engines.openai.engine import OpenAIEngine  # noqa: PLC0415
+
+    opened = OpenAIEngine(split_name(model.name)[1], concurrency=engine.concurrency)
+    stack.callback(opened.close)
+    return opened
+
+
+def _open_transformers(models: Sequence[ModelConfig], engine: EngineConfig) -> Sequence[Engine]:
+    from spag.engines.transformers.opening import open_transformers  # noqa: PLC0415
+
+    return open_transformers(models, engine)
+
+
+def _open_vllm(models: Sequence[ModelConfig], engine: EngineConfig, split: int) -> Sequence[Engine]:
+    from spag.engines.vllm.opening import open_vllm  # noqa: PLC0415
+
+    return open_vllm(models, engine, split)
