@@ -123,6 +123,7 @@ def work(arguments: Sequence[str], output: str) -> None:
     os.dup2(stream, 1)
     os.dup2(stream, 2)
     sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False, buffering=1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a storm in a shell's background would ignore it
     execute.run = partial(execute.run, open_models=open_engines)
     main(list(arguments))
 
