@@ -19,6 +19,7 @@ from tiny import make_samples, sample_logprobs, settings, train_tiny
 from torch.distributed.checkpoint.api import CheckpointException
 
 from spag.algorithms.base import SFT
+from spag.cli import Terminated
 from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError, DataError, RunError, StorageError
 from spag.learning.batches import collate
@@ -387,6 +388,11 @@ def test_a_disk_that_is_full_when_the_optimizer_is_saved_is_a_storage_error(tmp_
     ):
         with pytest.raises(kind, match=message), clear_failures(tmp_path):
             raise CheckpointException("save", {0: (cause, StackSummary())})
+
+
+def test_a_stop_while_the_optimizer_is_saved_is_a_stop(tmp_path: Path) -> None:
+    with pytest.raises(Terminated), clear_failures(tmp_path):
+        raise CheckpointException("save", {0: (Terminated(), StackSummary())})
 
 
 def test_memory_that_runs_out_is_a_run_error_with_the_remedy(tmp_path: Path) -> None:

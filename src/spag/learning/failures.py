@@ -27,12 +27,14 @@ _MEMORY_TEXTS = ("out of memory", "can't allocate memory", "not enough memory")
 @contextmanager
 def clear_failures(output: Path) -> Iterator[None]:
     """Raise ``StorageError`` or ``RunError`` in place of the libraries' errors when disk or memory run out. Other
-    errors pass.
+    errors pass, and so do stops.
     """
     try:
         yield
     except CheckpointException as error:  # no Exception: torch's, of the first process that failed
         cause = next((cause for cause, _ in error.failures.values()), error)
+        if isinstance(cause, KeyboardInterrupt):  # a stop while a checkpoint was written
+            raise cause from None
         described = _clear(cause, output) if isinstance(cause, Exception) else None
         fix = f"remove {output / 'state'} to begin this training again"
         raise described or RunError(
