@@ -443,6 +443,7 @@ def test_an_output_is_never_an_input(games: Path, tmp_path: Path, command: str) 
     assert games.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_games_are_read_from_a_pipe(games: Path, tmp_path: Path) -> None:
     command = [
         sys.executable,
@@ -623,6 +624,7 @@ def test_a_report_without_its_extra_is_one_line(tmp_path: Path, monkeypatch: pyt
     assert _report(tmp_path) == f"skipped: it {fix}"  # the end of spag run
 
 
+@pytest.mark.slow
 def test_the_shell_completes_commands_presets_and_options() -> None:
     """By click's own mechanism; the shell's script itself is click's."""
 

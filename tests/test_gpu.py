@@ -65,6 +65,7 @@ def test_a_part_that_fails_is_in_the_table_with_its_reason(monkeypatch: pytest.M
     assert row.note == "left out: it does not fit"
 
 
+@pytest.mark.slow
 def test_a_part_tells_its_last_line_and_none_begins_after_the_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(gpu.PartFailedError, match="invalid choice"):
         gpu.carry_out("gpu_parts", "nothing")

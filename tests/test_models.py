@@ -87,6 +87,7 @@ save_model(load_model(sys.argv[1], dtype="float32", device="cpu"), load_tokenize
 @pytest.mark.skipif(
     not (find_spec("bitsandbytes") and find_spec("deepspeed")), reason="needs the extras qlora and deepspeed"
 )
+@pytest.mark.slow
 def test_loading_and_saving_write_nothing_to_the_terminal(model_folder: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", SAVING, str(model_folder), str(tmp_path / "saved")]
     done = subprocess.run(

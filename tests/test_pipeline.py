@@ -139,6 +139,7 @@ def test_a_run_leaves_everything_a_person_needs(finished: Path) -> None:
     assert trained <= {game.id for game in games}
 
 
+@pytest.mark.slow
 def test_a_second_run_does_nothing(folder: Path, model_folder: Path, words_file: Path) -> None:
     before = {
         path: path.stat().st_mtime_ns

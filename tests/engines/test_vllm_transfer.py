@@ -64,6 +64,7 @@ def steps(gpu: FakeGPU, *words: str) -> list[str]:
     return [event.partition(" ")[2] for event in gpu.events(*(words or TAKEN))]
 
 
+@pytest.mark.slow
 def test_weights_arrive_whole_and_old_texts_are_forgotten(
     gpu: FakeGPU, model_folder: Path, weights: dict[str, torch.Tensor]
 ) -> None:
@@ -79,6 +80,7 @@ def test_weights_arrive_whole_and_old_texts_are_forgotten(
     assert all(torch.equal(value, weights[name]) for name, value in arrived.items())
 
 
+@pytest.mark.slow
 def test_a_small_buffer_is_filled_several_times(
     gpu: FakeGPU, model_folder: Path, weights: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +97,7 @@ def test_a_small_buffer_is_filled_several_times(
     assert not (gpu.folder / "buffer").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", [1, 2])
 def test_who_sleeps_wakes_with_new_weights(
     level: int, gpu: FakeGPU, model_folder: Path, weights: dict[str, torch.Tensor]
@@ -123,6 +126,7 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
+@pytest.mark.slow
 def test_without_cuda_ipc_weights_take_the_way_over_host_memory(
     gpu: FakeGPU, model_folder: Path, weights: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture, tmp_path: Path,
@@ -143,6 +147,7 @@ def test_without_cuda_ipc_weights_take_the_way_over_host_memory(
     assert gpu.events("buffer")[-1] == "buffer holds 0.00"
 
 
+@pytest.mark.slow
 def test_without_memory_for_a_buffer_weights_take_the_way_over_host_memory(
     gpu: FakeGPU, model_folder: Path, weights: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -162,6 +167,7 @@ def test_without_memory_for_a_buffer_weights_take_the_way_over_host_memory(
     assert steps(gpu) == ["begins to take weights", f"takes {len(weights)} weights by host", "forgets"]
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_reaches_nobody(gpu: FakeGPU, model_folder: Path, weights: dict[str, torch.Tensor]) -> None:
     first = next(iter(weights))
     with opened(model_folder) as engine:
@@ -177,6 +183,7 @@ def test_what_does_not_fit_reaches_nobody(gpu: FakeGPU, model_folder: Path, weig
     assert steps(gpu) == []
 
 
+@pytest.mark.slow
 def test_sums_are_compared_in_debug_mode(
     gpu: FakeGPU, model_folder: Path, weights: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,11 +55,13 @@ def test_the_page_shows_a_whole_package() -> None:
     assert [command.split()[0] for command in COMMANDS] == ["pip", "pytest", "spag", "spag", "spag"]
 
 
+@pytest.mark.slow
 def test_the_game_passes_the_suite(package: Path) -> None:
     [command] = [command for command in COMMANDS if command.startswith("pytest ")]
     assert re.search(r"\b3\d passed", run(package, *command.split(), "-q", "-p", "no:cacheprovider"))
 
 
+@pytest.mark.slow
 def test_the_game_is_listed_and_played(package: Path) -> None:
     shown = {command.split()[1]: run(package, *command.split()) for command in COMMANDS if command.startswith("spag ")}
     assert "longest" in shown["games"] and "tit_for_tat" in shown["games"]

@@ -186,6 +186,7 @@ def ask(engine: VLLMEngine) -> None:
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", list(CASES))
 def test_steps_go_through_on_the_stand_in(case: str, gpu: FakeGPU, model_folder: Path) -> None:
     """Trainer and engines hold what the plan says, moment by moment; whatever exceeds the GPU would raise."""
@@ -215,6 +216,7 @@ def test_steps_go_through_on_the_stand_in(case: str, gpu: FakeGPU, model_folder:
     assert len(gpu.events("loads")) == (len(gpu.events("sleeps")) - expected[0] if engine.sleep == 2 else 0)
 
 
+@pytest.mark.slow
 def test_the_stand_in_refuses_what_vllm_would(gpu: FakeGPU, model_folder: Path) -> None:
     (gpu.folder / "total").write_text(str(24 * GIB))
     with ExitStack() as stack:

@@ -384,6 +384,7 @@ def test_on_a_gpu_vllms_server_takes_over(model_folder: Path, monkeypatch: pytes
     assert words[:2] == ["vllm", "serve"] and environment["VLLM_API_KEY"] == TOKEN and TOKEN not in " ".join(words)
 
 
+@pytest.mark.slow
 def test_the_command_serves_and_stops(model_folder: Path) -> None:
     code = "from spag.cli.serve import serve_command; serve_command()"
     options = ["--port", "0", "--set", "model.dtype=float32", "--set", "engine.max_length=100"]

@@ -100,6 +100,7 @@ def test_a_short_token_is_refused() -> None:
         Access("0.0.0.0", "secret")
 
 
+@pytest.mark.slow
 def test_the_command_serves_and_stops(run: Path) -> None:
     code = "from spag.cli.web import web_command; web_command()"
     command = [sys.executable, "-c", code, str(run), "--port", "0"]
