@@ -2,9 +2,10 @@
 
 One logit per information set is the smallest policy there is, so what is left to see is the method: 256 hands a step
 unless a row says otherwise, with the baselines, the loss, the optimizer, the reference and the averages of
-``reinforce``, and the exact figures of the game. Seeds are rows of one tensor: their losses are added, and AdamW
-updates every number by itself. Differs from a run: no weights are shared between information sets, hands are counted
-instead of written as texts, and gradients, whose norm stays below 0.2, are not clipped.
+``reinforce``, or with the advantages of ``group``, and the exact figures of the game. Seeds are rows of one tensor:
+their losses are added, and AdamW updates every number by itself. Differs from a run: no weights are shared between
+information sets, hands are counted instead of written as texts, and gradients, whose norm stays below 0.2, are not
+clipped.
 
     python -m benchmarks.kuhn_table     # the table of docs/online.md
 """
@@ -27,16 +28,18 @@ from spag.games.mixture import Policy, mixture
 from spag.learning.devices import make_optimizer
 from spag.learning.policy_copies import Reference, WeightCopy
 
+GROUP = {"group": True}
 PRESET = {"kl_coef": 1.0, "kl_coef_end": 0.2, "anneal_steps": 25}
 ARMS: Mapping[str, Mapping[str, Any]] = {
     "fixed, coefficient 1 to 0.2 in 25 steps (the preset)": PRESET,
     "the same, `{ema: 0.02}`": {**PRESET, "reference": {"ema": 0.02}},
     "constant 0.3, `{ema: 0.03}`": {"kl_coef": 0.3, "reference": {"ema": 0.03}},
     "the same, 1,024 hands a step": {"kl_coef": 0.3, "reference": {"ema": 0.03}, "games": 1024},
+    "the same by `group`, a deal being a group": {"kl_coef": 0.3, "reference": {"ema": 0.03}, "games": 1024, **GROUP},
     "constant 0.5, `{every: 25}`": {"kl_coef": 0.5, "reference": {"every": 25}},
     "no KL term": {"kl_coef": 0.0},
 }
-"""The options of ``reinforce`` by row of the table."""
+"""The options of ``reinforce`` by row of the table; with ``GROUP`` advantages are relative to a deal's mean."""
 CHECKED = (80, 200, 400)
 """Steps after which exploitability is computed; the averages after the last one."""
 
@@ -97,6 +100,7 @@ class Table(nn.Module):
 
 def settings_of(options: Mapping[str, Any]) -> ReinforceSettings:
     """Return the options of ``reinforce`` with those that all rows share."""
+    options = {name: value for name, value in options.items() if name not in GROUP}
     shared = {"steps": CHECKED[-1], "games": 256, "learning_rate": 0.1, "adam_beta1": 0.5, "adam_beta2": 0.95}
     return ReinforceSettings(**{**shared, "average_decay": 0.9, "sampling": {"max_new_tokens": 1}, **options})
 
@@ -109,19 +113,20 @@ def train(
     seed: int = 0,
     start: float = 0.0,
     averages: bool = True,
+    group: bool = False,
 ) -> dict[str, list[float]]:
     """Train ``seeds`` tables; return each one's exploitability after the steps ``checked``, and of its averages.
 
-    ``start``: the standard deviation of the first logits.
+    ``start``: the standard deviation of the first logits. ``group``: advantages are those of ``group``.
     """
     generator = torch.Generator().manual_seed(seed)
     table = Table(start * torch.randn(seeds, len(DECISIONS), generator=generator, dtype=torch.float64))
     algorithm, optimizer = Reinforce(settings), make_optimizer(table, settings)
     reference = Reference([table.logits], settings.reference)
     moving, mean = WeightCopy([table.logits]), WeightCopy([table.logits])
-    found, policies = {}, []
+    baselines, found, policies = None if group else algorithm.baselines, {}, []
     for step in range(1, settings.steps + 1):
-        batch = batch_of(table, reference, play(table, settings.games, generator), algorithm.baselines, step)
+        batch = batch_of(table, reference, play(table, settings.games, generator), baselines, step)
         algorithm.loss(batch)[0].backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -153,26 +158,38 @@ def play(table: Table, games: int, generator: torch.Generator) -> Tensor:
     return torch.zeros(seeds, len(HANDS), dtype=torch.float64).scatter_add_(1, hands, torch.ones_like(drawn[..., 0]))
 
 
-def credit(counts: Tensor, baselines: Baselines) -> tuple[Tensor, Tensor]:
+def credit(counts: Tensor, baselines: Baselines | None) -> tuple[Tensor, Tensor]:
     """Return the mean advantage of each move, and how often it was made, both (seeds, 12, 2).
 
-    That is ``Reinforce.credit`` with equal samples merged, as in training. ``counts``: (seeds, 30).
+    That is ``Reinforce.credit``, or without baselines ``Group.credit``, with equal samples merged, as in training.
+    ``counts``: (seeds, 30).
     """
-    means = (counts @ WON.T / counts.sum(1, keepdim=True)).tolist()
-    paid = {
-        f"{seed}/{role}": mean for seed, row in enumerate(means) for role, mean in zip(GAME.roles, row, strict=True)
-    }
-    moved = baselines.move(list(paid.items()))
-    own = torch.tensor([moved[key] for key in paid], dtype=torch.float64).view(-1, 2, 1)
     low, high = GAME.reward_range
-    relative = WON - own  # (seeds, 2, 30)
+    relative = WON - (_means_of_deals(counts) if baselines is None else _moved(counts, baselines))  # (seeds, 2, 30)
     kept = torch.tensor(without_drift(relative.flatten().tolist(), high - low), dtype=torch.float64)
     sums = torch.einsum("sh,sph,him->spim", counts, kept.view_as(relative), MADE)
     made = torch.einsum("sh,him->sim", counts, MADE)
     return sums[:, PLAYER, torch.arange(len(DECISIONS))] / made.clamp(min=1.0), made
 
 
-def batch_of(table: Table, reference: Reference, counts: Tensor, baselines: Baselines, step: int) -> TokenBatch:
+def _means_of_deals(counts: Tensor) -> Tensor:
+    """Return what each player won on average in the hands of a deal, for each hand: (seeds, 2, 30)."""
+    by_deal = counts.view(len(counts), 1, len(solver.DEALS), -1)
+    won = (by_deal * WON.view(2, len(solver.DEALS), -1)).sum(-1) / by_deal.sum(-1).clamp(min=1.0)
+    return won.repeat_interleave(by_deal.shape[-1], dim=-1)
+
+
+def _moved(counts: Tensor, baselines: Baselines) -> Tensor:
+    """Return the baselines of both players, (seeds, 2, 1), after a step."""
+    means = (counts @ WON.T / counts.sum(1, keepdim=True)).tolist()
+    paid = {
+        f"{seed}/{role}": mean for seed, row in enumerate(means) for role, mean in zip(GAME.roles, row, strict=True)
+    }
+    moved = baselines.move(list(paid.items()))
+    return torch.tensor([moved[key] for key in paid], dtype=torch.float64).view(-1, 2, 1)
+
+
+def batch_of(table: Table, reference: Reference, counts: Tensor, baselines: Baselines | None, step: int) -> TokenBatch:
     """Return a step's samples, a move each. Weights add up to 1 per seed, so the loss is the sum of the seeds' own."""
     advantage, made = credit(counts, baselines)
     logprob = table.logprobs().flatten()
@@ -195,7 +212,8 @@ def main() -> None:
     chosen = parser.parse_args()
     began = time.perf_counter()
     for number, (name, options) in enumerate(ARMS.items()):
-        found = train(settings_of(options), chosen.seeds, seed=chosen.seed, start=chosen.start)
+        group = "group" in options
+        found = train(settings_of(options), chosen.seeds, seed=chosen.seed, start=chosen.start, group=group)
         if number == 0:
             print(f"| reference | {' | '.join(found)} |\n|---|{'---:|' * len(found)}")
         cells = [f"{fmean(values):.3f} ± {stdev(values) / len(values) ** 0.5:.3f}" for values in found.values()]

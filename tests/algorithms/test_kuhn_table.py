@@ -2,6 +2,7 @@
 equilibrium than a fixed one or none.
 """
 
+from dataclasses import replace
 from statistics import fmean, variance
 
 import pytest
@@ -10,6 +11,7 @@ from benchmarks import kuhn_table
 from benchmarks.kuhn_table import ARMS, DECISIONS, GAME, HANDS, Table, batch_of, play, settings_of, train
 
 from spag.algorithms.credit import prompt_digest
+from spag.algorithms.group import Group, GroupSettings
 from spag.algorithms.reinforce import Baselines, Reinforce
 from spag.core.episodes import Episode, PlayerInfo
 from spag.core.types import State, Task, Utterance
@@ -70,6 +72,25 @@ def test_a_step_of_the_table_is_one_of_the_algorithm() -> None:
                 expected[at] -= (sample.reward - 0.3 * away) * slope / len(samples)
             torch.testing.assert_close(found[seed], expected, atol=1e-12, rtol=0)
             assert expected.abs().max() > 0.01
+
+
+def test_a_group_of_the_table_is_one_of_the_algorithm() -> None:
+    """The advantages of counted hands are those of the same hands as episodes of six groups, averaged by move."""
+    generator = torch.Generator().manual_seed(2)
+    counts = play(Table(torch.randn(1, 12, generator=generator, dtype=torch.float64)), 48, generator)
+    advantages, made = kuhn_table.credit(counts, None)
+    hands = [hand for hand, count in enumerate(counts[0].int().tolist()) for _ in range(count)]
+    games = [episode(hand, str(at)) for at, hand in enumerate(hands)]
+    games = [replace(game, task=replace(game.task, id=str(hand // 5))) for hand, game in zip(hands, games, strict=True)]
+    samples = Group(GroupSettings(steps=1, games=48, group_size=8)).credit(games, GAME, None)
+    by_move: dict[tuple[str, str], list[float]] = {}
+    for sample in samples:
+        by_move.setdefault((sample.prompt, sample.completion), []).append(sample.reward)
+    for at, decision in enumerate(DECISIONS):
+        for number, move in enumerate(decision.moves):
+            found = by_move.get((GAME.prompt(decision.observation), move), [])
+            assert len(found) == made[0, at, number]
+            assert advantages[0, at, number].item() == pytest.approx(fmean(found) if found else 0.0, abs=1e-12)
 
 
 def test_hands_are_drawn_by_the_policy() -> None:
