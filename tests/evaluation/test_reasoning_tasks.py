@@ -168,6 +168,21 @@ def test_the_command_goes_on_without_such_a_task_and_fails_at_the_end(
     )
 
 
+@pytest.mark.parametrize("disabled", ["1", ""])
+def test_the_bar_of_lm_eval_is_off_where_those_of_libraries_are(
+    disabled: str, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spag.cli.eval import eval_command
+
+    monkeypatch.setenv("TQDM_DISABLE", disabled)  # "1" by the command line, where there is no terminal
+    command = [f"tiny={model_folder}", "--tasks", "spag_common_sense", "--task-path", str(TASKS), "--limit", "2"]
+    done = CliRunner().invoke(
+        eval_command, [*command, "--set", "model.dtype=float32", "--output", str(tmp_path / "out")]
+    )
+    assert done.exit_code == 0, done.output
+    assert ("Running loglikelihood" in done.stderr) == (not disabled)
+
+
 def test_every_reason_is_given_when_no_task_can_be_loaded(failing: Path) -> None:
     with pytest.raises(
         DataError, match=r"scripted \(RuntimeError: .*; absent \(FileNotFoundError: .*with --data or --task-path"

@@ -149,8 +149,7 @@ def ended(command: str) -> tuple[str | None, int | None]:
         signal.setitimer(signal.ITIMER_PROF, 0)
     if not isinstance(result.exception, SystemExit | None):
         return "".join(traceback.format_exception(result.exception)[-4:]), None
-    # a bar that is drawn again and again is one line; commands of their own process draw none into a log (test_cli.py)
-    said = [line for line in result.stderr.split("\n") if line and not PROGRESS.match(line)]
+    said = [line for line in result.stderr.splitlines() if line and not PROGRESS.match(line)]
     if result.exit_code not in answers(command) or len(said) > MOST_LINES or "Traceback" in result.output:
         return f"status {result.exit_code}: {result.stderr[-1500:]!r}", None
     silent = result.exit_code == 2 and not said

@@ -6,6 +6,7 @@ are trusted. Data cannot bring code: ``datasets`` no longer runs scripts or read
 """
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from difflib import get_close_matches
@@ -17,6 +18,7 @@ import datasets
 import lm_eval.api.metrics  # fills the registry
 import lm_eval.api.model
 import lm_eval.api.task
+import lm_eval.models.huggingface
 import lm_eval.tasks
 import lm_eval.utils
 import yaml
@@ -44,6 +46,8 @@ def quiet_harness(*, trust_code: bool = False) -> Iterator[None]:
     sandbox.filters.update(lm_eval.utils.env.filters)
     replaced: list[tuple[Any, str, Any]] = [(lm_eval.utils, "env", sandbox)]
     replaced += [(module, "tqdm", _no_bar) for module in (lm_eval.api.task, lm_eval.api.model)]
+    huggingface = lm_eval.models.huggingface
+    replaced.append((huggingface, "tqdm", partial(_bar, huggingface.tqdm)))
     if not trust_code:
         replaced.append((_yaml_loader, "_import_func_in_yml", partial(_trusted, _yaml_loader._import_func_in_yml)))
         replaced.append((lm_eval.api.task, "get_metric", partial(_installed_metric, lm_eval.api.task.get_metric)))
@@ -62,6 +66,11 @@ def quiet_harness(*, trust_code: bool = False) -> Iterator[None]:
 
 def _no_bar(rows: Any, **_: Any) -> Any:
     return rows
+
+
+def _bar(bar: Callable[..., Any], *rows: Any, disable: bool = False, **options: Any) -> Any:
+    """Return tqdm's ``bar``, silent where ``TQDM_DISABLE`` is set: lm-eval's own ``disable=False`` overrules that."""
+    return bar(*rows, disable=disable or bool(os.environ.get("TQDM_DISABLE")), **options)
 
 
 def _trusted(load: Callable[[str, Path], Any], function: str, folder: Path) -> Any:
