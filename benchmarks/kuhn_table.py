@@ -28,18 +28,19 @@ from spag.games.mixture import Policy, mixture
 from spag.learning.devices import make_optimizer
 from spag.learning.policy_copies import Reference, WeightCopy
 
-GROUP = {"group": True}
+BY_DEAL = "the same by `group`, a deal being a group"
+"""The row whose advantages are those of ``group``."""
 PRESET = {"kl_coef": 1.0, "kl_coef_end": 0.2, "anneal_steps": 25}
 ARMS: Mapping[str, Mapping[str, Any]] = {
     "fixed, coefficient 1 to 0.2 in 25 steps (the preset)": PRESET,
     "the same, `{ema: 0.02}`": {**PRESET, "reference": {"ema": 0.02}},
     "constant 0.3, `{ema: 0.03}`": {"kl_coef": 0.3, "reference": {"ema": 0.03}},
     "the same, 1,024 hands a step": {"kl_coef": 0.3, "reference": {"ema": 0.03}, "games": 1024},
-    "the same by `group`, a deal being a group": {"kl_coef": 0.3, "reference": {"ema": 0.03}, "games": 1024, **GROUP},
+    BY_DEAL: {"kl_coef": 0.3, "reference": {"ema": 0.03}, "games": 1024},
     "constant 0.5, `{every: 25}`": {"kl_coef": 0.5, "reference": {"every": 25}},
     "no KL term": {"kl_coef": 0.0},
 }
-"""The options of ``reinforce`` by row of the table; with ``GROUP`` advantages are relative to a deal's mean."""
+"""The options of ``reinforce`` by row of the table."""
 CHECKED = (80, 200, 400)
 """Steps after which exploitability is computed; the averages after the last one."""
 
@@ -100,7 +101,6 @@ class Table(nn.Module):
 
 def settings_of(options: Mapping[str, Any]) -> ReinforceSettings:
     """Return the options of ``reinforce`` with those that all rows share."""
-    options = {name: value for name, value in options.items() if name not in GROUP}
     shared = {"steps": CHECKED[-1], "games": 256, "learning_rate": 0.1, "adam_beta1": 0.5, "adam_beta2": 0.95}
     return ReinforceSettings(**{**shared, "average_decay": 0.9, "sampling": {"max_new_tokens": 1}, **options})
 
@@ -212,8 +212,8 @@ def main() -> None:
     chosen = parser.parse_args()
     began = time.perf_counter()
     for number, (name, options) in enumerate(ARMS.items()):
-        group = "group" in options
-        found = train(settings_of(options), chosen.seeds, seed=chosen.seed, start=chosen.start, group=group)
+        settings, group = settings_of(options), name == BY_DEAL
+        found = train(settings, chosen.seeds, seed=chosen.seed, start=chosen.start, group=group)
         if number == 0:
             print(f"| reference | {' | '.join(found)} |\n|---|{'---:|' * len(found)}")
         cells = [f"{fmean(values):.3f} ± {stdev(values) / len(values) ** 0.5:.3f}" for values in found.values()]
