@@ -73,7 +73,7 @@ class Planner(StagePlanner):
         plays = {game: round(weight * share) + tested for game, weight in mix}
         engine, cluster, processes = self.config.engine, self.config.cluster, online.processes or self.devices
         actors = (cluster.online_workers or 0) if cluster.address else 0
-        adapters = (online.lora or self._lora) is not None
+        adapters = self._adapter_of(online) is not None
         engines = len(engine_players(online, together=self._on_vllm and adapters))
         play = self._play(f"{label} play", 1, plays, sampling, 1, actors or processes, engines if actors else 1)
         if actors and (needed := processes + actors * engine.tensor_parallel * self._copies(actors)) > self.devices:
@@ -99,13 +99,13 @@ class Planner(StagePlanner):
 
     def _shared_weights(self, online: OnlineSettings) -> float:
         """Return the bytes of the trainer's weights that the policy's engine computes with (``SharingEngine``)."""
-        lora = online.lora or self._lora
+        lora = self._adapter_of(online)
         apart = self._on_vllm or online.overlap or online.parallel != "replicas" or self.number != 4 or lora is not None
         return 0.0 if apart else 4.0 * self.shape.parameters
 
     def _waiting_weights(self, online: OnlineSettings) -> float:
         """Return the bytes of the copies that wait in this memory to play steps further ahead than one."""
-        whole = self.device.is_cpu and not (online.lora or self._lora)
+        whole = self.device.is_cpu and not self._adapter_of(online)
         return 4.0 * self.shape.parameters * online.overlap if whole and online.overlap > 1 else 0.0
 
     def _shared(
@@ -114,7 +114,7 @@ class Planner(StagePlanner):
         """Yield play and ``training`` that share each GPU with vLLM."""
         gpu, alone = self.device.memory, training()
         resident = resident_memory(alone.memory, online, online.processes or self.devices)
-        if not (online.lora or self._lora):
+        if not self._adapter_of(online):
             resident += transfer_memory(self.shape, self.number)
         demand = self._demand(alone.memory.total, online, plays, resident.total)
         sharing = share_out(demand, gpu)
@@ -142,11 +142,11 @@ class Planner(StagePlanner):
     def _may_take_turns(self, online: OnlineSettings) -> bool:
         """Whether engines of the policy's copies can be one: the trainer's weights are whole, and rest during play."""
         alone = len(engine_players(online)) == len(engine_players(online, together=True))
-        return not (alone or online.overlap or online.lora or self._lora or online.parallel != "replicas")
+        return not (alone or online.overlap or self._adapter_of(online) or online.parallel != "replicas")
 
     def _demand(self, training: float, online: OnlineSettings, plays: Mapping[Game, int], resident: float) -> Demand:
         """Return what an online phase asks of each GPU that trainer and vLLM share."""
-        engine, processes, adapters = self.config.engine, online.processes or self.devices, online.lora or self._lora
+        engine, processes, adapters = self.config.engine, online.processes or self.devices, self._adapter_of(online)
         engines = len(engine_players(online, together=adapters is not None))
         least = self._engines(plays, online.sampling, 1)
         text = max(self._play_work(game, online.sampling).largest[0] for game in plays)

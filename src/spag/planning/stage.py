@@ -74,6 +74,10 @@ class StagePlanner:
         """The first adapter that is trained: later phases train it further."""
         return next((phase.settings.lora for phase in self.config.phases if phase.settings.lora), None)
 
+    def _adapter_of(self, settings: UpdateSettings) -> LoraConfig | None:
+        """The adapter that a phase trains: its own, or further an earlier one's."""
+        return settings.lora or self._lora
+
     @property
     def _on_vllm(self) -> bool:
         return self.config.engine.backend in (("vllm",) if self.device.is_cpu else ("vllm", "auto"))
@@ -112,7 +116,7 @@ class StagePlanner:
         self, label: str, phase: PhaseConfig, times: int, work: Work, beside: Memory | None = None, copies: int = 0
     ) -> StagePlan:
         """Plan training on ``work``, with ``beside`` and ``copies`` of the trained weights in memory."""
-        settings = phase.settings.model_copy(update={"lora": phase.settings.lora or self._lora})
+        settings = phase.settings.model_copy(update={"lora": self._adapter_of(phase.settings)})
         processes, dtype, gpu = settings.processes or self.devices, self.config.model.dtype, not self.device.is_cpu
         online = isinstance(settings, OnlineSettings)
         updates = settings.steps * settings.updates if online else ceil(work.count / settings.global_batch_size)
