@@ -83,6 +83,7 @@ class KeptModels:
         return [self._open[model] for model in models]
 
     def close(self) -> None:
+        """Close all engines and give their memory back."""
         self._open = {}
         self._stack.close()
         free_objects()

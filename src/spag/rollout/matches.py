@@ -61,16 +61,15 @@ def play_matches(path: Path, matches: Sequence[Match], setup: PlaySetup, *, forc
     """Play the games of ``matches`` into ``path``; those that it holds already stay.
 
     Equal models share one engine, adapters their base model, and matches one after the other what they both need.
-    Raises ``RunError`` while another process plays into the
-    file, and when it holds other games, or games of other players, sampling, prompts or game settings, unless ``force``
-    removes those.
+    Raises ``RunError`` while another process plays into the file, and when it holds other games, or games of other
+    players, sampling, prompts or game settings, unless ``force`` removes those.
     """
     with FileLock(path):
         return _play_matches(path, matches, setup, force)
 
 
 def _play_matches(path: Path, matches: Sequence[Match], setup: PlaySetup, force: bool) -> PlaySummary:
-    models = {player.model for match in matches for player in match.players.values()}
+    models = dict.fromkeys(player.model for match in matches for player in match.players.values())
     identities = {model: identity_of(model) for model in models}
     settings = game_record(setup.game)
     records = [
