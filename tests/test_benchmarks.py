@@ -110,6 +110,7 @@ def test_a_run_reads_speed_and_memory(model: str) -> None:
     assert "mfu" not in reading.more or torch.cuda.is_available()
 
 
+@pytest.mark.slow
 def test_long_games_are_won_by_the_attacker_at_the_end() -> None:
     verdicts = [judge_episode(episode) for episode in long_games(4, samples=40)]
     won = [verdict for verdict in verdicts if verdict.outcome is TabooOutcome.ATTACKER_WINS and verdict.length == 8]

@@ -126,6 +126,7 @@ def test_games_go_there_and_back(games: Path, tmp_path: Path) -> None:
     assert json.loads(theirs.read_text()) == UPSTREAM
 
 
+@pytest.mark.slow
 def test_rewards_and_their_export(games: Path, tmp_path: Path) -> None:
     sft, samples, exported = tmp_path / "sft.json", tmp_path / "samples.jsonl", tmp_path / "samples.json"
     sft.write_text(json.dumps([{"instruction": "Say hi.", "input": "", "output": said} for said in ("hi", "")]))
@@ -458,6 +459,7 @@ def test_games_are_read_from_a_pipe(games: Path, tmp_path: Path) -> None:
     assert [episode.task.id for episode in read_episodes(tmp_path / "judged.jsonl")] == ["river", "bread"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("output", "message"),
     [

@@ -205,6 +205,7 @@ def test_a_finished_run_can_be_made_longer_and_shorter(
     assert {name: part for name, part in digest_of(folder).items() if not name.startswith(SECOND)} == short
 
 
+@pytest.mark.slow
 def test_a_longer_run_is_refused_at_once_for_what_its_arena_would_refuse(
     folder: Path, model_folder: Path, words_file: Path
 ) -> None:

@@ -38,6 +38,7 @@ def script() -> Any:
     return module
 
 
+@pytest.mark.slow
 def test_a_recording_ends_with_what_the_terminal_showed(script: Any, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     recording = tmp_path / "run.jsonl"

@@ -21,6 +21,7 @@ def make(name: str, **more: Any) -> Any:
     return env(name, **SETTINGS.get(name, {}), **more)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Observation is not a NumPy array")  # it is a text
 @pytest.mark.filterwarnings("ignore:.* space for each agent probably should be gymnasium.spaces.box or")
 @pytest.mark.filterwarnings("ignore:We recommend agents to be named in the format")  # agents are roles

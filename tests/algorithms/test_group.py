@@ -84,6 +84,7 @@ def test_loss_and_gradient_by_hand() -> None:
     assert (total / weight).item() == pytest.approx(1 / 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3])
 def test_the_expected_gradient_is_the_exact_one_but_for_the_games_own_part_in_the_mean(size: int) -> None:
     """Every group of ``size`` hands by its probability.

@@ -161,6 +161,7 @@ def test_a_server_that_tells_no_usage(start: Open) -> None:
     assert collect(free)[0].prompt_tokens == 0
 
 
+@pytest.mark.slow
 def test_no_more_than_concurrency_on_the_wire(start: Open) -> None:
     # the first twenty are answered when all of them are there, and a while later, so that one too many would be there
     # too
@@ -175,6 +176,7 @@ def test_no_more_than_concurrency_on_the_wire(start: Open) -> None:
     assert engine.poll() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "bad",
     [
@@ -203,6 +205,7 @@ def test_temporary_trouble_is_retried_until_it_ends_or_is_too_much(start: Open, 
     assert len(server.calls) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("headers", [{"retry-after": "0.3"}, {"retry-after-ms": "300"}])
 def test_the_wait_that_the_server_asks_for(start: Open, headers: dict[str, str]) -> None:
     engine, server = start(answers(Answer(error("slow down"), 429, headers), GOOD))

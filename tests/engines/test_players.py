@@ -80,6 +80,7 @@ def test_what_was_opened_before_a_model_failed_is_closed(model_folder: Path, mon
     assert closed == ["closed"]
 
 
+@pytest.mark.slow
 def test_matches_share_engines_until_one_needs_another_model(tmp_path: Path) -> None:
     opened, closed = list[list[str]](), list[list[str]]()
 

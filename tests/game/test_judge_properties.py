@@ -136,6 +136,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", HOSTILE)
 def test_a_hundred_thousand_characters_are_judged_in_a_moment(unit: str) -> None:
     """A quadratic step would take a minute; the bound is loose because the machine may be busy."""

@@ -231,6 +231,7 @@ def test_commands_judge_in_the_language_of_the_games(code: str, recorded: bool, 
     assert all({"de": "Wort", "fr": "mot", "es": "palabra"}[code] in prompt for prompt in prompts)
 
 
+@pytest.mark.slow
 def test_commands_refuse_a_language_in_one_line(tmp_path: Path) -> None:
     path = games_file(tmp_path / "games.jsonl", "de", recorded=True)
     for words in (("judge", path, "--language", "it"), ("words", "--language", "it")):

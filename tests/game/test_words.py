@@ -49,6 +49,7 @@ def test_forms_share_their_split_in_every_language(language: str, forms: tuple[s
     assert len({split_of(form, language) for form in forms}) == 1
 
 
+@pytest.mark.slow
 def test_a_game_splits_by_the_lemma_of_its_language() -> None:
     # 2,000 words and their plurals: by chance 18 % of pairs that are split apart would be expected, not none
     game = get("adversarial_taboo", language="es", words="frequency", top_words=2000)

@@ -14,6 +14,7 @@ from spag.games.taboo.words import shipped_words
 from spag.text.evasions import find_evasion
 from spag.text.matching import find_form
 
+SLOW = {"guess_my_city": pytest.mark.slow}  # one long list of names, which every check goes through
 SETTINGS = {"adversarial_taboo": {"words": "shipped"}}  # the frequency list takes a while to load
 
 
@@ -49,11 +50,12 @@ def test_taboo_as_upstream_plays_it_conforms(judge: str, check: Check) -> None:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW.get(name, ())) for name in SHIPPED])
 def test_conformance(name: str, check: Check) -> None:
     check(game_of(name), 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", game_of("adversarial_taboo").roles)
 def test_taboos_constant_bot_says_no_word(role: str) -> None:
     said = game_of("adversarial_taboo").bots["constant"](Observation(role, ()), random.Random(0))

@@ -275,6 +275,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
+@pytest.mark.slow
 def test_dry_run_plan_and_run_agree(pretended: None, tmp_path: Path) -> None:
     config = load_config("taboo-qwen3-1.7b")
     plan = here.plan_here(config, read_shape(config.model.name))

@@ -68,6 +68,7 @@ ONE_CORE = Device("CPU, 1 cores", 24 * GIB, 490e9, HOST, PCIE, is_cpu=True, full
 """A core of an AMD EPYC with AVX512-BF16, its speeds in products as ``core_speeds`` has them there."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("preset", "stages", "took"),  # seconds of whole stages that had 95 % of one core
     [

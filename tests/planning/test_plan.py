@@ -100,6 +100,7 @@ def test_what_training_would_refuse_does_not_fit(changes: tuple[str, ...], probl
     assert any(problem in found for found in planned("A100-80", 12, *changes)[0].problems)
 
 
+@pytest.mark.slow
 def test_adapters_for_each_role_are_not_sharded() -> None:
     stages = planned("A100-80", 8, "phases=[{algorithm: reinforce, parallel: fsdp, lora: {per_role: true}}]")
     assert any("lora.per_role: adapters take turns in whole models" in found for found in stages[1].problems)

@@ -159,6 +159,7 @@ def damage(served: Served, path: Path, kind: str) -> None:
     assert served.notices() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*WHOLE, *PLACES])
 def test_a_damaged_file_fails_no_page(served: Served, kind: str) -> None:
     chosen = random.Random(kind)

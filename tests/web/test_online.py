@@ -107,6 +107,7 @@ RATELESS = evaluation(12)
 del RATELESS["roles"][0]["win"]["low"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "content", "says"),
     [

@@ -65,6 +65,7 @@ def test_a_huge_or_unmeasured_body_is_refused(client: TestClient) -> None:
     assert client.post("/play", content=iter([b"x"])).status_code == 411
 
 
+@pytest.mark.slow
 def test_the_token_is_required_and_remembered(run: Path) -> None:
     with visitor(site(run, token=TOKEN)) as client:
         page = {"accept": "text/html"}

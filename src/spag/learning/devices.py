@@ -17,6 +17,7 @@ from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError, require_package
 from spag.learning.sharding import deepspeed_settings, fsdp_plugin
 from spag.models.loading import checked_device, default_device
+from spag.storage.machine import map_large_blocks
 
 
 def make_accelerator(model: ModelConfig, settings: UpdateSettings, seed: int) -> Accelerator:
@@ -24,6 +25,7 @@ def make_accelerator(model: ModelConfig, settings: UpdateSettings, seed: int) ->
     on_cpu = (model.device or default_device()) == "cpu"
     if on_cpu:  # else DeepSpeed, which transformers imports wherever it is installed, looks for a GPU, or warns
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
+        map_large_blocks()
     check_settings(model, settings)
     for name in ("fsdp", "deepspeed"):  # transformers and accelerate look at these
         os.environ[f"ACCELERATE_USE_{name.upper()}"] = str(settings.parallel == name).lower()
