@@ -139,9 +139,7 @@ class StepPlayer:
     def update_weights(self, weights: "Mapping[str, Tensor]", name: str = POLICY) -> None:
         """Give the engine of the player ``name`` new weights."""
         engine = self._updatable(name)
-        if (
-            isinstance(engine, SharingEngine) and not self.settings.overlap
-        ):  # else they would change while it plays
+        if isinstance(engine, SharingEngine) and not self.settings.overlap:  # else they would change while it plays
             engine.share_weights(weights)
         else:
             engine.update_weights(weights)
