@@ -45,7 +45,7 @@ class Update:
 def offline_updates(
     samples: Sequence[EncodedSample], *, seed: int, batch_size: int, total: int, loss_group: int | None = None
 ) -> Iterator[Update]:
-    """Yield the updates of ``total`` samples: passes over them, each shuffled anew, form a stream that is cut into
+    """Yield the updates of ``total`` samples: passes over them, each reshuffled, form a stream that is cut into
     updates.
 
     Only the last update may have fewer than ``batch_size``.

@@ -119,13 +119,13 @@ def _copies(shape: ModelShape, settings: UpdateSettings, number: int) -> float:
         return number * (weights + (0 if settings.lora else 2 * shape.layer))
     if settings.lora and settings.lora.quantize:
         return float(number * largest)  # one matrix at a time
-    # autocast keeps the copies of all layers, unless layers are computed again one by one
+    # autocast keeps the copies of all layers, unless layers are recomputed one by one
     copies = 2.0 * shape.layer * (1 if settings.gradient_checkpointing else shape.layers) * (number == 2)
     return copies + (0.0 if settings.lora else number * largest)
 
 
 def _layer(shape: ModelShape, settings: UpdateSettings, number: int) -> float:
-    """Return the bytes that a token keeps in one layer."""
+    """Return the bytes kept per token in one layer."""
     h, q, kv, f, lora = shape.hidden, shape.query_size, shape.kv_size, shape.intermediate, settings.lora
     kept = (8 if lora else 16) * h + (number * len(shape.maps) * lora.rank if lora else 0)
     kept += 8 * (q + kv) if shape.head_norm else 0
@@ -135,7 +135,7 @@ def _layer(shape: ModelShape, settings: UpdateSettings, number: int) -> float:
 def play_memory(
     shape: ModelShape, engine: EngineConfig, longest: float, number: int, models: int, vllm: bool
 ) -> Memory:
-    """Return what engines of ``models`` models take at least; ``longest``: tokens of a game's longest text.
+    """Return the least memory of engines for ``models`` models; ``longest``: tokens of a game's longest text.
 
     The transformers engine has a slot for each utterance, and keeps logits that others may draw from. vLLM needs room
     for one text of ``engine.max_length``, and fills the rest of its share of the GPU.
