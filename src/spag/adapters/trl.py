@@ -59,9 +59,7 @@ class GameRollout:
     thinking: bool = False
 
     def __call__(self, prompts: list[str], trainer: "GRPOTrainer") -> dict[str, list[Any] | None]:
-        """Play the games of ``prompts``; return TRL's fields and those read by ``game_reward``, in the order of
-        ``prompts``.
-        """
+        """Play the games of ``prompts``; return TRL's fields and those that ``game_reward`` reads, in their order."""
         states, trajectories, samples = self._deal(prompts)
         while _anyone(trainer, any(state.result is None for state in states)):
             due = [one for one in trajectories if self.game.to_move(states[one.game]) == one.role]

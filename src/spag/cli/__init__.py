@@ -110,17 +110,13 @@ class SpagGroup(click.Group):
             raise click.UsageError(visible_text(error.format_message(), lines=True), error.ctx) from error
         except (KeyboardInterrupt, click.Abort) as stopped:
             if threading.current_thread() is threading.main_thread():
-                signal.signal(
-                    signal.SIGINT, signal.SIG_DFL
-                )  # a second one ends the clean-up, without a traceback
+                signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one ends the clean-up, without a traceback
             click.echo(f"stopped; {visible_text(what_stays(ctx))}", err=True)
             sys.exit(128 + (signal.SIGTERM if isinstance(stopped, Terminated) else signal.SIGINT))
 
 
 def _bound_kernels() -> None:
-    """Let oneDNN cache kernels for 128 shapes instead of 1,024: each batch has its own shape, of about 10 MB, used
-    once.
-    """
+    """Let oneDNN cache kernels for 128 shapes instead of 1,024: each batch has its own, about 10 MB, used once."""
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
 
 

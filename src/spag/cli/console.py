@@ -145,9 +145,7 @@ def make_reporter(console: Console, verbosity: int = 0) -> Reporter:
 
 
 def new_table(title: str | None, *columns: str) -> Table:
-    """Return a table in the common style, narrow enough for 80 columns: text in its first column, numbers in the
-    others.
-    """
+    """Return a table in the common style, for 80 columns: text in its first column, numbers in the others."""
     table = Table(
         title=Text(visible_text(title)) if title else None,
         title_justify="left",

@@ -112,9 +112,7 @@ def _task_names(suite: str | None, tasks: str) -> tuple[str, ...]:
 
 
 def players_of(arguments: tuple[str, ...], config: "RunConfig") -> "dict[str, ModelConfig]":
-    """Return the models by name; a run folder means all its models, prefixed with its name if other models are given
-    too.
-    """
+    """Return the models by name; a run folder means all its models, prefixed with its name if others are given."""
     from spag.runs.execute import resolve_dtype
     from spag.runs.reading import RunFolder
 

@@ -23,9 +23,7 @@ _LONGEST_TEXT = 4096  # the longest path on Linux
 _LONGEST_NAME = 255  # bytes of a file's name
 _LARGEST_NUMBER = 2**63
 _FAULTS = (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
-"""What PyYAML raises: its constructors assume values of the tagged type, and a number of 5,000 digits is Python's
-``ValueError``.
-"""
+"""What PyYAML raises: constructors trust tags, and a number of 5,000 digits is Python's ``ValueError``."""
 
 
 class _PlainLoader(yaml.SafeLoader):

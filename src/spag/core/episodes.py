@@ -24,9 +24,7 @@ class SampleType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlayerInfo:
-    """The player of a role: the model's name or path, its sampling settings, and hashes that tell apart models of one
-    name.
-    """
+    """The player of a role: the model's name or path, its sampling, and hashes that tell apart models of one name."""
 
     model: str
     sampling: dict[str, Any] = field(default_factory=dict)
@@ -38,8 +36,7 @@ class Episode:
     """One game. ``outcome``, ``rewards``, ``reason`` and ``length`` (utterances up to the judged end) record the
     judge's ruling at play time; upstream's files have none of them.
 
-    ``settings`` are the game's. They and a player's identity are ``None`` in older files and in games never written to
-    one.
+    ``settings`` are the game's. They and a player's identity are ``None`` in older files and in unsaved games.
     """
 
     task: Task

@@ -87,9 +87,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A position: everything follows from the task, the seed and the history. ``result`` is ``None`` while the game
-    goes on.
-    """
+    """A position, determined by task, seed and history. ``result`` is ``None`` while the game goes on."""
 
     task: Task
     seed: int = 0

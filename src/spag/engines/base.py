@@ -130,7 +130,7 @@ def text_before_stop(text: str, stop: tuple[str, ...], *, thinking: bool = False
 
 
 def token_limit(sampling: Sampling, text: str, closed_at: int | None) -> int:
-    """Return how many tokens a reply may have, given its ``text`` so far and the tokens up to the closing mark of its
+    """Return how many tokens a reply may have, given its ``text`` so far and the tokens up to the end of its
     thought.
     """
     if not sampling.thought_tokens:

@@ -18,8 +18,7 @@ Load = Callable[[], "Mapping[str, Tensor]"]
 
 @dataclass(eq=False, slots=True)
 class SharedEngine:
-    """The engine that copies share. ``holder``: the copy whose weights it has; ``busy``: how many of its requests are
-    in
+    """The engine that copies share. ``holder``: whose weights it has; ``busy``: how many of its requests are in
     flight; ``users``: how many copies are open.
     """
 

@@ -36,7 +36,7 @@ LEAST_DECIDED = 0.1
 MOST_KL = 0.5
 """Nats per token between policy and reference. A reply of 20 tokens is then e^10 times likelier than it was."""
 MOST_MISMATCH_KL = 0.05
-"""Nats per token between engine and trainer. Rounding gives at most 1e-3 (bfloat16); more means different weights or
+"""Nats per token between engine and trainer. Rounding gives up to 1e-3 (bfloat16); more means other weights or
 sampling.
 """
 

@@ -20,9 +20,7 @@ from spag.games.base import Figure, Game
 from spag.games.replay import replay
 
 DISTINCT_WORDS = 20_000
-"""Words of each role used for distinct-n: the share falls with the length of a text, so files compare only at equal
-lengths.
-"""
+"""Words of each role used for distinct-n: the share falls with length, so files compare only at equal lengths."""
 COPIED_WORDS = 8
 """Consecutive words shared with the rules or instructions that count as copied."""
 
@@ -201,8 +199,6 @@ def _ngrams(words: list[str], n: int) -> Iterator[tuple[str, ...]]:
 
 @lru_cache(maxsize=8)
 def _template_grams(texts: tuple[str, ...]) -> frozenset[tuple[str, ...]]:
-    """Return the n-grams between the placeholders of the templates; cached, since the report computes health game by
-    game.
-    """
+    """Return the n-grams between the placeholders of the templates; cached, since the report calls it game by game."""
     pieces = (piece for text in texts for piece in re.split(r"\{[^{}]*\}", text))
     return frozenset(gram for piece in pieces for gram in _ngrams(_WORD.findall(piece.casefold()), COPIED_WORDS))

@@ -256,9 +256,7 @@ def drawn(items: list[Item], count: int | None, seed: int, shortage: str) -> lis
 
 
 def bracketed(text: str, moves: Iterable[str]) -> str | None:
-    """Return the move of ``moves`` (lower case) that ``text`` names in square brackets, ``None`` if it names none or
-    several.
-    """
+    """Return the one of ``moves`` (lower case) named in brackets in ``text``, ``None`` if there are none or several."""
     named = {inside.strip().lower() for inside in re.findall(r"\[([^\[\]]{1,20})\]", text)} & set(moves)
     return named.pop() if len(named) == 1 else None
 

@@ -7,7 +7,7 @@ from spag.games.base import Game
 
 
 def replay(game: Game, episode: Episode) -> Result:
-    """Return how ``episode`` ends under ``game``, ignoring its record. Raises ``DataError`` naming it if it is another
+    """Return how ``episode`` ends under ``game``, ignoring its record. Raises ``DataError`` naming it for another
     game.
     """
     if episode.game != game.name:

@@ -93,9 +93,7 @@ class Reference(WeightCopy):
 
 
 def _file_space(values: Sequence[Tensor], folder: Path) -> mmap.mmap:
-    """Write ``values`` of any shape to a temporary file in ``folder``; return its memory map, which reads pages on
-    demand.
-    """
+    """Write ``values`` of any shape to a temporary file in ``folder``; return its memory map."""
     with TemporaryFile(dir=folder) as file:
         for value in values:
             content = value.flatten().view(torch.uint8).numpy().tobytes()

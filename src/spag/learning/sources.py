@@ -83,9 +83,7 @@ class Source(AbstractContextManager["Source"], Protocol):
         """
 
     def settle(self) -> None:
-        """Finish games in progress and write them, before a checkpoint: a run that resumes from it could not repeat
-        them.
-        """
+        """Finish and write games in progress before a checkpoint: a run that resumes from it could not repeat them."""
 
     def results(self) -> dict[str, Any]:
         """Return further entries of the phase's record, besides steps and seconds."""

@@ -48,9 +48,7 @@ def figures(
 
 
 def staleness(step: int, games: Sequence[Episode]) -> float:
-    """Return by how many steps, on average, the policies that played the games are older than the one trained in
-    ``step``.
-    """
+    """Return by how many steps, on average, the policies that played are older than the one trained in ``step``."""
     players = (info for one in games for info in one.players.values() if info.model == POLICY)
     played_by = [identity["weights"] for info in players if (identity := info.identity)]
     return fmean(step - 1 - step_of_weights(weights) for weights in played_by)

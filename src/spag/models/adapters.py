@@ -45,7 +45,7 @@ def with_adapter(
 
 
 def use_adapter(model: PreTrainedModel, name: str) -> None:
-    """Activate the adapter ``name`` of ``model``. Which weights are trained is unchanged: peft would train only this
+    """Activate the adapter ``name`` of ``model``. Trainable weights stay the same: peft would train only this
     adapter.
     """
     adapted: Any = model

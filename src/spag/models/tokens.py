@@ -108,9 +108,7 @@ _CONTEXT = 8
 
 
 def decode_reply(tokenizer: "PreTrainedTokenizerBase", prompt: Sequence[int], reply: Sequence[int]) -> str:
-    """Return the text of ``reply`` as decoded after ``prompt``: decoded alone, a LLaMA tokenizer drops its leading
-    space.
-    """
+    """Return the text of ``reply`` as decoded after ``prompt``: alone, a LLaMA tokenizer drops its leading space."""
     context = list(prompt[-_CONTEXT:])
     before = str(tokenizer.decode(context, skip_special_tokens=True))
     text = str(tokenizer.decode([*context, *reply], skip_special_tokens=True))
@@ -159,8 +157,8 @@ def end_token_id(tokenizer: "PreTrainedTokenizerBase", style: PromptStyle) -> in
 def stop_token_ids(
     generation: "GenerationConfig | None", tokenizer: "PreTrainedTokenizerBase", style: PromptStyle
 ) -> frozenset[int]:
-    """Return every token that ends generation: the reply's end token, EOS, and those in the model's generation config,
-    if any.
+    """Return every token that ends generation: the reply's end token, EOS, and those in the generation config, if
+    any.
     """
     configured = getattr(generation, "eos_token_id", None)
     extra = configured if isinstance(configured, list) else [configured]

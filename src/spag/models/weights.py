@@ -86,9 +86,7 @@ def check_finite(name: str, tensors: Iterable[tuple[str, Tensor]], fix: str) -> 
 
 
 def weights_of(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Return the saved tensors of ``model``, by name: all parameters and buffers, except buffers that are not
-    persistent.
-    """
+    """Return the saved tensors of ``model``, by name: all parameters, and the persistent buffers."""
     yield from model.named_parameters()
     saved = model.state_dict(keep_vars=True).keys()
     yield from ((key, buffer) for key, buffer in model.named_buffers() if key in saved)

@@ -40,9 +40,7 @@ class RunEstimate:
 
 
 def estimate_run(config: RunConfig, folder: Path, reporter: Reporter, *, force: bool = False) -> RunEstimate:
-    """Check a run and report what it would do; nothing is done. Raises the errors of ``run`` before its first minute of
-    work.
-    """
+    """Check a run and report what it would do. Raises the errors of ``run`` before its first minute of work."""
     states = preview_run(config, folder, reporter, force=force)
     try:
         shape = read_shape(config.model.name, trust_remote_code=config.model.trust_remote_code)

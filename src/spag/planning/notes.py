@@ -23,8 +23,8 @@ _FEW = (
 
 
 def run_notes(planner: Planner, teacher_price: tuple[float, float] | None = None) -> dict[str, str]:
-    """Return lines about the whole run, by topic. ``teacher_price``: USD for a million prompt and completion tokens of
-    a teacher.
+    """Return lines about the whole run, by topic. ``teacher_price``: a teacher's USD per million prompt and completion
+    tokens.
     """
     config, stages = planner.config, {stage.name: stage for stage in planner.stages}
     warned = [line.removeprefix("warning: ") for line in mix_warnings(config)]

@@ -175,9 +175,7 @@ def online_work(
 
 @lru_cache(maxsize=16)
 def play_work(game: Game, tokens: float) -> Work:
-    """Return the tokens that an average game reads and generates. Engines compute equal prefixes once, and draw from
-    them.
-    """
+    """Return the tokens that an average game reads and generates. Engines compute equal prefixes once."""
     played = examples(game, tokens)
     said = [sample for episode in played for sample in utterances(episode, game)]
     prompts, written = [_tokens(one.prompt) for one in said], [_tokens(one.completion) + 1 for one in said]

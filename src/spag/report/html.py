@@ -155,9 +155,7 @@ def role_color(role: str, game: Game) -> str:
 
 @cache
 def environment(package: str) -> Environment:
-    """Return the templates of ``package`` together with this package's: escaping is always on, unknown names are
-    errors.
-    """
+    """Return the templates of ``package`` and of this package: escaping is always on, unknown names are errors."""
     loader = ChoiceLoader([PackageLoader(package), PackageLoader("spag.report")])
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     for function in (visible, said, capital, spaced, role_class, game_class, shares, curve, duration):

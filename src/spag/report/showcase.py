@@ -83,9 +83,7 @@ def _oddities(game: Game) -> list[str]:
 
 
 def _oddity(figure: Figure) -> str:
-    """Rephrase a figure's warning for one game: ``of games end with a leak`` becomes one of the games that end with a
-    leak.
-    """
+    """Rephrase a warning for one game: ``of games end with a leak`` becomes one of the games that end with a leak."""
     of, _, what = figure.warning.partition(" ")
     kind, _, does = what.partition(" ")
     return f"one of the {kind} that {does}" if of == "of" else figure.label

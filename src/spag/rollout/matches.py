@@ -92,9 +92,7 @@ def make_matches(
     roles: Sequence[str],
     title: str,
 ) -> list[Match]:
-    """Return a match for each pairing; ``models`` are keyed by the names in the pairings, ``sampling`` is called with a
-    role.
-    """
+    """Return a match for each pairing; ``models`` are by the names in the pairings, ``sampling`` is by role."""
     return [
         Match(
             f"{title} {pairing.title}" if len(pairs) > 1 else title,

@@ -88,9 +88,7 @@ def should_retry(completion: Completion, attempt: int, sampling: Sampling) -> bo
 
 
 def without_thought(completion: Completion, sampling: Sampling) -> Completion:
-    """Return a completion with only speech in ``text``, and its ``thought`` separate if ``sampling`` lets players
-    think.
-    """
+    """Return a completion with only speech in ``text``, its ``thought`` separate if ``sampling`` allows thoughts."""
     if not sampling.thought_tokens:
         return completion
     thought, speech, is_cut = split_thought(completion.text)

@@ -63,9 +63,7 @@ class _Asked(_Fields):
 
 
 class CompletionAsked(_Asked):
-    """The body of ``POST /v1/completions``. ``logprobs`` 0 requests those of the sampled tokens; other tokens have
-    none.
-    """
+    """The body of ``POST /v1/completions``. ``logprobs`` 0 requests those of sampled tokens; others have none."""
 
     prompt: str | Annotated[list[str], Field(min_length=1, max_length=MOST_CHOICES)]
     logprobs: Literal[0] | None = None

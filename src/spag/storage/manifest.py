@@ -145,9 +145,7 @@ def _fault(record: Record, request: StageRequest) -> str:
 
 @dataclass(slots=True)
 class Manifest:
-    """``manifest.json`` of a run folder. ``dry``: stages that begin are not recorded, and later stages see them as not
-    done.
-    """
+    """``manifest.json`` of a run folder. ``dry``: begun stages are not recorded; later stages see them as not done."""
 
     folder: Path
     stages: dict[str, Record] = field(default_factory=dict)
@@ -181,9 +179,7 @@ class Manifest:
         return stage in self.stages and self.stages[stage]["status"] == "done"
 
     def decide(self, stage: str, settings: Settings, inputs: Names = (), free: Any = None) -> StageDecision:
-        """Return what to do with ``stage``, given that it reads the results of ``inputs``. Raises ``RunError`` when
-        refused.
-        """
+        """Return what to do with ``stage``, which reads the results of ``inputs``. Raises ``RunError`` when refused."""
         outputs, lost = self._outputs(stage), {name: lost_outputs(self.folder, self._outputs(name)) for name in inputs}
         request = StageRequest(
             settings=json.loads(json.dumps(settings)),  # lists for tuples, as the manifest has them

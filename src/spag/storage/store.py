@@ -113,7 +113,7 @@ class JsonlStore(AbstractContextManager["JsonlStore"]):
 
 
 def _line(row: Any) -> bytes:
-    """Return ``row`` as a line of JSON without fields that are ``None``. Raises ``DataError`` if it could not be read
+    """Return ``row`` as a line of JSON without fields that are ``None``. Raises ``DataError`` if it cannot be read
     back.
     """
     try:
@@ -168,9 +168,7 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def folder_beside(folder: Path) -> Iterator[Path]:
-    """Make an empty sibling of ``folder`` that is filled and then renamed to it, so that ``folder`` is complete or
-    absent.
-    """
+    """Make an empty sibling of ``folder``, to be filled and renamed to it: ``folder`` is then complete or absent."""
     with storage_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))

@@ -131,7 +131,7 @@ def _irregular_forms() -> dict[str, list[str]]:
 
 
 def forms_of(word: str) -> set[str]:
-    """Return ``word`` and all strings that may be an inflection of it; ``word_bases`` tells which are. Nothing if it is
+    """Return ``word`` and all strings that may be an inflection of it; ``word_bases`` tells which are. Empty if it is
     no word.
     """
     if len(word) > LONGEST_WORD:

@@ -151,9 +151,7 @@ def _is_phrase(reading: str, window: list[re.Match[str]], target: Target) -> boo
 
 
 def phrase_end(text: str, target: Target) -> int | None:
-    """Return where a form of the target at the start of the folded ``text`` ends, ``None`` if ``text`` starts
-    otherwise.
-    """
+    """Return where a form of the target that opens the folded ``text`` ends, ``None`` if another word opens it."""
     if target.literal:
         return len(target.literal) if text.startswith(target.literal) else None
     window = list(islice(TOKEN.finditer(text), max(1, len(target.words))))

@@ -78,9 +78,7 @@ def _pictures_read(chunk: str) -> str:
 
 
 def _is_form(chunk: str, form: str, lexicon: Lexicon) -> bool:
-    """Tell whether ``chunk``, of the same length as ``form``, is ``form`` with symbols for some letters, but still
-    legible.
-    """
+    """Tell whether ``chunk``, as long as ``form``, is ``form`` with symbols for some letters, but still legible."""
     if len(form) < 3:
         return False
     letters = symbols = blanks = 0

@@ -32,9 +32,7 @@ _CHECKED = 8  # number of weights whose sums are compared in debug mode
 Tell = Callable[[WorkerWeights], str | None]
 """Sends a message to all vLLM processes; returns the reason if one cannot open the buffer."""
 Buffers = tuple[Sequence[Tensor], Mapping[str, Any]]
-"""Buffers that get the same bytes, (N,) uint8, and handles with which vLLM's processes open them, by GPU id or
-``HOST``.
-"""
+"""Buffers that get the same bytes, (N,) uint8, and their handles for vLLM's processes, by GPU id or ``HOST``."""
 
 
 class WeightTransfer:

@@ -22,8 +22,8 @@ Items = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class ItemMean:
-    """A mean over ``items`` with its standard error, sample standard deviation / sqrt(items), as in lm-eval; ``None``
-    for one item.
+    """A mean over ``items``. Standard error: sample standard deviation / sqrt(items), as in lm-eval; ``None`` for
+    one.
     """
 
     value: float
@@ -140,9 +140,7 @@ def overall(tasks: Sequence[Floats], seed: int = 0) -> list[Overall]:
 
 
 def bootstrap_means(columns: Floats, seed: int, draws: int = DRAWS) -> Floats:
-    """Return the means (draws, models) of resampled items, from ``columns`` (items, models); each item keeps all
-    models.
-    """
+    """Return the means (draws, models) of resampled items, from ``columns`` (items, models); items stay whole."""
     rows, counts = np.unique(columns, axis=0, return_counts=True)
     means: Floats = bootstrap_weights(counts, seed, draws) @ rows / len(columns)
     return means

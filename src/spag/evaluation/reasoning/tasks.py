@@ -150,9 +150,7 @@ def _main_metric(known: SuiteTask, parts: Sequence[Any]) -> str:
 
 
 def _digest(parts: dict[str, Any], limit: int | None) -> str:
-    """Hash everything that determines prompts and scores: each part's settings, its items, and its pool of solved
-    examples.
-    """
+    """Hash what determines prompts and scores: each part's settings, items, and pool of solved examples."""
     source = {"dataset_path", "dataset_name", "dataset_kwargs", "metadata", *SPLITS}
     digest = hashlib.sha256()
     for name, part in parts.items():

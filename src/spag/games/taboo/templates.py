@@ -1,6 +1,4 @@
-"""Prompt templates in ``str.format`` syntax: the required fields of a prompt file, and the placeholders its texts may
-name.
-"""
+"""Prompt templates in ``str.format`` syntax: required fields of a prompt file, and allowed placeholders."""
 
 import string
 from collections.abc import Mapping

@@ -60,9 +60,7 @@ class RayStepPlayer(StepPlayer):
         )
 
     def _open(self) -> RayPlayers:
-        """Start the actors. On a cluster without GPUs, cores are shared as if every training process were also an
-        actor.
-        """
+        """Start the actors. On a cluster without GPUs, training processes get shares of the cores like actors."""
         count = self.cluster.online_workers or 1
         names = {POLICY, *self.settings.met} - {"self"}
         models = {name: self.model_of(name) for name in names}

@@ -56,7 +56,7 @@ class PlayWorker:
         self.assign(job.game, None)
 
     def assign(self, game: Game, names: Mapping[str, str] | None) -> None:
-        """Play ``game`` from now on; ``names`` gives the opened player of each role; ``None``: the one with the role's
+        """Play ``game`` from now on; ``names`` gives each role's opened player; ``None``: the one with the role's
         name.
         """
         players = self._players if names is None else {role: self._players[name] for role, name in names.items()}
