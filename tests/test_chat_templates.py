@@ -127,7 +127,7 @@ def test_texts_are_those_of_transformers(tokenizer: PreTrainedTokenizerBase, sou
 def test_a_template_without_end_is_refused_in_one_line(tokenizer: PreTrainedTokenizerBase, source: str) -> None:
     tokenizer.chat_template = source
     began, peak = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(ModelError, match=r"^.*: its chat template fails \(.*\); mend it, or use") as caught:
+    with pytest.raises(ModelError, match=r"^.*: its chat template fails \(.*\); fix it, or use") as caught:
         chat_text(tokenizer, MESSAGES, reply_follows=True)
     assert "\n" not in str(caught.value)
     assert time.process_time() - began < LIMIT_S

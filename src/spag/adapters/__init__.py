@@ -1,5 +1,4 @@
-"""Our games in other ecosystems, and theirs here: one module for each, which nothing imports until it is used
-(docs/ecosystem.md).
+"""Our games in other ecosystems, and theirs here: one module each, imported only when used (docs/ecosystem.md).
 
-A module whose package is missing cannot be imported; each says at its top which extra brings it.
+A module whose package is missing cannot be imported; each names the extra to install at its top.
 """

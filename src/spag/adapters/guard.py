@@ -1,10 +1,9 @@
-"""Servers that programs talk to: who may ask, and how much. Plain ASGI middleware over any application, HTTP and
-WebSocket.
+"""Access control and limits for API servers, as plain ASGI middleware over any application, HTTP and WebSocket.
 
-On a loopback address only loopback names are answered, so that a web page elsewhere cannot reach in by pointing its
+On a loopback address only loopback names are answered, so that a web page elsewhere cannot gain access by pointing its
 name here (DNS rebinding), and pages of other sites are refused. On any other address a token is required (``Access``),
-as ``Authorization: Bearer``. Requests are bounded in size and time, open connections in time without a message; the
-number of connections is bounded by uvicorn (``make_server``).
+as ``Authorization: Bearer``. Requests are limited in size and time, open connections in idle time; uvicorn limits the
+number of connections (``make_server``).
 """
 
 import asyncio
@@ -24,7 +23,7 @@ IDLE_S = 600.0
 
 
 def refusal(status: int, text: str) -> Response:
-    """Return the answer to a request that is refused."""
+    """Return the response to a refused request."""
     return JSONResponse({"detail": text}, status, {"cache-control": "no-store"})
 
 
@@ -80,7 +79,7 @@ class ApiGuard:
         return receive_in_time
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """Return why a request is refused; ``None`` lets it pass."""
+        """Return why a request is refused; ``None`` if it may pass."""
         headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin")
         if self.access.is_foreign(host):

@@ -1,15 +1,14 @@
-"""spag's games as OpenEnv environments (0.10): one server, a game for each session (extra ``openenv``). The client
-plays one role by text, an ``Opponent`` the other.
+"""spag's games as OpenEnv environments (0.10): one server, one game per session (extra ``openenv``). The client plays
+one role as text, an ``Opponent`` the other.
 
     access = Access()  # loopback; any other address needs a token
     serve(create_app(game, opponent, access), access, 8000)
 
-An observation is the prompt of the client's next turn; neither it nor the state contains more of the task before the
-game is over. A seed decides task, role and every draw of the opponent; it is never sent back, since it reveals the
-task.
+An observation is the prompt of the client's next turn; until the game is over, neither it nor the state reveals more of
+the task. A seed decides task, role and every draw of the opponent; it is never sent back, since it reveals the task.
 
-Games are played over ``/ws``, a session each. OpenEnv's plain ``/reset`` and ``/step`` make a new environment for every
-request, so nothing can be played there: ``/step`` answers 409.
+Games are played over ``/ws``, one session each. OpenEnv's plain ``/reset`` and ``/step`` make a new environment for
+every request, so they cannot play a game: ``/step`` answers 409.
 """
 
 import secrets
@@ -59,7 +58,7 @@ class GameAction(Action):
 
 
 class GameObservation(Observation):
-    """What the client's role sees. At the end ``prompt`` is empty, and ``outcome`` and ``reason`` are set."""
+    """The view of the client's role. At the end ``prompt`` is empty, and ``outcome`` and ``reason`` are set."""
 
     role: str = Field(description="the role that the client plays")
     prompt: str = Field(default="", description="what the client's next utterance answers")
@@ -91,7 +90,7 @@ class GameClient(EnvClient[GameAction, GameObservation, GameState]):
 
 @dataclass(frozen=True)
 class GameSetup:
-    """What all sessions share. ``tasks``: those to draw from; ``role``: the client's, any when ``None``."""
+    """Settings shared by all sessions. ``tasks``: those to draw from; ``role``: the client's, any if ``None``."""
 
     game: Game
     tasks: Sequence[Task]
@@ -112,7 +111,7 @@ class GameEnvironment(Environment[GameAction, GameObservation, GameState]):
     def reset(
         self, seed: int | None = None, episode_id: str | None = None, role: str | None = None, **_: Any
     ) -> GameObservation:
-        """Begin a game. Raises ``DataError`` for a seed, id or role that cannot be."""
+        """Begin a game. Raises ``DataError`` for an invalid seed, id or role."""
         setup = self._setup
         if seed is not None and (type(seed) is not int or not 0 <= seed < 2**63):
             raise DataError(f"seed {str(seed)[:40]!r}: a seed is a whole number from 0 to 2^63 - 1")
@@ -130,7 +129,9 @@ class GameEnvironment(Environment[GameAction, GameObservation, GameState]):
         return self._observation(position)
 
     def step(self, action: GameAction, timeout_s: float | None = None, **_: Any) -> GameObservation:
-        """Play the client's utterance and the opponent's replies. A failing opponent leaves the game where it was."""
+        """Play the client's utterance and the opponent's replies. If the opponent fails, the game stays where it
+        was.
+        """
         if self._position is None or self._position.result is not None:
             raise DataError("there is no game to go on with in this session; reset it first")
         self._position = self._until_turn_of(self._role, after(self._setup.game, self._position, action.text))
@@ -167,8 +168,8 @@ def create_app(
     game: Game, opponent: Opponent, access: Access, *, role: str | None = None, tasks: Sequence[Task] | None = None,
     sessions: int = SESSIONS, idle_s: float = IDLE_S,
 ) -> FastAPI:  # fmt: skip
-    """Return OpenEnv's own application behind ``ApiGuard``. ``role``: the one that clients play, any when ``None``;
-    ``tasks``: the train split when ``None``.
+    """Return OpenEnv's application behind ``ApiGuard``. ``role``: the one that clients play, any if ``None``;
+    ``tasks``: the train split if ``None``.
     """
     if role is not None and role not in game.roles:
         raise ConfigError(f"role {role!r}: {game.name} has the roles {', '.join(game.roles)}")
@@ -195,7 +196,7 @@ def serve(app: FastAPI, access: Access, port: int, *, sessions: int = SESSIONS) 
 
 
 def _one_line(request: Request, error: Exception) -> Response:
-    """Answer an error in one line, with a status that says whose fault it is."""
+    """Return an error in one line, with a status for whose fault it is."""
     if not isinstance(error, RequestValidationError | HTTPException):
         return refusal(503 if isinstance(error, EngineError) else 409, first_line(error))
     status = error.status_code if isinstance(error, HTTPException) else 422

@@ -1,4 +1,4 @@
-"""The opponent of a player that another trainer trains: a bot, a model or an endpoint, named as everywhere in spag.
+"""The opponent for a player trained by another library: a bot, a model or an endpoint, named as everywhere in spag.
 
 It answers whole batches of positions, from any thread.
 """
@@ -19,11 +19,11 @@ from spag.rollout.runner import next_request, should_retry, without_thought
 
 
 def engine_of(name: str, game: Game) -> Callable[[], Engine]:
-    """Return what opens the player ``name``: ``bot:NAME``, ``openai:MODEL``, or a model. Raises ``ConfigError`` for an
-    unknown bot.
+    """Return a function that opens the player ``name``: ``bot:NAME``, ``openai:MODEL``, or a model. Raises
+    ``ConfigError`` for an unknown bot.
     """
     if kind_of(name) is Kind.BOT:
-        bot_of(game, name)  # refuses an unknown one now, not in the thread that opens it
+        bot_of(game, name)  # refuses an unknown bot now, not in the thread that opens it
     return lambda: open_player(ModelConfig(name=name), game, EngineConfig())
 
 

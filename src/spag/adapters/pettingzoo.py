@@ -1,8 +1,8 @@
 """Our games as AEC environments of PettingZoo: agents are roles, observations and actions are texts (extra
 ``pettingzoo``).
 
-There is no ``state()``: a global view would hold the secrets. PettingZoo's api_test compares the dtype of observation
-and space, so observations are strings that name one.
+There is no ``state()``: a global view would hold the secrets. PettingZoo's api_test compares the dtypes of observation
+and space, so observations are strings with a dtype.
 """
 
 import string
@@ -32,7 +32,7 @@ class AnyText(Text):
 
 
 class Observed(str):
-    """A prompt, with the dtype of the space that it belongs to."""
+    """A prompt, with the dtype of its space."""
 
     dtype = np.dtype(str)
 

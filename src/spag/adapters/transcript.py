@@ -1,7 +1,7 @@
-"""A role's game as one growing conversation, for trainers that take a whole game as one sample.
+"""A role's game as one growing conversation, for trainers that treat a whole game as one sample.
 
-A game's prompts are whole texts with a common beginning. Here the first is kept, and each later one adds only the lines
-that are new in it.
+A game's prompts are whole texts with a common prefix. Here the first is kept, and each later one adds only its new
+lines.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class Trajectory:
     logprobs: list[float] | None = field(default_factory=list)
 
     def add(self, ids: Sequence[int], mask: int, logprobs: Sequence[float] | None) -> None:
-        """Append tokens; where the log-probabilities of one piece are unknown, all are."""
+        """Append tokens; if the log-probabilities of one piece are unknown, so are all."""
         self.completion_ids += ids
         self.env_mask += [mask] * len(ids)
         self.logprobs = None if self.logprobs is None or logprobs is None else [*self.logprobs, *logprobs]
@@ -46,7 +46,7 @@ class Trajectory:
     def extend_context(
         self, tokenizer: "PreTrainedTokenizerBase", prompt: str, style: PromptStyle, *, thinking: bool = False
     ) -> list[int]:
-        """Append what is new in ``prompt``, and return the tokens that the role's next utterance continues."""
+        """Append the new part of ``prompt``, and return the tokens that the role's next utterance continues."""
         if self.prompt:
             new_text = new_lines(self.prompt, prompt)
             new = encode_follow_up(tokenizer, self.completion_ids, new_text, style, thinking=thinking)
@@ -58,7 +58,7 @@ class Trajectory:
 
 
 def new_lines(before: str, now: str) -> str:
-    """Return the lines of the prompt ``now`` behind those that it shares with the prompt ``before``."""
+    """Return the lines of the prompt ``now`` after those that it shares with the prompt ``before``."""
     return now[now.rfind("\n", 0, shared_length(before, now)) + 1 :]
 
 
@@ -73,7 +73,7 @@ def cut(
 ) -> tuple[list[int], str]:
     """Return sampled tokens up to the one that completes a stop string, and the text before it.
 
-    Thoughts may hold stop strings. A template may open one without being asked to; the text then has the mark.
+    Thoughts may contain stop strings. A template may open a thought unasked; the text then includes the mark.
     """
     tagged = style is PromptStyle.TAGGED
     opening = opening_of(tokenizer, context, style, thinking=thinking or not tagged)

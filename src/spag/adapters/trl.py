@@ -5,11 +5,11 @@
     GRPOTrainer(model, game_reward, args, Dataset.from_list(game_prompts(game, 100)), rollout_func=rollout, ...)
 
 A prompt of the dataset is a task and a seed, as JSON. The samples of its group take the roles in turn. Against an
-``Opponent`` each sample is a game of its own; without one the model plays both sides, and each game gives a sample to
-each role. A sample is one sequence of tokens: the prompt of the role's first turn, then its utterances (``env_mask``
-1), and between them what its later prompts add (``env_mask`` 0).
+``Opponent`` each sample is a separate game; without one the model plays both sides, and each game gives one sample per
+role. A sample is one token sequence: the prompt of the role's first turn, then its utterances (``env_mask`` 1), and
+between them the additions of its later prompts (``env_mask`` 0).
 
-TRL (1.16) has no public call for generation inside a rollout: ``_generate_single_turn`` is the one that serves vLLM and
+TRL (1.16) has no public method for generation inside a rollout: ``_generate_single_turn`` supports both vLLM and
 transformers.
 """
 
@@ -59,7 +59,7 @@ class GameRollout:
     thinking: bool = False
 
     def __call__(self, prompts: list[str], trainer: "GRPOTrainer") -> dict[str, list[Any] | None]:
-        """Play the games of ``prompts``; return TRL's fields, and those that ``game_reward`` reads, in their order."""
+        """Play the games of ``prompts``; return TRL's fields and those that ``game_reward`` reads, in their order."""
         states, trajectories, samples = self._deal(prompts)
         while _anyone(trainer, any(state.result is None for state in states)):
             due = [one for one in trajectories if self.game.to_move(states[one.game]) == one.role]
@@ -74,7 +74,7 @@ class GameRollout:
         return _fields(self.game, states, samples, trainer.processing_class)
 
     def _deal(self, prompts: Sequence[str]) -> tuple[list[State], list[Trajectory], list[Trajectory]]:
-        """Return the games, the trajectories of the model, and the one of each sample."""
+        """Return the games, the model's trajectories, and each sample's trajectory."""
         roles = self.roles or self.game.roles
         states: list[State] = []
         trajectories: list[Trajectory] = []
@@ -129,7 +129,7 @@ def role_reward(prompts: list[str], game_reward: list[float], game_role: list[st
 
 
 def _anyone(trainer: "GRPOTrainer", here: bool) -> bool:
-    """Tell whether any process still plays."""
+    """Tell whether any process is still playing."""
     if trainer.accelerator.num_processes == 1:
         return here
     import torch  # noqa: PLC0415
@@ -141,7 +141,7 @@ def _fields(
     game: Game, states: Sequence[State], samples: Sequence[Trajectory], tokenizer: Any
 ) -> dict[str, list[Any] | None]:
     for one in samples:
-        if not one.completion_ids:  # the game ended before its first turn: TRL takes no empty completion; weight 0
+        if not one.completion_ids:  # the game ended before its first turn; TRL accepts no empty completion: weight 0
             one.prompt_ids, one.logprobs = one.prompt_ids or [tokenizer.eos_token_id], []
             one.add([tokenizer.eos_token_id], 0, [0.0])
     results = [game.result(states[one.game]) for one in samples]

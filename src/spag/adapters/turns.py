@@ -1,7 +1,7 @@
-"""What all adapters do with a game: begin it, show a role its prompt, and apply its text.
+"""Shared steps of all adapters: begin a game, show a role its prompt, and apply its text.
 
-A prompt is made of ``Game.observe`` alone, so an adapter that shows nothing else keeps every secret of the game. Other
-trainers hand over replies as they were sampled, private reasoning included: only what is said is applied.
+A prompt is made from ``Game.observe`` alone, so an adapter that shows nothing else keeps every secret of the game.
+Other trainers pass replies as sampled, including private reasoning: only the spoken part is applied.
 """
 
 import random
@@ -15,20 +15,20 @@ from spag.storage.episodes import MAX_UTTERANCE
 
 
 def begin(game: Game, tasks: Sequence[Task], seed: int | None) -> State:
-    """Start a game on the task that ``seed`` draws, on a random one when ``None``."""
+    """Start a game on the task drawn by ``seed``, or on a random one if ``None``."""
     rng = random.Random(seed)
     return game.start(rng.choice(tasks), rng.getrandbits(32))
 
 
 def prompt_of(game: Game, state: State, role: str) -> str:
-    """Return the prompt of ``role``; when it is not its turn, what it would be asked now."""
+    """Return the prompt of ``role``; if it is not its turn, the prompt it would get now."""
     return game.prompt(game.observe(state, role))
 
 
 def after(game: Game, state: State, text: str) -> State:
-    """Return the position once the player to move has replied ``text``. An illegal move ends the game by its own rules.
+    """Return the position after the player to move replied ``text``. An illegal move ends the game by its own rules.
 
-    A thought in it is nobody else's to hear; one that never closes leaves nothing to say.
+    Thoughts in it stay private; one that never closes leaves an empty utterance.
     """
     role = game.to_move(state)
     assert role is not None, "the game is over"

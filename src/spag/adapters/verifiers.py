@@ -4,8 +4,8 @@ taskset. The packages in environments/ export them, one for each game.
     vf-eval spag-taboo -m MODEL --client.base-url URL -n 16        # one model plays both roles
     vf-eval spag-taboo ... --env.defender.model OTHER --env.trained '["attacker"]'
 
-An agent's trace is the game as its role saw it: the prompt of its first turn, then what each later prompt adds. It
-holds nothing of the task; the episode's task does. Each role's reward is recorded on its own trace.
+An agent's trace is the game as its role saw it: the prompt of its first turn, then the additions of later prompts. It
+contains nothing of the task; the episode's task does. Each role's reward is recorded on its own trace.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ from spag.games.registry import get
 
 
 class Speaker(vf.Harness[vf.HarnessConfig]):
-    """One reply per turn, requested in this process, without tools or a sandbox."""
+    """Requests one reply per turn in this process, without tools or a sandbox."""
 
     APPENDS_SYSTEM_PROMPT = True
     SUPPORTS_RESUME = True
@@ -49,7 +49,7 @@ class Speaker(vf.Harness[vf.HarnessConfig]):
 
 
 class DealData(vf.TaskData):
-    """A game to play. ``deal`` is its whole task, hidden parts included; no agent is given it."""
+    """A game to play. ``deal`` is its whole task, including hidden parts; no agent sees it."""
 
     deal: dict[str, Any]
     seed: int
@@ -60,7 +60,7 @@ class Deal(vf.Task[DealData, vf.State, vf.TaskConfig]):
 
 
 class GameTasksetConfig(vf.TasksetConfig):
-    """Which tasks of the game."""
+    """The tasks of the game."""
 
     split: Split = Split.TRAIN
     seed: int = 0
@@ -88,7 +88,7 @@ class GameEnvConfig(vf.EnvConfig):
 
 
 class GameEnv(vf.Env[GameEnvConfig]):
-    """One task, one game: the agents take turns, and each is rewarded by the game."""
+    """One game on one task: the agents take turns, and the game rewards each."""
 
     GAME: ClassVar[str]
 

@@ -1,4 +1,4 @@
-"""Algorithms by name: those of this package, and those that others register as entry points ``spag.algorithms``."""
+"""Algorithms by name: built-in ones, and those that other packages register as entry points ``spag.algorithms``."""
 
 import difflib
 from functools import cache
@@ -19,13 +19,13 @@ SHIPPED = {
 
 
 def names() -> list[str]:
-    """Return the names of all algorithms that are installed: our own first."""
+    """Return the names of all installed algorithms, built-in ones first."""
     return [*SHIPPED, *sorted({entry.name for entry in entry_points(group=GROUP)} - SHIPPED.keys())]
 
 
 @cache
 def get(name: str) -> type[Algorithm]:
-    """Return the algorithm called ``name``. Raises ``ConfigError`` for an unknown one, or one that cannot be loaded."""
+    """Return the algorithm called ``name``. Raises ``ConfigError`` if it is unknown or cannot be loaded."""
     if name in SHIPPED:
         module, _, attribute = SHIPPED[name].partition(":")
         found: type[Algorithm] = getattr(import_module(module), attribute)

@@ -1,6 +1,6 @@
-"""The seam between an algorithm and the learning loop: what an algorithm is asked for, and what a loss is made from.
+"""The interface between an algorithm and the learning loop: what an algorithm provides, and the inputs of a loss.
 
-One file holds one algorithm: its options, who gets which advantage (``credit``), its loss and its metrics. The loop
+One file holds one algorithm: its options, its advantages (``credit``), its loss and its metrics. The loop
 (``spag.learning.loop``) plays or reads games, asks for credit, turns samples into tokens, and adds up the losses.
 Torch is not imported: losses only call methods of the tensors that they are given.
 """
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Metrics = Mapping[str, "tuple[Tensor, Tensor]"]
-"""Means by name, in parts that the loop adds up over micro-batches and processes: the sum of the weighted values, and
-that of the weights (``mean_of``). Every micro-batch has the same names.
+"""Means by name, as two sums that the loop adds up over micro-batches and processes: of the weighted values, and of the
+weights (``mean_of``). Every micro-batch has the same names.
 """
 SFT, OTHER = 0, 1
 """Groups of the SFT mix, and of samples without a role; the groups from 2 on are the roles."""
 FILLER = -1
-"""Group of the sample of weight 0 that fills the batch of a process that has no samples left."""
+"""Group of the sample of weight 0 that fills the batch of a process without samples left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a loss needs of each trained token beside its log-probability; what is not needed is not computed.
+    """What a loss needs for each trained token besides its log-probability; nothing else is computed.
 
-    ``reference``: its log-probability under the reference policy. ``entropy``: of the distribution it comes from, with
-    gradient; online it is always there without, for metrics.
+    ``reference``: its log-probability under the reference policy. ``entropy``: that of its distribution, with gradient;
+    online it is always computed without gradient, for metrics.
     """
 
     reference: bool = False
@@ -42,9 +42,8 @@ class Needs:
 class Totals:
     """The samples of an update, over all micro-batches and processes, so that any split gives the same step.
 
-    ``samples`` and ``sft``: how many there are, without the SFT mix and of it. ``weight``: the sum of the weights of
-    those without it; online that of a pass over its mini-batches, samples that were left out because they have no
-    gradient included.
+    ``samples`` and ``sft``: how many samples are outside and in the SFT mix. ``weight``: the sum of weights outside the
+    mix; online, the weight of a pass over its mini-batches, including samples left out because they have no gradient.
     """
 
     samples: int
@@ -59,9 +58,9 @@ class TokenBatch:
     (K,): ``sample``, each token's sample (int64); ``logprob`` and ``entropy`` (in nats) under the policy, with
     gradient; ``old_logprob`` under the policy before the step's first update; ``sampling_logprob`` under the
     distribution that the engine drew it from, which games record; ``ref_logprob`` under the reference policy. These
-    three equal ``logprob`` without gradient where they are not known or needed: the first with one update a step and
-    offline, the second offline, the third where ``Needs`` leaves it out. Offline, ``entropy`` is 0 unless needed.
-    (B,): ``advantage`` (a reward, where the algorithm says so), ``weight``, ``group`` (int64, index in ``groups``).
+    three equal ``logprob`` without gradient if unknown or not needed: the first with one update per step and offline,
+    the second offline, the third if ``Needs`` leaves it out. Offline, ``entropy`` is 0 unless needed.
+    (B,): ``advantage`` (for some algorithms a reward), ``weight``, ``group`` (int64, index in ``groups``).
     """
 
     sample: "Tensor"
@@ -76,7 +75,7 @@ class TokenBatch:
     groups: Sequence[str]
     totals: Totals
     step: int = 1
-    """The step, from 1: one of self-play online, an update otherwise."""
+    """The step, from 1: an online self-play step, otherwise an update."""
 
     @property
     def is_sft(self) -> "Tensor":
@@ -104,7 +103,7 @@ class TokenBatch:
 
 
 class Algorithm(Protocol):
-    """How games become learning. Pure but for its state, which is saved with checkpoints.
+    """Turns games into samples and losses. Pure except for its state, which is saved with checkpoints.
 
     ``Settings`` extends ``TeacherSettings``, ``IterationSettings`` or ``OnlineSettings`` (``settings.py``), which says
     where the games come from. ``seed`` decides what ``credit`` draws.
@@ -129,18 +128,20 @@ class Algorithm(Protocol):
         """Return the micro-batch's share of the update's loss, a scalar, and metrics."""
 
     def state(self) -> dict[str, Any]:
-        """Return what ``credit`` remembers from step to step, as plain JSON."""
+        """Return the state that ``credit`` keeps between steps, as plain JSON."""
 
     def summary(self) -> dict[str, Any]:
-        """Return what the record of the phase, or the row of an online step, says of the credit, as plain JSON."""
+        """Return the credit's entries for the phase's record or an online step's row, as plain JSON."""
 
 
 def mean_of(values: "Tensor", weight: "Tensor") -> "tuple[Tensor, Tensor]":
-    """Return the parts of the mean of ``values`` by ``weight``, both (N,): their weighted sum and the weights' sum."""
+    """Return the weighted mean of ``values`` by ``weight``, both (N,), as two sums: of weighted values and of
+    weights.
+    """
     values, weight = values.detach().double(), weight.detach().double()
     return (values * weight).sum(), weight.sum()
 
 
 def at_least_one(n: "int | Tensor") -> "int | Tensor":
-    """Return the count ``n``, a number or a scalar, fit to divide by."""
+    """Return the count ``n``, a number or a scalar, but at least 1, as a divisor."""
     return max(n, 1) if isinstance(n, int) else n.clamp(min=1)

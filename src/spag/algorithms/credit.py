@@ -1,4 +1,4 @@
-"""From games to samples: what algorithms share. Who is trained, which prompt an utterance answered, what it was."""
+"""From games to samples, shared by all algorithms: which role is trained, each utterance's prompt, and its sample."""
 
 import hashlib
 from collections import defaultdict
@@ -15,25 +15,26 @@ from spag.games.base import Game
 from spag.games.replay import replay
 
 DRIFT = 0.01
-"""Advantages below this share of a game's range of rewards count as none: what is left of a baseline when all games
+"""Advantages below this share of a game's range of rewards count as 0: they are a baseline's rounding when all games
 end alike, which AdamW would still turn into full steps.
 """
 
 
 def result_of(episode: Episode, game: Game, *, judge: bool = False) -> Result:
-    """Return how a game ended: as it was judged when it was played, or by ``game`` where it was not, or with ``judge``.
+    """Return how a game ended: as judged when it was played, or as judged by ``game`` now if it was not, or with
+    ``judge``.
 
-    Raises ``DataError`` for a game that is of another kind, or cannot be replayed.
+    Raises ``DataError`` for an episode of another game, or one that cannot be replayed.
     """
     if judge or episode.outcome is None or episode.length is None or episode.game != game.name:
-        return replace(replay(game, episode), reason="")  # refuses a game of another kind
+        return replace(replay(game, episode), reason="")  # refuses an episode of another game
     return Result(episode.outcome, episode.rewards, episode.length, "")
 
 
 def without_held_out(games: Sequence[Episode], game: Game, source: str, notes: list[str]) -> list[Episode]:
-    """Return the games on tasks that may be trained on, and note how many others there were.
+    """Return the games on tasks that may be trained on, and note how many were left out.
 
-    Raises ``DataError`` when all were.
+    Raises ``DataError`` if all were.
     """
     kept = [episode for episode in games if game.split_of(episode.task) is not Split.HELD_OUT]
     if left_out := len(games) - len(kept):
@@ -45,13 +46,13 @@ def without_held_out(games: Sequence[Episode], game: Game, source: str, notes: l
 
 
 def is_trained(episode: Episode, role: str, learner: str | None) -> bool:
-    """Tell whether the player of ``role`` is the one that learns; ``None``: every player does."""
+    """Tell whether the player of ``role`` learns; with ``learner`` ``None``, every player does."""
     player = episode.players.get(role)
     return learner is None or (player is not None and player.model == learner)
 
 
 def opponents_of(episode: Episode, role: str, learner: str | None) -> str:
-    """Return the names of the players that ``role`` meets, joined; empty where they are the learner too.
+    """Return the joined names of the players that ``role`` meets; empty if they are the learner too.
 
     All snapshots are one opponent. Without a learner (every player is trained), all games count as self-play.
     """
@@ -66,7 +67,7 @@ def prompt_digest(prompt: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RoleRewards:
-    """Rewards of finished games, those of the game replaced where ``override`` says so."""
+    """Rewards of finished games, replaced where ``override`` gives others."""
 
     game: Game
     override: RewardOverride
@@ -93,7 +94,7 @@ class RoleRewards:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """An utterance that is trained: position ``at`` of ``episode``, ``later`` more of the same player follow."""
+    """A trained utterance: position ``at`` of ``episode``; ``later`` more of the same player follow."""
 
     episode: Episode
     role: str
@@ -106,7 +107,7 @@ class Turn:
 
 
 def trained_turns(episodes: Sequence[Episode], game: Game, role: str, learner: str | None) -> Iterator[Turn]:
-    """Yield the utterances of ``role`` that are trained, in order: none behind the decision, where play went on."""
+    """Yield the trained utterances of ``role`` in order; none after the decision, even if play went on."""
     for episode in episodes:
         if is_trained(episode, role, learner):
             spoken = episode.spoken_by(role, episode.length)
@@ -114,9 +115,9 @@ def trained_turns(episodes: Sequence[Episode], game: Game, role: str, learner: s
 
 
 def as_sampled(turn: Turn, game: Game, advantage: float) -> TrainingSample | None:
-    """Return the sample of an utterance as it was sampled, behind the prompt that the engine saw; ``None`` if empty.
+    """Return the sample of an utterance as it was sampled, after the prompt that the engine saw; ``None`` if empty.
 
-    Raises ``DataError`` for an utterance without token ids, or whose prompt is not the one that the engine saw.
+    Raises ``DataError`` if the utterance has no token ids, or its prompt is not the one that the engine saw.
     """
     said, episode = turn.said, turn.episode
     if said.token_ids is None:
@@ -145,7 +146,7 @@ def as_sampled(turn: Turn, game: Game, advantage: float) -> TrainingSample | Non
 def by_group(
     values: Sequence[float], groups: Sequence[Hashable], change: Callable[[Sequence[float]], Sequence[float]]
 ) -> list[float]:
-    """Return what ``change`` makes of the values of each group, which the entry of ``groups`` at its place names."""
+    """Apply ``change`` to the values of each group and return all; ``groups`` names the group of each value."""
     members: dict[Hashable, list[int]] = defaultdict(list)
     for at, group in enumerate(groups):
         members[group].append(at)
@@ -174,14 +175,14 @@ def relative_to_mean(
 
 
 def without_drift(advantages: Sequence[float], spread: float) -> list[float]:
-    """Return ``advantages`` with those below ``DRIFT`` of the range of rewards, ``spread``, as 0."""
+    """Return ``advantages`` with values below ``DRIFT`` of the range of rewards, ``spread``, set to 0."""
     return [0.0 if abs(advantage) < DRIFT * spread else advantage for advantage in advantages]
 
 
 def normalized(advantages: Sequence[float], spread: float) -> list[float]:
-    """Return ``advantages`` centred and divided by their standard deviation; those that are 0 stay 0.
+    """Return ``advantages`` centred and divided by their standard deviation; zeros stay 0.
 
-    The divisor is at least a tenth of the range of rewards, so that a step of games that end alike is not blown up.
+    The divisor is at least a tenth of the range of rewards, so that a step whose games end alike is not blown up.
     """
     if not advantages:
         return []

@@ -1,10 +1,10 @@
-"""Group-relative advantages, as in GRPO (arXiv 2402.03300): several games on one task, each compared with the others.
+"""Group-relative advantages, as in GRPO (arXiv 2402.03300): several games on one task are compared with each other.
 
 The advantage of a player's utterances is its reward minus the mean reward of the same role in this step's games
-on the same task against the same opponent, this one included: the natural choice where the task decides most of the
-reward. Opponents and seats are drawn once a group, so that groups are whole. As a game is part of its own mean, the
-expected gradient of a group of n games is (n - 1)/n of the exact one. Advantages are not divided by the group's
-standard deviation unless asked for, which favours tasks that are nearly decided (arXiv 2503.20783).
+on the same task against the same opponent, this one included: the natural choice if the task decides most of the
+reward. Opponents and seats are drawn once per group. As a game is part of its own mean, the expected gradient of a
+group of n games is (n - 1)/n of the exact one. Advantages are not divided by the group's standard deviation unless
+asked for, which favours tasks that are nearly decided (arXiv 2503.20783).
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class GroupSettings(OnlineSettings):
     """Group-relative advantages."""
 
     group_size: Annotated[int, Field(ge=2, le=1000)] = Field(
-        8, description="games a task in each step, all against one opponent"
+        8, description="games per task in each step, all against one opponent"
     )
     normalize_advantages: bool = Field(
         False, description="divide a group's advantages by their standard deviation, as GRPO does"

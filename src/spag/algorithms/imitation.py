@@ -1,8 +1,8 @@
-"""Imitation: behavior cloning of a teacher's winning play with a KL term (arXiv 2404.10642, section 3.1).
+"""Imitation: behavior cloning of a teacher's wins with a KL term (arXiv 2404.10642, section 3.1).
 
-The paper writes KL[policy || reference], an expectation over the policy's own replies; the published code takes the one
-term of that sum that belongs to the teacher's reply, with length-normalised log-probabilities. The code is followed,
-because the published results are its results. With ``kl_coef`` 0 it is weighted SFT, and computes no reference.
+The paper writes KL[policy || reference], an expectation over the policy's own replies; the published code takes only
+the term of that sum for the teacher's reply, with length-normalised log-probabilities. We follow the code, because it
+produced the published results. With ``kl_coef`` 0 it is weighted SFT, and computes no reference.
 """
 
 from collections.abc import Mapping, Sequence

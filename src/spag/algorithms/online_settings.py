@@ -1,4 +1,4 @@
-"""Options of phases that play games with the current policy and train on them, step by step."""
+"""Options of phases that alternate between playing games with the current policy and training on them."""
 
 from typing import Annotated, Any, Literal
 
@@ -19,7 +19,7 @@ from spag.core.options import (
 
 
 class OnlineSampling(SamplingConfig):
-    """How the policy samples in online steps: an empty utterance is trained as it is, so it is never sampled again."""
+    """How the policy samples in online steps. An empty utterance is trained as it is, so it is never sampled again."""
 
     temperature: Temperature = Field(1.0, description="0 would leave nothing to learn from")
     min_new_tokens: CountOrZero = Field(1, description="shortest utterance, in tokens")
@@ -38,7 +38,7 @@ class RewardOverride(Section):
 
 
 class MovingReference(Section):
-    """A reference policy that follows the policy: exactly one of the two."""
+    """A reference policy that follows the policy; set exactly one option."""
 
     ema: Annotated[float, Field(gt=0.0, le=1.0)] | None = Field(
         None, description="after each step it moves this share of the way to the policy"
@@ -136,22 +136,22 @@ class OnlineSettings(UpdateSettings):
 
     @property
     def clips(self) -> bool:
-        """Whether a ratio can be clipped: with one update on the policy's own games all are 1."""
+        """Whether a ratio can be clipped: with one update on the policy's own games, all ratios are 1."""
         return self.updates > 1 or self.overlap > 0
 
     @property
     def tested_against(self) -> list[str]:
-        """Whom evaluations meet; nobody where there are none."""
+        """The opponents of evaluations; empty without evaluations."""
         return self.evaluation_opponents if self.evaluate_every else []
 
     @property
     def met(self) -> list[str]:
-        """Whom the policy meets, in games that are trained and in evaluations."""
+        """The opponents of the policy, in training games and in evaluations."""
         return [*dict.fromkeys((*self.opponents, *self.tested_against))]
 
     @property
     def keeps_snapshots_every(self) -> int | None:
-        """Steps between snapshots; ``None`` where none is kept."""
+        """Steps between snapshots; ``None`` if none is kept."""
         return self.snapshot_every or (20 if SNAPSHOT in self.opponents else None)
 
     @property
@@ -160,7 +160,9 @@ class OnlineSettings(UpdateSettings):
 
     @property
     def repeats(self) -> int:
-        """Games a task against one opponent, in each step; a step draws as many tasks as that leaves."""
+        """Games per task against one opponent in each step; the number of games divided by it is the number of
+        tasks.
+        """
         return 1
 
     @model_validator(mode="after")

@@ -1,10 +1,10 @@
-"""The token-level policy gradient of the online algorithms, which differ in their advantages only.
+"""The token-level policy gradient of the online algorithms, which differ only in their advantages.
 
 Tokens are trained as they were sampled. The engine and the trainer never agree exactly on a token's probability
-(precision, kernels, temperature, filters), and games may be some steps old; the quotient is an importance weight. With
-several updates a step, ratios to the policy before the first one are clipped as in PPO (arXiv 1707.06347). With
-``overlap`` games are older, and the policy that played is the engine's: then ratios to its probabilities are
-clipped, or a single update would have no trust region (its ratio to the policy before it is 1).
+(precision, kernels, temperature, filters), and games may be some steps old; the ratio of the two is an importance
+weight. With several updates a step, ratios to the policy before the first one are clipped as in PPO (arXiv 1707.06347).
+With ``overlap`` games are older, and the engine's policy played them: ratios to its probabilities are then clipped,
+since a single update would otherwise have no trust region (its ratio to the policy before it is 1).
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class PolicyGradient:
-    """What online algorithms share: everything but their options and ``credit``."""
+    """The base of online algorithms: everything but their options and ``credit``."""
 
     def __init__(self, settings: Any, *, seed: int = 0, state: Mapping[str, Any] | None = None) -> None:
         self.settings = settings
@@ -42,13 +42,13 @@ class PolicyGradient:
 def scheduled(start: float, end: float | None, step: int, steps: int) -> float:
     """Return a coefficient that moves along a line from ``start`` (step 1) to ``end`` (step ``steps``), then stays.
 
-    ``end`` ``None``: it stays at ``start``.
+    If ``end`` is ``None``, it stays at ``start``.
     """
     return start if end is None or steps < 2 else start + (end - start) * min(1.0, (step - 1) / (steps - 1))
 
 
 def importance_correction(batch: TokenBatch, kind: str, limit: float) -> "Tensor":
-    """Return the weight of each token for what the engine sampled it from, (K,), without gradient.
+    """Return each token's importance weight against the engine's distribution, (K,), without gradient.
 
     w_t = exp(old_t - sampling_t). ``token``: min(w_t, limit) (truncated importance sampling); ``sequence``:
     min(prod w over the utterance, limit); ``mask``: w_t where 1/limit <= w_t <= limit, else 0.
@@ -79,15 +79,15 @@ def policy_gradient_terms(
     entropy_coef: float,
     overlap: bool = False,
 ) -> "Tensor":
-    """Return each token's loss without its share, (K,). ``correction``: c_t, (K,), of ``importance_correction``.
+    """Return each token's loss before weighting, (K,). ``correction``: c_t, (K,), of ``importance_correction``.
 
     r_t = exp(lp_t - old_t);  k_t = 1, with ``overlap`` exp(sampling_t - old_t)
     l_t = -c_t * (min(A * r_t, A * clip(r_t, (1 - clip_range) * k_t, (1 + clip_range) * k_t))
                   - kl_coef / 2 * (lp_t - ref_t)^2) - entropy_coef * H_t
 
-    With ``overlap`` r_t / k_t, the ratio to what the engine drew from, is what the clip bounds; where c_t = 1 / k_t,
-    not truncated, this is PPO's objective with the engine as the old policy. The gradient of half the squared
-    difference is that of KL[policy || reference], in expectation over the policy's own tokens.
+    With ``overlap`` the clip bounds r_t / k_t, the ratio to the engine's distribution; if c_t = 1 / k_t, not truncated,
+    this is PPO's objective with the engine as the old policy. Half the squared difference has the gradient of KL[policy
+    || reference], in expectation over the policy's own tokens.
     """
     advantage = batch.advantage[batch.sample]
     ratio = (batch.logprob - batch.old_logprob).exp()
@@ -101,9 +101,9 @@ def policy_gradient_terms(
 def policy_gradient_loss(batch: TokenBatch, settings: OnlineSettings) -> "tuple[Tensor, Metrics]":
     """Return sum_t weight / (total weight * most_tokens) * l_t of ``policy_gradient_terms``, and metrics.
 
-    The constant divisor, the tokens of the longest thought and utterance, gives every token of the update the same
-    part, so that long utterances are neither favored nor punished (arXiv 2503.20783). The total weight counts samples
-    that were left out because they teach nothing, too.
+    The constant divisor, the tokens of the longest thought and utterance, weighs every token of the update equally, so
+    that long utterances are neither favored nor punished (arXiv 2503.20783). The total weight includes samples that
+    were left out because they have no gradient.
     """
     steps = settings.anneal_steps or settings.steps
     terms = policy_gradient_terms(

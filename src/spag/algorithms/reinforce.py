@@ -1,10 +1,10 @@
 """Online self-play: policy gradient on the games of the current policy, with a baseline for each role of each game.
 
 REINFORCE (Williams, 1992) with role-conditioned advantage estimation (SPIRAL, arXiv 2506.24119): an utterance's
-advantage is ``discount**k * (reward - baseline)``, where the reward is its player's at the end of the game, k of the
-player's own utterances follow, and the baseline is a moving average of what this role of this game got in the steps
-before. Both roles are trained, winners and losers. Differs from SPIRAL: the baseline moves once a step, so all games of
-a step have the same one whatever their order; opponents other than the policy itself have baselines of their own.
+advantage is ``discount**k * (reward - baseline)``. The reward is its player's at the end of the game, k counts the
+player's later utterances, and the baseline is a moving average of this role's rewards in this game in earlier steps.
+Both roles are trained, winners and losers. Differs from SPIRAL: the baseline moves once per step, so it is the same for
+all games of a step in any order; opponents other than the policy itself have separate baselines.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ class ReinforceSettings(OnlineSettings):
     """REINFORCE with role baselines."""
 
     baseline_decay: Fraction = Field(
-        0.5, description="decay, a step, of each role's moving average of rewards; 1 trains without baselines"
+        0.5, description="decay per step of each role's moving average of rewards; 1 trains without baselines"
     )
     normalize_advantages: bool = Field(
         False,
@@ -98,10 +98,10 @@ def _baseline_key(episode: Episode, game: Game, role: str, learner: str | None) 
 
 @dataclass(slots=True)
 class Baselines:
-    """Moving averages of rewards, a value a step: b <- decay * b + (1 - decay) * mean reward of the step.
+    """Moving averages of rewards, one value per step: b <- decay * b + (1 - decay) * mean reward of the step.
 
-    A step's games get the average of the steps before; the first ones that of their own step. With ``decay`` 1 there
-    are no baselines: plain REINFORCE.
+    A step's games use the average of earlier steps; those of a first step use its own mean. With ``decay`` 1 there are
+    no baselines: plain REINFORCE.
     """
 
     decay: float = 0.5

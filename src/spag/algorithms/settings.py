@@ -1,4 +1,4 @@
-"""Options of a phase that algorithms share: how weights are updated, and where a phase's games come from.
+"""Options shared by the algorithms: how weights are updated, and where a phase's games come from.
 
 An algorithm's own options extend one of the three kinds of phase, which decides how a run carries it out:
 ``TeacherSettings`` trains once on files of games or samples, ``IterationSettings`` plays a file of games with the
@@ -26,10 +26,10 @@ from spag.core.options import (
 FREE_TO_CHANGE = frozenset(
     {"micro_batch_size", "gradient_checkpointing", "save_steps", "processes", "parallel", "offload"}
 )
-"""Options that do not change what is computed: a phase may resume with other values of them."""
+"""Options that do not affect results: a phase may resume with other values."""
 SELF, START, SNAPSHOT, BASE, EARLIER = "self", "start", "snapshot", "base", "earlier"
 """Opponents by name: the policy itself, the phase's start model, a frozen policy of an earlier step, the run's base
-model, and a model that an earlier phase or iteration of the run trained.
+model, and any model trained earlier in the run.
 """
 _SNAPSHOT = re.compile(rf"{SNAPSHOT}-(\d+)")
 
@@ -40,13 +40,13 @@ def snapshot_name(step: int) -> str:
 
 
 def step_of_snapshot(name: str) -> int | None:
-    """Return the step that a snapshot's name names; ``None`` for any other player."""
+    """Return the step in a snapshot's name; ``None`` for any other player."""
     found = _SNAPSHOT.fullmatch(name)
     return int(found[1]) if found else None
 
 
 def opponent_group(name: str) -> str:
-    """Return what an opponent is counted under: all snapshots are one."""
+    """Return the group in which an opponent is counted: all snapshots are one."""
     return name if step_of_snapshot(name) is None else SNAPSHOT
 
 
@@ -100,17 +100,17 @@ class UpdateSettings(Section):
     offload: bool = Field(False, description="fsdp, deepspeed: keep sharded weights and optimiser in CPU memory")
     save_steps: Count = Field(50, description="steps between checkpoints to resume from")
     save_dtype: Literal["float32", "bfloat16"] = Field(
-        "float32", description="precision of the saved weights, full ones only; the published code saves bfloat16"
+        "float32", description="precision of saved full weights; the published code saves bfloat16"
     )
 
     @property
     def per_role(self) -> bool:
-        """Whether each role has an adapter of its own."""
+        """Whether each role has its own adapter."""
         return self.lora is not None and self.lora.per_role
 
 
 class OfflineSettings(UpdateSettings):
-    """Training on samples that are all there before the first update."""
+    """Training on samples that all exist before the first update."""
 
     max_length: Count = Field(2048, description="tokens of prompt and completion; longer ones lose tokens on the left")
     epochs: Count = Field(1, description="passes over the samples")
@@ -161,7 +161,7 @@ class TeacherSettings(OfflineSettings):
 
 
 def check_opponents(names: Any, known: tuple[str, ...]) -> None:
-    """Raise ``ValueError`` for a name that is neither ``known`` nor a model's."""
+    """Raise ``ValueError`` for a name that is neither ``known`` nor a model."""
     for name in names:
         if name not in known and not set(name) & {"/", ":"}:  # a model's name has one of them
             models = "a model: ORG/NAME, ./FOLDER, openai:MODEL, bot:NAME"
@@ -169,16 +169,16 @@ def check_opponents(names: Any, known: tuple[str, ...]) -> None:
 
 
 def _extended(shared: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Return the options ``own`` over those that are ``shared``, section by section."""
+    """Return the ``shared`` options overridden by ``own``, section by section."""
     pairs = {name: (shared.get(name), one) for name, one in own.items()}
     sections = {name: {**a, **b} for name, (a, b) in pairs.items() if isinstance(a, dict) and isinstance(b, dict)}
     return {**shared, **own, **sections}
 
 
 class IterationSettings(OfflineSettings):
-    """Play with the current policy into a file, then training on it; repeated."""
+    """Play with the current policy into a file, then train on it; repeated."""
 
-    iterations: Annotated[int, Field(gt=0, le=1000)] = Field(3, description="play and train this often (SPAG epochs)")
+    iterations: Annotated[int, Field(gt=0, le=1000)] = Field(3, description="how often to play and train (SPAG epochs)")
     tasks: Count | None = Field(
         None, description="tasks (target words, deals, cities) an iteration, drawn from the train split; null plays all"
     )

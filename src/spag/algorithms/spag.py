@@ -1,9 +1,8 @@
 """SPAG: offline RL on games of self-play, with clipped importance ratios and a KL term (arXiv 2404.10642, section 3.3).
 
-Rewards are those of ``winners.py``. One frozen model, the one that played, is both behavior policy and KL reference. In
-the paper the advantage is a constant estimate and the KL term stands outside the clipped one. In the published code,
-which is followed here, the KL estimate is part of the advantage and is not detached, so it is clipped together with the
-reward and its gradient flows.
+Rewards come from ``winners.py``. The frozen model that played is both behavior policy and KL reference. In the paper
+the advantage is a constant estimate and the KL term is outside the clipped one. We follow the published code: the KL
+estimate is part of the advantage and is not detached, so it is clipped together with the reward and its gradient flows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -104,7 +103,7 @@ class Spag:
 
 
 def importance_ratio(logprob: "Tensor", ref_logprob: "Tensor") -> "Tensor":
-    """Return exp(lp - lp_ref), (B,): one length-normalised ratio a sample (what TRL and GSPO call sequence-level).
+    """Return exp(lp - lp_ref), (B,): one length-normalised ratio per sample (sequence-level in TRL and GSPO).
 
     ``logprob``, ``ref_logprob``: mean log-probability of a sample's trained tokens, in nats, under the policy and the
     reference, (B,).
@@ -122,9 +121,9 @@ def offline_rl_terms(
     kl_coef: float,
     clip_range: float,
 ) -> "Tensor":
-    """Return the loss of each sample, weight included, ``sft_coef`` not: (B,).
+    """Return each sample's loss, weighted but without ``sft_coef``: (B,).
 
-    ``logprob``, ``ref_logprob``, ``reward``, ``weight`` and ``is_sft`` are those of ``offline_rl_loss``.
+    The tensors are the same as in ``offline_rl_loss``.
     """
     ratio = importance_ratio(logprob, ref_logprob)
     advantage = reward - kl_coef * (logprob - ref_logprob)
@@ -152,12 +151,12 @@ def offline_rl_loss(
     loss = -1/n_rl * sum_RL weight_i * min(A_i * ratio_i, A_i * clip(ratio_i, 1 - clip_range, 1 + clip_range))
            - sft_coef/n_sft * sum_SFT weight_i * lp_i
 
-    All tensors are (B,). ``logprob`` (lp) and ``ref_logprob`` are means over a sample's trained tokens, in nats,
-    ``weight`` is its weight; ``is_sft`` is true (or 1) for rows of the SFT mix, whose ``reward`` and ``ref_logprob``
-    are not used. ``n_rl`` and ``n_sft`` count the rows of the whole batch, by default of this one. In the paper the
-    advantage is a constant estimate and the KL term stands beside the clipped one. In the published code, which is
-    followed here, the KL estimate is part of A and A is NOT detached, so it is clipped together with the reward and its
-    gradient flows; one frozen model is both behavior policy and KL reference.
+    All tensors are (B,). ``logprob`` (lp) and ``ref_logprob`` are means over a sample's trained tokens, in nats.
+    ``is_sft`` is true (or 1) for rows of the SFT mix; their ``reward`` and ``ref_logprob`` are not used. ``n_rl`` and
+    ``n_sft`` count the rows of the whole batch; the default counts this one. The paper's advantage is a constant
+    estimate, with a separate KL term outside the clip. We follow the published code: A contains the KL estimate and is
+    NOT detached, so the KL is clipped together with the reward and its gradient flows. The frozen model that played is
+    both behavior policy and KL reference.
     """
     terms = offline_rl_terms(logprob, ref_logprob, reward, weight, is_sft, kl_coef=kl_coef, clip_range=clip_range)
     return _mixed(terms, is_sft.bool(), sft_coef, n_rl, n_sft)
@@ -166,7 +165,7 @@ def offline_rl_loss(
 def _mixed(
     terms: "Tensor", sft: "Tensor", sft_coef: float, n_rl: "int | Tensor | None", n_sft: "int | Tensor | None"
 ) -> "Tensor":
-    """Return the mean of the RL terms plus that of the SFT terms by its coefficient, as shares of the whole update."""
+    """Return the mean RL term plus ``sft_coef`` times the mean SFT term, as shares of the whole update."""
     rl_loss = terms.masked_fill(sft, 0.0).sum() / at_least_one((~sft).sum() if n_rl is None else n_rl)
     sft_loss = terms.masked_fill(~sft, 0.0).sum() / at_least_one(sft.sum() if n_sft is None else n_sft)
     return rl_loss + sft_coef * sft_loss

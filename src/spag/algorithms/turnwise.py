@@ -1,17 +1,17 @@
-"""Credit for each turn, after MARSHAL (arXiv 2510.15414): a return counts what the player gets from then on.
+"""Credit for each turn, after MARSHAL (arXiv 2510.15414): a return sums the player's rewards from that turn on.
 
-``Game.turn_rewards`` gives a reward for each utterance: the final reward at a role's last one, unless the game knows
-better (the value of a position before and after a move). The return of a player's k-th utterance is
+``Game.turn_rewards`` gives a reward for each utterance: the final reward at a role's last one, unless the game defines
+rewards per turn (the change of a position's value). The return of a player's k-th utterance is
 ``sum_{j >= k} discount**(j - k) * r_j`` over the player's own turns; its advantage is the return minus the mean of the
 role's returns in this step's games against the same opponent, divided by their standard deviation if asked for. A
 blunder is then charged to the move that made it, by ``discount`` to those before it, and to none after it.
 
-Where ``rewards`` replaces the reward of a tie or a broken rule, the reward of the role's last utterance changes by the
-difference; what the game says of the others stays. So the sum over a game changes by just as much.
+If ``rewards`` replaces the reward of a tie or a broken rule, only the reward of the role's last utterance changes, by
+the difference. So the sum over a game changes by the same amount.
 
-A mean over positions is a poor baseline where some have no bad move: there every move beats it, and the first ones that
-are drawn are made certain. Where rewards are differences of values, and ``discount`` is 0, they are advantages already:
-``centre: false`` leaves them as they are.
+A mean over positions is a poor baseline if some have no bad move: there every move beats it, and the first moves drawn
+become certain. If rewards are differences of values and ``discount`` is 0, they are advantages already: ``centre:
+false`` leaves them as they are.
 """
 
 from collections.abc import Sequence
@@ -88,7 +88,7 @@ def turn_rewards(episode: Episode, final: RoleRewards) -> list[float]:
 
 
 def returns_of(turns: Sequence[tuple[int, float]], settings: TurnwiseSettings) -> list[float]:
-    """Return the discounted return of each turn, given as (own turns that follow, reward), game after game in order."""
+    """Return the discounted return of each turn; turns are (own turns that follow, reward) in order, game by game."""
     found: list[float] = []
     ahead = 0.0
     for later, reward in reversed(turns):

@@ -4,11 +4,11 @@ Only winners' utterances become samples. A winner's k-th utterance (k = 1, 2, ..
 ``(1/discount)**k``, normalised to sum to 1 over the game, so later utterances, nearer to the win, earn more. The role
 weight ``N / (2 * N_role)`` makes both roles count one half in expectation, however unequal their numbers of wins.
 Rewards for losers and ties are options that upstream leaves out; its author reports that negative rewards for the loser
-"did not even converge". Texts are stripped of white space, as upstream's; a text that is empty then keeps its share of
-the return and is left out, where upstream trains its end token.
+"did not even converge". Texts are stripped of white space, as upstream does; a text that is then empty keeps its share
+of the return but is left out, whereas upstream trains its end token.
 
-Where the current policy (``learner``) played frozen opponents, only its own utterances become samples, since the
-importance ratio is against it; ``N`` and ``N_role`` count the games that give samples.
+If the current policy (``learner``) played frozen opponents, only its own utterances become samples, since the
+importance ratio is relative to it; ``N`` and ``N_role`` count the games that give samples.
 """
 
 import math
@@ -26,20 +26,20 @@ from spag.games.base import Game
 from spag.games.registry import DEFAULT, get
 
 _LARGEST_POWER = 600.0
-"""e to this is 1e260: powers up to it can be added up."""
+"""e to this is 1e260: sums of powers up to it stay finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewardSettings:
-    """How games become samples. Rewards of losers and ties are the total over that side's utterances.
+    """How games become samples. Rewards of losers and ties are totals over that side's utterances.
 
-    ``template``: the wording of prompts, ``random`` (drawn for each utterance, as upstream), ``game`` (drawn once a
-    game, so that its utterances share a prefix) or ``play`` (the prompt of play, cut where the engine cut it).
-    ``sampled_tokens``: train the tokens as they were sampled, where they are known; else the text, tokenised again and
-    with an end token, as upstream.
-    ``roles``: whose samples are kept (``None``: all); the others' are made and weighed alike, then dropped.
-    ``everyone``: both roles of every game without a broken rule, with reward and weight 1, whoever won.
-    ``judge``: judge every game again, also those that were judged when they were played.
+    ``template``: the wording of prompts: ``random`` (drawn per utterance, as upstream), ``game`` (drawn once per game,
+    so that its utterances share a prefix) or ``play`` (the prompt of play, truncated as the engine did).
+    ``sampled_tokens``: train the sampled tokens if they are known; else the text, tokenised again with an end token, as
+    upstream.
+    ``roles``: roles whose samples are kept (``None``: all); other roles' samples count in the weights, then are
+    dropped. ``everyone``: both roles of every game without a broken rule, with reward and weight 1, whoever won.
+    ``judge``: judge every game again, including those already judged when played.
     """
 
     discount: float = 0.8
@@ -57,7 +57,7 @@ class RewardSettings:
 
 @dataclass(slots=True)
 class RewardStats:
-    """What the games were and what became of them. ``utterances`` counts those up to the judged ends, ``held_out``
+    """Counts of games and of their samples. ``utterances`` counts those up to the judged ends, ``held_out``
     the games on held-out tasks.
     """
 
@@ -70,7 +70,7 @@ class RewardStats:
     held_out: int = 0
 
     def summary(self) -> dict[str, Any]:
-        """Return what the record of a phase says of its samples."""
+        """Return the entries about samples in the record of a phase."""
         return {
             "outcomes": dict(self.outcomes),
             "samples": dict(self.samples),
@@ -104,8 +104,8 @@ def assign_rewards(
 ) -> list[TrainingSample]:
     """Judge ``episodes`` and return the training samples in game order.
 
-    ``settings`` replaces ``discount``, and ``game`` (by default Adversarial Taboo) ``judge``, when given. ``stats`` is
-    filled in when given. The prompt of a sample is drawn by (seed, episode id, turn), so it does not depend on the
+    If given, ``settings`` replaces ``discount`` and ``game`` (by default Adversarial Taboo) replaces ``judge``;
+    ``stats`` is filled in. The prompt of a sample is drawn by (seed, episode id, turn), so it does not depend on the
     other episodes. Raises ``DataError`` for a game that cannot be judged.
     """
     settings = settings or RewardSettings(discount=discount, judge=True)
@@ -132,7 +132,7 @@ def assign_rewards(
 
 
 def _trained_rewards(episode: Episode, game: Game, result: Result, settings: RewardSettings) -> dict[str, float]:
-    """Return the total reward of every role that is trained on this game, winners first."""
+    """Return the total reward of every role trained on this game, winners first."""
     outcome = game.outcomes[result.outcome]
     totals: dict[str, float] = {}
     if settings.everyone:
@@ -147,7 +147,7 @@ def _trained_rewards(episode: Episode, game: Game, result: Result, settings: Rew
 
 
 def _weight(winners: Sequence[str], role: str, settings: RewardSettings, stats: RewardStats) -> float:
-    """Return the weight of a role's samples: a loser's weigh as the winner's, those of ties 1."""
+    """Return the weight of a role's samples: a loser's equals the winner's; samples of ties have weight 1."""
     if settings.everyone or not winners:
         return 1.0
     return stats.role_weights[role if role in winners else winners[0]]
@@ -167,7 +167,7 @@ def _role_samples(
     for at, coefficient in zip(spoken, return_coefficients(len(spoken), settings.discount), strict=True):
         said = episode.history[at]
         if not said.content.strip():
-            stats.empty_completions += 1  # it keeps its share of the return, but there is nothing to train on
+            stats.empty_completions += 1  # keeps its share of the return, but there is nothing to train on
             continue
         stats.samples[role] += 1
         yield TrainingSample(

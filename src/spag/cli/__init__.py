@@ -1,4 +1,4 @@
-"""The command line: thin, one file a group of commands.
+"""The command line: thin, one file per group of commands.
 
 Heavy libraries are imported inside the commands, so that ``spag --help`` answers at once.
 
@@ -36,12 +36,12 @@ from spag.core.visible import visible_text
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, which ends a command as Ctrl-C does."""
+    """SIGTERM, which ends a command like Ctrl-C."""
 
 
 @contextmanager
 def _stops_stay_stops() -> Iterator[None]:
-    """Raise a stop again that a library's bare ``except`` in the block has turned into an error of its own."""
+    """Raise an interrupt again that a library's bare ``except`` in the block turned into its own error."""
     try:
         yield
     except Exception as error:
@@ -55,7 +55,7 @@ def _stops_stay_stops() -> Iterator[None]:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Raise ``Terminated`` on SIGTERM in the block, where nobody else handles it; torchrun ends its processes
+    """Raise ``Terminated`` on SIGTERM in the block, if nobody else handles it; torchrun ends its processes
     itself.
     """
     ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
@@ -82,12 +82,12 @@ GROUPS: dict[str, list[click.Command]] = {
     "Share": [export_group, import_group, serve_command],
     "Plan": [plan_command, doctor_command],
 }
-"""The commands by job."""
+"""The commands by purpose."""
 
 
 class SpagGroup(click.Group):
-    """Turns a ``SpagError`` into one line and exit status 2, and Ctrl-C or SIGTERM into one that says what is on disk
-    and how to go on. Lists the commands by job.
+    """Turns a ``SpagError`` into one line and exit status 2, and Ctrl-C or SIGTERM into one line that says what is on
+    disk and how to continue. Lists the commands by purpose.
     """
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -106,24 +106,22 @@ class SpagGroup(click.Group):
                 traceback.print_exc()
             click.echo(f"error: {visible_text(str(error))}", err=True)
             sys.exit(2)
-        except click.UsageError as error:  # it repeats arguments, names of files among them; choices come in lines
+        except click.UsageError as error:  # it repeats arguments, including file names; choices come in lines
             raise click.UsageError(visible_text(error.format_message(), lines=True), error.ctx) from error
         except (KeyboardInterrupt, click.Abort) as stopped:
             if threading.current_thread() is threading.main_thread():
-                signal.signal(
-                    signal.SIGINT, signal.SIG_DFL
-                )  # a second one ends what still cleans up, without a traceback
+                signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one ends the clean-up, without a traceback
             click.echo(f"stopped; {visible_text(what_stays(ctx))}", err=True)
             sys.exit(128 + (signal.SIGTERM if isinstance(stopped, Terminated) else signal.SIGINT))
 
 
 def _bound_kernels() -> None:
-    """Let oneDNN keep kernels for 128 shapes instead of 1,024: each batch has its own, of some 10 MB, for one use."""
+    """Let oneDNN cache kernels for 128 shapes instead of 1,024: each batch has its own, about 10 MB, used once."""
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
 
 
 def _silence_bars() -> None:
-    """Keep libraries from drawing bars into a log; a variable that is set already stays."""
+    """Keep libraries from drawing progress bars into a log; variables already set stay."""
     if not sys.stderr.isatty():
         for variable in ("TQDM_DISABLE", "HF_HUB_DISABLE_PROGRESS_BARS"):
             os.environ.setdefault(variable, "1")

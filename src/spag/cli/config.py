@@ -1,4 +1,4 @@
-"""``spag presets`` and ``spag config``: which settings there are, and what a config comes to."""
+"""``spag presets`` and ``spag config``: the available settings, and a config with all options resolved."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""What a person sees: rich progress bars on a terminal, plain log lines elsewhere, and tables."""
+"""Console output: rich progress bars on a terminal, plain log lines elsewhere, and tables."""
 
 import logging
 import time
@@ -31,11 +31,11 @@ from spag.core.visible import visible_text
 
 logger = logging.getLogger("spag")
 PLAIN_INTERVAL_S = 30.0
-"""Between two lines of one bar where there is no terminal."""
+"""Seconds between two log lines of one bar without a terminal."""
 
 
 class _DetailColumn(ProgressColumn):
-    """The figures behind a bar: where a line is too long, they are cut and nothing else."""
+    """The numbers after a bar: if a line is too long, only they are truncated."""
 
     def render(self, task: Task) -> Text:
         return Text(task.fields["detail"], no_wrap=True, overflow="ellipsis")
@@ -68,7 +68,7 @@ class _PlainTracker:
 
 
 class ConsoleReporter:
-    """Satisfies ``spag.core.progress.Reporter``: bars on a terminal, a log line now and then elsewhere."""
+    """Satisfies ``spag.core.progress.Reporter``: bars on a terminal, occasional log lines elsewhere."""
 
     def __init__(self, console: Console, *, quiet: bool = False) -> None:
         self._console, self._quiet = console, quiet
@@ -99,7 +99,7 @@ class ConsoleReporter:
 
 
 class _Once(logging.Filter):
-    """Lets each message through once: a run opens a dozen models, and says once what plays them."""
+    """Lets each message through once: a run opens a dozen models, but logs their backend once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,14 +113,16 @@ class _Once(logging.Filter):
 
 
 class _VisibleFormatter(logging.Formatter):
-    """Messages hold names and texts of models and files: each is one line, and none drives the terminal."""
+    """Messages contain names and texts of models and files: each becomes one line, and none can control the
+    terminal.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         return visible_text(super().format(record), lines=record.exc_info is not None)
 
 
 def make_reporter(console: Console, verbosity: int = 0) -> Reporter:
-    """Set up logging to ``console`` and return the reporter that goes with it.
+    """Set up logging to ``console`` and return its reporter.
 
     ``verbosity``: -1 shows warnings only, 1 the messages of libraries too.
     """
@@ -143,9 +145,7 @@ def make_reporter(console: Console, verbosity: int = 0) -> Reporter:
 
 
 def new_table(title: str | None, *columns: str) -> Table:
-    """Return a table in the look that all have, narrow enough for 80 columns: text in its first column, figures in the
-    others.
-    """
+    """Return a table in the common style, for 80 columns: text in its first column, numbers in the others."""
     table = Table(
         title=Text(visible_text(title)) if title else None,
         title_justify="left",

@@ -71,7 +71,7 @@ def words_command(source: str, top: int, split: str, language: str, output: Path
     from spag.text.words import split_of
 
     refuse_input(output, source)
-    get("adversarial_taboo", language=language, words=source)  # refuses a language that there is not
+    get("adversarial_taboo", language=language, words=source)  # refuses an unknown language
     words = [word for word in load_words(source, top, language) if split in ("all", str(split_of(word, language)))]
     text = "".join(f"{word}\n" for word in words)
     if output is None:
@@ -124,7 +124,7 @@ def judge_command(
 
 
 def _judged(game: "Game", episode: "Episode") -> "Episode":
-    """Return ``episode`` as the judge has it now, cut at the judged end."""
+    """Return ``episode`` as judged now, cut at the judged end."""
     from dataclasses import replace
 
     from spag.core.episodes import SCHEMA_VERSION

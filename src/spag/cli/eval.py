@@ -101,7 +101,7 @@ def _name_left_out(left_out: "Mapping[str, str]", hint: str) -> None:
 
 
 def _task_names(suite: str | None, tasks: str) -> tuple[str, ...]:
-    """Return the names of both; those of the paper's suite where neither is given."""
+    """Return the task names of both; those of the paper's suite if neither is given."""
     own = [name.strip() for name in tasks.split(",") if name.strip()]
     if own and suite is None:
         return tuple(own)
@@ -112,9 +112,7 @@ def _task_names(suite: str | None, tasks: str) -> tuple[str, ...]:
 
 
 def players_of(arguments: tuple[str, ...], config: "RunConfig") -> "dict[str, ModelConfig]":
-    """Return the models by name; a run folder stands for all its models, under its own name when other models are named
-    beside it.
-    """
+    """Return the models by name; a run folder means all its models, prefixed with its name if others are given."""
     from spag.runs.execute import resolve_dtype
     from spag.runs.reading import RunFolder
 
@@ -134,7 +132,7 @@ def players_of(arguments: tuple[str, ...], config: "RunConfig") -> "dict[str, Mo
 
 
 def _by_role(name: str, model: "ModelConfig") -> "Iterator[tuple[str, ModelConfig]]":
-    """Yield a model by its name, each adapter of one that has one for each role as ``NAME/ADAPTER``."""
+    """Yield a model by its name; a model with an adapter for each role gives each as ``NAME/ADAPTER``."""
     from spag.models.roles import models_of
 
     for one in models_of(model.name):

@@ -1,8 +1,8 @@
-"""Options that several commands share.
+"""Options shared by several commands.
 
-One rule (docs/cli.md): a config is the argument ``CONFIG`` where it is the main one, else ``--config``. ``--set`` and
-``--seed`` change it, and ``--words``, ``--prompts``, ``--game`` and ``--ray`` do where they matter.
-``--json`` prints figures and lists for programs. Every command takes ``-q`` and ``-v``.
+One rule (docs/cli.md): a config is the argument ``CONFIG`` if it is the main one, else ``--config``. ``--set`` and
+``--seed`` change it, as do ``--words``, ``--prompts``, ``--game`` and ``--ray`` where they apply.
+``--json`` prints results and lists for programs. Every command takes ``-q`` and ``-v``.
 """
 
 import os
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 LONGEST_PIPE = 2**34
-"""Bytes that are taken from a pipe."""
+"""Most bytes read from a pipe."""
 
 
 class _InputFile(click.Path):
-    """A file to read. What comes from a pipe is kept in a file while the command runs, because commands read their
-    files more than once.
+    """A file to read. Input from a pipe is kept in a file while the command runs, because commands read their files
+    more than once.
     """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -49,12 +49,12 @@ class _Output(click.Path):
         from spag.storage.disk import storage_errors
 
         with storage_errors(Path(value)), suppress(FileNotFoundError, NotADirectoryError):
-            Path(value).stat()  # names that are too long, links that lead to themselves
+            Path(value).stat()  # names that are too long, circular links
         return super().convert(value, param, ctx)
 
 
 def _spooled(pipe: Path, ctx: click.Context) -> Path:
-    """Copy a pipe into a temporary file that goes with the command, and return its path."""
+    """Copy a pipe into a temporary file, removed with the command, and return its path."""
     from spag.storage.disk import storage_errors
     from spag.storage.jsonfile import reading
 
@@ -68,9 +68,9 @@ def _spooled(pipe: Path, ctx: click.Context) -> Path:
 
 
 def refuse_input(output: Path | None, *inputs: Path | str | None) -> None:
-    """Raise ``ConfigError`` when a command would write over a file that it reads."""
+    """Raise ``ConfigError`` if a command would overwrite a file that it reads."""
     for path in inputs:
-        with suppress(OSError, ValueError):  # no such file, which others say
+        with suppress(OSError, ValueError):  # no such file, which is reported elsewhere
             if output is not None and path is not None and output.samefile(path):
                 raise ConfigError(f"--output {output}: is a file that this command reads; choose another output")
 
@@ -79,14 +79,14 @@ EXISTING = _InputFile(exists=True, dir_okay=False, path_type=Path)
 ANY_PATH = _Output(path_type=Path)
 _CONFIGS = f"CONFIG is a preset or a YAML file. Presets: {', '.join(preset_names())}."
 CONFIG_EPILOG = "\b\n" + textwrap.fill(_CONFIGS, 76, break_on_hyphens=False)
-"""Ends the help of every command that takes a config."""
+"""The end of the help of every command that takes a config."""
 _OVERRIDES = "spag.overrides"
 _ON_STOP = "spag.on_stop"
 _VERBOSITY = "spag.verbosity"
 
 
 class CommandGroup(click.Group):
-    """A group whose help shows the summary of every command whole, however narrow the terminal."""
+    """A group whose help shows full summaries of its commands, however narrow the terminal."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -99,7 +99,7 @@ def summaries(commands: Iterable[click.Command]) -> list[tuple[str, str]]:
 
 
 def complete_config(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the presets that a shell may complete to, else ask it for files."""
+    """Return the presets for shell completion, else ask the shell for files."""
     found = [CompletionItem(name) for name in preset_names() if name.startswith(incomplete)]
     return found or [CompletionItem(incomplete, type="file")]
 
@@ -167,7 +167,9 @@ def task_options(command: Command) -> Command:
 
 
 def address_options(port: int) -> Callable[[Command], Command]:
-    """Return what adds ``--host``, ``--port`` (``port`` by default) and ``--token`` to a command that serves."""
+    """Return a decorator that adds ``--host``, ``--port`` (``port`` by default) and ``--token`` to a serving
+    command.
+    """
 
     def add(command: Command) -> Command:
         where = "Address to bind; any but loopback needs a token."
@@ -183,7 +185,7 @@ def address_options(port: int) -> Callable[[Command], Command]:
 
 
 def complete_help(command: click.Command) -> None:
-    """Add what every command has: ``-q``, ``-v``, and the names of all presets in the help where it takes a config."""
+    """Add ``-q`` and ``-v`` to every command, and the names of all presets to the help if it takes a config."""
     if isinstance(command, click.Group):
         for one in command.commands.values():
             complete_help(one)
@@ -194,12 +196,12 @@ def complete_help(command: click.Command) -> None:
 
 
 def on_stop(describe: Callable[[], str]) -> None:
-    """Say what ``describe`` returns when the command is stopped by Ctrl-C: what is on disk, and how to go on."""
+    """Print the result of ``describe`` if the command is stopped by Ctrl-C: what is on disk, and how to continue."""
     click.get_current_context().meta[_ON_STOP] = describe
 
 
 def what_stays(context: click.Context) -> str:
-    """Return what the running command said with ``on_stop``; for one that said nothing, that it starts over."""
+    """Return the running command's message from ``on_stop``; without one, that it starts over."""
     describe: Callable[[], str] = context.meta.get(
         _ON_STOP, lambda: "nothing was left half written; the same command starts over"
     )
@@ -210,8 +212,8 @@ def what_stays(context: click.Context) -> str:
 
 
 def read_config(config_name: str | None, overrides: tuple[str, ...] = (), *, defaults: str = "") -> "RunConfig":
-    """Return the config that ``overrides`` and then the command's options change; without a name, that of ``defaults``,
-    which is YAML.
+    """Return the config changed by ``overrides``, then by the command's options; without a name, start from
+    ``defaults``, which is YAML.
     """
     from spag.config.files import load_config, parse_config
 
@@ -236,7 +238,7 @@ def open_reporter() -> "Reporter":
 
 @contextmanager
 def needs_extra(extra: str, what: str) -> Iterator[None]:
-    """Raise ``ConfigError`` with the extra to install where a package is missing that the block imports."""
+    """Raise ``ConfigError`` with the extra to install if a package imported in the block is missing."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -245,6 +247,6 @@ def needs_extra(extra: str, what: str) -> Iterator[None]:
 
 
 def entrant(text: str) -> tuple[str, str]:
-    """Return name and model of ``NAME=MODEL``, or of ``MODEL``, which is its own name."""
+    """Return name and model of ``NAME=MODEL``, or of ``MODEL``, which is then also the name."""
     name, equals, model = text.partition("=")
     return (name, model) if equals else (text, text)

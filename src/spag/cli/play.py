@@ -130,7 +130,7 @@ def _sampling(settings: "IterationSettings | OnlineSettings", role: str) -> "Sam
 def _tasks(
     game: "Game", settings: "IterationSettings | OnlineSettings", count: int | None, seed: int
 ) -> "Sequence[Task]":
-    """Return tasks of the training split, or of all where the phase keeps held-out ones too."""
+    """Return tasks of the training split, or of both splits if the phase keeps held-out ones too."""
     from spag.algorithms.online_settings import OnlineSettings
     from spag.core.types import Split
     from spag.games.base import drawn

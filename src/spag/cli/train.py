@@ -1,4 +1,4 @@
-"""``spag train`` and ``spag rewards``: offline training on files of games or samples, and samples of games."""
+"""``spag train`` and ``spag rewards``: offline training on files of games or samples, and samples from games."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -189,7 +189,7 @@ def _without_held_out(games: "list[Episode]", game: "Game", path: Path, reporter
 
 
 def _check_learner(learner: str, games: "Sequence[Episode]", path: Path) -> None:
-    """Raise ``ConfigError`` when ``learner`` plays in none of the games."""
+    """Raise ``ConfigError`` if ``learner`` plays in none of the games."""
     names = sorted({info.model for game in games for info in game.players.values()})
     if learner not in names:
         known = ", ".join(names[:5]) or "not named"
@@ -237,7 +237,7 @@ def _offline_phase(
 def _without_second_mix(
     config: "RunConfig", phase: "PhaseConfig", files: Sequence[Path], reporter: "Reporter"
 ) -> "PhaseConfig":
-    """Return the phase, without its SFT mix where the files hold SFT rows; warn about a missing mix."""
+    """Return the phase, without its SFT mix if the files hold SFT rows; warn about a missing mix."""
     from spag.config.schema import PhaseConfig
     from spag.core.episodes import SampleType
     from spag.runs.execute import mix_warnings

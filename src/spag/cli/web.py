@@ -22,7 +22,7 @@ def web_command(run: Path, host: str, port: int, token: str | None) -> None:
         from spag.web.app import create_app, listen
         from spag.web.security import Access
 
-    open_reporter()  # what cannot be followed is logged
+    open_reporter()  # logs what cannot be followed
     app = create_app(run, Access(host, token or None))
     with listen(host, port) as listener:
         shown = f"[{host}]" if ":" in host else host

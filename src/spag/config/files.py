@@ -24,7 +24,7 @@ from spag.games.registry import DEFAULT
 
 _KEY = re.compile(r"[^.=\s]{1,100}(\.[^.=\s]{1,100}){0,9}")
 _UNION = re.compile(r"[A-Z]\w*$|str$|list\[|literal\[|function-")
-"""Parts of pydantic's place of a fault that name no option but a kind of value."""
+"""Parts of pydantic's error locations that name a type instead of an option."""
 _MAPPING = re.compile(r"a valid dictionary( or instance of \w+)?")
 _DEFAULT_PHASES = [{"algorithm": phase.algorithm} for phase in RunConfig.model_fields["phases"].default]
 _OTHER_NAMES = {
@@ -32,7 +32,7 @@ _OTHER_NAMES = {
     "warmup": "warmup_ratio", "grad_clip": "max_grad_norm", "beta": "kl_coef", "gamma": "discount",
     "clip_eps": "clip_range", "max_tokens": "max_new_tokens",
 }  # fmt: skip
-"""Names of options in other libraries, and ours."""
+"""Option names of other libraries, and our names for them."""
 _FLOAT = re.compile(r"[-+]?[0-9.]{1,20}[eE][-+]?[0-9]{1,4}")
 
 
@@ -50,7 +50,7 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> RunConfig:
 
 
 def parse_config(text: str, label: str, overrides: Sequence[str] = ()) -> RunConfig:
-    """Parse YAML ``text``, which errors call ``label``."""
+    """Parse YAML ``text``, called ``label`` in errors."""
     data = parse_yaml(text, label)
     data = {} if data is None else data
     if not isinstance(data, dict):
@@ -93,7 +93,7 @@ def option_names(section: type[BaseModel] = RunConfig, prefix: str = "") -> Iter
 
 
 def _nested(annotation: Any) -> type[BaseModel] | None:
-    """Return the section that a field's type is or holds, if any."""
+    """Return the section that is or is contained in a field's type, if any."""
     inside = (annotation, *get_args(annotation), *(kind for arg in get_args(annotation) for kind in get_args(arg)))
     kinds = [kind for kind in inside if isinstance(kind, type) and issubclass(kind, BaseModel)]
     return kinds[0] if kinds else None
@@ -112,7 +112,7 @@ def _apply_override(data: dict[str, Any], override: str) -> None:
 
 
 def _phase_path(data: dict[str, Any], path: list[str]) -> list[str]:
-    """Return the path of an option that names its phase by the algorithm. Raises ``ConfigError`` where several fit."""
+    """Return the path of an option whose phase is named by its algorithm. Raises ``ConfigError`` if several match."""
     name, known = path[0], algorithm_names()
     if name == "phases" or (name in known and len(path) > 1):
         phases = data.get("phases", _DEFAULT_PHASES)
@@ -135,7 +135,9 @@ def _at(data: Any, path: Sequence[str]) -> Any:
 
 
 def _put(data: dict[str, Any], path: Sequence[str], value: Any, key: str) -> None:
-    """Set the value at ``path``; what lies on the way is copied, because a YAML alias makes two sections one object."""
+    """Set the value at ``path``; containers on the way are copied, because a YAML alias makes two sections one
+    object.
+    """
     at: Any = data
     for part, following in zip(path, [*path[1:], None], strict=True):
         place: Any = _index(at, part, key) if isinstance(at, list) else part
@@ -160,9 +162,9 @@ def _value(text: str, key: str) -> Any:
 
 
 def _describe(error: ValidationError, data: dict[str, Any]) -> str:
-    """Return one line for the first fault; an unknown key comes with the place or the nearest name that is known."""
+    """Return one line for the first error; an unknown key comes with its right section or the nearest known name."""
     errors = error.errors()
-    # where an option takes a word or a mapping, a bad mapping is reported as a mapping
+    # if an option takes a word or a mapping, a bad mapping is reported as a mapping
     first = next(
         (one for one in errors if one["type"] != "literal_error" or not isinstance(one["input"], dict)), errors[0]
     )
@@ -174,7 +176,7 @@ def _describe(error: ValidationError, data: dict[str, Any]) -> str:
 
 
 def _hint(key: str, data: dict[str, Any]) -> str:
-    """Say where an option belongs that is named where it does not, or which known name is nearest."""
+    """Say where a misplaced option belongs, or which known name is nearest."""
     place, dot, last = key.rpartition(".")
     if other := _OTHER_NAMES.get(last):
         key, last = f"{place}{dot}{other}", other

@@ -1,9 +1,8 @@
-"""Reading YAML that a person wrote into plain values: text, numbers, true and false, nothing, lists and mappings with
-text for keys.
+"""Reading hand-written YAML into plain values: text, numbers, true and false, null, lists, and mappings with text keys.
 
-What cannot be a setting is refused here, once for all options: files that are no text, numbers that are not finite or
-do not fit into 64 bits, control characters, names that no file system takes, nesting and aliases that grow beyond
-measure. Dates stay the text that they are.
+Values that cannot be a setting are refused here, once for all options: files that are not text, numbers that are not
+finite or do not fit into 64 bits, control characters, names that no file system accepts, excessive nesting and aliases.
+Dates stay text.
 """
 
 import math
@@ -24,13 +23,11 @@ _LONGEST_TEXT = 4096  # the longest path on Linux
 _LONGEST_NAME = 255  # bytes of a file's name
 _LARGEST_NUMBER = 2**63
 _FAULTS = (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError)
-"""What PyYAML raises: its constructors use what a value of their kind has, and a number of 5,000 digits is a
-``ValueError`` of Python's.
-"""
+"""What PyYAML raises: constructors trust tags, and a number of 5,000 digits is Python's ``ValueError``."""
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Safe YAML without dates, which would be values that no option takes; merged mappings cannot double and double."""
+    """Safe YAML without dates, which no option accepts; merged mappings cannot grow exponentially."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own attribute
         first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
@@ -44,7 +41,7 @@ class _PlainLoader(yaml.SafeLoader):
 
 
 def read_config_text(path: Path) -> str:
-    """Return the text of a config file. Raises ``ConfigError`` naming what is wrong with it."""
+    """Return the text of a config file. Raises ``ConfigError`` naming the fault."""
     try:
         with path.open("rb") as stream:
             data = stream.read(LARGEST_FILE + 1)
@@ -60,7 +57,7 @@ def read_config_text(path: Path) -> str:
 
 
 def parse_yaml(text: str, label: str, key: str = "") -> Any:
-    """Return the plain value of ``text``, which errors call ``label``: all options, or that of ``key``. Raises
+    """Return the plain value of ``text``, called ``label`` in errors: all options, or the value of ``key``. Raises
     ``ConfigError``.
     """
     try:
@@ -72,7 +69,7 @@ def parse_yaml(text: str, label: str, key: str = "") -> Any:
 
 
 def shown(value: Any, longest: int = 80) -> str:
-    """Return a value as an error shows it: on one line, cut."""
+    """Return a value as shown in errors: on one line, truncated."""
     text = ascii(value)
     return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
@@ -86,7 +83,7 @@ def _told(error: Exception) -> str:
 
 
 def _check_plain(value: Any, label: str, key: str) -> None:
-    """Refuse what no option takes. Aliases make one object many: it is counted wherever it stands."""
+    """Refuse values that no option accepts. An aliased object counts each time it occurs."""
     seen = 0
     left = [(key, value, 0)]
     while left:
@@ -113,7 +110,7 @@ def _inside(value: Any, key: str, label: str) -> Iterator[tuple[str, Any]]:
 
 
 def _fault(value: Any) -> str | None:
-    """Return what is wrong with a single value; ``None`` for one that an option may have."""
+    """Return what is wrong with a single value; ``None`` if an option may have it."""
     match value:
         case str():
             return _text_fault(value)

@@ -1,6 +1,6 @@
-"""The reference of all options, ``docs/configuration.md``: those that come with this package, by section and algorithm.
+"""The reference of this package's options, ``docs/configuration.md``, by section and algorithm.
 
-Games and algorithms of other packages are left out, so the page is the same whatever is installed.
+Games and algorithms of other packages are left out, so the page does not depend on what is installed.
 """
 
 import json
@@ -19,7 +19,7 @@ from spag.games.registry import setting_hints
 
 
 def phase_options() -> list[tuple[str, dict[str, Any]]]:
-    """Return the options of phases by title: those that phases share, then what each algorithm adds or changes."""
+    """Return the options of phases by title: shared options, then those that each algorithm adds or changes."""
     kinds: dict[str, type[BaseModel]] = {
         "Every phase": UpdateSettings,
         "Offline phases (imitation, spag)": OfflineSettings,
@@ -32,7 +32,7 @@ def phase_options() -> list[tuple[str, dict[str, Any]]]:
 
 
 def _own_options(kind: type[BaseModel]) -> dict[str, Any]:
-    """Return the options of a section that its base class does not have, or has with another default."""
+    """Return the options of a section that its base class lacks, or has with another default."""
     base = kind.__mro__[1]
     inherited = dict(option_names(base)) if issubclass(base, BaseModel) else {}
 
@@ -65,7 +65,7 @@ def configuration_page() -> str:
 
 
 def _table(options: dict[str, Any]) -> Iterator[str]:
-    """Yield the rows of a table of options; the settings of each game stand behind ``game.name``."""
+    """Yield the rows of a table of options; the settings of each game follow ``game.name``."""
     yield from ("| option | default | meaning |", "| --- | --- | --- |")
     for name, info in options.items():
         value = TypeAdapter(Any).dump_python(info.get_default(call_default_factory=True), mode="json")

@@ -1,4 +1,4 @@
-"""Settings that training refuses; a plan asks before there is a GPU, training before its first step."""
+"""Settings that training refuses; checked by plans, without a GPU, and by training before its first step."""
 
 from collections.abc import Iterator
 

@@ -1,7 +1,7 @@
 """Every option, once, as pydantic models; ``files.py`` reads them from presets, YAML files and dotted overrides.
 
-A run is a list of phases. A phase names its algorithm; its options are the algorithm's own ``Settings``
-(``spag.algorithms``), so a new algorithm brings its options with it, as a game does. Imports no torch.
+A run is a list of phases. A phase names its algorithm; its options are the algorithm's ``Settings``
+(``spag.algorithms``), so new algorithms, like games, define their own options. Imports no torch.
 ``docs/configuration.md`` is generated from the descriptions here.
 """
 
@@ -22,7 +22,7 @@ from spag.games.registry import get as get_game
 
 
 class ModelConfig(Section):
-    """Which model, and how it is loaded and prompted."""
+    """The model, and how it is loaded and prompted."""
 
     name: str = Field(
         "meta-llama/Llama-2-7b-hf",
@@ -42,7 +42,7 @@ class ModelConfig(Section):
 
 
 class GameConfig(BaseModel):
-    """The game by name, and its settings: the fields of the game's class, which ``spag.games.registry`` checks."""
+    """The game by name, and its settings: the fields of the game's class, checked by ``spag.games.registry``."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -65,7 +65,7 @@ class GameConfig(BaseModel):
 
 
 class EngineConfig(Section):
-    """What generates text, and how much at once."""
+    """The engine that generates text, and its concurrency."""
 
     concurrency: Count = Field(32, description="utterances generated at once")
     in_flight: Count | None = Field(
@@ -94,8 +94,8 @@ class EngineConfig(Section):
 
 
 class PlannedEngine(EngineConfig):
-    """An engine of online steps as the memory plan has it (``spag.planning.here``): with its share of the GPU in
-    ``memory``, and the level at which vLLM sleeps while the trainer trains; 0: it stays awake. ``in_turn``: the
+    """An engine of online steps according to the memory plan (``spag.planning.here``): ``memory`` is its share of the
+    GPU, ``sleep`` the level at which vLLM sleeps while the trainer trains (0: it stays awake). ``in_turn``: the
     policy's copies take turns in one engine.
     """
 
@@ -110,7 +110,7 @@ class ArenaSampling(SamplingConfig):
 
 
 class ArenaConfig(Section):
-    """Who competes at the end of a run, and on what."""
+    """The entrants and tasks of the arena at the end of a run."""
 
     tasks: Count = Field(100, description="held-out tasks; each pair plays every task in both role assignments")
     sampling: ArenaSampling = Field(default_factory=ArenaSampling, description="how both sides sample")
@@ -165,7 +165,7 @@ class WeightedGame(BaseModel):
 
 
 class PhaseConfig(BaseModel):
-    """A phase of a run: its algorithm by name, a game of its own if it has one, and the algorithm's options."""
+    """A phase of a run: its algorithm by name, its game if it differs from the run's, and the algorithm's options."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -195,7 +195,7 @@ class PhaseConfig(BaseModel):
 
 
 class RunConfig(Section):
-    """A whole run: its phases, one after the other, then the arena."""
+    """A whole run: its phases in order, then the arena."""
 
     seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(
         0, description="decides the words, every game's draws, the prompts and the order of training"
@@ -225,7 +225,7 @@ class RunConfig(Section):
 
 
 def _check_roles(place: str, settings: UpdateSettings, config: RunConfig, phase: PhaseConfig) -> None:
-    """Raise ``ConfigError`` for a role or game that the phase's games do not have."""
+    """Raise ``ConfigError`` for a role or game that is not among the phase's."""
     if isinstance(settings, OnlineSettings):
         games = [game for game, _ in phase.mix(config.game_of(phase))]
         _check_rewards(place, settings, {game.name: game for game in games})
@@ -244,7 +244,7 @@ def _check_roles(place: str, settings: UpdateSettings, config: RunConfig, phase:
 
 
 def _check_rewards(place: str, settings: OnlineSettings, games: Mapping[str, Game]) -> None:
-    """Raise ``ConfigError`` for rewards of a game that is not played, or of a role that it does not have."""
+    """Raise ``ConfigError`` for rewards of a game that is not played, or of a role that it lacks."""
     for name, own in settings.rewards.items():
         if name not in games:
             known = ", ".join(games)

@@ -24,9 +24,7 @@ class SampleType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlayerInfo:
-    """The player of a role: the model's name or path, the sampling settings, and what tells the model from others of
-    its name.
-    """
+    """The player of a role: the model's name or path, its sampling, and hashes that tell apart models of one name."""
 
     model: str
     sampling: dict[str, Any] = field(default_factory=dict)
@@ -35,11 +33,10 @@ class PlayerInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """One game. ``outcome``, ``rewards``, ``reason`` and ``length`` (utterances up to the judged end) are the judge's
-    when it was played; upstream's files carry none.
+    """One game. ``outcome``, ``rewards``, ``reason`` and ``length`` (utterances up to the judged end) record the
+    judge's ruling at play time; upstream's files have none of them.
 
-    ``settings`` are the game's; ``None``, as a player's identity, in older files and in games that were not played into
-    one.
+    ``settings`` are the game's. They and a player's identity are ``None`` in older files and in unsaved games.
     """
 
     task: Task
@@ -70,8 +67,8 @@ class TrainingSample:
 
     ``turn`` is the 1-based turn in which the completion was spoken; SFT rows have no role, episode or turn.
     ``completion_ids`` are the tokens as they were sampled, an end token included when one was, ``logprobs`` their
-    log-probabilities under the distribution that they were drawn from, and ``prompt_ids`` the prompt's tokens; ``None``
-    where only text is known. ``truncated``: the completion ran into the token limit, so it has no end token.
+    log-probabilities under the distribution that they were drawn from, and ``prompt_ids`` the prompt's tokens; all are
+    ``None`` if only the text is known. ``truncated``: the completion ran into the token limit, so it has no end token.
     ``thinking``: the prompt asked for a thought, and ``completion_ids`` begin with it; ``completion`` never holds it.
     """
 

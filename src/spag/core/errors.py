@@ -36,7 +36,7 @@ class EngineError(SpagError):
 
 
 class RunError(SpagError):
-    """A run folder is in use, or its state does not allow what was asked."""
+    """A run folder is in use, or its state does not allow the request."""
 
 
 class StorageError(SpagError):
@@ -50,5 +50,5 @@ def require_package(package: str, setting: str, fix: str) -> None:
 
 
 def first_line(error: Exception, longest: int = 300) -> str:
-    """Return what an error of another library says, cut to one line of at most ``longest`` characters."""
+    """Return the message of another library's error as one line of at most ``longest`` characters."""
     return str(error).strip().partition("\n")[0][:longest] or type(error).__name__

@@ -1,4 +1,4 @@
-"""What options are made of: the base class of every section, and the types of their values. Imports no torch."""
+"""The base class of every section of options, and the types of their values. Imports no torch."""
 
 from typing import Annotated, Literal
 
@@ -6,7 +6,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 LARGEST = 10**9
-"""No option takes a larger number: far above what any machine has, and small enough for every sum of several."""
+"""Upper bound of every integer option: far above any machine's limits, and small enough that sums cannot overflow."""
 Count = Annotated[int, Field(gt=0, le=LARGEST)]
 CountOrZero = Annotated[int, Field(ge=0, le=LARGEST)]
 Positive = Annotated[float, Field(gt=0.0, le=LARGEST)]
@@ -25,7 +25,7 @@ class Section(BaseModel):
 
 
 def _check_temperature(value: float) -> float:
-    """Return ``value``. Raises ``PydanticCustomError`` for a temperature that is neither 0 nor one to divide by."""
+    """Return ``value``. Raises ``PydanticCustomError`` unless a temperature is 0 or large enough to divide by."""
     if value and not MIN_TEMPERATURE <= value <= MAX_TEMPERATURE:
         limits = {"least": MIN_TEMPERATURE, "most": MAX_TEMPERATURE}
         raise PydanticCustomError("temperature", "input should be 0 (greedy) or from {least} to {most}", limits)

@@ -1,24 +1,24 @@
-"""Progress reports: a reporter hands out a tracker for each piece of long work, which updates it."""
+"""Progress reports: a reporter creates a tracker for each long task, and the task updates it."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 
 class Tracker(Protocol):
-    """One piece of long work."""
+    """The progress of one long task."""
 
     def update(self, done: int, detail: str = "") -> None:
-        """Report how much is done, counted from the start, and the figure that matters now."""
+        """Report the units done since the start, and the most relevant metric."""
 
 
 class Reporter(Protocol):
-    """Shows the progress of a sequence of pieces of work."""
+    """Shows the progress of a sequence of long tasks."""
 
     def track(self, title: str, total: int, done: int = 0) -> AbstractContextManager[Tracker]:
-        """Begin a piece of work of ``total`` units, ``done`` of them finished in an earlier process."""
+        """Begin a task of ``total`` units, ``done`` of them finished in an earlier process."""
 
     def note(self, message: str) -> None:
-        """Show a message of one line."""
+        """Show a one-line message."""
 
 
 class _Silence:

@@ -1,4 +1,4 @@
-"""Seed derivation: a seed depends on what it is for, never on time, place or order."""
+"""Seed derivation: a seed depends on its purpose, never on time, place or order."""
 
 import hashlib
 

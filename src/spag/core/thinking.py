@@ -1,4 +1,4 @@
-"""Private reasoning in a reply: what stands between the marks is thought, the rest is said.
+"""Private reasoning in a reply: text between the marks is thought, the rest is said.
 
 The marks are those of Qwen3 and DeepSeek. A chat template may open the block itself; the reply then begins inside it.
 Base models without a chat template are asked for an answer in tags or in a box, as in DeepSeek-R1-Zero (arXiv
@@ -12,7 +12,7 @@ ANSWER, END_OF_ANSWER, BOX = "<answer>", "</answer>", "\\boxed{"
 
 
 class SplitReply(NamedTuple):
-    """``thought`` is empty where nothing was thought. ``is_cut``: the last thought never closes, so nothing is said."""
+    """``thought`` is empty if there was none. ``is_cut``: the last thought never closes, so nothing is said."""
 
     thought: str
     speech: str
@@ -20,9 +20,9 @@ class SplitReply(NamedTuple):
 
 
 def split_thought(text: str) -> SplitReply:
-    """Return what a reply thinks, stripped of white space, and what it says, as it stands.
+    """Split a reply into its thought, stripped of white space, and its speech, unchanged.
 
-    Several thoughts are joined by line breaks. What leads up to a closing mark that nothing opened is a thought, too.
+    Several thoughts are joined by line breaks. Text before a closing mark that was never opened is also a thought.
     """
     thoughts, said = [], []
     *closed, rest = text.split(CLOSE)
@@ -38,7 +38,7 @@ def split_thought(text: str) -> SplitReply:
 
 
 def speech_start(text: str) -> int | None:
-    """Return where the speech behind the last thought begins; ``None`` inside a thought."""
+    """Return where the speech after the last thought begins; ``None`` inside a thought."""
     opened, closed = text.rfind(OPEN), text.rfind(CLOSE)
     if opened > closed:
         return None
@@ -46,8 +46,8 @@ def speech_start(text: str) -> int | None:
 
 
 class Answer(NamedTuple):
-    """Where an answer's mark begins, and the span of the answer. ``after``: where the text goes on behind its closing
-    mark, ``None`` while that is missing.
+    """Where an answer's mark begins, and the span of the answer. ``after``: where the text continues after the closing
+    mark, ``None`` while the mark is missing.
     """
 
     mark: int
@@ -57,7 +57,7 @@ class Answer(NamedTuple):
 
 
 def find_answer(text: str, start: int = 0) -> Answer | None:
-    """Return the first answer from ``start`` on: between the tags, or in a box, whose braces may nest."""
+    """Return the first answer from ``start`` on: between the tags, or in a box with possibly nested braces."""
     tag, box = text.find(ANSWER, start), text.find(BOX, start)
     if tag < 0 and box < 0:
         return None
@@ -74,9 +74,9 @@ def find_answer(text: str, start: int = 0) -> Answer | None:
 
 
 def answered(text: str, *, thinking: bool) -> str:
-    """Return a reply in tags as one that says its answer alone, and with ``thinking`` keeps the rest as its thought.
+    """Rewrite a tagged reply to say its answer alone; with ``thinking``, the rest becomes its thought.
 
-    Without an answer behind the thought nothing is said. A thought that never closes stays as it is.
+    Without an answer after the thought, nothing is said. A thought that never closes stays as it is.
     """
     thought, speech, is_cut = split_thought(text)
     if is_cut:

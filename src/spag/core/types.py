@@ -32,11 +32,11 @@ class Utterance:
     """One message of one player.
 
     ``token_ids`` and ``logprobs`` (same length; natural log under the policy's raw, temperature-1 distribution) are
-    present where the engine reports them. ``sampling_logprobs`` are those under the distribution that the tokens were
-    drawn from (temperature, filters and banned tokens counted), where they differ. ``prompt_digest`` identifies the
-    prompt that the utterance answered; ``prompt_ids`` are its tokens where the engine cut its beginning off, ``None``
-    where it saw the whole prompt. ``thought`` is the player's private reasoning, empty where it had none and ``None``
-    where it was not asked to think; the tokens are those of thought and content together. ``unknown_token``: it ended
+    present if the engine reports them. ``sampling_logprobs`` are the log-probabilities under the distribution that the
+    tokens were drawn from (after temperature, filters and banned tokens), if it differs. ``prompt_digest`` identifies
+    the prompt that the utterance answered; ``prompt_ids`` are its tokens if the engine truncated its beginning,
+    ``None`` if it saw the whole prompt. ``thought`` is the player's private reasoning, empty if it had none and
+    ``None`` if it was not asked to think; the tokens cover thought and content together. ``unknown_token``: it ended
     before a token that the tokenizer does not know.
     """
 
@@ -57,7 +57,7 @@ class Outcome:
     """One way a game can end, with its label and color in tables, plots, report and page.
 
     ``winners``: the roles that win; none in a draw, all of them where players cooperate. ``fault``: the role that broke
-    a rule. ``color`` is ``#rrggbb``; ``rule`` is one sentence for people who ask why.
+    a rule. ``color`` is ``#rrggbb``; ``rule`` explains the outcome in one sentence.
     """
 
     name: str
@@ -87,9 +87,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A position: everything follows from the task, the seed and what was said. ``result`` is ``None`` while the game
-    goes on.
-    """
+    """A position, determined by task, seed and history. ``result`` is ``None`` while the game goes on."""
 
     task: Task
     seed: int = 0
@@ -99,10 +97,9 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The knowledge of one role: the utterances it heard, as it heard them, and facts of its own (a secret word, a
-    card).
+    """The knowledge of one role: the utterances it heard, as it heard them, and private facts (a secret word, a card).
 
-    Of an utterance only role and content are heard: thoughts, and the tokens that spell them, never get here.
+    Only an utterance's role and content are heard: thoughts and their tokens are never included.
     """
 
     role: str

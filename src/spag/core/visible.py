@@ -1,8 +1,8 @@
-"""Text from models and files made visible: what is drawn as nothing, or steers what shows it, stands there as its code.
+"""Text from models and files made visible: invisible characters, and those that control the display, appear as codes.
 
-Terminal, page and report call the same characters hidden: controls (an escape clears a screen or retitles a window), C1
-controls, marks that turn the direction of writing, zero-width and other blank characters, line separators, lone
-surrogates.
+Terminal, web page and report treat the same characters as hidden: controls (an escape clears a screen or retitles a
+window), C1 controls, marks that turn the direction of writing, zero-width and other blank characters, line separators,
+lone surrogates.
 """
 
 import re
@@ -15,7 +15,7 @@ _JOINERS = "\u200c\u200d"  # part of emoji, and of Persian and Indic spelling
 
 
 def hidden(text: str) -> Iterator[int]:
-    """Yield the positions of hidden characters in order; tabs and line feeds are none."""
+    """Yield the positions of hidden characters in order; tabs and line feeds are not hidden."""
     return (found.start() for found in _SUSPECT.finditer(text) if _is_hidden(text, found.start()))
 
 
@@ -27,8 +27,7 @@ def code(char: str) -> str:
 def visible_text(text: str, *, lines: bool = False) -> str:
     """Return ``text`` for a terminal, hidden characters as ``<U+001B>``.
 
-    Line feeds are shown by their code too, so that no text forges the line after its own, unless ``lines`` lets them
-    stay.
+    Line feeds are shown by their code too, so that no text can forge a following line, unless ``lines`` keeps them.
     """
     pieces, end = [], 0
     for start in hidden(text):

@@ -1,7 +1,7 @@
 """The engine protocol: text in, text out, asynchronous. Every engine passes the same conformance test
 (tests/engines/test_conformance.py).
 
-An engine takes requests one at a time with ``submit`` and hands back whatever has finished with ``poll``, in any order.
+An engine takes requests one at a time with ``submit`` and returns whatever has finished with ``poll``, in any order.
 The caller keeps as many requests in flight as ``concurrency`` suggests; an engine must accept more and queue them.
 """
 
@@ -22,9 +22,9 @@ class Sampling:
     """Sampling parameters. ``temperature`` 0 is greedy; ``top_p`` 1 and ``top_k`` 0 switch those filters off.
 
     ``max_prompt_tokens`` is the longest prompt, in tokens: a longer one loses its beginning; 0 keeps all. ``strip``
-    drops white space around the text. The runner samples an empty utterance up to ``empty_retries`` more times.
+    drops white space around the text. The runner resamples an empty utterance up to ``empty_retries`` times.
     ``thought_tokens`` is the longest thought before the utterance, in tokens; 0 switches thinking off. With
-    ``retry_cut`` an utterance that is empty because its thought was cut is sampled again, too.
+    ``retry_cut``, an utterance that is empty because its thought was cut is also sampled again.
     """
 
     temperature: float = 1.2
@@ -44,13 +44,13 @@ class Sampling:
         return self.thought_tokens + self.max_new_tokens
 
     def trim(self, text: str) -> str:
-        """Return ``text`` as ``strip`` wants it."""
+        """Return ``text``, stripped if ``strip`` is set."""
         return text.strip() if self.strip else text
 
 
 class FinishReason(StrEnum):
-    """Why a completion ended: an end-of-sequence token, a stop string, or the token limit. The runner's ``THOUGHT``:
-    in a thought that never closed, whatever ended it.
+    """Why a completion ended: an end-of-sequence token, a stop string, or the token limit. The runner sets ``THOUGHT``
+    if it ended, for any reason, inside an unclosed thought.
     """
 
     EOS = "eos"
@@ -63,10 +63,10 @@ class FinishReason(StrEnum):
 class Request:
     """A request for one completion.
 
-    ``prompt`` is plain text; the engine wraps it in the model's chat template when it was opened with
+    ``prompt`` is plain text; the engine wraps it in the model's chat template if it was opened with
     ``PromptStyle.CHAT``. Generation ends before the first occurrence of any ``stop`` string (never part of the text);
-    thoughts may hold them.
-    ``seed`` alone decides what is sampled, whatever else is in flight.
+    thoughts may contain them.
+    ``seed`` alone determines the sample, whatever else is in flight.
     """
 
     id: str
@@ -75,26 +75,26 @@ class Request:
     seed: int
     stop: tuple[str, ...] = ()
     observation: Observation | None = None
-    """What the player knows, for players made of code; models read the prompt alone."""
+    """The player's knowledge, for scripted players; models read only the prompt."""
     role: str = ""
-    """Whose utterance it is, as ``GAME/ROLE``, for models with an adapter for each role."""
+    """The speaker, as ``GAME/ROLE``, for models with an adapter for each role."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A finished request. ``text`` is stripped of white space around it, unless the request's sampling keeps it.
+    """A finished request. ``text`` is stripped of surrounding white space, unless the request's sampling keeps it.
 
     ``prompt_ids`` are the prompt's tokens as the model saw them, BOS and chat template included; ``token_ids`` the
-    sampled tokens (with the end-of-sequence token when one ended it), ``logprobs`` their log-probabilities under the
-    model's raw distribution (temperature 1, no filter), and ``sampling_logprobs`` those under the distribution that
-    they were drawn from (temperature, filters and banned tokens counted; 0 for greedy tokens). All of them are ``None``
-    where the engine cannot tell. ``prompt_truncated``: the prompt lost its beginning to ``max_prompt_tokens``.
+    sampled tokens (including an end-of-sequence token), ``logprobs`` their log-probabilities under the model's raw
+    distribution (temperature 1, no filter), and ``sampling_logprobs`` those under the distribution that they were drawn
+    from (after temperature, filters and banned tokens; 0 for greedy tokens). All are ``None`` if the engine does not
+    report them. ``prompt_truncated``: the prompt lost its beginning to ``max_prompt_tokens``.
 
-    A token outside the tokenizer is never part of a completion: engines ban it where they can, and else end the
+    A token outside the tokenizer is never part of a completion: engines ban it if they can, and otherwise end the
     completion before it, with ``FinishReason.LENGTH`` and ``unknown_token`` set.
 
-    With thinking, the ``text`` of an engine has the thought between its marks, the opening one even where it is the end
-    of the prompt; the runner moves it to ``thought``.
+    With thinking, an engine's ``text`` has the thought between its marks, including the opening one even if it ends the
+    prompt; the runner moves the thought to ``thought``.
     """
 
     id: str
@@ -112,10 +112,10 @@ class Completion:
 
 
 def text_before_stop(text: str, stop: tuple[str, ...], *, thinking: bool = False, tagged: bool = False) -> str | None:
-    """Return what comes before the first of the ``stop`` strings in ``text``, ``None`` where there is none.
+    """Return the text before the first of the ``stop`` strings in ``text``, ``None`` if there is none.
 
-    ``thinking``: only what follows the last thought can hold one. ``tagged``: only the answer can, and where it is
-    complete, the text ends with it.
+    ``thinking``: stop strings count only after the last thought. ``tagged``: they count only in the answer, and a
+    complete answer ends the text.
     """
     start = speech_start(text) if thinking or tagged else 0
     if start is None:
@@ -130,7 +130,7 @@ def text_before_stop(text: str, stop: tuple[str, ...], *, thinking: bool = False
 
 
 def token_limit(sampling: Sampling, text: str, closed_at: int | None) -> int:
-    """Return how many tokens a reply may have, by its ``text`` so far and the tokens up to the mark that closed its
+    """Return how many tokens a reply may have, given its ``text`` so far and the tokens up to the end of its
     thought.
     """
     if not sampling.thought_tokens:
@@ -145,7 +145,7 @@ class Engine(Protocol):
     """Generates completions for one model."""
 
     concurrency: int
-    """How many requests it can work on at once; a hint for the caller."""
+    """How many requests it can process at once; a hint for the caller."""
 
     def submit(self, request: Request) -> None:
         """Queue a request. Returns at once; the work may happen in ``poll``."""
@@ -153,8 +153,8 @@ class Engine(Protocol):
     def poll(self) -> list[Completion]:
         """Return the completions finished since the last call.
 
-        May block for a while, but returns an empty list at once when nothing is in flight. Raises ``EngineError`` when
-        the engine cannot go on.
+        May block for a while, but returns an empty list at once if nothing is in flight. Raises ``EngineError`` if the
+        engine cannot go on.
         """
 
     def close(self) -> None:
@@ -163,7 +163,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Player:
-    """The player of a role: the engine that generates for it, its model's name for the record, and its sampling."""
+    """The player of a role: its engine, its model's recorded name, and its sampling."""
 
     engine: Engine
     model: str
@@ -172,37 +172,36 @@ class Player:
 
 @runtime_checkable
 class UpdatableEngine(Engine, Protocol):
-    """An engine whose model can learn while it is open."""
+    """An engine whose weights can change while it is open."""
 
     def update_weights(self, weights: "Mapping[str, Tensor]") -> None:
-        """Replace weights, by the names that ``named_parameters`` of the loaded model has, and drop everything cached
-        of the old ones.
+        """Replace weights, named as in the loaded model's ``named_parameters``, and drop all caches of the old ones.
 
-        Call it while nothing is in flight. Weights that are not named stay; an engine may ask for all of a whole
-        model's. Raises ``EngineError`` for names or shapes that do not fit.
+        Call it while nothing is in flight. Weights that are not named stay; for whole models, an engine may require all
+        of them. Raises ``EngineError`` for names or shapes that do not fit.
         """
 
 
 @runtime_checkable
 class RestingEngine(Engine, Protocol):
-    """An engine that may give up memory of the GPU while nobody plays."""
+    """An engine that can release GPU memory while nobody plays."""
 
     def rest(self) -> bool:
-        """Give up memory, if it was opened to; the next request, or new weights, take it again. Nothing may be in
-        flight. Returns whether weights that it was given are lost, and must be given again before the next request.
+        """Release memory, if it was opened to; the next request or new weights reclaim it. Nothing may be in flight.
+        Returns whether weights that it was given are lost and must be given again before the next request.
         """
 
 
 @runtime_checkable
 class SharingEngine(UpdatableEngine, Protocol):
-    """An engine in the process that trains its model, where it can do without memory of its own."""
+    """An engine in the process that trains its model, so that it needs no memory for weights."""
 
     def share_weights(self, weights: "Mapping[str, Tensor]") -> None:
-        """As ``update_weights``, but compute with the tensors themselves, of any shape, where type and device are the
-        model's own.
+        """Like ``update_weights``, but use the tensors themselves, of any shape, if their type and device match the
+        model's.
 
-        They may change while nothing is in flight; before the next request, hand them over again.
+        They may change while nothing is in flight; pass them again before the next request.
         """
 
     def forget(self) -> None:
-        """Free what is kept of earlier requests: keys, values and logits. Nothing may be in flight."""
+        """Free the caches of earlier requests: keys, values and logits. Nothing may be in flight."""

@@ -1,4 +1,4 @@
-"""An engine over a bot, a scripted player of a game: it reads the observation, not the prompt."""
+"""An engine for a bot, a scripted player of a game: it reads the observation, not the prompt."""
 
 import random
 
@@ -7,7 +7,7 @@ from spag.games.base import Bot
 
 
 class BotEngine:
-    """Satisfies ``spag.engines.base.Engine``. The request's seed decides the draw."""
+    """Satisfies ``spag.engines.base.Engine``. The request's seed determines the draw."""
 
     def __init__(self, bot: Bot, *, concurrency: int = 32) -> None:
         self.concurrency = concurrency

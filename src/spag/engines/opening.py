@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Note = Callable[[str], None]
-"""Takes a line about what is being opened and why."""
+"""Receives a line about what is being opened and why."""
 OpenModels = Callable[[Sequence[ModelConfig], EngineConfig, ExitStack, Note], list[Engine]]
-"""The type of ``open_models``, which tests replace by a function that returns scripted engines."""
+"""The type of ``open_models``; tests pass a function that returns scripted engines."""
 
 
 def open_models(
     models: Sequence[ModelConfig], engine: EngineConfig, stack: ExitStack, note: Note = logger.info
 ) -> list[Engine]:
-    """Open an engine for each of ``models``, local ones and endpoints; ``stack`` closes them.
+    """Open an engine for each of ``models``, local or endpoints; ``stack`` closes them.
 
     Equal models share an engine, and LoRA adapters their base model: one vLLM, or one copy of the weights. ``note``
     receives the backend of local models and the reason.
@@ -60,10 +60,10 @@ def open_models(
 
 
 class KeptModels:
-    """``open_models`` for plays one after the other: engines stay open until a play needs a model that is not.
+    """``open_models`` for successive plays: engines stay open until a play needs a model that is not open.
 
-    ``players``: all that will play. Those of one base model are opened together, because an adapter costs little beside
-    it, and vLLM a minute to start.
+    ``players``: all that will play. Those of one base model are opened together, because an extra adapter costs little,
+    while vLLM takes a minute to start.
     """
 
     def __init__(self, players: Iterable[ModelConfig], opener: OpenModels) -> None:
@@ -83,7 +83,7 @@ class KeptModels:
         return [self._open[model] for model in models]
 
     def close(self) -> None:
-        """Close all engines and give their memory back."""
+        """Close all engines and return their memory."""
         self._open = {}
         self._stack.close()
         free_objects()
@@ -98,15 +98,14 @@ def open_model(model: ModelConfig, engine: EngineConfig) -> Engine:
 
 
 def open_copies(model: ModelConfig, names: Sequence[str], engine: EngineConfig) -> Mapping[str, Engine]:
-    """Open engines for copies of one model, by name, each of which may be given weights of its own; the caller closes
-    them.
+    """Open engines for copies of one model, by name; each may be given its own weights. The caller closes them.
 
-    Adapters are there side by side in one vLLM; whole models take turns in one engine where the memory plan says so.
-    Else only the first of ``names`` is opened: the others cost as much again, so they are opened when they are needed.
+    Adapters share one vLLM; whole models take turns in one engine if the memory plan says so. Otherwise only the first
+    of ``names`` is opened: the others cost as much each, so they are opened when needed.
     """
     if isinstance(engine, PlannedEngine) and engine.in_turn:
         only = open_model(model, engine)
-        assert isinstance(only, UpdatableEngine)  # a model that is trained
+        assert isinstance(only, UpdatableEngine)  # a model in training
         return take_turns(only, names, cache(partial(_first_weights, model)))
     parts = _parts(model)
     adapters = all(_base(part.name) != part.name for part in parts)
@@ -138,7 +137,7 @@ def open_players(
     note: Note = logger.info,
     open_models: OpenModels = open_models,
 ) -> dict[str, Player]:
-    """Open the engines of all players, by role; ``stack`` closes them. Raises what opening a model raises."""
+    """Open the engines of all players, by role; ``stack`` closes them. Raises the errors of opening a model."""
     bots = [role for role, player in players.items() if kind_of(player.model.name) is Kind.BOT]
     engines = {role: open_player(players[role].model, game, engine) for role in bots}
     models = {role: player.model for role, player in players.items() if role not in bots}
@@ -161,7 +160,7 @@ def backend_of(model: ModelConfig, engine: EngineConfig, note: Note) -> Backend:
         note(f"{model.name} plays with {Backend.TRANSFORMERS}: {reason}")
         return Backend.TRANSFORMERS
     backend, reason = choose_backend(engine.backend, vllm=installed_vllm(), device=checked_device(model.device))
-    note(f"models play with {backend}: {reason}")  # no name: a run opens a dozen models, and says this once
+    note(f"models play with {backend}: {reason}")  # no name: a run opens a dozen models, and logs this once
     return backend
 
 
@@ -172,7 +171,7 @@ def _parts(model: ModelConfig) -> list[ModelConfig]:
 
 
 def _whole(model: ModelConfig, opened: Mapping[ModelConfig, Engine]) -> Engine:
-    """Return the engine of ``model``, whose parts are ``opened``."""
+    """Return the engine of ``model``; ``opened`` has the engines of its parts."""
     roles = read_roles(model.name)
     if roles is None:
         return opened[model]
@@ -180,7 +179,7 @@ def _whole(model: ModelConfig, opened: Mapping[ModelConfig, Engine]) -> Engine:
 
 
 def _base(name: str) -> str:
-    """Return the name of an adapter's base model, and that of any other model itself."""
+    """Return the name of an adapter's base model, or of any other model itself."""
     return adapter_base(Path(name).expanduser()) or name
 
 

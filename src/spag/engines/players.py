@@ -1,4 +1,4 @@
-"""Players: what a name stands for.
+"""Players: the meaning of their names.
 
     bot:NAME        a scripted player of the game
     openai:MODEL    a model behind an OpenAI-compatible endpoint
@@ -20,11 +20,11 @@ from spag.games.base import Bot, Game
 from spag.models.roles import ROLES
 
 MODEL_FILES = ("config.json", "adapter_config.json", ROLES)
-"""One of these is in every folder that is a model."""
+"""Every model folder holds one of these."""
 
 
 class Kind(StrEnum):
-    """The kinds of players. The values of all but the last are the prefixes of their names."""
+    """The kinds of players. All values but the last are the prefixes of their names."""
 
     BOT = "bot:"
     ENDPOINT = "openai:"
@@ -34,7 +34,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlayerConfig:
-    """The player of a role: its name for the record, its model (or bot) and its sampling."""
+    """The player of a role: its recorded name, its model (or bot) and its sampling."""
 
     name: str
     model: ModelConfig
@@ -42,7 +42,7 @@ class PlayerConfig:
 
 
 CONSTANT = f"{Kind.BOT}constant"
-"""The bot that always says the most harmless thing: the floor to compare a policy with, in games that have it."""
+"""The bot that always says the most harmless thing: a floor for comparison, in games that have it."""
 
 
 def split_name(name: str) -> tuple[Kind, str]:
@@ -57,12 +57,12 @@ def kind_of(name: str) -> Kind:
 
 
 def is_local(name: str) -> bool:
-    """Whether ``name`` is that of a model whose weights are loaded here."""
+    """Whether ``name`` is a model whose weights are loaded here."""
     return kind_of(name) is Kind.LOCAL
 
 
 def members_of(model: ModelConfig) -> list[ModelConfig]:
-    """Return the models in the folder that ``mixture:FOLDER`` names, in order; any other model itself.
+    """Return the models in the folder of ``mixture:FOLDER``, in order; any other model itself.
 
     Raises ``ConfigError`` for a folder without models.
     """
@@ -76,12 +76,12 @@ def members_of(model: ModelConfig) -> list[ModelConfig]:
 
 
 def bot_names(game: Game) -> list[str]:
-    """Return the players' names of the game's bots."""
+    """Return the player names of the game's bots."""
     return [f"{Kind.BOT}{name}" for name in game.bots]
 
 
 def bot_of(game: Game, name: str) -> Bot:
-    """Return the bot that ``bot:NAME`` names. Raises ``ConfigError`` for a game without it."""
+    """Return the bot called ``bot:NAME``. Raises ``ConfigError`` for a game without it."""
     bot = game.bots.get(split_name(name)[1])
     if bot is None:
         raise ConfigError(f"{name}: {game.name} has no such bot (bots: {', '.join(bot_names(game)) or 'none'})")
@@ -89,9 +89,9 @@ def bot_of(game: Game, name: str) -> Bot:
 
 
 def identity_of(model: ModelConfig) -> dict[str, str]:
-    """Return what decides the replies of a player, for the record of its games: equal for copies under other names.
+    """Return what determines a player's replies, for the record of its games; equal for copies under other names.
 
-    Raises ``ModelError`` for a path that is no model, ``ConfigError`` for an endpoint's faulty address.
+    Raises ``ModelError`` for a path that is not a model, ``ConfigError`` for an endpoint's faulty address.
     """
     kind, name = split_name(model.name)
     if kind is Kind.MIXTURE:
@@ -124,6 +124,6 @@ def sampling_of(config: SamplingConfig) -> Sampling:
 
 
 def gpus_of(models: Sequence[ModelConfig], engine: EngineConfig) -> int:
-    """Return how many GPUs the engines of ``models`` take where there are any: local models not kept on the CPU do."""
+    """Return how many GPUs the engines of ``models`` need, if any: those of local models not kept on the CPU."""
     needs_gpu = any(is_local(model.name) and model.device != "cpu" for model in models)
     return engine.tensor_parallel * (engine.data_parallel or 1) if needs_gpu else 0

@@ -1,4 +1,4 @@
-"""The cost of requests to a paid endpoint, at prices that the user gives: they change and differ by contract."""
+"""The cost of requests to a paid endpoint, at prices given by the user: they change and differ by contract."""
 
 from dataclasses import dataclass
 
@@ -20,5 +20,5 @@ class Price:
                 )
 
     def cost_usd(self, prompt_tokens: int, completion_tokens: int) -> float:
-        """US dollars for that many tokens."""
+        """Return the cost of these tokens in US dollars."""
         return (prompt_tokens * self.input_usd + completion_tokens * self.output_usd) / 1e6

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def encode_request(
     tokenizer: "PreTrainedTokenizerBase", request: Request, style: PromptStyle
 ) -> tuple[tuple[int, ...], bool]:
-    """Return the prompt's last ``max_prompt_tokens`` tokens, and whether it had more.
+    """Return the prompt's last ``max_prompt_tokens`` tokens, and whether it was longer.
 
     Raises ``EngineError`` for an empty prompt.
     """
@@ -25,7 +25,7 @@ def encode_request(
     return kept, len(kept) < len(ids)
 
 
-@lru_cache(maxsize=512)  # in a small game most prompts come again and again
+@lru_cache(maxsize=512)  # in a small game most prompts recur
 def _encoded(
     tokenizer: "PreTrainedTokenizerBase", prompt: str, style: PromptStyle, *, thinking: bool
 ) -> tuple[int, ...]:

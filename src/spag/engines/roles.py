@@ -27,14 +27,14 @@ class RoleEngine:
         self.engines[request.role].submit(request)
 
     def poll(self) -> list[Completion]:
-        """Return what one engine has finished. The others' requests form a batch meanwhile."""
+        """Return what one engine has finished. Meanwhile the others' requests form a batch."""
         for engine in self.engines.values():
             if finished := engine.poll():
                 return finished
         return []
 
     def partial(self, request_id: str) -> str | None:
-        """Return the text so far of a request in progress, else ``None``, also where the engines cannot tell."""
+        """Return the text so far of a request in progress; ``None`` if there is none or the engines cannot tell."""
         asked = (getattr(engine, "partial", None) for engine in self.engines.values())
         return next((text for partial in asked if partial and (text := partial(request_id)) is not None), None)
 
@@ -50,7 +50,7 @@ class RoleEngine:
                 engine.update_weights(own[role])
 
     def rest(self) -> bool:
-        """As ``RestingEngine`` says, where the adapters' engines may rest."""
+        """See ``RestingEngine``; applies to engines of adapters that can rest."""
         lost = [engine.rest() for engine in self.engines.values() if isinstance(engine, RestingEngine)]
         return any(lost)
 

@@ -17,7 +17,7 @@ Reply = Callable[[Request], str]
 class ScriptedEngine:
     """Satisfies ``Engine``. Each request is answered after ``latency_s`` seconds; latencies overlap.
 
-    ``tagged``: ``reply`` gives what a model writes behind a prompt of ``PromptStyle.TAGGED``.
+    ``tagged``: ``reply`` returns what a model writes after a prompt of ``PromptStyle.TAGGED``.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class ScriptedEngine:
         cut = text_before_stop(text, request.stop, thinking=thinking, tagged=self._tagged)
         reason = FinishReason.EOS if cut is None else FinishReason.STOP
         words = (text if cut is None else cut).split(" ")
-        if len(words) > request.sampling.most_tokens:  # a word stands for a token here
+        if len(words) > request.sampling.most_tokens:  # each word is a token here
             words, reason = words[: request.sampling.most_tokens], FinishReason.LENGTH
         kept = " ".join(words)
         return Completion(

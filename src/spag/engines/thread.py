@@ -1,8 +1,8 @@
-"""A model in a thread of its own that answers requests from any thread: for the web UI, the adapters' opponents and
-``spag serve``.
+"""A model in its own thread that answers requests from any thread: for the web UI, the adapters' opponents and ``spag
+serve``.
 
-An engine's ``poll`` may block until something is finished. One with a method ``partial``, which other threads may call
-meanwhile (``TransformersEngine``), shows a reply while it grows.
+An engine's ``poll`` may block until something is finished. Replies can be shown as they grow if the engine has a method
+``partial`` that other threads may call meanwhile (``TransformersEngine``).
 """
 
 import logging
@@ -43,7 +43,7 @@ class Reply:
 
     @property
     def text_so_far(self) -> str:
-        """What the model has said so far, without its thoughts; empty where the engine cannot tell."""
+        """The reply so far, without thoughts; empty if the engine cannot tell."""
         partial: Callable[[str], str | None] | None = getattr(self.model.engine, "partial", None)
         if (completion := self.completion) is not None:
             text = completion.text
@@ -52,8 +52,8 @@ class Reply:
         return split_thought(text).speech.strip() if self.request.sampling.thought_tokens else text
 
     def wait(self, limit_s: float) -> Completion:
-        """Return the completion once it is there. Raises ``EngineError`` when the model fails, or after ``limit_s``
-        seconds, loading not counted.
+        """Wait for the completion and return it. Raises ``EngineError`` if the model fails, or after ``limit_s``
+        seconds, excluding loading.
         """
         self.model.opened.wait()
         with suppress(TimeoutError):
@@ -62,7 +62,7 @@ class Reply:
         return self.future.result()
 
     def fail_when_late(self, limit_s: float) -> None:
-        """Give up ``limit_s`` seconds after the request, loading not counted."""
+        """Give up ``limit_s`` seconds after the request, excluding loading."""
         if self.model.opened.is_set() and time.monotonic() > self._deadline(limit_s):
             self._fail_as_late(limit_s)
 
@@ -83,7 +83,7 @@ class Reply:
 
 
 class ModelThread:
-    """One model, opened by ``open_engine`` in a thread of its own. Methods may be called from any thread."""
+    """One model, opened by ``open_engine`` in its own thread. Methods may be called from any thread."""
 
     def __init__(self, open_engine: Callable[[], Engine]) -> None:
         self.opened = threading.Event()  # also set when opening failed
@@ -94,7 +94,7 @@ class ModelThread:
         self._open_engine = open_engine
         self._inbox: queue.SimpleQueue[Reply | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._in_flight = 0  # of the engine; only the thread itself uses it
+        self._in_flight = 0  # of the engine; used only by the thread itself
         threading.Thread(target=self._work, name="model", daemon=True).start()
 
     def ask(self, request: Request) -> Reply:

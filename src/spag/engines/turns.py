@@ -1,7 +1,7 @@
-"""Copies of one model that take turns in one engine, where memory holds no second one.
+"""Copies of one model that take turns in one engine, if memory has no room for a second one.
 
-A copy's requests wait until the copy before it has nothing in flight; then the engine gets the weights of the next. As
-all games go on until they wait for the same copy, weights change about once a move, not once a request.
+A copy's requests wait until the previous copy has nothing in flight; then the engine gets the next copy's weights.
+Since all games proceed until they wait for the same copy, weights change about once per move, not once per request.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,8 +30,8 @@ class SharedEngine:
 
 @dataclass(eq=False, slots=True)
 class TurnEngine:
-    """A copy. Satisfies ``UpdatableEngine`` and ``RestingEngine``. ``load`` returns its weights: those it begins with,
-    until it is given others, which must not change while it plays.
+    """A copy. Satisfies ``UpdatableEngine`` and ``RestingEngine``. ``load`` returns its initial weights, used until it
+    gets others, which must not change while it plays.
     """
 
     shared: SharedEngine
@@ -63,13 +63,13 @@ class TurnEngine:
         return finished
 
     def update_weights(self, weights: "Mapping[str, Tensor]") -> None:
-        """As ``UpdatableEngine`` says, when its turn comes."""
+        """See ``UpdatableEngine``; takes effect at its next turn."""
         self.load = lambda: weights
         if self.shared.holder is self:
             self.shared.holder = None
 
     def rest(self) -> bool:
-        """As ``RestingEngine`` says; weights that are lost are given again here."""
+        """See ``RestingEngine``; lost weights are given again here."""
         if isinstance(self.shared.engine, RestingEngine) and self.shared.engine.rest():
             self.shared.holder = None
         return False
@@ -83,6 +83,6 @@ class TurnEngine:
 
 
 def take_turns(engine: UpdatableEngine, names: Sequence[str], load: Load) -> dict[str, TurnEngine]:
-    """Return a copy for each of ``names``, by name, which all begin with the weights that ``load`` returns."""
+    """Return a copy for each of ``names``, by name; all begin with the weights returned by ``load``."""
     shared = SharedEngine(engine)
     return {name: TurnEngine(shared, load) for name in names}

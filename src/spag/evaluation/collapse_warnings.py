@@ -1,7 +1,7 @@
-"""Warnings, in words, that online training collapses, from the rows of ``online/metrics.jsonl``.
+"""Warnings, in words, that online training is collapsing, from the rows of ``online/metrics.jsonl``.
 
-Every figure is a mean over the last ``WINDOW`` steps, compared with the mean over the first ``WINDOW`` or with a limit.
-The limits are wide, so a warning is worth a look at the games. docs/online.md says what to do then.
+Every metric is a mean over the last ``WINDOW`` steps, compared with the mean over the first ``WINDOW`` or with a limit.
+The limits are wide, so a warning is a reason to look at the games. docs/online.md lists remedies.
 """
 
 import math
@@ -12,31 +12,31 @@ from typing import Any
 from spag.evaluation.health_warnings import MOST_VIOLATIONS, MOST_WINS_OF_ONE_ROLE
 
 WINDOW = 4
-"""Steps that a figure is averaged over: one step's games are few, and a single odd step is no collapse."""
+"""Steps over which a metric is averaged: one step has few games, and a single odd step is not a collapse."""
 LEAST_STEPS = 2 * WINDOW
-"""Steps before which nothing is said: the first steps and the last ones must not overlap."""
+"""No warnings before this step: the first and last windows must not overlap."""
 LENGTH_FACTOR = 3.0
-"""Growth or shrinkage of utterances: models that ramble, or answer one word, to please the reward."""
+"""Growth or shrinkage of utterances: models ramble, or answer in one word, to exploit the reward."""
 LEAST_ENTROPY = 0.01
-"""Nats a token. A reply of 20 tokens then comes out the same four times out of five: there is nothing left to
+"""Nats per token. A reply of 20 tokens is then the same four times out of five: there is nothing left to
 explore.
 """
 ENTROPY_FALL = 0.1
-"""Share of the first steps' entropy; a policy that is good and still explores keeps more."""
+"""Share of the first steps' entropy; a good policy that still explores keeps more."""
 MOST_WITHOUT_ADVANTAGE = 0.9
-"""Share of samples. The gradient then comes from a tenth of the batch, or from none of it."""
+"""Share of samples. The gradient then comes from a tenth of the batch or less."""
 DISTINCT_FALL = 0.5
 """Share of the first steps' distinct utterances."""
 FREE_TEXT = 0.25
-"""Share of distinct utterances in the first steps below which a game is one of few moves, where repetition says
+"""Share of distinct utterances in the first steps below which a game has few moves, so that repetition means
 nothing.
 """
 LEAST_DECIDED = 0.1
-"""Wins a game, of all roles together, below which it says nothing which role they fall to."""
+"""Wins per game, of all roles together, below which their distribution over roles means nothing."""
 MOST_KL = 0.5
-"""Nats a token between policy and reference. A reply of 20 tokens is then e^10 times likelier than it was."""
+"""Nats per token between policy and reference. A reply of 20 tokens is then e^10 times likelier than it was."""
 MOST_MISMATCH_KL = 0.05
-"""Nats a token between engine and trainer. Rounding gives 1e-3 at most (bfloat16); more means other weights or other
+"""Nats per token between engine and trainer. Rounding gives up to 1e-3 (bfloat16); more means other weights or
 sampling.
 """
 
@@ -47,7 +47,7 @@ def collapse_warnings(rows: Sequence[Row]) -> dict[str, str]:
     """Return the warnings after the last of ``rows`` (all steps from the first, in order), by figure; none for few
     steps.
 
-    Figures are named as in the rows: ``GAME/ROLE/length``, ``kl``. A figure that the rows do not have gives none.
+    Metrics are named as in the rows: ``GAME/ROLE/length``, ``kl``. A metric missing from the rows gives none.
     """
     if len(rows) < LEAST_STEPS:
         return {}
@@ -62,9 +62,9 @@ def collapse_warnings(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def is_trained(row: Row, key: str) -> bool:
-    """Tell whether the policy's play as ``key`` (``GAME/ROLE``) gave samples in a step, with an advantage or without.
+    """Tell whether the policy's play as ``key`` (``GAME/ROLE``) gave samples in a step, with or without an advantage.
 
-    Rows of earlier versions do not count them. There a role has an entropy only where tokens of it were trained.
+    Rows of earlier versions do not count them; there a role has an entropy only if its tokens were trained.
     """
     samples = row.get(f"{key}/samples")
     return row.get(f"{key}/entropy") is not None if samples is None else samples > 0
@@ -87,7 +87,7 @@ def _no_advantage(then: float, now: float) -> str:
 
 
 def _illegal(then: float, now: float) -> str:
-    if now <= MOST_VIOLATIONS or now < then:  # still many, but fewer than at first: it learns
+    if now <= MOST_VIOLATIONS or now < then:  # still many, but fewer than at first: the policy learns
         return ""
     return f"{100 * now:.0f} % of games end with its breaking the rules, at first {100 * then:.0f} %"
 
@@ -108,12 +108,12 @@ _JUDGES: Mapping[str, Callable[[float, float], str]] = {
 
 
 def _is_trained(name: str, key: str, rows: Sequence[Row]) -> bool:
-    """Tell whether a lack of advantages matters: it does not in a role that is not trained."""
+    """Tell whether a lack of advantages matters: not in a role that is not trained."""
     return name != "no_advantage" or any(is_trained(row, key) for row in rows)
 
 
 def _role_drift(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
-    """Yield the role that wins nearly every game of those that were won."""
+    """Yield the role that wins nearly all won games."""
     wins = {key: _mean(rows, f"{key}/win") or 0.0 for key in _roles(rows)}
     for key, won in wins.items():
         everyone = sum(value for other, value in wins.items() if _game(other) == _game(key))
@@ -130,7 +130,7 @@ def _distances(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
 
 
 def _roles(rows: Sequence[Row]) -> list[str]:
-    """Return every ``GAME/ROLE`` of which the rows have figures, without those of games against one opponent."""
+    """Return every ``GAME/ROLE`` with metrics in the rows, except those of games against one opponent."""
     found = dict.fromkeys(name.rpartition("/")[0] for row in rows for name in row if name.count("/") == 2)
     return [key for key in found if " against " not in key]
 

@@ -1,6 +1,4 @@
-"""A model's policy in a solved game, read off its probabilities instead of played games, and the game's exact figures
-of it.
-"""
+"""A model's policy in a solved game, computed from its probabilities instead of played games, and its exact metrics."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -20,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MoveProbabilities:
-    """``policy``: decision -> move -> probability, normalised over the legal moves, which had ``legal_mass`` together
-    (by decision).
+    """``policy``: decision -> move -> probability, normalised over the legal moves; ``legal_mass``: their total
+    probability, by decision.
 
-    A move's probability is that of its bare text and the end of the reply: ``[bet]``, and not a word more.
+    A move's probability is that of its bare text and the end of the reply: ``[bet]`` and nothing else.
     """
 
     policy: Mapping[str, Mapping[str, float]]
@@ -34,7 +32,7 @@ class MoveProbabilities:
 
 
 def move_probabilities(model: ModelConfig, game: SolvedGame) -> MoveProbabilities:
-    """Return what ``model`` would do at every decision of ``game``. Raises what loading a model raises."""
+    """Return the policy of ``model`` at every decision of ``game``. Raises the errors of loading a model."""
     from spag.models.loading import fastest_dtype, load_model, load_tokenizer  # noqa: PLC0415 - imports torch
 
     trusted, style = model.trust_remote_code, PromptStyle(model.prompt_style)
@@ -55,7 +53,7 @@ def probabilities_of(
     game: SolvedGame,
     roles: Collection[str],
 ) -> MoveProbabilities:
-    """Return what a loaded model would do at every decision of ``roles``."""
+    """Return the policy of a loaded model at every decision of ``roles``."""
     from spag.models.scoring import completion_logprobs  # noqa: PLC0415 - imports torch
 
     policy, legal_mass = {}, {}
@@ -72,19 +70,19 @@ def probabilities_of(
 
 
 def score_model(model: ModelConfig, game: SolvedGame) -> dict[str, float]:
-    """Return the game's figures of the model's policy, and ``legal_mass``, its mean over decisions."""
+    """Return the game's metrics of the model's policy, and its mean ``legal_mass`` over decisions."""
     return figures_of(move_probabilities(model, game), game)
 
 
 def figures_of(found: MoveProbabilities, game: SolvedGame) -> dict[str, float]:
-    """Return the game's figures of a policy, and ``legal_mass``."""
+    """Return the game's metrics of a policy, and its mean ``legal_mass``."""
     return {**game.score_policy(found.policy), "legal_mass": fmean(found.legal_mass.values())}
 
 
 def mixture_of(found: Sequence[MoveProbabilities], game: SolvedGame) -> MoveProbabilities:
-    """Return the mixture of several policies, such as a run's snapshots, each as likely; ``legal_mass`` is the mean.
+    """Return the mixture of several equally likely policies, such as a run's snapshots; ``legal_mass`` is the mean.
 
-    Raises ``ValueError`` for a game whose decisions do not say how they are reached.
+    Raises ``ValueError`` for a game whose decisions do not record the player's earlier moves.
     """
     decisions = game.decisions()
     legal_mass = {decision.key: fmean(one.legal_mass[decision.key] for one in found) for decision in decisions}

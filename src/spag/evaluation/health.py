@@ -1,8 +1,8 @@
-"""Health of play: figures of a file of episodes that show degenerate play, and the warnings that they give.
+"""Health of play: metrics of a file of episodes that show degenerate play, and their warnings.
 
-A model that learns to win may win cheaply: by one opening for every task, by copying the rules, or by whatever a game's
-own figures watch. Win rates do not show that, these figures do. One streaming pass; what is kept does not grow with the
-texts (distinct-n looks at the first words only, openings are kept as hashes).
+A model that learns to win may win cheaply: by one opening for every task, by copying the rules, or by exploits that a
+game's own figures measure. Win rates do not show this; these metrics do. One streaming pass; memory does not grow with
+the texts (distinct-n uses only the first words, openings are kept as hashes).
 """
 
 import re
@@ -20,11 +20,9 @@ from spag.games.base import Figure, Game
 from spag.games.replay import replay
 
 DISTINCT_WORDS = 20_000
-"""Words of each role that distinct-n looks at: the share falls with the length of a text, so files compare only over
-equal lengths.
-"""
+"""Words of each role used for distinct-n: the share falls with length, so files compare only at equal lengths."""
 COPIED_WORDS = 8
-"""Words in a row shared with the rules or instructions that count as copied."""
+"""Consecutive words shared with the rules or instructions that count as copied."""
 
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 _AI = r"an? (?:ai|artificial intelligence|(?:large )?language model)"
@@ -38,7 +36,7 @@ _REFUSAL = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class RoleHealth:
-    """One role. Shares of its ``games``: ``win``, alone; ``violation``. ``distinct_n``: different n-grams as a share of
+    """One role. Shares of its ``games``: ``win``, alone; ``violation``. ``distinct_n``: distinct n-grams as a share of
     all, over its first ``DISTINCT_WORDS`` words.
     """
 
@@ -53,7 +51,7 @@ class RoleHealth:
 
 @dataclass(slots=True)
 class _Role:
-    """What is counted of one role."""
+    """Counts of one role."""
 
     games: int = 0
     wins: int = 0
@@ -87,28 +85,28 @@ class _Role:
 
 @dataclass(slots=True)
 class _Counts:
-    """What is counted of a file."""
+    """Counts of a file."""
 
     game: Game
     template_grams: frozenset[tuple[str, ...]]
     roles: dict[str, _Role]
-    found: Counter[str] = field(default_factory=Counter)  # utterances, by figure
+    found: Counter[str] = field(default_factory=Counter)  # utterances, by metric
     outcomes: Counter[str] = field(default_factory=Counter)
     measured: Counter[str] = field(default_factory=Counter)  # by figure of the game
     games: int = 0
     utterances: int = 0
     openings: Counter[int] = field(default_factory=Counter)  # games by hash
-    tasks: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))  # of an opening, the first few
+    tasks: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))  # the first few of an opening
 
 
 def health(episodes: Iterable[Episode], game: Game, player: str | None = None) -> dict[str, Any]:
-    """Judge ``episodes`` again and return their figures and ``warnings`` as plain data. Utterances after the judged end
+    """Judge ``episodes`` again and return their metrics and ``warnings`` as plain data. Utterances after the judged end
     do not count.
 
-    With ``player``, the name of one of the models, figures of roles, openings and utterances are of its play alone.
+    With ``player``, the name of one of the models, metrics of roles, openings and utterances cover only its play.
     Shares of games: ``outcomes``; ``figures``, the game's own (some are shares of another figure); ``shared_openings``,
-    where the first utterance opens a game on another task too; ``generic_openings``, where it opens games on at least
-    ``GENERIC_TASKS`` tasks. Shares of utterances: ``empty``; where players
+    whose first utterance also opens a game on another task; ``generic_openings``, whose first utterance opens games on
+    at least ``GENERIC_TASKS`` tasks. Shares of utterances: ``empty``; where players
     think, ``cut_thoughts``, which left nothing to say; and of those of free form ``repeated``, said before in the
     same game by whomever; ``copied``, with ``COPIED_WORDS`` words on end from the prompt's templates; ``refusals``.
     Lengths are in utterances. Without games every figure is 0.
@@ -201,8 +199,6 @@ def _ngrams(words: list[str], n: int) -> Iterator[tuple[str, ...]]:
 
 @lru_cache(maxsize=8)
 def _template_grams(texts: tuple[str, ...]) -> frozenset[tuple[str, ...]]:
-    """Return the n-grams that stand between the placeholders of the templates; remembered, as the report asks for each
-    game alone.
-    """
+    """Return the n-grams between the placeholders of the templates; cached, since the report calls it game by game."""
     pieces = (piece for text in texts for piece in re.split(r"\{[^{}]*\}", text))
     return frozenset(gram for piece in pieces for gram in _ngrams(_WORD.findall(piece.casefold()), COPIED_WORDS))

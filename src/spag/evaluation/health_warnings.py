@@ -1,4 +1,4 @@
-"""The limits of sound play, and a line for each figure of ``health`` that is over its limit."""
+"""The limits of healthy play, and a warning for each metric of ``health`` over its limit."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -6,9 +6,9 @@ from typing import Any
 from spag.games.base import Game
 
 GENERIC_TASKS = 3
-"""An opening used for so many different tasks says nothing about any of them."""
+"""An opening used for this many different tasks says nothing about any of them."""
 FEWEST_GAMES = 20
-"""Fewer games give no warnings: shares of so few are noise."""
+"""Fewer games give no warnings: their shares are noise."""
 
 MOST_SHARED_OPENINGS = 0.5
 MOST_GENERIC_OPENINGS = 0.25
@@ -23,7 +23,7 @@ LEAST_DISTINCT_2 = 0.1
 
 
 def health_warnings(found: Mapping[str, Any], game: Game) -> list[str]:
-    """Return a line for each figure over its limit; none for fewer than ``FEWEST_GAMES`` games."""
+    """Return a line for each metric over its limit; none for fewer than ``FEWEST_GAMES`` games."""
     if found["games"] < FEWEST_GAMES:
         return []
     shares = [(found["figures"][one.name], one.limit, one.warning) for one in game.figures if one.limit is not None]
@@ -59,13 +59,13 @@ def free_roles(game: Game) -> list[str]:
 
 
 def watches_openings(game: Game) -> bool:
-    """Tell whether a shared opening means anything: not where its speaker does not know the task, or has few moves."""
+    """Tell whether a shared opening means anything: not if its speaker does not know the task, or has few moves."""
     first = game.roles[0]
     return first in free_roles(game) and not game.hidden.get(first)
 
 
 def _outcome_shares(found: Mapping[str, Any], game: Game) -> Iterator[tuple[float, float, str]]:
-    """Yield (share, limit, what) of broken rules, ties, and games that one role alone wins."""
+    """Yield (share, limit, what) for broken rules, ties, and games that one role wins alone."""
     for role in game.roles:
         violations = found["roles"][role]["violation"]
         yield violations, MOST_VIOLATIONS, f"of games end with {_the(role)} breaking the rules"

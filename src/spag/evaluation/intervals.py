@@ -1,7 +1,7 @@
 """Rates and paired differences with intervals and p-values.
 
-Tasks are the unit of chance: every figure that compares players resamples or flips whole tasks, because the games on
-one task are alike.
+Tasks are the unit of sampling: every comparison of players resamples or flips whole tasks, because the games on one
+task are correlated.
 """
 
 import math
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 DRAWS = 2000
-"""Bootstrap samples behind an interval."""
+"""Bootstrap samples per interval."""
 
 _Z = 1.959963984540054  # the normal distribution's 97.5 % point
 
@@ -42,9 +42,10 @@ class Mean:
 
 
 def wilson(count: int, total: int, observations: int | None = None) -> Rate:
-    """Return ``count / total`` with the Wilson interval of so many independent observations, by default ``total``.
+    """Return ``count / total`` with the Wilson interval for ``observations`` independent observations, by default
+    ``total``.
 
-    Nothing observed gives 0 in [0, 1].
+    Without observations, the rate is 0 in [0, 1].
     """
     if total == 0:
         return Rate(0, 0, 0.0, 0.0, 1.0)
@@ -55,19 +56,19 @@ def wilson(count: int, total: int, observations: int | None = None) -> Rate:
 
 
 def rate_over_tasks(hits: Ints, totals: Ints) -> Rate:
-    """Return the share of all games that are hits, with the Wilson interval of as many observations as there are tasks.
+    """Return the share of hits among all games, with a Wilson interval that counts each task as one observation.
 
-    ``hits`` and ``totals``, shape (tasks,): by task. Games on one task are alike (a player opens them with the same
-    utterance, whoever answers), and how much so is not estimated: an estimate from few hits would make the interval of
-    0 hits wider than that of 1.
+    ``hits`` and ``totals``, shape (tasks,): by task. Games on one task are correlated (a player opens them with the
+    same utterance, whoever answers). The correlation is not estimated: with few hits, the estimate would make the
+    interval for 0 hits wider than for 1.
     """
     return wilson(int(hits.sum()), int(totals.sum()), int(np.count_nonzero(totals)))
 
 
 def mean_over_tasks(sums: Ints | Floats, totals: Ints) -> Mean:
-    """Return the mean a game, with a normal interval over tasks (none for a single task).
+    """Return the mean per game, with a normal interval over tasks (none for a single task).
 
-    ``sums``, ``totals``, shape (tasks,): by task, the sum over its games and their number.
+    ``sums``, ``totals``, shape (tasks,): the sum over each task's games, and their number.
     """
     total, tasks = max(int(totals.sum()), 1), int(np.count_nonzero(totals))
     mean = float(sums.sum()) / total
@@ -78,7 +79,7 @@ def mean_over_tasks(sums: Ints | Floats, totals: Ints) -> Mean:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A mean paired difference, its 95 % bootstrap interval, and the exact p-value of there being none."""
+    """A mean paired difference, its 95 % bootstrap interval, and the exact p-value for no difference."""
 
     mean: float
     low: float
@@ -89,8 +90,8 @@ class Difference:
 def bootstrap_weights(counts: Ints, seed: int, draws: int = DRAWS) -> Ints:
     """Return how often each row occurs in each resampling of ``counts.sum()`` units, shape (draws, rows).
 
-    ``counts``, shape (rows,): how many units a row stands for. Drawing the counts of equal units at once is the same as
-    drawing units.
+    ``counts``, shape (rows,): how many units a row represents. Drawing counts of equal units is equivalent to drawing
+    units.
     """
     total = int(counts.sum())
     return np.random.default_rng(seed).multinomial(total, counts / total, size=draws)
@@ -99,11 +100,11 @@ def bootstrap_weights(counts: Ints, seed: int, draws: int = DRAWS) -> Ints:
 def paired_difference(
     differences: Ints | Floats, cells: Ints | Floats, weights: Ints, counts: Ints | int = 1
 ) -> Difference | None:
-    """Return the mean difference a cell, or ``None`` when there is no cell.
+    """Return the mean difference per cell, or ``None`` if there is no cell.
 
-    ``differences``, shape (rows,): the sum over a row's cells of one player's score less the other's. ``cells``, shape
-    (rows,): how many there are. ``weights``: as ``bootstrap_weights`` gives them for ``counts``. The p-value is that of
-    ``sign_flip_p``, over the signs alone where differences are not whole numbers.
+    ``differences``, shape (rows,): one player's score minus the other's, summed over a row's cells. ``cells``, shape
+    (rows,): their number. ``weights``: from ``bootstrap_weights`` for ``counts``. The p-value is from ``sign_flip_p``;
+    if differences are not whole numbers, only their signs are used.
     """
     if not cells.any():
         return None
@@ -121,7 +122,7 @@ def interval(replicates: Floats) -> tuple[float, float]:
 
 
 def sign_flip_p(differences: Sequence[int]) -> float:
-    """Return the exact two-sided p-value of the sum, if every difference were as likely with the other sign.
+    """Return the exact two-sided p-value of the sum, if both signs of every difference were equally likely.
 
     This is the sign-flip permutation test over all 2^n flips. When the differences are -1, 0 and 1 it is McNemar's
     exact test.
@@ -129,7 +130,7 @@ def sign_flip_p(differences: Sequence[int]) -> float:
     from scipy.stats import binom  # noqa: PLC0415 - slow to import, and only new results need it
 
     sizes = Counter(abs(difference) for difference in differences if difference)
-    law: NDArray[np.floating] = np.ones(1)  # law[k]: the chance that the positive differences add up to k
+    law: NDArray[np.floating] = np.ones(1)  # law[k]: the probability that the positive differences sum to k
     for size, count in sizes.items():
         wider = np.zeros(law.size + size * count)
         for positive, chance in enumerate(binom.pmf(np.arange(count + 1), count, 0.5)):

@@ -93,7 +93,7 @@ class _Reasoning(TypedDict):
 
 
 def load_results(path: Path) -> Json:
-    """Return what ``arena_report`` gave, and ``exact_metrics``: exact figures of policies by player, if any.
+    """Return the result of ``arena_report``, and ``exact_metrics``: exact metrics of policies by player, if any.
 
     Raises ``DataError`` naming file and field.
     """
@@ -114,7 +114,7 @@ def load_results(path: Path) -> Json:
 
 
 def load_health(path: Path) -> Json:
-    """Return what ``health`` gave. Raises ``DataError`` naming file and field."""
+    """Return the result of ``health``. Raises ``DataError`` naming file and field."""
     found = _load(path, _Health)
     game = _game(path, found)
     _check_names(path, found["roles"], game.roles)
@@ -127,7 +127,7 @@ def load_health(path: Path) -> Json:
 
 
 def load_reasoning(path: Path) -> Json:
-    """Return what ``spag eval`` wrote. Raises ``DataError`` naming file and field."""
+    """Return the results written by ``spag eval``. Raises ``DataError`` naming file and field."""
     found = _load(path, _Reasoning)
     tasks, models = found["tasks"], found["models"]
     if (
@@ -146,7 +146,7 @@ def _load(path: Path, kind: Any) -> Json:
 
 
 def _check(path: Path, value: Any, kind: Any, place: str = "") -> None:
-    """Raise ``DataError`` naming file and field unless ``value``, which stands at ``place`` in the file, is a
+    """Raise ``DataError`` naming file and field unless ``value``, found at ``place`` in the file, is a
     ``kind``.
     """
     try:
@@ -158,7 +158,7 @@ def _check(path: Path, value: Any, kind: Any, place: str = "") -> None:
 
 
 def _check_figures(path: Path, roles: list[Json], game: Game) -> None:
-    """Check the game's own figures, which stand in a role's row beside those that every game has."""
+    """Check the game's own figures, which a role's row has in addition to those of every game."""
     for number, row in enumerate(roles):
         for figure in game.figures:
             if figure.role == row["role"] and figure.name in row:

@@ -1,8 +1,8 @@
-"""``spag export model``: a trained model as a plain transformers folder with a model card, here and on the hub.
+"""``spag export model``: a trained model as a plain transformers folder with a model card, locally and on the hub.
 
 model      finding, merging and saving the weights; the folder is complete or absent; pushing
 card       the model card; its text is card.md
-metadata   the card's metadata for the hub: base, licence, figures
+metadata   the card's metadata for the hub: base, licence, metrics
 """
 
 from spag.export.metadata import ExportSource

@@ -1,8 +1,8 @@
-"""The model card: what the model is, where it comes from, what was measured and how sure that is, how to make it again.
+"""The model card: the model, its origin, its measured results with their uncertainty, and how to reproduce it.
 
-Its text is ``card.md``, a Jinja template; its figures come from the run folder through the report's tables. Nothing is
-claimed that no file says. Names of models, players and files and every setting come from outside: whatever the template
-prints comes out as a figure or a code span, where neither Markdown nor HTML means anything, unless it is ``Markdown``.
+Its text is ``card.md``, a Jinja template; its numbers come from the run folder through the report's tables. Every claim
+comes from a file. Names of models, players and files and all settings are foreign input: everything the template prints
+becomes a number or a code span, in which neither Markdown nor HTML is active, unless it is ``Markdown``.
 """
 
 import re
@@ -38,7 +38,7 @@ _LONGEST = 200
 
 
 class Markdown(str):
-    """Text that means what it says as Markdown: our own words, or foreign text out of ``code``."""
+    """Text to be rendered as Markdown: our own words, or foreign text from ``code``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Weights:
 
 
 def card(title: str, source: ExportSource, weights: Weights) -> str:
-    """Return README.md: metadata of the hub's specification, then the text."""
+    """Return README.md: metadata by the hub's specification, then the text."""
     run, config = source.run, source.run.config if source.run else None
     shared = shareable_config(config) if config else None
     environment = Environment(finalize=figure, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
@@ -86,7 +86,7 @@ def card(title: str, source: ExportSource, weights: Weights) -> str:
 
 
 def shareable_config(config: RunConfig) -> RunConfig:
-    """Return the config without the folders of this machine: of every absolute path, ``./`` and its last part."""
+    """Return the config without this machine's folders: every absolute path becomes ``./`` and its last part."""
 
     def shared(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -99,7 +99,7 @@ def shareable_config(config: RunConfig) -> RunConfig:
 
 
 def code(text: object) -> Markdown:
-    """Return foreign text as a code span on one line: invisible characters by their codes, cut after 200 characters."""
+    """Return foreign text as a code span on one line: invisible characters as codes, truncated to 200 characters."""
     line = " ".join(str(text).split())
     shown = "".join(f"U+{ord(char):04X}" if unicodedata.category(char)[0] == "C" else char for char in line[:_LONGEST])
     shown += "…" if len(line) > _LONGEST else ""
@@ -111,14 +111,14 @@ def code(text: object) -> Markdown:
 
 
 def figure(value: object) -> Markdown:
-    """Return Markdown and figures (digits, signs, intervals, p-values) as they are, anything else as a code span."""
+    """Return Markdown and numbers (digits, signs, intervals, p-values) unchanged, anything else as a code span."""
     text = str(value)
     is_figure = re.fullmatch(r"[-\d\s.,+\N{MINUS SIGN}±–→\[\]%<=p]*", text)
     return Markdown(text) if isinstance(value, Markdown) or is_figure else code(text)
 
 
 def table(shown: Table) -> Markdown:
-    """Return a table of results: text to the left, figures to the right."""
+    """Return a table of results: text left-aligned, numbers right-aligned."""
     marks = ["---" if place < shown.texts else "---:" for place in range(len(shown.columns))]
     heads = [Markdown(one) if one.isascii() and one.replace(" ", "").isalnum() else code(one) for one in shown.columns]
     return _lines(heads, map(Markdown, marks), *(map(_figure, row) for row in shown.rows))
@@ -158,7 +158,7 @@ def _known(settings: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _trained(name: str, run: RunFolder, shared: RunConfig) -> dict[str, Any]:
-    """Return what the template says of the training."""
+    """Return the template's variables about training."""
     models = ancestry(name, run)
     names = {model.name for model in models}
     phases = phases_of([model for model in planned_models(shared) if model.name in names], run, code)
@@ -182,7 +182,7 @@ def _setting(value: object) -> Markdown:
 
 
 def _results(run: RunFolder) -> dict[str, Any]:
-    """Return the findings and tables of the arena and of the reasoning tasks; empty where the run has none."""
+    """Return the findings and tables of the arena and of the reasoning tasks; empty if the run has none."""
     found: dict[str, Any] = {}
     if arena := run.arena:
         player, findings = arena_findings(arena, run.game)

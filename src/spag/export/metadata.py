@@ -1,4 +1,4 @@
-"""The card's metadata, by which the hub finds, files and plots a model (huggingface.co/docs/hub/model-cards)."""
+"""The card's metadata, which the hub uses for search, categories and plots (huggingface.co/docs/hub/model-cards)."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from spag.models.finding import EMBEDDED_HUB_ID, EMBEDDED_NAME
 from spag.report.arena_tables import is_competitive
 from spag.runs.reading import RunFolder
 
-UNKNOWN = "unknown"  # the hub's word for a licence that is not known
+UNKNOWN = "unknown"  # the hub's word for an unknown licence
 _LICENSES = {
     EMBEDDED_HUB_ID: "apache-2.0",
     "meta-llama/Llama-2-7b-hf": "llama2",
@@ -27,8 +27,9 @@ _LICENSES = {
 class ExportSource:
     """A model to export.
 
-    ``name``: as the run calls it (``base``, ``spag-1``), else the model's own. ``model``: what ``load_model`` takes.
-    ``base``: the model that training began with; ``None`` where nothing tells. ``run``: ``None`` outside a run folder.
+    ``name``: its name in the run (``base``, ``spag-1``), else the model's own. ``model``: the argument of
+    ``load_model``. ``base``: the model from which training started; ``None`` if unknown. ``run``: ``None`` outside a
+    run folder.
     """
 
     name: str
@@ -42,7 +43,7 @@ class ExportSource:
 
 
 def card_data(title: str, source: ExportSource) -> ModelCardData:
-    """Return the metadata: base, licence, and every figure of the run about this model."""
+    """Return the metadata: base, licence, and the run's metrics of this model."""
     hub_id, name, run = _hub_id(source.base), source.name, source.run
     results = [*_arena_results(name, run), *_reasoning_results(name, run)] if run else []
     trained: dict[str, Any] = {"base_model_relation": "finetune"} if hub_id and source.model != source.base else {}
@@ -60,7 +61,7 @@ def card_data(title: str, source: ExportSource) -> ModelCardData:
 
 
 def license_of(base: str | None) -> str:
-    """Return the licence of a base model: a preset's, else that of its model card on this machine, else ``UNKNOWN``."""
+    """Return the licence of a base model: a preset's, else from its model card on this machine, else ``UNKNOWN``."""
     hub_id = _hub_id(base)
     if hub_id in _LICENSES:
         return _LICENSES[hub_id]
@@ -73,7 +74,7 @@ def license_of(base: str | None) -> str:
 
 
 def _hub_id(base: str | None) -> str | None:
-    """Return the hub's name of a base model; ``None`` for a local folder or file."""
+    """Return the hub id of a base model; ``None`` for a local folder or file."""
     if base == EMBEDDED_NAME:
         return EMBEDDED_HUB_ID
     is_id = base is not None and re.fullmatch(r"\w[\w.-]*/[\w.-]+", base) and not Path(base).exists()

@@ -24,12 +24,12 @@ from spag.runs.reading import RunFolder
 from spag.storage.disk import storage_errors
 from spag.storage.store import folder_beside, write_atomically
 
-TOKEN = "HF_TOKEN"  # the only source of the hub's token: a login left on the machine publishes nothing
+TOKEN = "HF_TOKEN"  # the only source of the hub's token: a stored login never publishes anything
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A repository on the hub. ``private``: a new one becomes private, an existing one must be."""
+    """A repository on the hub. ``private``: a new one becomes private; an existing one must be private."""
 
     repo: str
     private: bool = False
@@ -37,7 +37,7 @@ class Destination:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A finished export. ``url``: where it was pushed."""
+    """A finished export. ``url``: the address that it was pushed to."""
 
     folder: Path
     weights: Weights
@@ -45,7 +45,7 @@ class Exported:
 
 
 def find_source(what: str, name: str | None = None) -> ExportSource:
-    """Return the model that ``what`` names: a run folder, a checkpoint in one, or any model.
+    """Return the model named by ``what``: a run folder, a checkpoint in one, or any model.
 
     ``name``: which of a run's models, by default the last. Raises ``RunError`` and ``ModelError``.
     """
@@ -89,8 +89,8 @@ def export_model(
 ) -> Exported:
     """Export ``source`` into the new folder ``output``, and push it to ``destination``; progress goes to ``note``.
 
-    Raises ``RunError`` for a folder in use, ``ModelError`` for a model that cannot be loaded, ``ConfigError`` for a
-    destination that cannot work, and ``StorageError`` for disk and network.
+    Raises ``RunError`` for a folder in use, ``ModelError`` for a model that cannot be loaded, ``ConfigError`` for an
+    invalid destination, and ``StorageError`` for disk and network errors.
     """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise RunError(f"{output}: exists, and an export overwrites nothing; name another --output or remove it")
@@ -127,7 +127,7 @@ def save_weights(source: ExportSource, folder: Path, dtype: str | None = None) -
     if merged:
         try:
             model = model.merge_and_unload(safe_merge=True)
-        except ValueError as error:  # peft, for weights that are NaN
+        except ValueError as error:  # from peft, for NaN weights
             fault = f"the adapter cannot be merged into its base: {first_line(error)}"
             raise ModelError(f"{source.model}: {fault}") from error
     model.to(getattr(torch, wanted))
@@ -137,14 +137,14 @@ def save_weights(source: ExportSource, folder: Path, dtype: str | None = None) -
         fault = f"cannot be written: {first_line(error)}; free some space and export again"
         raise StorageError(f"{folder.parent.parent}: {fault}") from error
     for file in folder.glob("*.safetensors"):
-        file.chmod(0o644)  # safetensors writes files that only their owner may read
+        file.chmod(0o644)  # safetensors writes files readable only by their owner
     return Weights(wanted, model.num_parameters(), merged)
 
 
 def default_dtype(source: ExportSource) -> str:
-    """Return the dtype in which the run played, to which its figures belong; without a run that of the saved weights.
+    """Return the dtype in which the run played and was measured; without a run, that of the saved weights.
 
-    Checkpoints are float32 whatever the run played in.
+    Checkpoints are float32, whatever dtype the run played in.
     """
     from transformers import AutoConfig  # noqa: PLC0415 - slow
 
@@ -159,7 +159,7 @@ def default_dtype(source: ExportSource) -> str:
 
 
 def check_destination(destination: Destination) -> None:
-    """Raise ``ConfigError`` for a destination that is no OWNER/NAME, and without a token."""
+    """Raise ``ConfigError`` for a destination that is not OWNER/NAME, or if there is no token."""
     try:
         validate_repo_id(destination.repo)
     except HFValidationError as error:
@@ -171,7 +171,9 @@ def check_destination(destination: Destination) -> None:
 
 
 def push(folder: Path, destination: Destination, hub: HfApi | None = None) -> str:
-    """Upload ``folder`` as a commit and return the repository's address. Raises ``StorageError``; the folder stays."""
+    """Upload ``folder`` as a commit and return the repository's address. Raises ``StorageError``, leaving the
+    folder.
+    """
     api, repo = hub or HfApi(token=os.environ.get(TOKEN)), destination.repo
     try:
         url = api.create_repo(repo, private=destination.private or None, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What made one of a run's models: its phases, in order, and the settings that decide what they learned."""
+"""How one of a run's models was made: its phases, in order, and the settings that affect learning."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ SETTINGS = (
     "tie_reward", "loser_reward", "baseline_decay", "group_size", "normalize_advantages", "average_decay", "sft_coef",
     "temperature", "max_new_tokens", "lora_rank",
 )  # fmt: skip
-"""Settings that the card shows, by their names in a config, in the order of the table."""
+"""Settings shown in the card, by their names in a config, in the order of the table."""
 _METHODS = {
     "spag": "offline RL, the method of SPAG (Cheng et al., arXiv 2404.10642)",
     "reinforce": "REINFORCE with a baseline for each role, the advantage of SPIRAL (Liu et al., arXiv 2506.24119)",
@@ -31,12 +31,12 @@ _METHODS = {
 
 
 Quote = Callable[[str], str]
-"""How a name or text that comes from outside is written inside a sentence."""
+"""Formats foreign names and text inside a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """A phase that led to a model. ``what``: what it did, in a sentence; ``data``: what it learned from."""
+    """A phase that led to a model. ``what``: its method, in a sentence; ``data``: its training data."""
 
     name: str
     what: str
@@ -45,7 +45,7 @@ class Learned:
 
 
 def ancestry(name: str, run: RunFolder) -> list[PlannedModel]:
-    """Return the models that led to ``name``, itself included, the first one first."""
+    """Return the models that led to ``name``, including itself, in order."""
     models = {model.name: model for model in run.models}
     found: list[PlannedModel] = []
     while name in models:
@@ -55,7 +55,7 @@ def ancestry(name: str, run: RunFolder) -> list[PlannedModel]:
 
 
 def has_games(model: PlannedModel) -> bool:
-    """Whether a model learned from games, and not from instruction data alone."""
+    """Whether a model learned from games, and not only from instruction data."""
     return bool(getattr(model.phase.settings, "episodes", True))
 
 
@@ -65,14 +65,14 @@ def trained_games(models: list[PlannedModel]) -> list[Game]:
 
 
 def names_games(phase: PhaseConfig) -> bool:
-    """Whether a phase names the games that it plays; the others play the run's."""
+    """Whether a phase names its games; other phases play the run's."""
     return phase.game is not None or bool(getattr(phase.settings, "mix", ()))
 
 
 def phases_of(models: list[PlannedModel], run: RunFolder, quote: Quote = str) -> list[Learned]:
-    """Return the phases that ``models`` come from, the iterations of a phase as one.
+    """Return the phases that produced ``models``, with the iterations of a phase as one.
 
-    ``quote`` writes all that comes from outside; the rest of ``what`` and ``data`` is our own prose.
+    ``quote`` formats all foreign text; the rest of ``what`` and ``data`` is our own prose.
     """
     phases = groupby(models, key=lambda model: model.folder.partition("/")[0])
     return [_learned(list(own), run, quote) for _, own in phases]
@@ -127,7 +127,7 @@ def _opponents(settings: Any, quote: Quote) -> str:
 
 
 def _rewards(settings: OnlineSettings, quote: Quote) -> str:
-    """Return a sentence for each game whose rewards are replaced."""
+    """Return a sentence for each game with replaced rewards."""
     replaced = {game: own.model_dump(exclude_defaults=True) for game, own in settings.rewards.items()}
     return "".join(
         f". Rewards that replace those of {quote(game)}: {listed(own, quote)}" for game, own in replaced.items() if own
@@ -135,7 +135,7 @@ def _rewards(settings: OnlineSettings, quote: Quote) -> str:
 
 
 def _games(phase: PhaseConfig, quote: Quote) -> str:
-    """Return a sentence of the games that a phase names, each with its settings."""
+    """Return a sentence listing the games that a phase names, each with its settings."""
     mix = [WeightedGame.model_validate(part) for part in getattr(phase.settings, "mix", ())]
     games = [{**dict(part.game), "weight": part.weight} for part in mix] or [dict(phase.game or {})]
     parts = [listed({name: value for name, value in game.items() if value is not None}, quote) for game in games]
@@ -152,7 +152,7 @@ def _taught(phase: PhaseConfig, counts: str, quote: Quote) -> tuple[str, str]:
 
 
 def _counts(model: PlannedModel, run: RunFolder) -> str:
-    """Return how many games and samples a training had, in words; where it did not count them, how many were played."""
+    """Describe how many games and samples a training had; if it did not count games, how many were played."""
     results, played = (run.results(f"{model.folder}/{stage}") for stage in ("train", "play"))
     games = sum((results.get("outcomes") or {}).values()) or played.get("games", 0)
     samples = results.get("samples", 0)
@@ -166,17 +166,17 @@ def _number(count: int, what: str) -> str:
 
 
 def listed(values: Mapping[str, Any], quote: Quote) -> str:
-    """Return settings by name."""
+    """Return settings as a list of name and value."""
     return ", ".join(f"{quote(name)} {_value(value, quote)}" for name, value in values.items())
 
 
 def _value(value: Any, quote: Quote) -> str:
-    """Return a number as it is, a whole one without a point, and anything else as a name."""
+    """Return numbers unquoted, whole ones without a decimal point, and anything else quoted."""
     return str(value).removesuffix(".0") if type(value) in (int, float) else quote(str(value))
 
 
 def settings_rows(phases: list[Learned]) -> list[tuple[Any, ...]]:
-    """Return each setting that a phase has: its name, then its value in every phase, ``None`` where it has none."""
+    """Return a row per setting: its name, then its value in every phase, ``None`` if the phase lacks it."""
     rows = [(name, *(phase.values.get(name) for phase in phases)) for name in SETTINGS]
     return [row for row in rows if any(value is not None for value in row[1:])]
 

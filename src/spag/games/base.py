@@ -1,4 +1,4 @@
-"""The protocol of a two-player, turn-based language game, and ``TextGame``, which plays and replays it by its rules.
+"""The protocol of a two-player, turn-based language game, and ``TextGame``, which implements play and replay.
 
 A game is a frozen dataclass. Its fields are its settings (the ``game`` section of a config, validated by their
 annotations); its methods are pure functions of a ``State``. ``spag.games.conformance`` tests any game,
@@ -17,15 +17,15 @@ from spag.core.errors import ConfigError, DataError
 from spag.core.types import Observation, Outcome, Result, Split, State, Task, Utterance
 
 Bot = Callable[[Observation, random.Random], str]
-"""A player made of code: returns what to say. Deterministic given the random generator."""
+"""A scripted player: returns an utterance. Deterministic given the random generator."""
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure that a game measures in each finished game (1 or 0, or a count), and how it is shown.
+    """A metric that a game measures in each finished game (1 or 0, or a count), and how it is shown.
 
-    ``role``: whose figure it is; the arena shows it in that role's table. ``of``: the figure that it is a share of,
+    ``role``: the role it describes; the arena shows it in that role's table. ``of``: the figure that it is a share of;
     ``None``: of games. ``is_count``: a count, shown as its mean over games. Above ``limit``, a share of self-play games
     gives the warning "N % <warning>".
     """
@@ -41,10 +41,10 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A result for people. ``decisive`` is the 0-based position of the utterance that decided, ``span`` its deciding
+    """A result explained. ``decisive`` is the 0-based position of the deciding utterance, ``span`` its deciding
     characters.
 
-    ``disputed`` says what the judge would rule today, where that is not the recorded outcome.
+    ``disputed`` gives the judge's present ruling if it differs from the recorded outcome.
     """
 
     outcome: Outcome
@@ -59,10 +59,10 @@ class Game(Protocol):
 
     ``roles`` are in the order of the first turn. ``outcomes`` are in the order in which they are shown. An illegal move
     is an outcome, never an exception; ``apply`` raises ``ValueError`` only for a caller's mistake (wrong role, finished
-    game). ``hidden`` names, by role, the keys of ``Task.data`` that this role may not learn; it is empty where both
-    know everything. ``fixed_form`` lists the roles that do not speak freely (``[bet]``, yes or no): no figure of health
-    looks for repetition or copies in what they say. ``reward_range``: the least and the greatest reward of a role, by
-    which the arena scales scores. What has a body here is the default.
+    game). ``hidden`` names, by role, the keys of ``Task.data`` that this role may not learn; it is empty if both know
+    everything. ``fixed_form`` lists the roles that do not speak freely (``[bet]``, yes or no): health metrics ignore
+    repetition and copying in their utterances. ``reward_range``: the least and the greatest reward of a role, used by
+    the arena to scale scores. Methods with a body here are defaults.
     """
 
     name: ClassVar[str]
@@ -81,17 +81,16 @@ class Game(Protocol):
         return hash(self.name)
 
     def tasks(self, split: Split, count: int | None, seed: int) -> Sequence[Task]:
-        """Return ``count`` tasks of a split, drawn by ``seed`` (all of them when ``None``). Raises ``ConfigError`` for
-        too many.
+        """Return ``count`` tasks of a split, drawn by ``seed`` (all if ``None``). Raises ``ConfigError`` for too
+        many.
         """
         raise NotImplementedError
 
     def split_of(self, task: Task) -> Split:
-        """Return the split of a task from anywhere, also of one that ``start`` refuses: imitation leaves games on
-        held-out tasks out.
+        """Return the split of any task, even one that ``start`` refuses: imitation leaves out games on held-out tasks.
 
-        By default a task is held out when its id is. Games whose tasks come under other ids too (a word, inflected)
-        look at its data.
+        By default the id determines the split. Games whose tasks may have other ids too (an inflected word) look at the
+        data.
         """
         return Split.HELD_OUT if task.id in _held_out_ids(self) else Split.TRAIN
 
@@ -106,7 +105,7 @@ class Game(Protocol):
         return self.roles[len(state.history) % len(self.roles)] if state.result is None else None
 
     def observe(self, state: State, role: str) -> Observation:
-        """Return what ``role`` may know of ``state``, and nothing else."""
+        """Return exactly what ``role`` may know of ``state``."""
         raise NotImplementedError
 
     def prompt(self, observation: Observation) -> str:
@@ -136,15 +135,15 @@ class Game(Protocol):
         return state.result
 
     def replay(self, task: Task, history: Sequence[Utterance], seed: int = 0) -> Result:
-        """Judge a whole game again, whatever was recorded of it; a game cut short is a draw."""
+        """Judge a whole game again, ignoring its recorded result; a game cut short is a draw."""
         raise NotImplementedError
 
     def turn_rewards(self, task: Task, history: Sequence[Utterance], result: Result) -> Sequence[float]:
         """Return the reward of each utterance of a finished game for its speaker, for algorithms that credit turns
-        instead of whole games (MARSHAL, arXiv 2510.15414).
+        instead of games (MARSHAL, arXiv 2510.15414).
 
-        By default a role's last utterance gets its reward of ``result``, and all others 0. A game that knows the value
-        of its positions gives the change of value that an utterance made.
+        By default a role's last utterance gets its reward from ``result``, and all others 0. A game that knows the
+        value of its positions returns each utterance's change of value.
         """
         rewards = [0.0] * len(history)
         for role, last in {said.role: at for at, said in enumerate(history[: result.length])}.items():
@@ -152,11 +151,11 @@ class Game(Protocol):
         return rewards
 
     def measure(self, task: Task, history: Sequence[Utterance], result: Result) -> Mapping[str, int]:
-        """Return ``figures`` of one finished game, those that are not 0."""
+        """Return the nonzero ``figures`` of one finished game."""
         return {}
 
     def explain(self, task: Task, history: Sequence[Utterance], result: Result) -> tuple[int, int] | None:
-        """Return the characters of the last utterance that decided, where there are such."""
+        """Return the characters of the last utterance that decided the game, if any."""
         return None
 
     def describe_task(self, task: Task) -> str:
@@ -164,22 +163,19 @@ class Game(Protocol):
         return task.id
 
     def describe_view(self, observation: Observation) -> str:
-        """Return what a role knows beside the history, as one or more lines of text: its card, the board, the secret
-        word.
-        """
+        """Return what a role knows besides the history, as lines of text: its card, the board, the secret word."""
         return "\n".join(f"{name.replace('_', ' ')}: {value}" for name, value in observation.facts.items())
 
     def custom_task(self, text: str) -> Task:
-        """Return the task that a person typed. Raises ``DataError`` for one that cannot be played."""
+        """Return the task for text that a person typed. Raises ``DataError`` for one that cannot be played."""
         raise DataError(f"{self.title} draws its own tasks; leave this empty")
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a role knows where it must choose (an information set), and the texts of its legal moves.
+    """A decision point: what the role knows (an information set), and the texts of its legal moves.
 
-    ``own``: the role's own decisions on the way here, each key with the move made; ``None`` where a key stands for
-    several ways.
+    ``own``: the role's own earlier decisions on the way here, as (key, move); ``None`` if several paths share a key.
     """
 
     key: str
@@ -196,21 +192,21 @@ class SolvedGame(Game, Protocol):
         """Return every decision of the game once, for both roles."""
 
     def score_policy(self, policy: Mapping[str, Mapping[str, float]]) -> Mapping[str, float]:
-        """Return named figures of a policy: decision key -> move -> probability."""
+        """Return named metrics of a policy, given as decision key -> move -> probability."""
 
 
 @dataclass(frozen=True)
 class TextGame(Game):
-    """A game played by ``rule`` and ``draw``. It gives these two, the class attributes, ``tasks``, ``observe`` and
-    ``prompt``.
+    """A game defined by ``rule`` and ``draw``. Subclasses define these two, the class attributes, ``tasks``,
+    ``observe`` and ``prompt``.
     """
 
     def rule(self, state: State) -> Result | None:
-        """Return the result that the last utterance of ``state.history`` brought, ``None`` while the game goes on."""
+        """Return the result if the last utterance of ``state.history`` ended the game, else ``None``."""
         raise NotImplementedError
 
     def draw(self, state: State) -> Result:
-        """Return the result of a game that ends, or is cut short, without a decision."""
+        """Return the result of a game that ends or is cut short without a decision."""
         raise NotImplementedError
 
     def apply(self, state: State, utterance: Utterance) -> State:
@@ -234,7 +230,7 @@ class TextGame(Game):
         return state.result or self.draw(state)
 
     def end(self, state: State, outcome: str, rewards: Mapping[str, float], reason: str) -> Result:
-        """Return the result of a game that ends with the last utterance of ``state``."""
+        """Return the result if the game ends with the last utterance of ``state``."""
         return Result(outcome, rewards, len(state.history), reason)
 
 
@@ -260,9 +256,7 @@ def drawn(items: list[Item], count: int | None, seed: int, shortage: str) -> lis
 
 
 def bracketed(text: str, moves: Iterable[str]) -> str | None:
-    """Return the one of ``moves`` (lower case) that ``text`` names in square brackets, ``None`` when it names none or
-    several.
-    """
+    """Return the one of ``moves`` (lower case) named in brackets in ``text``, ``None`` if there are none or several."""
     named = {inside.strip().lower() for inside in re.findall(r"\[([^\[\]]{1,20})\]", text)} & set(moves)
     return named.pop() if len(named) == 1 else None
 
@@ -273,8 +267,8 @@ def outcome_map(*outcomes: Outcome) -> Mapping[str, Outcome]:
 
 
 def explain(game: Game, episode: Episode) -> Explanation:
-    """Explain how ``episode`` ended: its recorded outcome, else the judge's. Raises ``DataError`` for an outcome the
-    game does not have.
+    """Explain how ``episode`` ended: its recorded outcome, else the judge's. Raises ``DataError`` for an outcome
+    unknown to the game.
     """
     found = game.replay(episode.task, episode.history, episode.seed or 0)
     recorded = episode.outcome or found.outcome

@@ -1,9 +1,9 @@
-"""Guessing games: a questioner finds out what an answerer knows, and both gain when a question names it in time.
+"""Guessing games: a questioner finds out what an answerer knows, and both win if a question names it in time.
 
 Two of them are the paper's non-adversarial controls (arXiv 2404.10642), with the rules of LMRL-Gym (arXiv 2311.18232).
-Here the judge is made of rules alone. The secret counts as named wherever it, or an alias, stands in a question in any
-form that ``spag.text`` finds: inflected, spelled out, disguised, in a list of words. The answerer may not say it at
-all. The last question needs no answer: it names the secret or the game ends.
+Here the judge uses rules only. The secret counts as named if a question contains it or an alias in any form that
+``spag.text`` finds: inflected, spelled out, disguised, in a list of words. The answerer may not say it at all. The last
+question needs no answer: it names the secret or the game ends.
 """
 
 import random
@@ -24,7 +24,7 @@ from spag.text.words import split_of
 
 QUESTIONER, ANSWERER = "questioner", "answerer"
 Entries = Mapping[str, Mapping[str, Any]]
-"""The data of tasks by the name of the secret, less the number of questions."""
+"""Task data by the name of the secret, without the number of questions."""
 _NAMED = "Both players win when a question names the secret."
 _NOT_NAMED = "When every question was asked and none named the secret, nobody wins."
 _VIOLATION = "No answer may say the secret, or too much."
@@ -37,9 +37,9 @@ _STOPS = tuple(f"\n{form.format(role)}" for form in ("- {}:", "{}:", "{} says:")
 
 @dataclass(frozen=True)
 class GuessingGame(TextGame):
-    """Everything that the guessing games share. A game gives the class attributes, ``entries`` and ``illegal``.
+    """The base of the guessing games. A game defines the class attributes, ``entries`` and ``illegal``.
 
-    ``secret`` is the key of ``Task.data`` that holds it, ``detail`` another that tells more. ``rules`` and
+    ``secret`` is the key of the secret in ``Task.data``, ``detail`` the key of further information. ``rules`` and
     ``instructions`` are templates over the facts of an observation and ``{question}``, the number of the current one.
     """
 
@@ -66,15 +66,15 @@ class GuessingGame(TextGame):
     ] = 20
 
     def entries(self) -> Entries:
-        """Return all that the game can be about."""
+        """Return all possible secrets with their task data."""
         raise NotImplementedError
 
     def illegal(self, answer: str) -> str | None:
-        """Return what is wrong with the form of ``answer``, in words that follow "the answerer", or ``None``."""
+        """Return what is wrong with the form of ``answer``, as words that follow "the answerer", or ``None``."""
         raise NotImplementedError
 
     def find_secret(self, text: str, role: str, data: Mapping[str, Any]) -> str | None:
-        """Return the piece of ``text`` that names the secret, or says what the answerer may not."""
+        """Return the piece of ``text`` that names the secret, or says something forbidden to the answerer."""
         return find_name(text, (data[self.secret], *data["aliases"]))
 
     def tasks(self, split: Split, count: int | None, seed: int) -> Sequence[Task]:
@@ -91,7 +91,7 @@ class GuessingGame(TextGame):
         return Task(entry[self.secret], {**entry, "max_questions": self.max_questions})
 
     def task_called(self, text: str) -> Task | None:
-        """Return the task about the entry that has ``text`` among its names, whatever the case and accents."""
+        """Return the task about the entry that has ``text`` among its names, ignoring case and accents."""
         entries, wanted = self.entries().values(), fold(text).strip()
         named = (entry for entry in entries if wanted in map(fold, (entry[self.secret], *entry["aliases"])))
         return next(map(self.task_of, named), None)
@@ -135,7 +135,7 @@ class GuessingGame(TextGame):
         return Observation(role, state.history, facts)
 
     def prompt(self, observation: Observation) -> str:
-        # one line an utterance, so nobody can forge a line of the other
+        # one line per utterance, so nobody can forge a line of the other
         history = "".join(f"- {said.role}: {' '.join(said.content.split())}\n" for said in observation.history)
         facts = {**observation.facts, "question": len(observation.history) // 2 + 1}
         rules, instruction = self.rules.format(**facts), self.instructions[observation.role].format(**facts)
@@ -188,10 +188,10 @@ def guessing_bots(
 ) -> dict[str, Bot]:
     """Return three bots.
 
-    ``random`` asks one of the questions ``talk`` or for any one secret, and gives any one of ``answers``.
-    ``systematic`` asks for each value of the key ``group`` with the template ``question``, then for one secret of that
-    group after another; it answers such questions truthfully, and all others with no. ``constant`` always asks the
-    first question of ``talk``, and gives the last of ``answers``.
+    ``random`` asks a question of ``talk`` or for a random secret, and gives a random one of ``answers``. ``systematic``
+    asks for each value of the key ``group`` with the template ``question``, then for the secrets of that group one by
+    one; it answers such questions truthfully, and all others with no. ``constant`` always asks the first question of
+    ``talk``, and gives the last of ``answers``.
     """
 
     def random_bot(observation: Observation, rng: random.Random) -> str:

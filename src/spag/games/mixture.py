@@ -1,9 +1,9 @@
 """The mixture of several policies as one policy: each player draws one of them before the game and plays it throughout.
 
-Moves are averaged by how likely each policy is to get to the decision by its own moves: a policy that always bets does
-not say how to answer a bet after its own check. This is the average of realisation plans (von Stengel, "Efficient
-computation of behavior strategies", 1996), and nothing that an opponent can do tells it from the draw (Kuhn, 1953). The
-average move by move, which weighs all policies alike everywhere, is another policy, and can be worse or better.
+Moves are averaged by each policy's probability of reaching the decision by its own moves: a policy that always bets has
+no say in answering a bet after its own check. This is the average of realisation plans (von Stengel, "Efficient
+computation of behavior strategies", 1996), and no opponent can tell it from the draw (Kuhn, 1953). Averaging move by
+move, with equal weights everywhere, gives a different policy, which can be worse or better.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,10 +17,10 @@ Policy = Mapping[str, Mapping[str, float]]
 def mixture(
     decisions: Sequence[Decision], policies: Sequence[Policy], weights: Sequence[float] | None = None
 ) -> dict[str, dict[str, float]]:
-    """Return the mixture of ``policies`` (decision key -> move -> probability), drawn by ``weights``, by default alike.
+    """Return the mixture of ``policies`` (decision key -> move -> probability), drawn by ``weights``, by default equal.
 
-    Where none of the policies gets by its own moves, moves are averaged by ``weights``. Raises ``ValueError`` for a
-    decision that does not say how the player got there.
+    At decisions that no policy reaches by its own moves, moves are averaged by ``weights``. Raises ``ValueError`` for a
+    decision without the player's own moves.
     """
     weights = [1.0] * len(policies) if weights is None else weights
     mixed = {}

@@ -1,6 +1,6 @@
-"""Games whose utterances name one move in square brackets: what Kuhn and Leduc poker, tic-tac-toe and Nim share.
+"""Games whose utterances name one move in square brackets: shared by Kuhn and Leduc poker, tic-tac-toe and Nim.
 
-A player may write what it likes around its move; the other sees only the move, so no text can give a card away or
+A player may write anything around its move; the other sees only the move, so no text can give a card away or
 feign one. Text that does not name exactly one legal move ends the game.
 """
 
@@ -50,7 +50,7 @@ def move_outcomes(
 
 @dataclass(frozen=True)
 class MoveGame(TextGame):
-    """A game gives ``vocabulary``, ``legal_moves``, ``facts`` and ``final``, and what ``TextGame`` leaves open.
+    """Subclasses define ``vocabulary``, ``legal_moves``, ``facts`` and ``final``, and the rest of ``TextGame``.
 
     Legal moves must not depend on hidden information: every observation holds them under
     ``legal``, in the order of ``legal_moves``.
@@ -68,11 +68,11 @@ class MoveGame(TextGame):
         raise NotImplementedError
 
     def vocabulary(self) -> Moves:
-        """Return every move that text can name, legal or not, in lower case."""
+        """Return every move that a text can name, legal or not, in lower case."""
         raise NotImplementedError
 
     def legal_moves(self, task: Task, moves: Moves) -> Moves:
-        """Return what may follow ``moves``, the most harmless first; nothing when the game is over."""
+        """Return the legal moves after ``moves``, the most harmless first; none when the game is over."""
         raise NotImplementedError
 
     def facts(self, task: Task, moves: Moves, role: str) -> Mapping[str, Any]:
@@ -84,10 +84,9 @@ class MoveGame(TextGame):
         raise NotImplementedError
 
     def illegal_rewards(self, task: Task, moves: Moves) -> tuple[float, float]:
-        """Return the rewards of a player whose text after ``moves`` is no legal move, and of the other.
+        """Return the rewards of a player whose text after ``moves`` is not a legal move, and of the other.
 
-        By default it loses more than a game, so that an illegal move is worse than any legal one in a lost position
-        too.
+        By default the player loses more than a game, so that even in a lost position an illegal move is worst.
         """
         return -2.0, 1.0
 
@@ -131,7 +130,7 @@ class MoveGame(TextGame):
         return (self.rules,)
 
     def remarks(self, task: Task, moves: Moves, role: str) -> Iterable[str]:
-        """Return the figures, less ``ROLE_``, that count the last of ``moves``, which ``role`` made."""
+        """Return the figures, without ``ROLE_``, that count the last of ``moves``, made by ``role``."""
         return ()
 
     def measure(self, task: Task, history: Sequence[Utterance], result: Result) -> Mapping[str, int]:
@@ -143,9 +142,9 @@ class MoveGame(TextGame):
         return found
 
     def decision(self, key: str | Callable[[Moves], str], task: Task, moves: Moves, role: str = "") -> Decision:
-        """Return the decision after ``moves``, that of ``role`` where it is not the role to move.
+        """Return the decision after ``moves``, seen by ``role`` (default: the role to move).
 
-        ``key``: its key, or a function of moves that also gives the keys of the role's decisions before it.
+        ``key``: its key, or a function of moves that also gives the keys of the role's earlier decisions.
         """
         state = State(task)
         for move in moves:
@@ -174,7 +173,7 @@ class OpenGame(MoveGame):
     def turn_rewards(self, task: Task, history: Sequence[Utterance], result: Result) -> Sequence[float]:
         """Return, for each utterance, the value of the position after it minus the value before, for its speaker.
 
-        A move that keeps the value gets 0, a mistake less. For an illegal move, its reward stands for the value after.
+        A move that keeps the value gets 0, a mistake less. For an illegal move, its reward serves as the value after.
         """
         moves = self.played(task, history[: result.length])
         rewards = [-self.value(task, moves[: turn + 1]) - self.value(task, moves[:turn]) for turn in range(len(moves))]
@@ -187,11 +186,10 @@ class OpenGame(MoveGame):
 
 
 def in_rounds(tasks: int, size: int, count: int | None, seed: int, setting: str) -> list[int]:
-    """Return ``count`` of the task numbers below ``tasks``, drawn by ``seed`` in whole rounds of ``size``, the last one
-    cut; all of them when ``None``.
+    """Return ``count`` of the task numbers below ``tasks``, drawn by ``seed`` in rounds of ``size``, the last one
+    possibly partial; all of them when ``None``.
 
-    Tasks are alike whose numbers are equal modulo ``size``, so that any count is nearly balanced. ``setting`` is named
-    in the error.
+    Tasks with equal numbers modulo ``size`` are alike, so that any count is nearly balanced. Errors name ``setting``.
     """
     if count is None:
         return list(range(tasks))

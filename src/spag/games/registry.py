@@ -1,11 +1,10 @@
-"""Games by name: those of this package, and those that other packages register under the entry-point group
-``spag.games``.
+"""Games by name: built-in ones, and those that other packages register under the entry-point group ``spag.games``.
 
 An entry point names a ``TextGame`` subclass (or any class that satisfies ``Game``); its dataclass fields are the game's
 settings.
 
-A name ``FAMILY:REST`` is one of many games that a package makes when they are asked for: the entry point ``FAMILY`` of
-the group ``spag.game_families`` names a function that takes REST and returns the class.
+A name ``FAMILY:REST`` is one of many games that a package creates on demand: the entry point ``FAMILY`` of the group
+``spag.game_families`` names a function that takes REST and returns the class.
 """
 
 import difflib
@@ -38,13 +37,13 @@ SHIPPED = {
 
 
 def names() -> list[str]:
-    """Return the names of all games that are installed: our own first."""
+    """Return the names of all installed games, built-in ones first."""
     return [*SHIPPED, *sorted({entry.name for entry in entry_points(group=GROUP)} - SHIPPED.keys())]
 
 
 def get(name: str, **settings: Any) -> Game:
-    """Return the game called ``name`` with ``settings``. Raises ``ConfigError`` naming the option for an unknown name
-    or setting.
+    """Return the game called ``name`` with ``settings``. Raises ``ConfigError`` naming the option if either is
+    unknown.
     """
     kind = _game_class(name)
     unknown = sorted(set(settings) - set(setting_names(name)))
@@ -65,8 +64,8 @@ def get(name: str, **settings: Any) -> Game:
 
 
 def game_of_file(path: Path, **settings: Any) -> Game:
-    """Return the game whose episodes ``path`` holds, by its first row, in the language that it was played in. Other
-    settings are the defaults, or ``settings``. Raises ``DataError`` for a file without games.
+    """Return the game of the episodes in ``path``, by its first row, in the language of play. Other settings are the
+    defaults, or ``settings``. Raises ``DataError`` for a file without games.
     """
     first = next(iter(read_episodes(path)), None)
     if first is None:

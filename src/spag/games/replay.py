@@ -7,8 +7,8 @@ from spag.games.base import Game
 
 
 def replay(game: Game, episode: Episode) -> Result:
-    """Return how ``episode`` ends under ``game``, whatever was recorded. Raises ``DataError`` naming it if it is no
-    such game.
+    """Return how ``episode`` ends under ``game``, ignoring its record. Raises ``DataError`` naming it for another
+    game.
     """
     if episode.game != game.name:
         raise DataError(

@@ -1,13 +1,12 @@
-"""From encoded samples to the batches of each update, the same for any micro-batch size and number of processes.
+"""From encoded samples to the batches of each update; updates do not depend on micro-batch size or number of processes.
 
-A batch holds its samples as one packed row without padding (``packing.py``) where the model can attend to such rows,
-else as one row a sample, padded on the RIGHT without an attention mask: attention is causal, so no real token ever sees
-the padding. ``columns`` are the positions that predict a trained token; only for them are logits needed
-(``forward.py``).
+A batch holds its samples as one packed row without padding (``packing.py``) if the model can attend to such rows, else
+as one row per sample, padded on the RIGHT without an attention mask: attention is causal, so no real token ever sees
+the padding. ``columns`` are the positions that predict a trained token; logits are needed only there (``forward.py``).
 
-Inside an update the order of samples is free, because the loss is normalised over all of it: samples with a common
-prefix (unpacked: of similar length) form a micro-batch, and micro-batches are dealt to the processes by size, so that
-all have equal work. Upstream averages RL and SFT losses within random micro-batches of two before it averages those;
+Within an update, samples may be in any order, because the loss is normalised over the whole update: samples with a
+common prefix (unpacked: of similar length) form a micro-batch, and micro-batches are distributed by size, so that all
+processes have equal work. Upstream averages RL and SFT losses within random micro-batches of two, then over these;
 ``loss_shares`` turns that into a factor of each sample's weight, independent of how samples are split.
 """
 
@@ -26,16 +25,16 @@ from spag.learning.encoding import EncodedSample
 from spag.models.packing import pack, packed_length
 
 Batch = dict[str, Any]
-"""Tensors by name, and the ``Span``s of a packed row: see ``collate``."""
+"""Tensors by name, and the ``Span``s of a packed row; see ``collate``."""
 Values = Mapping[int, Sequence[float]]
-"""Numbers of trained tokens, by the index of their sample."""
+"""Values for trained tokens, by the index of their sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The samples of one update, by index, and a factor of each one's weight (``loss_shares``, ``online_updates``).
+    """The samples of one update, by index, and a factor for each weight (``loss_shares``, ``online_updates``).
 
-    ``weight``: what the loss is divided by (``Totals``); ``None``: the weights of its samples.
+    ``weight``: the loss is divided by it (``Totals``); ``None``: the sum of its samples' weights.
     """
 
     samples: Sequence[int]
@@ -46,9 +45,10 @@ class Update:
 def offline_updates(
     samples: Sequence[EncodedSample], *, seed: int, batch_size: int, total: int, loss_group: int | None = None
 ) -> Iterator[Update]:
-    """Yield the updates of ``total`` samples: those of all passes, shuffled again for each, form a stream that is cut.
+    """Yield the updates of ``total`` samples: passes over them, each reshuffled, form a stream that is cut into
+    updates.
 
-    Only the last update may have fewer than ``batch_size`` samples.
+    Only the last update may have fewer than ``batch_size``.
     """
     stream = islice(_stream(len(samples), seed), total)
     while chosen := list(islice(stream, batch_size)):
@@ -67,10 +67,10 @@ def online_updates(
 ) -> Iterator[Update]:
     """Yield the updates of a step: its samples are shuffled for each pass and cut into mini-batches.
 
-    Copies of merged samples are drawn one by one, and merged again within each mini-batch. So merging changes nothing
-    but the time, and mini-batches are equally large, as in PPO. Cutting the merged samples instead would give one
-    mini-batch most of the weight and another nearly none, and AdamW, which makes an update of every gradient whatever
-    its size, would let a rare sample count as much as all copies of a frequent one. Every loss is divided by the
+    Copies of merged samples are drawn one by one, and merged again within each mini-batch. So merging only saves time,
+    and mini-batches are equally large, as in PPO. Cutting the merged samples instead would give one mini-batch most of
+    the weight and another nearly none, and AdamW, whose update hardly depends on a gradient's scale, would let a rare
+    sample count as much as all copies of a frequent one. Every loss is divided by the
     weight of the pass over the mini-batches: not by its own, which would favour the samples of a smaller mini-batch.
     ``left_out``: the weight of samples that have no gradient. They count in that divisor, so that what is left does
     not stand for the whole step.
@@ -85,11 +85,11 @@ def online_updates(
 
 
 def loss_shares(is_sft: Sequence[bool], size: int | None) -> list[float]:
-    """Return the factors of weights that make means over an update means within groups, averaged over the groups.
+    """Return weight factors that turn means over an update into means within groups, averaged over the groups.
 
     ``is_sft`` holds the update in its drawn order, cut into groups of ``size`` (the last may be smaller; ``None``: one
-    group). A sample counts 1 / (its kind's samples in its group x groups) where the loss has 1 / (its kind's samples in
-    the update).
+    group). A sample counts 1 / (its kind's samples in its group x groups) instead of 1 / (its kind's samples in the
+    update).
     """
     if size is None:
         return [1.0] * len(is_sft)
@@ -107,8 +107,8 @@ def micro_batches(
 ) -> list[list[int]]:
     """Divide the samples at ``indices`` into batches of ``size`` (the last may be smaller), the most tokens first.
 
-    ``sequences``: every sample's tokens. ``groups``: every sample's group, where a batch may be of one only. The
-    largest batch comes first so that memory runs out at once or never.
+    ``sequences``: every sample's tokens. ``groups``: every sample's group, if batches may not mix groups. The largest
+    batch comes first so that memory runs out at once or never.
     """
     ordered = sorted(
         indices, key=lambda index: (sequences[index], index) if packed else (-len(sequences[index]), index)
@@ -127,9 +127,9 @@ def micro_batches(
 
 @dataclass
 class TrainingData:
-    """The samples of a file, or of an online step, and numbers of their trained tokens by name (``columns``).
+    """The samples of a file, or of an online step, and values for their trained tokens by name (``columns``).
 
-    ``by_group``: micro-batches are of one group, for models with an adapter for each role.
+    ``by_group``: micro-batches do not mix groups, for models with an adapter for each role.
     """
 
     samples: Sequence[EncodedSample]
@@ -147,7 +147,7 @@ class TrainingData:
             }
 
     def batches(self, update: Update) -> list[Batch]:
-        """Return this process's micro-batches of an update; all processes get equally many."""
+        """Return this process's micro-batches of an update; all processes get the same number."""
         places = list(zip(update.samples, update.factors, strict=True))
         found = self.split(range(len(places)), [self.samples[index] for index in update.samples])
         dealt = (found[start : start + self.world_size][self.rank :] for start in range(0, len(found), self.world_size))
@@ -181,7 +181,9 @@ class TrainingData:
         return {**collate(rows, packed=self.packed), **tokens}
 
     def _filler(self) -> Batch:
-        """Return the batch of a process without samples left: the shortest one with weight 0, which is not counted."""
+        """Return the batch of a process without samples left: the shortest sample with weight 0, which is not
+        counted.
+        """
         index = min(range(len(self.samples)), key=lambda at: len(self.samples[at].input_ids))
         batch = self._batch([(index, 0.0)])
         batch["group"] = torch.full_like(batch["group"], FILLER)
@@ -192,8 +194,8 @@ def collate(samples: Sequence[EncodedSample], *, packed: bool) -> Batch:
     """Return one batch of B samples, K trained tokens and R rows of T tokens (R = 1 if ``packed``, else B).
 
     ``input_ids`` and ``position_ids`` (R, T) int64, unpacked rows right-padded with 0. ``columns`` (C,): positions
-    where logits are needed. ``picks`` (K,): where in the flattened (R, C) each trained token is predicted; ``labels``
-    (K,): that token; ``sample`` (K,): its sample. ``spans``: which tokens of a packed row see each other.
+    where logits are needed. ``picks`` (K,): the position in the flattened (R, C) that predicts each trained token;
+    ``labels`` (K,): that token; ``sample`` (K,): its sample. ``spans``: which tokens of a packed row see each other.
     ``advantage`` and ``weight`` (B,) float32. ``group`` (B,) int64, a group's number or ``FILLER``.
     """
     sources = _packed_rows(samples) if packed else _padded_rows(samples)

@@ -1,9 +1,9 @@
-"""Checkpoint and resume: the state that interrupted training leaves on disk.
+"""Checkpoint and resume: the state that training keeps on disk in case it is interrupted.
 
 ``state/`` holds checkpoint folders, one after another, named by how many updates are done. One is
-complete when it holds the marker that is written last, after every file is on disk; all others are thrown away. A
-folder loses its marker before anything else of it is deleted. ``state/fingerprint`` says what the state belongs to: a
-state made from other samples, another start model or other settings is never resumed.
+complete if it has the marker, which is written last, after every file is on disk; all others are deleted. A folder
+loses its marker before anything else in it is deleted. ``state/fingerprint`` identifies the training: a state from
+other samples, another start model or other settings is never resumed.
 """
 
 import hashlib
@@ -46,9 +46,9 @@ from spag.storage.store import write_atomically, write_json
 logger = logging.getLogger(__name__)
 
 STATE = "state.json"
-"""What a checkpoint remembers of the algorithm, and how many samples were trained: plain JSON."""
+"""The algorithm's state in a checkpoint, and the number of trained samples: plain JSON."""
 LONGEST = 1 << 20
-"""Tokens of the longest sample of an online phase, whose samples are never cut: a bound for attention windows."""
+"""Longest sample of an online phase, in tokens, a bound for attention windows: samples are never cut."""
 _MARKER = "complete"
 _PREFIX = "checkpoint-"
 
@@ -63,7 +63,7 @@ def fingerprint(parts: Iterable[Any]) -> str:
 
 
 def phase_fingerprint(phase: Phase) -> str:
-    """Return a digest of all that a phase's results depend on."""
+    """Return a digest of everything that a phase's results depend on."""
     settings = phase.settings.model_dump(mode="json", exclude=set(FREE_TO_CHANGE))
     model = phase.model
     origin = [weights_digest(phase.start_from), model.prompt_style, model.dtype, model.trust_remote_code]
@@ -75,7 +75,7 @@ def earlier_work(
 ) -> Callable[[], tuple[dict[str, Any] | None, Path | None]]:
     """Return a function that finds the result of a finished phase, or the checkpoint to resume from.
 
-    It deletes stale files, so the first process alone calls it.
+    It deletes stale files, so only the first process calls it.
     """
 
     def find() -> tuple[dict[str, Any] | None, Path | None]:
@@ -90,7 +90,7 @@ def earlier_work(
 
 
 def warmup_updates(ratio: float, total: int) -> int:
-    """Return how many updates the warm-up takes; a single update gets none, or it would learn nothing."""
+    """Return the number of warm-up updates; a single update gets none, or it would learn nothing."""
     return min(math.ceil(ratio * total), total - 1)
 
 
@@ -102,7 +102,7 @@ def save(
     state: Mapping[str, Any],
     moving: Mapping[str, WeightCopy | None],
 ) -> None:
-    """Save a checkpoint: weights, optimiser, other weights that move, random state, and ``state``, plain JSON.
+    """Save a checkpoint: weights, optimiser, other changing weights, random state, and ``state``, plain JSON.
 
     Every process must call it.
     """
@@ -138,7 +138,7 @@ def load(
             if copy is not None:
                 load_tensors(folder / name, copy.values)
         random_file = folder / f"random-{accelerator.process_index}.pt"
-        if random_file.is_file():  # more processes than before have none
+        if random_file.is_file():  # additional processes have none
             random_state = torch.load(random_file, weights_only=True)
             torch.set_rng_state(random_state["cpu"])
             if "cuda" in random_state and torch.cuda.is_available():
@@ -148,12 +148,12 @@ def load(
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """Return the ``state`` that ``save`` wrote."""
+    """Return the ``state`` written by ``save``."""
     return read_json(folder / STATE, dict[str, Any])
 
 
 def final_weights(accelerator: Accelerator, model: nn.Module) -> dict[str, Tensor] | None:
-    """Return the weights of a sharded model, gathered on the first process; ``None`` where each has all of it.
+    """Return the weights of a sharded model, gathered on the first process; ``None`` if the model is not sharded.
 
     Every process must call it.
     """
@@ -164,7 +164,7 @@ def final_weights(accelerator: Accelerator, model: nn.Module) -> dict[str, Tenso
 
 
 def resuming(checkpoint: Path) -> Refusals:
-    """Turn what reading a damaged checkpoint raises into one line that says what to do."""
+    """Turn errors from reading a damaged checkpoint into one line with the fix."""
 
     def explain(error: BaseException) -> RunError:
         if isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
@@ -179,7 +179,7 @@ def open_state(state: Path, wanted: str) -> Path | None:
     """Return the newest complete checkpoint with the fingerprint ``wanted``, and delete everything else in
     ``state``.
 
-    Raises ``DataError`` for a checkpoint whose own record of the steps was damaged.
+    Raises ``DataError`` for a checkpoint whose record of the steps was damaged.
     """
     label = state / "fingerprint"
     if state.is_dir() and not (label.is_file() and label.read_bytes() == wanted.encode()):
@@ -210,10 +210,9 @@ class _Finished(msgspec.Struct):
 
 
 def finished_result(output: Path, wanted: str) -> dict[str, Any] | None:
-    """Return the result that ``record_result`` wrote for the same fingerprint; else delete it and half-saved
-    checkpoints.
+    """Return the result written by ``record_result`` for the same fingerprint; else delete it and partial checkpoints.
 
-    Raises ``DataError`` for a file of that name that it did not write.
+    Raises ``DataError`` for a file of that name that ``record_result`` did not write.
     """
     record = output / "training.json"
     finished = read_json(record, _Finished) if record.exists() else None
@@ -233,12 +232,12 @@ def record_result(output: Path, wanted: str, result: dict[str, Any]) -> None:
 
 
 def checkpoint_folder(state: Path, updates: int) -> Path:
-    """Return where a checkpoint of so many updates lies."""
+    """Return the folder of the checkpoint after this many updates."""
     return state / f"{_PREFIX}{updates}"
 
 
 def checkpoint_updates(folder: Path) -> int:
-    """Return how many updates were done when a checkpoint was saved."""
+    """Return the number of updates in a checkpoint."""
     return int(folder.name.removeprefix(_PREFIX))
 
 
@@ -253,7 +252,7 @@ def finish_checkpoint(folder: Path) -> None:
 
 
 def discard_state(state: Path) -> None:
-    """Delete ``state`` such that no half-deleted checkpoint can ever be taken for a complete one."""
+    """Delete ``state`` so that a half-deleted checkpoint never counts as complete."""
     _discard_all(state, but=None)
     shutil.rmtree(state, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""The accelerator that a phase trains with, its optimiser, and checks that settings fit this machine."""
+"""A training phase's accelerator and optimiser, and checks that settings fit this machine."""
 
 import os
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ from spag.storage.machine import map_large_blocks
 def make_accelerator(model: ModelConfig, settings: UpdateSettings, seed: int) -> Accelerator:
     """Return the accelerator of a phase; under torchrun this joins the process group. Raises ``ConfigError``."""
     on_cpu = (model.device or default_device()) == "cpu"
-    if on_cpu:  # else DeepSpeed, which transformers imports wherever it is installed, looks for a GPU, or warns
+    if on_cpu:  # otherwise DeepSpeed, imported by transformers if installed, looks for a GPU, or warns
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
         map_large_blocks()
     check_settings(model, settings)
-    for name in ("fsdp", "deepspeed"):  # transformers and accelerate look at these
+    for name in ("fsdp", "deepspeed"):  # read by transformers and accelerate
         os.environ[f"ACCELERATE_USE_{name.upper()}"] = str(settings.parallel == name).lower()
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
@@ -40,9 +40,9 @@ def make_accelerator(model: ModelConfig, settings: UpdateSettings, seed: int) ->
     precision = {"bfloat16": "bf16", "float16": "fp16"}.get(model.dtype, "no")
     PartialState(cpu=on_cpu, **_backend(on_cpu, settings))
     handlers = [InitProcessGroupKwargs(**_backend(on_cpu, settings))] if _backend(on_cpu, settings) else None
-    cpu = on_cpu and settings.parallel != "deepspeed"  # with cpu=True, accelerate would leave DeepSpeed out
+    cpu = on_cpu and settings.parallel != "deepspeed"  # with cpu=True, accelerate would skip DeepSpeed
     accelerator = Accelerator(cpu=cpu, mixed_precision=precision, kwargs_handlers=handlers, **options)
-    if settings.parallel == "fsdp" and on_cpu:  # accelerate knows FSDP2 on GPUs only, and would keep replicas
+    if settings.parallel == "fsdp" and on_cpu:  # accelerate supports FSDP2 only on GPUs, and would keep replicas
         accelerator.state.fsdp_plugin = options["fsdp_plugin"]
         accelerator.state.distributed_type = DistributedType.FSDP
     set_seed(seed)
@@ -61,7 +61,7 @@ def _prepare_deepspeed(on_cpu: bool) -> None:
     if on_cpu:
         import deepspeed  # noqa: PLC0415 - an optional package
 
-        # This communication kernel would be compiled now, which takes a compiler and a minute.
+        # This communication kernel would be compiled now, which needs a compiler and takes a minute.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
 
@@ -69,7 +69,7 @@ def _prepare_deepspeed(on_cpu: bool) -> None:
 def make_optimizer(model: nn.Module, settings: UpdateSettings) -> Optimizer:
     """Return AdamW over the trained weights; biases and norms do not decay.
 
-    Moments of 8 bits are quantised in blocks of 256 with a scale each (arXiv 2110.02861); those of fewer than 4,096
+    8-bit moments are quantised in blocks of 256 with one scale each (arXiv 2110.02861); those of fewer than 4,096
     weights stay float32.
     """
     trained = [weight for weight in model.parameters() if weight.requires_grad]

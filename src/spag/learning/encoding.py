@@ -1,9 +1,9 @@
 """Training samples as tokens.
 
-A completion's tokens are those that were sampled, where they are known and the tokenizer decodes them to the same text;
-else the text is tokenised on its own and the end token is appended, unless the completion was truncated. Only
-completions are trained. Offline, samples that are too long lose tokens on the left. Online, nothing is cut: a policy is
-trained behind the very prompt that the engine saw, on the very tokens that it sampled.
+A completion's tokens are the sampled ones, if they are known and the tokenizer decodes them to the same text; otherwise
+the text is tokenised alone and the end token is appended, unless the completion was truncated. Only completions are
+trained. Offline, samples that are too long lose tokens on the left. Online, nothing is cut: the policy is trained on
+exactly the tokens that it sampled, after exactly the prompt that the engine saw.
 """
 
 import logging
@@ -29,10 +29,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class EncodedSample:
-    """One sample as tokens: ``input_ids`` (T,), of which those from ``completion_start`` (at least 1) on are trained.
+    """One sample as tokens: ``input_ids`` (T,), trained from ``completion_start`` (at least 1) on.
 
-    ``sampling_logprobs``: those of the trained tokens when they were sampled, where they are needed. ``copies``: how
-    many equal samples it stands for (``merge_equal``); ``weight`` is that of all of them.
+    ``sampling_logprobs``: log-probabilities of the trained tokens when they were sampled, if needed. ``copies``: how
+    many equal samples it represents (``merge_equal``); ``weight`` is their total weight.
     """
 
     input_ids: "array[int]"
@@ -59,7 +59,7 @@ class EncodedSample:
 
 
 def group_names(samples: Sequence[TrainingSample]) -> tuple[str, ...]:
-    """Return the groups with metrics of their own: the SFT mix, samples without a role, and each role."""
+    """Return the groups with separate metrics: the SFT mix, samples without a role, and each role."""
     return ("sft", "other", *sorted({sample.role for sample in samples if sample.role is not None}))
 
 
@@ -94,7 +94,7 @@ def encode_samples(
         ids = (prompt + completion)[-max_length:]
         if len(ids) < 2:
             raise DataError(f"{place}: prompt and completion hold no token, so there is nothing to train on")
-        # A first token has no context to be predicted from: of a completion that fills max_length, the rest is trained.
+        # A first token has no context to predict it: if a completion fills max_length, only the rest is trained.
         start = max(len(ids) - len(completion), 1)
         group = SFT if sample.type is SampleType.SFT else OTHER if sample.role is None else groups.index(sample.role)
         encoded.append(EncodedSample.of(ids, start, reward=sample.reward, weight=sample.weight, group=group))
@@ -103,7 +103,8 @@ def encode_samples(
 
 
 def _are_of(sample: TrainingSample, tokenizer: PreTrainedTokenizerBase, style: PromptStyle, known: int) -> bool:
-    """Whether the sample has sampled tokens that ``tokenizer`` decodes to its completion; another model's are not.
+    """Whether the sample has sampled tokens that ``tokenizer`` decodes to its completion, unlike tokens of another
+    model.
 
     ``known``: the tokenizer's ``token_count``.
     """
@@ -112,7 +113,7 @@ def _are_of(sample: TrainingSample, tokenizer: PreTrainedTokenizerBase, style: P
         return False
     text = str(tokenizer.decode(ids, skip_special_tokens=True))
     if style is PromptStyle.TAGGED and not sample.thinking:
-        text = ANSWER + text  # the prompt ends with it
+        text = ANSWER + text  # the prompt ends with the mark
     text = spoken(text, style, thinking=sample.thinking)
     said = split_thought(text).speech if sample.thinking else text
     return said.strip().startswith(sample.completion.strip())
@@ -130,10 +131,11 @@ def _log_changes(count: int, max_length: int, cut: int, retokenised: int) -> Non
 def encode_sampled(
     samples: Sequence[TrainingSample], tokenizer: PreTrainedTokenizerBase, style: PromptStyle, roles: Sequence[str]
 ) -> list[EncodedSample]:
-    """Tokenise the samples of an online step exactly as the engine saw and sampled them; ``group`` is 2 + its role.
+    """Tokenise the samples of an online step exactly as the engine saw and sampled them; ``group`` is 2 + the role's
+    index.
 
-    Leaves out samples with a token that the tokenizer does not know: vocabularies are padded, and a model can sample
-    what cannot be read back. Raises ``DataError`` for a sample without log-probabilities.
+    Leaves out samples with a token that the tokenizer does not know: vocabularies are padded, so a model can sample
+    tokens that cannot be decoded. Raises ``DataError`` for a sample without log-probabilities.
     """
     encoded, known = [], token_count(tokenizer)
     encoded_prompt = cache(partial(encode_prompt, tokenizer, style=style))
@@ -159,11 +161,11 @@ def encode_sampled(
 
 
 def merge_equal(samples: Sequence[EncodedSample], *, by_advantage: bool = False) -> list[EncodedSample]:
-    """Merge samples of equal role and tokens: one with their mean advantage, its weight the sum of theirs.
+    """Merge samples of equal role and tokens into one with their mean advantage and total weight.
 
-    The gradient is that of all of them, as long as no ratio is clipped: where one may be, merge only what has an equal
-    advantage, too (``by_advantage``). Of their sampling log-probabilities, which differ by rounding, the first one's
-    are kept. In a small game a step of hundreds of games has a few dozen different samples.
+    The gradient is unchanged as long as no ratio is clipped; if one may be, merge only samples with equal advantages
+    (``by_advantage``). Their sampling log-probabilities differ by rounding; the first sample's are kept. In a small
+    game a step of hundreds of games has a few dozen distinct samples.
     """
     groups: dict[tuple[Any, ...], list[EncodedSample]] = defaultdict(list)
     for sample in samples:

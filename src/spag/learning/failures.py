@@ -1,6 +1,6 @@
-"""Failures of the machine during training as errors of one line: out of memory, disk full.
+"""Machine failures during training as one-line errors: out of memory, disk full.
 
-torch and safetensors wrap the operating system's errors in exceptions of their own and name the cause in the text only.
+torch and safetensors wrap the operating system's errors in their own exceptions and name the cause only in the text.
 """
 
 import errno
@@ -27,13 +27,13 @@ _MEMORY_TEXTS = ("out of memory", "can't allocate memory", "not enough memory")
 @contextmanager
 def clear_failures(output: Path) -> Iterator[None]:
     """Raise ``StorageError`` or ``RunError`` in place of the libraries' errors when disk or memory run out. Other
-    errors pass, and so do stops.
+    errors and interrupts pass through.
     """
     try:
         yield
-    except CheckpointException as error:  # no Exception: torch's, of the first process that failed
+    except CheckpointException as error:  # not an Exception: torch's, from the first process that failed
         cause = next((cause for cause, _ in error.failures.values()), error)
-        if isinstance(cause, KeyboardInterrupt):  # a stop while a checkpoint was written
+        if isinstance(cause, KeyboardInterrupt):  # interrupted while a checkpoint was written
             raise cause from None
         described = _clear(cause, output) if isinstance(cause, Exception) else None
         fix = f"remove {output / 'state'} to begin this training again"
@@ -47,7 +47,7 @@ def clear_failures(output: Path) -> Iterator[None]:
 
 
 def _clear(error: Exception, output: Path) -> SpagError | None:
-    """Return the error of one line for a library's, ``None`` where neither disk nor memory is the cause."""
+    """Return the one-line error for a library's error, ``None`` if neither disk nor memory is the cause."""
     text = str(error).lower()
     if _is_of_disk(error, text):
         path = getattr(error, "filename", None) or output

@@ -1,11 +1,11 @@
-"""The policy's log-probability of each completion, without the tensor of all logits, (B, T, V), that upstream computes.
+"""The policy's log-probability of each completion, without upstream's tensor of all logits, (B, T, V).
 
-A prompt is ten times as long as its completion, and logits of 50,000 or more entries for every position cost more time
-and memory than a small model's layers. So logits are computed only for the positions that predict a trained token, a
-chunk at a time, and the backward pass computes each chunk again instead of keeping it. The head does this inside the
-model's own forward pass, so DDP, FSDP and peft see nothing unusual.
+A prompt is about ten times as long as its completion, and logits of 50,000 or more entries for every position cost more
+time and memory than a small model's layers. So logits are computed only for the positions that predict a trained token,
+a chunk at a time, and the backward pass recomputes each chunk instead of keeping it. The head does this inside the
+model's forward pass, so DDP, FSDP and peft see nothing unusual.
 
-Not every model supports this: ``probe_capabilities`` tries it. Other models get padded rows, or compute all logits.
+Not every model supports this: ``probe_capabilities`` tests it. Other models get padded rows, or compute all logits.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from spag.learning.encoding import EncodedSample
 from spag.models.packing import ATTENTION, UNSUPPORTED, spans_on
 
 CHUNK = 128
-"""Positions whose logits exist at once: 25 MB with 50,000 tokens in float32."""
+"""Positions whose logits exist at once: 25 MB for a vocabulary of 50,000 in float32."""
 
 _PROBE = ([2, 3, 4, 5, 6], [2, 3, 4, 7], [8, 9])
 _PROBE_TOLERANCE = 1e-3
@@ -34,8 +34,8 @@ _PROBE_TOLERANCE = 1e-3
 class Capabilities:
     """The optimisations that a model's forward pass supports.
 
-    packed: attends within packed rows; kept: computes logits for chosen positions (``logits_to_keep``); chunked: lets
-    us call its head.
+    packed: attends within packed rows; kept: computes logits only for chosen positions (``logits_to_keep``); chunked:
+    lets us call its head.
     """
 
     packed: bool = False
@@ -46,7 +46,7 @@ class Capabilities:
 def probe_capabilities(model: nn.Module, longest: int) -> Capabilities:
     """Return the capabilities of ``model`` for samples of up to ``longest`` tokens, tried on a few short ones.
 
-    Leaves the model unchanged, except for packed attention where that works.
+    Leaves the model unchanged, except for packed attention if that works.
     """
     samples = [EncodedSample.of(ids, completion_start=1) for ids in _PROBE]
     training = model.training
@@ -75,7 +75,7 @@ def set_packed_attention(model: nn.Module) -> None:
 
 
 class Entropy(Enum):
-    """What is wanted of the entropy of each token's distribution: nothing, its value, or its gradient, too."""
+    """Whether to compute the entropy of each token's distribution: no, its value, or its gradient too."""
 
     NONE = 0
     VALUE = 1
@@ -85,10 +85,10 @@ class Entropy(Enum):
 def token_scores(
     model: nn.Module, batch: Batch, capabilities: Capabilities, *, entropy: Entropy = Entropy.NONE
 ) -> Tensor:
-    """Return each trained token's log-probability, (K, 1), with gradient; if wanted also the entropy of its
+    """Return each trained token's log-probability, (K, 1), with gradient; if requested, also the entropy of its
     distribution, in nats: (K, 2).
 
-    ``model`` may be wrapped (DDP, FSDP, peft). ``batch`` is what ``collate`` made for the same capabilities.
+    ``model`` may be wrapped (DDP, FSDP, peft). ``batch`` comes from ``collate`` with the same capabilities.
     """
     arguments: dict[str, Any] = {"input_ids": batch["input_ids"], "use_cache": False}
     if capabilities.packed:
@@ -115,7 +115,7 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
 @contextmanager
 def _chunked_head(model: nn.Module, batch: Batch, entropy: Entropy) -> Iterator[None]:
-    """Let the model's forward pass return ``_scores`` of the labels, with a batch dimension of 1, where it would return
+    """Let the model's forward pass return ``_scores`` of the labels, with a batch dimension of 1, in place of
     logits.
     """
     head = _bare(model).get_output_embeddings()
@@ -130,7 +130,7 @@ def _chunked_head(model: nn.Module, batch: Batch, entropy: Entropy) -> Iterator[
             checkpoint(score, rows[at : at + CHUNK], batch["labels"][at : at + CHUNK], use_reentrant=False)
             for at in range(0, len(rows), CHUNK)
         ]
-        return torch.cat(parts)[None].clone()  # FSDP2 warns of outputs that are views
+        return torch.cat(parts)[None].clone()  # FSDP2 warns about outputs that are views
 
     head.forward = forward
     try:
@@ -140,10 +140,10 @@ def _chunked_head(model: nn.Module, batch: Batch, entropy: Entropy) -> Iterator[
 
 
 def _scores(logits: Tensor, labels: Tensor, entropy: Entropy) -> Tensor:
-    """Return log p(label), and if wanted the entropy, (K, 1 or 2), for ``logits`` (K, V); half precision is summed in
-    float32.
+    """Return log p(label), and if requested the entropy, (K, 1 or 2), for ``logits`` (K, V); half precision is summed
+    in float32.
 
-    An entropy without gradient comes last, after all that a checkpoint keeps, so the backward pass leaves it out.
+    An entropy without gradient comes last, after all tensors saved for the checkpoint, so the backward pass skips it.
     """
     logprobs = logits.float().log_softmax(-1)
     del logits

@@ -1,4 +1,5 @@
-"""The launcher of training: in this process, in several on this machine, or on a Ray cluster, with the same worker.
+"""The launcher of training: in this process, in several on this machine, or on a Ray cluster, always with the same
+worker.
 
 A process that torchrun, ``accelerate launch`` or Ray started joins its group and starts nothing.
 """
@@ -20,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def train_on(job: "TrainingJob", reporter: Reporter, title: str) -> dict[str, Any]:
-    """Do ``job`` and return what it wrote into training.json, with the versions that decide what it computed.
+    """Run ``job`` and return the contents of its training.json, with the library versions that affect results.
 
-    The model is in ``output/checkpoint`` afterwards. Raises what ``TrainingJob.run`` raises, and ``RunError`` naming
-    the process when one of several is lost.
+    The model is then in ``output/checkpoint``. Raises the errors of ``TrainingJob.run``, and ``RunError`` naming the
+    process if one of several is lost.
     """
     from spag.models.loading import library_versions  # noqa: PLC0415 - imports torch
 
@@ -34,15 +35,15 @@ def train_on(job: "TrainingJob", reporter: Reporter, title: str) -> dict[str, An
 
 
 def process_count(model: ModelConfig, settings: UpdateSettings) -> int:
-    """Return how many processes of this machine train.
+    """Return how many processes on this machine train.
 
-    Those that torchrun started, else as many as asked for, or one a visible GPU.
+    The number started by torchrun, else the number requested, or one per visible GPU.
     """
     return int(os.environ.get("WORLD_SIZE", "0")) or settings.processes or max(1, gpu_count(model))
 
 
 def gpu_count(model: ModelConfig) -> int:
-    """Return how many GPUs are visible, none for a model that is kept on the CPU."""
+    """Return how many GPUs are visible; 0 for a model kept on the CPU."""
     import torch  # noqa: PLC0415 - slow to import
 
     return torch.cuda.device_count() if model.device != "cpu" else 0
@@ -71,7 +72,7 @@ def _progress_bars(reporter: Reporter, title: str) -> "Iterator[OnProgress]":
 
         def show(at: "TrainProgress") -> None:
             if at.unit not in bars:
-                stack.close()  # the bar of the unit before
+                stack.close()  # the bar of the previous unit
                 bars[at.unit] = stack.enter_context(reporter.track(f"{title}: {at.unit}", at.total_steps))
             loss = "" if at.loss is None else f"  loss {at.loss:.3f}"
             bars[at.unit].update(

@@ -4,8 +4,8 @@
              reference.jsonl, samples.jsonl (offline)  state/ (to resume from; removed when the checkpoint is complete)
 
 A step asks the source for games and the algorithm for credit, and trains on the samples in one or more updates. Online,
-a step is a row of metrics; files are one step, in which every update is a row. Every process runs the loop, the first
-one writes. Weights are float32 under autocast, because updates with small learning rates vanish in bfloat16 weights.
+each step is a row of metrics; files are one step, and each update is a row. Every process runs the loop; the first one
+writes. Weights are float32 under autocast, because small updates vanish in bfloat16 weights.
 """
 
 import time
@@ -45,7 +45,7 @@ from spag.storage.store import write_rows
 
 @dataclass(frozen=True, slots=True)
 class StepData:
-    """A step's samples as tokens, its updates, the names of the samples' groups, and how many had to be left out."""
+    """A step's samples as tokens, its updates, the names of the samples' groups, and how many samples were left out."""
 
     data: TrainingData
     updates: Sequence[Update]
@@ -61,12 +61,12 @@ class Loop:
         self.online = phase.settings if isinstance(phase.settings, OnlineSettings) else None
         self.accelerator = make_accelerator(phase.model, phase.settings, phase.seed)
         self.is_first = self.accelerator.is_main_process
-        self.progress = progress if self.is_first else None  # one file of progress has one writer
+        self.progress = progress if self.is_first else None  # only one process writes the progress file
         self.fingerprint = checkpoints.phase_fingerprint(phase)
         self.total_updates = 0
 
     def run(self) -> dict[str, Any]:
-        """Train, write ``checkpoint/``, and return the result; that of earlier work where it is complete."""
+        """Train, write ``checkpoint/``, and return the result, or the earlier result if training is complete."""
         began, phase, processes = time.perf_counter(), self.phase, self.accelerator.num_processes
         earlier = checkpoints.earlier_work(phase.output, self.fingerprint, phase.settings, processes)
         finished, resume_from = broadcast_object_list(list(earlier()) if self.is_first else [None, None])
@@ -109,7 +109,7 @@ class Loop:
             samples += self.algorithm.credit(episodes, game, self.source.learner)
         made = self._data_of_files(samples)
         trim_heap()
-        self._resume(resume_from)  # after the reference pass, which is the start model's
+        self._resume(resume_from)  # after the reference pass, which uses the start model
         metrics = StepMetrics(self.accelerator.device)
         for update in made.updates[self.updates_done :]:
             began = time.perf_counter()
@@ -120,7 +120,7 @@ class Loop:
             self._save_at(self.updates_done)
 
     def _train_on_play(self, step: int, online: OnlineSettings) -> bool:
-        """Play, credit, train, evaluate: an online step, which is a row. Returns whether to go on."""
+        """Play, credit, train, evaluate: one online step, one row. Returns whether to go on."""
         began = time.perf_counter()
         material = self.source.next(step, self.policy)
         samples = [*material.samples]
@@ -153,12 +153,12 @@ class Loop:
         return goes_on
 
     def _data_of_files(self, samples: list[TrainingSample]) -> StepData:
-        """Return the samples of files with their reference, and all updates."""
+        """Return the samples of files with their reference log-probabilities, and all updates."""
         settings, output = self.settings, self.phase.output
         assert isinstance(settings, OfflineSettings)
         if not any(sample.completion for sample in samples):
             raise DataError(f"{output}: no game gave a sample to train on; play more games, or train longer")
-        # By game and turn, so that training does not depend on the order in which games ended.
+        # By game and turn, so that training does not depend on the order in which games finished.
         samples.sort(key=lambda sample: (sample.episode_id or "", -1 if sample.turn is None else sample.turn))
         if self.is_first:
             write_rows(output / "samples.jsonl", samples)
@@ -175,11 +175,11 @@ class Loop:
         return StepData(data, updates, group_names(samples))
 
     def _data_of_play(self, samples: list[TrainingSample], step: int, online: OnlineSettings) -> StepData:
-        """Return an online step's samples with what the loss needs, and the step's updates."""
+        """Return an online step's samples with the inputs of the loss, and the step's updates."""
         policy, needs, groups = self.policy, self.algorithm.needs, ("sft", "other", *self.phase.roles)
         encoded = encode_sampled(samples, policy.tokenizer, self.style, self.phase.roles)
         unreadable = len(samples) - len(encoded)
-        if not (needs.reference or needs.entropy):  # then a sample without an advantage teaches nothing
+        if not (needs.reference or needs.entropy):  # then a sample without an advantage has no gradient
             encoded = [sample for sample in encoded if sample.reward]
         self.samples_seen += len(encoded)
         data = self._data(merge_equal(encoded, by_advantage=online.clips))
@@ -206,7 +206,9 @@ class Loop:
         return TrainingData(encoded, self.settings.micro_batch_size, packed=packed, by_group=by_group, **processes)
 
     def _update(self, made: StepData, update: Update, step: int, metrics: StepMetrics) -> Row:
-        """Add up the gradients of an update's micro-batches and change the weights; return learning rate and norm."""
+        """Accumulate the gradients of an update's micro-batches and update the weights; return learning rate and
+        norm.
+        """
         batches, totals = made.data.batches(update), made.data.totals(update)
         policy, total = self.policy, self.total_updates
         warmup = checkpoints.warmup_updates(self.settings.warmup_ratio, total)
@@ -263,7 +265,7 @@ class Loop:
             self.progress(TrainProgress(unit, done, total, speed, row["loss"], self.source.describe()))
 
     def _save_at(self, done: int) -> None:
-        """Save a checkpoint to resume from, after every ``save_steps``; the finished model is saved instead of one."""
+        """Save a checkpoint to resume from, every ``save_steps``; at the end, the finished model is saved instead."""
         if done % self.settings.save_steps or self.updates_done >= self.total_updates:
             return
         self.source.settle()

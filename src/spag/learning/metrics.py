@@ -1,4 +1,4 @@
-"""Metrics of training: means that are added up over micro-batches and processes, and the file of their rows."""
+"""Training metrics: means accumulated over micro-batches and processes, and the file of their rows."""
 
 import json
 import math
@@ -17,11 +17,11 @@ from spag.storage.jsonfile import json_lines
 from spag.storage.store import cut_torn_line, write_atomically
 
 Row = dict[str, Any]
-"""A row of metrics.jsonl: the step, and numbers by name; ``None`` where there is nothing to average."""
+"""A row of metrics.jsonl: the step, and numbers by name; ``None`` if there is nothing to average."""
 
 
 class StepMetrics:
-    """The loss and the metrics of a step: parts of means by name, and largest values by name (``peaks``)."""
+    """The loss and the metrics of a step: means by name, as sums, and largest values by name (``peaks``)."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -44,9 +44,9 @@ class StepMetrics:
         self.peaks[name] = largest.maximum(self.peaks[name]) if name in self.peaks else largest
 
     def take(self, accelerator: Accelerator, what: str) -> Row:
-        """Return loss, tokens, means and peaks over all processes, and begin again. Every process must call it.
+        """Return loss, tokens, means and peaks over all processes, and reset. Every process must call it.
 
-        Raises ``RunError``, naming ``what``, when the loss is not finite.
+        Raises ``RunError``, naming ``what``, if the loss is not finite.
         """
         names = sorted(self.parts)
         flat = torch.cat([torch.stack([self.loss, self.tokens]), *(self.parts[name] for name in names)])
@@ -65,9 +65,9 @@ def _mean(total: float, weight: float) -> float | None:
 
 
 class MetricsLog:
-    """``metrics.jsonl``: one row a step, on disk before training goes on.
+    """``metrics.jsonl``: one row per step, on disk before training goes on.
 
-    Rows after the step that training resumes from are dropped. Raises ``DataError`` for anything but such rows.
+    Rows after the step that training resumes from are dropped. Raises ``DataError`` for anything but rows of metrics.
     """
 
     def __init__(self, path: Path, resume_step: int) -> None:

@@ -12,8 +12,8 @@ from spag.config.schema import ModelConfig
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What a phase trains, and where. ``roles``: every ``GAME/ROLE`` of online games. ``identity``: what the source's
-    games depend on; state of something else is not resumed.
+    """The inputs and the output folder of a phase. ``roles``: every ``GAME/ROLE`` of online games. ``identity``:
+    everything the source's games depend on; state with another identity is not resumed.
     """
 
     model: ModelConfig

@@ -1,6 +1,6 @@
-"""The policy in training: model, optimiser, and the policies beside it that a KL term or an average keeps.
+"""The policy in training: model, optimiser, and the policies kept for a KL term or an average.
 
-A source of games sees of it what ``spag.learning.sources.Policy`` names.
+A source of games sees it through ``spag.learning.sources.Policy``.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ from spag.models.roles import adapter_name, models_of
 
 
 class TrainedPolicy:
-    """``bare`` is the model, ``model`` what accelerate made of it; both change in place. ``adapters``: by GAME/ROLE,
+    """``bare`` is the model, ``model`` is accelerate's wrapper; both change in place. ``adapters``: by GAME/ROLE,
     whether it is trained; empty unless each role has its own.
     """
 
@@ -43,7 +43,7 @@ class TrainedPolicy:
         start = phase.model.model_copy(update={"name": phase.start_from})
         longest = settings.max_length if isinstance(settings, OfflineSettings) else checkpoints.LONGEST
         bare, self.capabilities = trainable(start, settings.lora, accelerator, phase.seed, longest, self.adapters)
-        if settings.gradient_checkpointing and settings.parallel != "fsdp":  # fsdp has its own
+        if settings.gradient_checkpointing and settings.parallel != "fsdp":  # fsdp handles it itself
             bare.gradient_checkpointing_enable({"use_reentrant": False})
         self.bare: Any = bare
         self.model, self.optimizer = accelerator.prepare(bare, make_optimizer(bare, settings))
@@ -52,7 +52,7 @@ class TrainedPolicy:
         self.average = WeightCopy(trained) if online and online.average_decay else None
 
     def as_engines_load_it(self, output: Path) -> str:
-        """Return the folder or name that engines load: the start model, or new adapters, which are written first."""
+        """Return the folder or name for engines to load: the start model, or new adapters, which are written first."""
         is_adapter = (Path(self.start_from) / "adapter_config.json").is_file()
         if not self.adapters and (self.settings.lora is None or is_adapter):
             return self.start_from
@@ -63,25 +63,25 @@ class TrainedPolicy:
         return str(folder)
 
     def use_role(self, batch: Batch, groups: Sequence[str]) -> None:
-        """Let the adapter compute that a micro-batch is for, where each role has its own."""
+        """Activate the adapter of a micro-batch, if each role has its own."""
         if self.adapters:
             use_adapter(self.bare, adapter_name(groups[int(batch["group"].max())]))
 
     def save_state(self, folder: Path, state: Mapping[str, Any]) -> None:
-        """Save all that training resumes from, and ``state``, plain JSON."""
+        """Save everything needed to resume training, and ``state``, plain JSON."""
         checkpoints.save(folder, self.accelerator, self.model, self.optimizer, state, self._moving)
 
     def load_state(self, folder: Path) -> None:
-        """Load what ``save_state`` wrote."""
+        """Load the result of ``save_state``."""
         checkpoints.load(folder, self.accelerator, self.model, self.optimizer, self._moving)
 
     @property
     def _moving(self) -> dict[str, WeightCopy | None]:
-        """The policies beside the trained one that change from step to step."""
+        """The policies besides the trained one that change from step to step."""
         follows = self.reference is not None and self.reference.settings is not None
         return {"average": self.average, "reference": self.reference if follows else None}
 
-    # What a source may see: ``spag.learning.sources.Policy``.
+    # The view of a source: ``spag.learning.sources.Policy``.
 
     def wait(self) -> None:
         self.accelerator.wait_for_everyone()

@@ -1,4 +1,4 @@
-"""Copies of the trained weights: a reference policy that is fixed or follows, and the average of a run's policies."""
+"""Copies of the trained weights: a fixed or moving reference policy, and the average of a run's policies."""
 
 import mmap
 from collections.abc import Iterator, Sequence
@@ -13,13 +13,13 @@ from torch.distributed.tensor import DTensor
 from spag.algorithms.online_settings import MovingReference
 
 _ALIGNMENT = 64
-"""Bytes that a tensor in a file begins at a multiple of."""
+"""Alignment of tensors in a file, in bytes."""
 
 
 class WeightCopy:
-    """Other values of the trained weights; frozen weights are shared. Sharded weights stay sharded.
+    """Another set of values for the trained weights; frozen weights are shared. Sharded weights stay sharded.
 
-    With LoRA that is the adapter alone, so a reference policy costs no second model.
+    With LoRA this is only the adapter, so a reference policy needs no second model.
     """
 
     def __init__(self, weights: Sequence[nn.Parameter]) -> None:
@@ -28,7 +28,7 @@ class WeightCopy:
 
     @torch.no_grad()
     def move(self, share: float) -> None:
-        """Go ``share`` of the way to the present weights: 1 copies them."""
+        """Move ``share`` of the way to the current weights; 1 copies them."""
         for value, weight in zip(self.values, self.weights, strict=True):
             value.lerp_(weight.detach(), share)
 
@@ -54,11 +54,11 @@ class WeightCopy:
 
 
 class Reference(WeightCopy):
-    """The policy that a KL term pulls to: the start's, or one that follows the policy.
+    """The reference policy of a KL term: the start model, or a policy that follows the trained one.
 
     As in magnetic mirror descent (arXiv 2206.05825) and NashPG (arXiv 2510.18183), where a moving anchor converges to
-    an equilibrium and a fixed one stays biased. ``folder``: where a fixed one of weights on a CPU is kept, in a file
-    without a name, so that it takes memory only while the model computes with it.
+    an equilibrium and a fixed one stays biased. ``folder``: a fixed reference on a CPU is kept there, in an unnamed
+    file, so that it takes memory only while the model uses it.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Reference(WeightCopy):
             self._space.madvise(mmap.MADV_DONTNEED)
 
     def after_step(self, step: int) -> bool:
-        """Follow the policy after ``step``, if the settings say so; return whether the reference changed."""
+        """Update the reference after ``step`` as the settings require; return whether it changed."""
         if self.settings is None:
             return False
         if self.settings.ema is not None:
@@ -93,9 +93,7 @@ class Reference(WeightCopy):
 
 
 def _file_space(values: Sequence[Tensor], folder: Path) -> mmap.mmap:
-    """Write ``values`` of any shape to a file in ``folder`` that goes with the process; return the space it is seen in,
-    which reads a page when it is needed.
-    """
+    """Write ``values`` of any shape to a temporary file in ``folder``; return its memory map."""
     with TemporaryFile(dir=folder) as file:
         for value in values:
             content = value.flatten().view(torch.uint8).numpy().tobytes()
@@ -106,7 +104,7 @@ def _file_space(values: Sequence[Tensor], folder: Path) -> mmap.mmap:
 
 
 def _values_in(space: mmap.mmap, values: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Yield tensors of the shapes of ``values`` over what ``_file_space`` wrote of them."""
+    """Yield tensors with the shapes of ``values`` over the memory map from ``_file_space``."""
     start = 0
     for value in values:
         yield torch.frombuffer(space, dtype=value.dtype, count=value.numel(), offset=start).view_as(value)

@@ -1,8 +1,8 @@
-"""The training processes of one machine, started with torch's elastic launcher; a failure becomes one line that names
-its cause.
+"""The training processes of one machine, started with torch's elastic launcher; failures become one line that names the
+cause.
 
-The processes print to logs: when one is lost, the others fail with pages that say nothing. They end with this process,
-however it dies.
+The processes print to logs: when one is lost, the others fail with pages of uninformative output. They end with this
+process, however it dies.
 """
 
 import logging
@@ -27,16 +27,16 @@ from spag.learning.worker import PROGRESS, TrainingJob
 from spag.storage.store import write_atomically
 
 WORKER = "spag.learning.worker"
-"""What ``python -m`` starts for each process."""
+"""The module that each process runs with ``python -m``."""
 _POLL_S = 0.25
 
-logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # we report failed processes in one line
+logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # failed processes are reported in one line
 
 
 def run_in_processes(job: TrainingJob, count: int, progress: OnProgress) -> None:
-    """Do ``job`` with ``count`` processes of this machine; ``progress`` is called from another thread.
+    """Run ``job`` with ``count`` processes on this machine; ``progress`` is called from another thread.
 
-    Raises what a process raised if it is a ``SpagError``, else ``RunError`` naming process and cause.
+    Raises a process's error if it is a ``SpagError``, else ``RunError`` naming process and cause.
     """
     shutil.rmtree(job.folder, ignore_errors=True)
     path = job.folder / "job.json"
@@ -62,7 +62,7 @@ def run_in_processes(job: TrainingJob, count: int, progress: OnProgress) -> None
         raise _cause(failed, job, count) from None
     except SignalException as received:
         if callable(before):
-            before(received.sigval, None)  # what SIGTERM means to the command that trains
+            before(received.sigval, None)  # the meaning of SIGTERM for the training command
         raise SystemExit(128 + received.sigval) from received
     finally:
         if threading.current_thread() is threading.main_thread():
@@ -72,7 +72,7 @@ def run_in_processes(job: TrainingJob, count: int, progress: OnProgress) -> None
 
 @contextmanager
 def watching(job: TrainingJob, progress: OnProgress) -> Iterator[None]:
-    """Pass the progress that the first process of ``job`` writes on to ``progress``, until the block ends."""
+    """Forward progress written by the first process of ``job`` to ``progress``, until the block ends."""
     ended = threading.Event()
 
     def watch() -> None:
@@ -94,14 +94,14 @@ def watching(job: TrainingJob, progress: OnProgress) -> Iterator[None]:
 
 
 def described(text: str) -> SpagError | None:
-    """Return the ``SpagError`` that ``text``, ``ClassName: message``, describes; ``None`` for any other error."""
+    """Return the ``SpagError`` described by ``text``, ``ClassName: message``; ``None`` for any other error."""
     name, _, message = text.partition(": ")
     kind = getattr(errors, name.rpartition(".")[2], None)
     return kind(message) if isinstance(kind, type) and issubclass(kind, SpagError) else None
 
 
 def _cause(failed: ChildFailedError, job: TrainingJob, count: int) -> SpagError:
-    """Return the error that ended the processes: when one is lost, the others fail or are ended soon after."""
+    """Return the error that ended the processes: when one is lost, the others fail or are terminated soon after."""
 
     def order(rank: int) -> tuple[bool, bool, int]:
         failure = failed.failures[rank]
@@ -122,6 +122,6 @@ def _cause(failed: ChildFailedError, job: TrainingJob, count: int) -> SpagError:
 
 
 def _message(failure: ProcessFailure) -> str:
-    """Return ``ClassName: message`` of the exception that ended a process; empty where there was none."""
+    """Return ``ClassName: message`` of the exception that ended a process; empty if there was none."""
     message = failure.error_file_data.get("message", "")
     return str(message.get("message", "")) if isinstance(message, dict) else ""

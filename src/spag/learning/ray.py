@@ -1,4 +1,4 @@
-"""Training on a Ray cluster with Ray Train: the work of local processes, one worker per GPU, on any nodes.
+"""Training on a Ray cluster with Ray Train: the same work as local processes, one worker per GPU, on any nodes.
 
 The samples, the start model and the run folder must be on a file system that all nodes see.
 """
@@ -18,10 +18,10 @@ from spag.storage.disk import storage_errors
 
 
 def train_on_ray(job: TrainingJob, address: str, progress: OnProgress) -> None:
-    """Run ``job`` on the cluster at ``address``, with ``processes`` workers, else one a GPU (one where there is none).
+    """Run ``job`` on the cluster at ``address``, with ``processes`` workers, else one per GPU (one if there is none).
 
-    Raises ``ConfigError`` when there is no cluster, what a worker raised if it is a ``SpagError``, else ``RunError``
-    naming the worker.
+    Raises ``ConfigError`` if there is no cluster, a worker's error if it is a ``SpagError``, else ``RunError`` naming
+    the worker.
     """
     with connected(address):
         gpus = int(sum(node.get("GPU", 0) for node in nodes()))

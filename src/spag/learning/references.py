@@ -1,8 +1,8 @@
-"""Log-probabilities of samples under a model that does not learn meanwhile, computed before the updates that need them.
+"""Log-probabilities of samples under a fixed model, computed before the updates that need them.
 
 Offline, the reference policy is the start model: its log-probabilities are computed before the first update and kept in
-``reference.jsonl``, so no second model is in memory, and a resumed run does not compute them again. They come from the
-module that is trained afterwards (same precision, same wrapping), so that importance ratios start at 1. The file:
+``reference.jsonl``, so no second model is in memory, and a resumed run does not recompute them. They come from the
+module that is then trained (same precision, same wrapping), so that importance ratios start at 1. The file:
 
     {"fingerprint": "9f0c...", "rows": 2}
     {"sample": 0, "logprobs": [-1.25, -0.5]}
@@ -31,9 +31,9 @@ from spag.storage.jsonfile import convert, json_lines
 from spag.storage.store import write_rows
 
 LARGER = 4
-"""Factor by which batches without gradients are larger."""
+"""How much larger batches without gradients are."""
 REMEMBERED = 4096
-"""Samples whose log-probabilities are kept: in a small game the same ones come in every step."""
+"""Samples whose log-probabilities are cached: in a small game the same ones recur in every step."""
 
 
 def logprobs_of(
@@ -48,15 +48,15 @@ def logprobs_of(
 ) -> Values:
     """Return the log-probabilities of the trained tokens of the samples at ``indices``, on every process.
 
-    Every process computes a share, in equally many forward passes, as sharded models need. ``before`` is called with
-    each batch before its pass, ``on_batch`` with how many samples it had.
+    Every process computes a share in the same number of forward passes, as sharded models require. ``before`` is called
+    with each batch before its pass, ``on_batch`` with its number of samples.
     """
     found = data.split(indices, data.samples, LARGER)
     model.eval()
     mine: list[tuple[int, list[float]]] = []
     with torch.no_grad(), accelerator.autocast():
         for start in range(0, len(found), data.world_size):
-            part = found[min(start + data.rank, len(found) - 1)]  # a process without any left repeats the last
+            part = found[min(start + data.rank, len(found) - 1)]  # a process without batches left repeats the last
             batch = to_device(collate([data.samples[at] for at in part], packed=data.packed), accelerator.device)
             before(batch)
             flat = token_scores(model, batch, capabilities)[:, 0].tolist()
@@ -94,17 +94,17 @@ def reference_of_files(
 
 
 class LogprobCache:
-    """Log-probabilities under the reference policy of samples seen lately; forgotten when it moves."""
+    """Cached reference log-probabilities of recent samples; cleared when the reference moves."""
 
     def __init__(self) -> None:
         self.known: dict[tuple[int, int, bytes], Sequence[float]] = {}
 
     def missing(self, samples: Sequence[EncodedSample]) -> list[int]:
-        """Return the indices of samples that are not known."""
+        """Return the indices of samples that are not cached."""
         return [index for index, sample in enumerate(samples) if _key(sample) not in self.known]
 
     def complete(self, samples: Sequence[EncodedSample], found: Values) -> Values:
-        """Take the values ``found`` by index; return those of all samples."""
+        """Add the values ``found`` by index; return the values of all samples."""
         self.known |= {_key(samples[index]): values for index, values in found.items()}
         values = {index: self.known[_key(sample)] for index, sample in enumerate(samples)}
         while len(self.known) > REMEMBERED:
@@ -122,7 +122,7 @@ class _CachedRow(msgspec.Struct):
 
 
 def read_reference(path: Path, fingerprint: str) -> dict[int, list[float]] | None:
-    """Return log-probabilities by sample, or ``None`` where the file is absent, damaged or of something else."""
+    """Return log-probabilities by sample, or ``None`` if the file is absent, damaged or of another training."""
     try:
         header, *rows = [row for _, row in json_lines(path)] or [None]
         if header != _header(fingerprint, len(rows)):
@@ -133,7 +133,7 @@ def read_reference(path: Path, fingerprint: str) -> dict[int, list[float]] | Non
 
 
 def write_reference(path: Path, fingerprint: str, logprobs: Mapping[int, Sequence[float]]) -> None:
-    """Write the file: complete or absent."""
+    """Write the file, which is complete or absent."""
     rows = ({"sample": sample, "logprobs": list(logprobs[sample])} for sample in sorted(logprobs))
     write_rows(path, (row for part in ([_header(fingerprint, len(logprobs))], rows) for row in part))
 

@@ -1,11 +1,11 @@
 """Learning rates as a share of the peak, by update.
 
-transformers' ``linear`` and ``cosine`` begin a warm-up at 0. Online that would play a step's games for nothing, so
-there the warm-up begins one part above it. ``warmup_decay`` is DeepSpeed's WarmupDecayLR: upstream's DeepSpeed file
-names it, and then ``--lr_scheduler_type cosine`` on its command line has no effect. Its warm-up is a logarithm, at half
-of the peak after the square root of the warm-up's updates. ``warmup_decay_0.13`` is what DeepSpeed did before 0.15.3
-(its pull request 6597), upstream's 0.13.1 included: the scheduler is first asked after the first update, which
-therefore has the peak learning rate, and every later one has the rate due the update before.
+transformers' ``linear`` and ``cosine`` begin a warm-up at 0. Online this would waste a step's games, so there the
+warm-up begins one increment above 0. ``warmup_decay`` is DeepSpeed's WarmupDecayLR: upstream's DeepSpeed file sets it,
+so that ``--lr_scheduler_type cosine`` on its command line has no effect. Its warm-up is logarithmic, at half the peak
+after the square root of the warm-up's updates. ``warmup_decay_0.13`` is DeepSpeed's behavior before 0.15.3 (its pull
+request 6597), including upstream's 0.13.1: the scheduler is first called after the first update, which therefore has
+the peak learning rate, and every later update has the rate of the one before.
 """
 
 import math
@@ -28,7 +28,7 @@ def learning_rate_share(name: str, update: int, *, warmup: int, total: int, onli
 def warmup_decay(update: int, *, warmup: int, total: int) -> float:
     """Return ln(update + 1) / ln(warmup) for update < warmup, then (total - update) / (total - warmup).
 
-    As in DeepSpeed a warm-up has at least two updates; unlike there, none stays none.
+    As in DeepSpeed, a warm-up has at least two updates; unlike DeepSpeed, no warm-up is possible.
     """
     warmup = max(warmup, 2) if warmup else 0
     if update < warmup:

@@ -5,11 +5,12 @@
             opponents.jsonl (a row a step: ratings, where the policy meets others)
             snapshots/  checkpoint/  state/
 
-Games are on disk before they count: a killed run goes back to its last checkpoint and trains on the files again. Every
-process plays its share and reads all games; the first one writes. With ``overlap``, n, a thread plays the next n steps
-while this one is trained. Step k has the weights after step k-1-n (at first: the start's), never older ones, so no
-game is ever dropped; importance weights correct for the n steps between. A checkpoint waits for the games ahead,
-because its weights are newer than theirs: then it needs no older ones.
+Games are on disk before they count: a killed run returns to its last checkpoint and trains on the files again. Every
+process plays its share and reads all games; the first one writes. With ``overlap`` n, a thread plays the next n steps
+while the current one is trained. Step k has the weights after step k-1-n (at first: the start's), never older ones, so
+no
+game is ever dropped; importance weights correct for the n steps between. A checkpoint waits for the games played ahead,
+so that it need not keep their older weights.
 """
 
 import time
@@ -46,7 +47,7 @@ from spag.storage.episodes import read_episodes
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a phase is: its folder, the last step that is done, and whether this process writes files."""
+    """The state of a phase: its folder, the last finished step, and whether this process writes files."""
 
     folder: Path
     step: int
@@ -81,7 +82,7 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
         self.watch = CollapseWatch(self.folder, place.step) if place.is_first else None
         self._thread = ThreadPoolExecutor(1, "spag-play")
         self._ahead: dict[int, Future[None]] = {}  # by step
-        self._holds: int | None = None  # the step of the weights that engines hold once all of these are played
+        self._holds: int | None = None  # the step of the engines' weights once all of these are played
 
     def __enter__(self) -> "SelfplaySource":
         self.player.__enter__()
@@ -108,7 +109,7 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
                 self.player.play(step, step - 1)
                 self.player.rest()
         with self._timed("play_s"):
-            policy.wait()  # the others' games are on disk then
+            policy.wait()  # then the other processes' games are on disk
             self.games = self.player.episodes(step)
             self.player.opponents.add(step, self.games)
         for ahead in range(step + 1, min(step + self.settings.overlap, self.steps) + 1):
@@ -127,7 +128,7 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
         if (every := self.settings.keeps_snapshots_every) and step % every == 0:
             policy.save(self.player.snapshot_folder(step))
         if self._evaluates(step):
-            self._wait()  # the engines are free then
+            self._wait()  # then the engines are free
             self._make_room()
             with self._timed("evaluate_s"), policy.final():
                 self.player.update_weights(policy.weights())
@@ -158,13 +159,13 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
         return f"{text}  collapse? {', '.join(found)}" if found else text
 
     def _wait(self) -> None:
-        """Let the games that are played ahead end."""
+        """Wait for the games that are played ahead."""
         for games in self._ahead.values():
             games.result()
         self._ahead = {}
 
     def _play_ahead(self, policy: Policy, step: int, weights_of: int) -> None:
-        """Let the thread play ``step`` with the weights of now; where it is still busy, with a copy of them."""
+        """Let the thread play ``step`` with the current weights, or with a copy of them if it is still busy."""
         if not self._ahead or self._holds == weights_of:
             self._update_engines(policy, weights_of)
             self._ahead[step] = self._thread.submit(self.player.play, step, weights_of)
@@ -179,12 +180,12 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
         self._ahead[step], self._holds = self._thread.submit(play), weights_of
 
     def _make_room(self) -> None:
-        """Give back what PyTorch keeps of past updates, for engines that had no memory meanwhile."""
+        """Release memory that PyTorch caches after updates, for engines that released theirs."""
         if isinstance(self.player.engine, PlannedEngine) and self.player.engine.sleep:
             torch.cuda.empty_cache()
 
     def _update_engines(self, policy: Policy, step: int) -> None:
-        """Give the engines the weights that ``step`` led to, unless they have them."""
+        """Give the engines the weights after ``step``, unless they have them."""
         if self._holds != step:
             with self._timed("update_weights_s"):
                 self.player.update_weights(policy.weights())
@@ -198,7 +199,7 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
         return every is not None and (step % every == 0 or step == self.steps)
 
     def _evaluate(self, step: int, game: Game, policy: PreTrainedModel | None) -> None:
-        """Play held-out tasks against each opponent, in both roles; add the exact figures of a solved game."""
+        """Play held-out tasks against each opponent, in both roles; add the exact metrics of a solved game."""
         assert self.evaluations is not None
         exact: dict[str, float] = {}
         if isinstance(game, SolvedGame) and policy is not None:
@@ -217,7 +218,9 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
             self.evaluations.append({**about, "roles": own, "pair": report["pairs"], "exact": exact})
 
     def _ratings(self, step: int) -> list[Row]:
-        """Return how the policy stands to each opponent after ``step``, and what share of the next step it gets."""
+        """Return the policy's results against each opponent after ``step``, and each opponent's share of the next
+        step.
+        """
         found: list[Row] = []
         for game in (part.game for part in self.player.mix):
             shares = self.player.opponents.weights(step + 1, game)

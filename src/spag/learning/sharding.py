@@ -1,9 +1,9 @@
 """Sharding of a model over processes: settings for FSDP2 and ZeRO-3, sharded checkpoints, gathered weights.
 
-Replicas and FSDP2 write one format, torch's distributed checkpoint by parameter names: each process writes its own
-shard (a gathered state dict would take 16 bytes a parameter on one process) and reads the shards it needs. So any
-number of processes can resume, with FSDP2 or without. DeepSpeed writes its own format, which only as many processes can
-read.
+Replicas and FSDP2 use one format, torch's distributed checkpoint by parameter names: each process writes its own shard
+(a gathered state dict would take 16 bytes per parameter on one process) and reads the shards it needs. So any number of
+processes can resume, with or without FSDP2. DeepSpeed writes its own format, which only the same number of processes
+can read.
 """
 
 import warnings
@@ -40,7 +40,7 @@ _TRAINED = StateDictOptions(ignore_frozen_params=True)
 def fsdp_plugin(settings: UpdateSettings, dtype: str) -> FullyShardedDataParallelPlugin:
     """Return accelerate's settings of FSDP2: decoder layers are sharded one by one; one process reads the start model.
 
-    Gradients are summed, and log-probabilities kept, in float32.
+    Gradients are reduced, and log-probabilities kept, in float32.
     """
     precision = None
     if dtype != "float32":
@@ -49,7 +49,7 @@ def fsdp_plugin(settings: UpdateSettings, dtype: str) -> FullyShardedDataParalle
         fsdp_version=2,
         reshard_after_forward=True,
         auto_wrap_policy="transformer_based_wrap",
-        cpu_offload=settings.offload and torch.cuda.is_available(),  # on the CPU everything is there already
+        cpu_offload=settings.offload and torch.cuda.is_available(),  # on the CPU everything is already in place
         cpu_ram_efficient_loading=True,
         activation_checkpointing=settings.gradient_checkpointing,
         state_dict_type="SHARDED_STATE_DICT",
@@ -58,8 +58,8 @@ def fsdp_plugin(settings: UpdateSettings, dtype: str) -> FullyShardedDataParalle
 
 
 def deepspeed_settings(settings: UpdateSettings, dtype: str) -> dict[str, Any]:
-    """Return DeepSpeed's configuration of the paper's setting: ZeRO-3, bfloat16, gradients clipped. AdamW is torch's,
-    as without it.
+    """Return DeepSpeed's configuration for the paper's setting: ZeRO-3, bfloat16, clipped gradients. AdamW is torch's,
+    as elsewhere.
 
     ``auto`` values depend on the model's width; accelerate fills them in.
     """
@@ -77,7 +77,7 @@ def deepspeed_settings(settings: UpdateSettings, dtype: str) -> dict[str, Any]:
         "bf16": {"enabled": dtype == "bfloat16"},
         "fp16": {"enabled": dtype == "float16"},
         "zero_allow_untested_optimizer": True,
-        "zero_force_ds_cpu_optimizer": False,  # DeepSpeed's own needs a compiler at run time
+        "zero_force_ds_cpu_optimizer": False,  # DeepSpeed's optimiser needs a compiler at run time
         "gradient_clipping": settings.max_grad_norm,
         "gradient_accumulation_steps": 1,  # the loop sets the boundaries of an update itself
         "train_micro_batch_size_per_gpu": settings.micro_batch_size,
@@ -91,8 +91,8 @@ def is_sharded(model: nn.Module) -> bool:
 
 
 def release_gathered(model: nn.Module) -> None:
-    """Let FSDP2 forget the weights that it gathered: its outermost module keeps them after a pass without gradients,
-    and would compute with them although the shares have changed since.
+    """Let FSDP2 drop its gathered weights: its outermost module keeps them after a pass without gradients, and would
+    use them although the shards have changed since.
     """
     for module in model.modules():
         if isinstance(module, FSDPModule):
@@ -106,7 +106,7 @@ def save_shares(folder: Path, model: nn.Module, optimizer: Optimizer) -> None:
 
 
 def load_shares(folder: Path, model: nn.Module, optimizer: Optimizer) -> None:
-    """Load what ``save_shares`` wrote into ``model`` and ``optimizer``. Every process must call it."""
+    """Load the result of ``save_shares`` into ``model`` and ``optimizer``. Every process must call it."""
     state = _state(model, optimizer)
     with _alone_is_fine():
         load(state, checkpoint_id=folder / SHARES)
@@ -115,20 +115,20 @@ def load_shares(folder: Path, model: nn.Module, optimizer: Optimizer) -> None:
 
 
 def save_tensors(folder: Path, tensors: Sequence[Tensor]) -> None:
-    """Write ``tensors``, of any shape, each process its shards. Every process must call it."""
+    """Write ``tensors``, of any shape; each process writes its shards. Every process must call it."""
     if tensors:
         with _alone_is_fine():
             save({str(index): tensor for index, tensor in enumerate(tensors)}, checkpoint_id=folder)
 
 
 def load_tensors(folder: Path, tensors: Sequence[Tensor]) -> None:
-    """Load what ``save_tensors`` wrote into ``tensors``, of the same shapes. Every process must call it."""
+    """Load the result of ``save_tensors`` into ``tensors``, of the same shapes. Every process must call it."""
     with _alone_is_fine():
         load({str(index): tensor for index, tensor in enumerate(tensors)}, checkpoint_id=folder)
 
 
 def whole_weights(model: nn.Module, *, on_first: bool = False) -> dict[str, Tensor]:
-    """Return the trained weights of an FSDP2 model by name, whole: on every process, or on the CPU of the first.
+    """Return the full trained weights of an FSDP2 model by name: on every process, or on the CPU of the first.
 
     Every process must call it. Of tied weights only one is returned: gathered ones would be copies.
     """
@@ -147,10 +147,10 @@ def whole_zero3_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def check_resumable(folder: Path, parallel: str, processes: int) -> None:
-    """Raise ``RunError`` when ``folder`` is a checkpoint that ``processes`` processes cannot read: DeepSpeed's needs
-    the same number.
+    """Raise ``RunError`` if ``folder`` is a checkpoint that ``processes`` processes cannot read: DeepSpeed's needs the
+    same number.
     """
-    saved = len(list(folder.glob("global_step*/*_optim_states.pt")))  # one file a process
+    saved = len(list(folder.glob("global_step*/*_optim_states.pt")))  # one file per process
     if saved == (processes if parallel == "deepspeed" else 0):
         return
     by = "without DeepSpeed; resume without"

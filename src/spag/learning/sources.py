@@ -1,7 +1,7 @@
-"""Where the samples of a phase come from: files that are all there, or games that the current policy plays.
+"""The source of a phase's samples: existing files, or games played by the current policy.
 
-Both are the same to the loop (``loop.py``): it asks for the games of step 1, 2, ... and tells when a step is done.
-Files have one step, whose samples are trained for many updates.
+Both look the same to the loop (``loop.py``): it asks for the games of step 1, 2, ... and reports when a step is done.
+Files have one step, trained for many updates.
 """
 
 import random
@@ -26,29 +26,29 @@ from spag.storage.sft import read_sft
 
 
 class Policy(Protocol):
-    """What a source may see of the policy in training. Every process must call ``wait``, ``weights``
+    """A source's view of the policy in training. Every process must call ``wait``, ``weights``
     and ``save``.
     """
 
     def wait(self) -> None:
-        """Wait until all processes are here."""
+        """Wait until all processes get here."""
 
     def weights(self) -> Mapping[str, Tensor]:
-        """Return the trained weights by name, whole."""
+        """Return the full trained weights by name."""
 
     def save(self, folder: Path) -> None:
-        """Save the policy as a model of its own, which the first process writes."""
+        """Save the policy as a model, written by the first process."""
 
     def policy(self) -> PreTrainedModel | None:
-        """Return the model, where this process has all of it."""
+        """Return the model, if this process has all of it."""
 
     def final(self) -> AbstractContextManager[None]:
-        """Compute as the policy that training would end with now: the average of the weights, where one is kept."""
+        """Use the policy that training would end with now: the average of the weights, if one is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a source may need to open: the policy as engines load it, the tokenizer, this process, the steps done."""
+    """Inputs for opening a source: the policy as engines load it, the tokenizer, this process, the steps done."""
 
     policy: str
     tokenizer: PreTrainedTokenizerBase
@@ -59,7 +59,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What a step is trained on: games by game, and samples that need no credit."""
+    """The training data of a step: episodes by game, and samples that need no credit."""
 
     games: Sequence[tuple[Game, Sequence[Episode]]] = ()
     samples: Sequence[TrainingSample] = ()
@@ -69,35 +69,35 @@ class Source(AbstractContextManager["Source"], Protocol):
     """Satisfied by ``FileSource`` and ``spag.learning.selfplay.SelfplaySource``. Every process has one."""
 
     steps: int
-    """How many steps there are."""
+    """The number of steps."""
     learner: str | None
     """The player whose utterances are trained; ``None``: every player's."""
 
     def next(self, step: int, policy: Policy | None) -> Material:
-        """Return what ``step`` trains on, the same on every process. Sources that do not play need no policy."""
+        """Return the training data of ``step``, the same on every process. Sources that do not play need no policy."""
 
     def finish(self, step: int, row: Row, samples: Sequence[TrainingSample], policy: Policy) -> bool:
-        """Take the row of a finished step and add the figures of its games; return whether to go on.
+        """Take the row of a finished step and add the metrics of its games; return whether to go on.
 
-        ``samples``: those of the step, before equal ones were merged.
+        ``samples``: those of the step, before merging equal ones.
         """
 
     def settle(self) -> None:
-        """Put what is under way on disk, before a checkpoint: a run that resumes from it could not repeat that."""
+        """Finish and write games in progress before a checkpoint: a run that resumes from it could not repeat them."""
 
     def results(self) -> dict[str, Any]:
-        """Return what the record of the phase says besides steps and seconds."""
+        """Return further entries of the phase's record, besides steps and seconds."""
 
     def describe(self) -> str:
-        """Return the figures that matter of the last step, for a line of progress."""
+        """Return the key metrics of the last step, for the progress line."""
 
 
 @dataclass
 class FileSource(AbstractContextManager["FileSource"]):
-    """Files of games or of samples, and instruction data mixed in.
+    """Files of games or samples, and mixed-in instruction data.
 
     ``limit``: use this many games, drawn by seed. Games on held-out tasks are left out before the draw, unless
-    ``keep_held_out``; ``notes`` says how many. Samples name no task, so nobody knows whether theirs are held out.
+    ``keep_held_out``; ``notes`` says how many. Samples do not name their tasks, so these cannot be checked.
     """
 
     files: Sequence[Path]

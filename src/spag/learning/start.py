@@ -1,8 +1,8 @@
 """The model that training starts from, and its capabilities (``policy.py``).
 
 QLoRA (arXiv 2305.14314): the base model's weights in 4 bits (NF4, with quantised constants), computing in
-``model.dtype``; the adapter is an ordinary one. Play loads it over the base model in full precision, so the policy that
-plays differs a little from the trained one.
+``model.dtype``, and an ordinary adapter. Play loads the adapter over the base model in full precision, so the playing
+policy differs slightly from the trained one.
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,10 +36,10 @@ def trainable(
     longest: int,
     roles: Mapping[str, bool] | None = None,
 ) -> tuple[PreTrainedModel, Capabilities]:
-    """Return the model of ``load``, in float32 on the CPU or sharded (the accelerator places it), and its capabilities
-    for ``longest`` tokens.
+    """Return the model from ``load``, in float32 on the CPU or sharded (the accelerator places it), and its
+    capabilities for ``longest`` tokens.
 
-    The first process probes them, because with sharding it alone has the weights. Raises ``ModelError``, and
+    The first process probes them, because with sharding only it has the weights. Raises ``ModelError``, and
     ``ConfigError`` without bitsandbytes.
     """
     found: Capabilities | None = None
@@ -66,8 +66,8 @@ def load(
     """Return ``model``: an adapter folder, which is trained further, or a plain model, to which ``lora`` adds a new
     adapter.
 
-    ``roles``: every ``GAME/ROLE`` that gets an adapter of its own, and whether it is trained. Each is what the lone
-    adapter would be.
+    ``roles``: every ``GAME/ROLE`` that gets its own adapter, and whether it is trained. Each is initialised like a
+    single adapter.
     """
     in_4_bits = lora is not None and lora.quantize
     options: dict[str, Any] = {
@@ -121,7 +121,7 @@ def quantization(dtype: str) -> BitsAndBytesConfig:
 
 @contextmanager
 def _full_precision(model: nn.Module) -> Iterator[None]:
-    """Let 4-bit layers compute in float32, so that two results can be compared."""
+    """Let 4-bit layers compute in float32, so that results are comparable."""
     layers: list[Any] = [module for module in model.modules() if hasattr(module, "compute_dtype")]
     before = [layer.compute_dtype for layer in layers]
     for layer in layers:
@@ -135,7 +135,7 @@ def _full_precision(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _unsharded(plugin: DeepSpeedPlugin) -> Iterator[None]:
-    """Load models whole: under ZeRO-3 transformers shards them while loading, and the shards cannot compute yet."""
+    """Load whole models: under ZeRO-3, transformers shards them while loading, and the shards cannot compute yet."""
     unset_hf_deepspeed_config()
     try:
         yield

@@ -1,4 +1,4 @@
-"""The figures of an online step's games by role, of the policy's own play, its opponents' beside it, and the watch
+"""Metrics of an online step's games by role, for the policy's own play and its opponents', and the watch
 over them for signs of a collapse.
 """
 
@@ -21,11 +21,11 @@ from spag.rollout.steps import POLICY, step_of_weights
 def figures(
     episodes: Sequence[Episode], game: Game, override: RewardOverride, samples: Sequence[TrainingSample]
 ) -> dict[str, float]:
-    """Return a step's figures of one game by ``GAME/ROLE/FIGURE``: of the policy's own play in each role.
+    """Return one game's metrics for a step by ``GAME/ROLE/FIGURE``: for the policy's own play in each role.
 
-    Shares are of the games in which the policy had the role, or of its utterances there. A role without ``samples`` is
-    not trained. Under ``GAME/ROLE against OPPONENT/FIGURE`` stand its reward and wins in games against others than
-    itself, under ``GAME/ROLE/OPPONENT/FIGURE`` what such an opponent came to in that role.
+    Shares are of the games in which the policy had the role, or of its utterances in them. A role without ``samples``
+    is not trained. ``GAME/ROLE against OPPONENT/FIGURE`` are its reward and wins in games against other players;
+    ``GAME/ROLE/OPPONENT/FIGURE`` are the results of such an opponent in that role.
     """
     found: dict[str, float] = {f"{game.name}/games": len(episodes)}
     rewards = RoleRewards(game, override)
@@ -48,14 +48,14 @@ def figures(
 
 
 def staleness(step: int, games: Sequence[Episode]) -> float:
-    """Return how many steps older than the policy that ``step`` trains those were that played its games, on average."""
+    """Return by how many steps, on average, the policies that played are older than the one trained in ``step``."""
     players = (info for one in games for info in one.players.values() if info.model == POLICY)
     played_by = [identity["weights"] for info in players if (identity := info.identity)]
     return fmean(step - 1 - step_of_weights(weights) for weights in played_by)
 
 
 def _ends(key: str, games: Sequence[Episode], game: Game, role: str) -> dict[str, float]:
-    """Return the share of games that ``role`` won, and of those that ended with its breaking a rule."""
+    """Return the shares of games that ``role`` won, and in which it broke a rule."""
     outcomes = Counter(one.outcome for one in games)
     return {
         f"{key}/win": _share(outcomes, [name for name, end in game.outcomes.items() if role in end.winners]),
@@ -64,7 +64,7 @@ def _ends(key: str, games: Sequence[Episode], game: Game, role: str) -> dict[str
 
 
 def _texts(key: str, games: Sequence[Episode], role: str) -> dict[str, float]:
-    """Return length in tokens and distinctness of what ``role`` said, and the share of thoughts that were cut."""
+    """Return the length in tokens and distinctness of the utterances of ``role``, and the share of cut thoughts."""
     said = [utterance for one in games for utterance in one.history if utterance.role == role]
     found = {
         f"{key}/length": fmean(len(one.token_ids or ()) for one in said) if said else 0.0,
@@ -76,7 +76,7 @@ def _texts(key: str, games: Sequence[Episode], role: str) -> dict[str, float]:
 
 
 def _advantages(key: str, samples: Sequence[TrainingSample]) -> dict[str, float]:
-    """Return how many samples there are, and how many of them, and which share, have no advantage."""
+    """Return the number of samples, and the number and share of those without an advantage."""
     idle = sum(sample.reward == 0.0 for sample in samples)
     return {
         f"{key}/samples": len(samples),
@@ -90,7 +90,7 @@ def _share(outcomes: Counter[str | None], names: Sequence[str]) -> float:
 
 
 class CollapseWatch:
-    """The warnings of a collapse after each step, and their record. Rows after the step to resume from are dropped."""
+    """Collapse warnings after each step, and their record. Rows after the step to resume from are dropped."""
 
     def __init__(self, folder: Path, step: int) -> None:
         self.rows: list[Row] = MetricsLog(folder / "metrics.jsonl", step).rows
@@ -98,7 +98,7 @@ class CollapseWatch:
         self.found = collapse_warnings(self.rows)
 
     def look(self, row: Row) -> Mapping[str, str]:
-        """Take the row of a step and return the warnings after it."""
+        """Add the row of a step and return the warnings after it."""
         before, self.rows = self.found.keys(), [*self.rows, row]
         self.found = collapse_warnings(self.rows)
         if self.found.keys() != before:

@@ -1,4 +1,4 @@
-"""Progress of training, and experiment trackers that get the rows of metrics.jsonl besides."""
+"""Progress of training, and experiment trackers that also get the rows of metrics.jsonl."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from spag.learning.metrics import Row
 
 
 class Unit(StrEnum):
-    """What a ``TrainProgress`` counts: samples of the reference pass, updates, or steps of play and training."""
+    """The unit of a ``TrainProgress``: samples of the reference pass, updates, or steps of play and training."""
 
     REFERENCE = "reference"
     UPDATES = "training"
@@ -22,7 +22,7 @@ class Unit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TrainProgress:
-    """The progress of training. ``loss`` is ``None`` in the reference pass; ``detail`` are figures of play."""
+    """The progress of training. ``loss`` is ``None`` in the reference pass; ``detail`` shows metrics of play."""
 
     unit: Unit
     step: int
@@ -41,7 +41,7 @@ class Trackers:
     def __init__(self, names: Sequence[str], folder: Path, run_name: str, resume_step: int) -> None:
         check_packages(names)
         made: list[Any] = []
-        if "tensorboard" in names:  # repeated steps show once
+        if "tensorboard" in names:  # repeated steps are shown once
             made.append(TensorBoardTracker(folder.name, logging_dir=folder.parent, purge_step=resume_step + 1))
         if "wandb" in names:
             made.append(WandBTracker("spag", name=run_name, reinit="finish_previous"))

@@ -1,4 +1,4 @@
-"""Steps of an update that depend on how processes share the model."""
+"""Parts of an update that depend on how processes share the model."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ from spag.models.loading import save_model, save_roles
 
 @contextmanager
 def syncing(accelerator: Accelerator, model: nn.Module, *, last: bool, by_hand: bool) -> Iterator[None]:
-    """Let processes exchange gradients with the ``last`` micro-batch of an update; ``by_hand``: not at all."""
+    """Synchronise gradients only in the ``last`` micro-batch of an update; ``by_hand``: not at all."""
     deepspeed = accelerator.distributed_type is DistributedType.DEEPSPEED
     accelerator.gradient_state._set_sync_gradients(last)
     with nullcontext() if (last and not by_hand) or deepspeed else accelerator.no_sync(model):
@@ -42,9 +42,9 @@ def apply_gradients(
 
 
 def _average_gradients(accelerator: Accelerator, model: nn.Module) -> None:
-    """Average all gradients over the processes; those of an adapter without samples in this update are 0.
+    """Average all gradients over the processes; an adapter without samples in this update has gradient 0.
 
-    DDP would wait for gradients of adapters that had no part in its last micro-batch.
+    DDP would wait for gradients of adapters that were not used in its last micro-batch.
     """
     trained = [weight for weight in accelerator.unwrap_model(model).parameters() if weight.requires_grad]
     gradients = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in trained]
@@ -55,7 +55,7 @@ def _average_gradients(accelerator: Accelerator, model: nn.Module) -> None:
 
 
 def checked_norm(norm: float | None, what: str, dtype: str) -> float | None:
-    """Return the gradient's norm. Raises ``RunError`` where it is not finite; in float16 the scaler skips it."""
+    """Return the gradient's norm. Raises ``RunError`` if it is not finite; in float16 the scaler skips the update."""
     if norm is not None and not math.isfinite(norm) and dtype != "float16":
         raise RunError(f"{what}: the gradient's norm is {norm}; lower the learning rate")
     return norm
@@ -69,7 +69,7 @@ def save_policy(
     roles: Sequence[str],
     weights: dict[str, Tensor] | None = None,
 ) -> None:
-    """Save a model, or the adapters of ``roles``; full weights in the precision that the settings ask for."""
+    """Save a model, or the adapters of ``roles``; full weights are saved in the precision of the settings."""
     if roles:
         save_roles(policy, tokenizer, folder, roles)
         return

@@ -1,9 +1,9 @@
-"""A phase of training as a job: a JSON file that any process can run, alone or together with others.
+"""A training phase as a job: a JSON file that any process can run, alone or together with others.
 
     output/processes/  job.json  progress.json (of the first process)  one folder of logs per launch
 
-``python -m spag.learning.worker JOB PARENT`` is what each of several processes runs (``processes.py`` starts them, on
-Ray ``ray.py``). The folder is removed when training ends.
+Each of several processes runs ``python -m spag.learning.worker JOB PARENT`` (started by ``processes.py``, or ``ray.py``
+on Ray). The folder is removed when training ends.
 """
 
 import os
@@ -37,11 +37,11 @@ PROGRESS = TypeAdapter(TrainProgress)
 
 
 class TrainingJob(BaseModel, frozen=True):
-    """A phase, or an iteration of one. ``files``: games or samples that it trains on, none online.
+    """A phase, or an iteration of one. ``files``: games or samples to train on; none online.
 
-    ``seed`` decides the order of training, ``credit_seed`` (by default the same) what is drawn of the games.
-    ``learner``: the player whose utterances are trained. ``limit``: use this many games of teacher play, of which
-    ``teacher`` leaves out those on held-out tasks.
+    ``seed`` determines the order of training, ``credit_seed`` (by default the same) draws from the games. ``learner``:
+    the player whose utterances are trained. ``limit``: use this many games of teacher play; ``teacher`` leaves out
+    those on held-out tasks.
     """
 
     model: ModelConfig
@@ -66,12 +66,12 @@ class TrainingJob(BaseModel, frozen=True):
 
     @property
     def draws(self) -> int:
-        """The seed of what is drawn of the games."""
+        """The seed of draws from the games."""
         return self.seed if self.credit_seed is None else self.credit_seed
 
     @property
     def folder(self) -> Path:
-        """Where the processes and their launcher exchange files."""
+        """The folder in which the processes and their launcher exchange files."""
         return self.output / "processes"
 
     @property
@@ -79,7 +79,7 @@ class TrainingJob(BaseModel, frozen=True):
         return self.folder / "progress.json"
 
     def to_json(self) -> str:
-        """Return the job with absolute paths, for processes that may work in another folder."""
+        """Return the job with absolute paths, for processes with other working folders."""
         start = Path(self.start_from).expanduser()
         absolute = {
             "output": self.output.absolute(),
@@ -89,10 +89,10 @@ class TrainingJob(BaseModel, frozen=True):
         return self.model_copy(update=absolute).model_dump_json(indent=2)
 
     def run(self, progress: OnProgress | None = None) -> dict[str, Any]:
-        """Do it in this process, together with the others of its process group if there is one; return the result.
+        """Run the job in this process, together with its process group if there is one; return the result.
 
-        Raises ``DataError`` without samples, ``ConfigError`` for settings that do not fit, ``ModelError``, ``RunError``
-        when the loss is not finite or memory runs out, and ``StorageError`` when the disk is full.
+        Raises ``DataError`` without samples, ``ConfigError`` for unsuitable settings, ``ModelError``, ``RunError`` if
+        the loss is not finite or memory runs out, and ``StorageError`` if the disk is full.
         """
         with clear_failures(self.output):
             self.output.mkdir(parents=True, exist_ok=True)
@@ -122,7 +122,7 @@ class TrainingJob(BaseModel, frozen=True):
         return [MixedGame(game, weight) for game, weight in self.phase.mix(self.game)]
 
     def _identity(self, games: list[MixedGame]) -> Any:
-        """Return what the samples depend on besides the phase's options."""
+        """Return everything that the samples depend on besides the phase's options."""
         if not isinstance(settings := self.settings, OfflineSettings):
             return [[part.game.name, part.weight, game_record(part.game)] for part in games]
         files = [*self.files, *([settings.sft_data] if settings.sft_data else [])]
@@ -162,7 +162,7 @@ class TrainingJob(BaseModel, frozen=True):
 
 
 def run_in_group(text: str) -> None:
-    """Run the job that ``text`` describes as one of several processes, and write progress to a file."""
+    """Run the job described by ``text`` as one of several processes, and write progress to a file."""
     job = TrainingJob.model_validate_json(text)
 
     def report(at: TrainProgress) -> None:
@@ -175,7 +175,7 @@ def run_in_group(text: str) -> None:
 
 @record
 def main() -> None:
-    """Run as one of several processes. Arguments: the job's file, and the id of the process that started this one."""
+    """Run as one of several processes. Arguments: the job's file, and the id of the parent process."""
     exit_with_parent(int(sys.argv[2]))
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // int(os.environ["LOCAL_WORLD_SIZE"])))

@@ -1,4 +1,4 @@
-"""LoRA adapters over a loaded model, one or several, of which one computes at a time."""
+"""LoRA adapters over a loaded model: one or several, one active at a time."""
 
 import warnings
 from pathlib import Path
@@ -17,8 +17,8 @@ ADAPTER_WEIGHTS = "adapter_model.safetensors"
 def with_adapter(
     model: PreTrainedModel, folder: Path, *, name: str = LONE_ADAPTER, trainable: bool = False
 ) -> PreTrainedModel:
-    """Return ``model`` with the adapter in ``folder`` as ``name``; it may have others. Its weights must be all that its
-    config asks for.
+    """Return ``model`` with the adapter in ``folder`` added as ``name``. Its weights must match its config
+    completely.
     """
     from peft import PeftModel, get_peft_model_state_dict  # noqa: PLC0415 - slow to import, and only adapters need it
 
@@ -39,14 +39,14 @@ def with_adapter(
     wanted = get_peft_model_state_dict(adapted, adapter_name=name, save_embedding_layers=False).keys()
     others = {
         f"base_model.model.{key}" for key in adapted.get_base_model().state_dict()
-    }  # embeddings that were trained besides
+    }  # embeddings that were also trained
     refuse_unless_equal(str(folder), "the adapter", missing=wanted - found, unexpected=found - wanted - others)
     return adapted
 
 
 def use_adapter(model: PreTrainedModel, name: str) -> None:
-    """Let ``model`` compute with its adapter ``name``. Which weights are trained stays as it is: peft would train this
-    adapter alone.
+    """Activate the adapter ``name`` of ``model``. Trainable weights stay the same: peft would train only this
+    adapter.
     """
     adapted: Any = model
     if adapted.active_adapter == name:

@@ -1,15 +1,15 @@
-"""Baichuan2-13B as a model of transformers: LLaMA's layers with ALiBi in place of rotary positions, and a head of unit
+"""Baichuan2-13B as a transformers model: LLaMA's layers with ALiBi in place of rotary positions, and a head of unit
 vectors.
 
 The published code does not run on transformers 5, and its head rewrites its weights in evaluation mode. Here the
-weights keep their published names and values (``convert.py`` makes the folder), and nothing runs that came with them.
+weights keep their published names and values (``convert.py`` makes the folder), and none of the published code runs.
 The differences from LLaMA:
 
 - queries, keys and values come from one matrix, ``W_pack``;
 - a key's distance is subtracted from its score (arXiv 2108.12409), see ``Distances``;
-- the head divides each token's vector by its length in every forward pass, in training and evaluation alike (arXiv
+- the head divides each token's vector by its length in every forward pass, in training and evaluation (arXiv
 2309.10305, section
-  2.2); published code does so in training, and in evaluation once, for good.
+  2.2); the published code does so in training, and once, permanently, in evaluation.
 """
 
 import math
@@ -26,9 +26,9 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer, eager_at
 from spag.models.finding import BAICHUAN
 
 _RADIX = 256
-"""Positions are split into digits of this radix, which bfloat16 holds exactly."""
+"""Positions are split into digits of this base, which bfloat16 holds exactly."""
 _TERMS = 8
-"""Entries that distances add to each query and key."""
+"""Entries added to each query and key for distances."""
 _SMALL_HIDDEN = 4096
 _FIRST_VOCABULARY = 64_000
 
@@ -40,7 +40,7 @@ class BaichuanConfig(LlamaConfig):  # type: ignore[misc]
 
     model_type = BAICHUAN
     base_model_tp_plan = None
-    vocab_size: int = 125_696  # transformers makes a config of defaults alone, too: those of Baichuan2-13B
+    vocab_size: int = 125_696  # transformers also makes a config of defaults only: those of Baichuan2-13B
     hidden_size: int = 5120
     intermediate_size: int = 13_696
     num_hidden_layers: int = 40
@@ -61,17 +61,17 @@ class BaichuanConfig(LlamaConfig):  # type: ignore[misc]
 class Distances(nn.Module):
     """ALiBi as part of the scalar product: ``slope * (key position - query position)`` for each head.
 
-    A score is ``scaling * query . key``. Queries and keys get 8 more entries each whose product is the distance term,
-    so any attention function and any cache works unchanged, packed rows too: each key carries its position. bfloat16
-    cannot hold a position above 256 nor a slope exactly; positions have two digits and slopes two terms, so that the
-    sum is exact to 16 bits.
+    A score is ``scaling * query . key``. Queries and keys get 8 more entries each, whose product is the distance term.
+    Any attention function and cache then works unchanged, also for packed rows, since each key carries its position.
+    bfloat16 can hold neither positions above 256 nor slopes exactly; with two digits per position and two terms per
+    slope, the sum is exact to 16 bits.
     """
 
     def __init__(self, heads: int, scaling: float) -> None:
         super().__init__()
         slopes = (
             torch.tensor(alibi_slopes(heads), device="cpu") / scaling
-        )  # named: transformers builds models on the meta device
+        )  # explicit, since transformers builds models on the meta device
         coarse = slopes.bfloat16().float()
         fine = (slopes - coarse).bfloat16().float()
         self._weights = torch.stack([_RADIX * coarse, coarse, _RADIX * fine, fine], dim=-1)[
@@ -80,7 +80,7 @@ class Distances(nn.Module):
 
     def forward(self, hidden: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return the additional entries of queries and of keys, each (B, H, T, 8), for ``position_ids`` (B, T); B may
-        be 1 for all. ``hidden``, of any shape, says on which device.
+        be 1 for all. ``hidden``, of any shape, determines the device.
         """
         digits = (
             torch.stack([position_ids // _RADIX, position_ids % _RADIX], dim=-1).repeat(1, 1, 2).float()[:, None]
@@ -92,7 +92,7 @@ class Distances(nn.Module):
 
 
 def alibi_slopes(heads: int) -> list[float]:
-    """Return how much each head's scores fall with each token of distance (arXiv 2108.12409, section 3).
+    """Return the decrease of each head's scores per token of distance (arXiv 2108.12409, section 3).
 
     They form the geometric sequence 2^(-8/n), 2^(-16/n), ... for the largest power of two n up to ``heads``; further
     heads take every other slope of the sequence for 2n.
@@ -103,7 +103,7 @@ def alibi_slopes(heads: int) -> list[float]:
 
 
 class BaichuanAttention(nn.Module):
-    """Multi-head attention over distances; the arguments are those of transformers' ``LlamaAttention``."""
+    """Multi-head attention with distances; takes the arguments of transformers' ``LlamaAttention``."""
 
     def __init__(self, config: BaichuanConfig, layer_idx: int) -> None:
         super().__init__()
@@ -121,8 +121,7 @@ class BaichuanAttention(nn.Module):
         past_key_values: Cache | None = None,
         **options: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """Return (B, T, hidden) for ``hidden_states`` (B, T, hidden), and the attention weights where they are
-        computed.
+        """Return (B, T, hidden) for ``hidden_states`` (B, T, hidden), and the attention weights if computed.
 
         ``position_embeddings``: what ``Distances`` returns. ``attention_mask``: as transformers makes it, (B, 1, T,
         keys).
@@ -162,9 +161,9 @@ class BaichuanModel(LlamaModel):  # type: ignore[misc]
 
 
 class NormHead(nn.Linear):
-    """A linear map whose rows count with length 1, whatever length the weights have."""
+    """A linear map with rows normalised to length 1."""
 
-    def forward(self, input: Tensor) -> Tensor:  # torch's name of the argument
+    def forward(self, input: Tensor) -> Tensor:  # torch's argument name
         """Return (..., V) for ``input`` (..., hidden)."""
         lengths = torch.linalg.vector_norm(self.weight, dim=-1, dtype=torch.float32).clamp(min=1e-12)
         logits: Tensor = super().forward(input)

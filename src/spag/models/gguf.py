@@ -24,8 +24,8 @@ logger = logging.getLogger(__name__)
 def dequantised(gguf: Path) -> Path:
     """Return a plain transformers folder with the weights of ``gguf`` in float32, converting on first use.
 
-    The folder is named by what the file holds, so that every copy of it, in whichever environment, is converted once.
-    Raises ``ModelError`` for a file that cannot be read.
+    The folder is named by content hash, so that all copies of a file, in any environment, are converted once. Raises
+    ``ModelError`` for a file that cannot be read.
     """
     stat = gguf.stat()
     folder = cache_folder() / f"{gguf.stem}-{_digest(gguf, stat.st_size, stat.st_mtime_ns)}"
@@ -53,5 +53,5 @@ def dequantised(gguf: Path) -> Path:
 
 @functools.cache
 def _digest(gguf: Path, size: int, mtime_ns: int) -> str:
-    """Return a hash of the file's contents, read once in a process for as long as ``size`` and ``mtime_ns`` stay."""
+    """Return a hash of the file's contents, read once per process while ``size`` and ``mtime_ns`` are unchanged."""
     return file_digest(gguf)

@@ -1,6 +1,4 @@
-"""The identity of a model: a hash of its files' contents, wherever they lie and whenever they were written. Imports no
-torch.
-"""
+"""The identity of a model: a hash of its files' contents, independent of paths and times. Imports no torch."""
 
 import hashlib
 import json
@@ -19,8 +17,8 @@ _NEVER_READ = frozenset({".bin", ".h5", ".md", ".msgpack", ".pt", ".pth"})  # pi
 def weights_digest(name: str) -> str:
     """Return a short hash of a model's files, an adapter's base included, or of a hub model's name and revision.
 
-    Whole files are hashed: a retrained checkpoint differs wherever its weights do, and a copy does not. The same bytes
-    are read again when the model is loaded, then from memory. Raises ``ModelError`` for a path that is no model.
+    Whole files are hashed, so a retrained checkpoint differs and a copy does not. Loading the model reads the same
+    bytes again, then from the page cache. Raises ``ModelError`` for a path that is no model.
     """
     return hashlib.sha256(json.dumps(_contents(name)).encode()).hexdigest()[:16]
 
@@ -37,7 +35,7 @@ def _contents(name: str) -> list[Any]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the files that decide what a model says, in order."""
+    """Return the files that determine a model's output, in order."""
     files = [file for file in sorted(folder.iterdir()) if file.is_file() and not file.name.startswith(".")]
     return [file for file in files if file.suffix not in _NEVER_READ]
 
@@ -46,4 +44,4 @@ def _revision(name: str) -> list[Any]:
     try:  # its folder in the hub's cache is named after the commit
         return [name, Path(huggingface_hub.hf_hub_download(name, "config.json")).parent.name]
     except (OSError, ValueError):
-        return [name]  # loading it says what is wrong
+        return [name]  # loading it reports what is wrong

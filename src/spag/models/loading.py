@@ -1,8 +1,8 @@
 """Loading and saving of causal language models and their tokenizers, by the names of ``finding.py``.
 
-Weights are read from safetensors only, never from pickles (``gguf.py`` and ``convert.py`` make safetensors of other
-files). Files that are broken, weights that do not fit their config, and numbers that are not finite are refused
-(``refusals.py``, ``weights.py``).
+Weights are read from safetensors only, never from pickles (``gguf.py`` and ``convert.py`` convert other files to
+safetensors). Broken files, weights that do not match their config, and non-finite numbers are refused (``refusals.py``,
+``weights.py``).
 """
 
 import json
@@ -38,7 +38,7 @@ from spag.storage.store import folder_beside, write_json
 
 @contextmanager
 def no_progress_bars() -> Iterator[None]:
-    """Keep transformers from drawing a bar for every model that it loads or saves."""
+    """Keep transformers from drawing a progress bar for every model that it loads or saves."""
     shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:
@@ -50,7 +50,7 @@ def no_progress_bars() -> Iterator[None]:
 
 @contextmanager
 def _no_reports() -> Iterator[None]:
-    """Keep transformers from printing tables of what we say in one line."""
+    """Keep transformers from printing tables of errors that we report in one line."""
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()
     try:
@@ -67,12 +67,10 @@ def load_tokenizer(name: str, *, trust_remote_code: bool = False) -> PreTrainedT
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code)
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
-        tokenizer.decode(
-            tokenizer.encode("a", add_special_tokens=False)
-        )  # some files are broken in ways that show here
+        tokenizer.decode(tokenizer.encode("a", add_special_tokens=False))  # some broken files fail only here
         json.dumps(
             tokenizer.init_kwargs, ensure_ascii=False, default=str
-        ).encode()  # lone surrogates would show when it is saved
+        ).encode()  # lone surrogates would fail when it is saved
     return tokenizer
 
 
@@ -92,8 +90,8 @@ def load_model(
 
     ``dtype`` is a torch dtype's name. ``device`` defaults to the first GPU, else the CPU. A LoRA adapter folder is
     loaded over its base model, as ``adapter``; ``trainable_adapter`` leaves its weights trainable. ``quantization``
-    freezes the base model, for an adapter to train. Raises ``ModelError`` for files that are broken, weights that are
-    missing, too many or not finite, and ``ConfigError`` for a device that is not there.
+    freezes the base model, for an adapter to train. Raises ``ModelError`` for broken files and for missing, unexpected
+    or non-finite weights, and ``ConfigError`` for a missing device.
     """
     device = checked_device(device)
     source = resolve_model(name)
@@ -110,7 +108,7 @@ def load_model(
             dtype=getattr(torch, dtype),
             trust_remote_code=trust_remote_code,
             use_safetensors=True,
-            ignore_mismatched_sizes=True,  # told in ``info``, and refused there
+            ignore_mismatched_sizes=True,  # reported in ``info``, and refused there
             output_loading_info=True,
             **options,
         )
@@ -140,10 +138,10 @@ def load_adapters(
     trainable: bool = False,
     quantization: BitsAndBytesConfig | None = None,
 ) -> PreTrainedModel:
-    """Load a base model once with several adapters, folders by name; the first computes until ``use_adapter`` names
-    another.
+    """Load a base model once with several adapters, folders by name; the first is active until ``use_adapter`` changes
+    it.
 
-    Options and errors are those of ``load_model``. Raises ``ModelError`` also for adapters of different base models.
+    Options and errors are those of ``load_model``; adapters of different base models also raise ``ModelError``.
     """
     if len(bases := {adapter_base(Path(folder).expanduser()) for folder in adapters.values()}) > 1:
         raise ModelError(f"{', '.join(adapters.values())}: are adapters of {len(bases)} base models; one is needed")
@@ -165,7 +163,7 @@ def load_adapters(
 
 
 def _freeze_quantized(model: PreTrainedModel) -> PreTrainedModel:
-    """Prepare a quantized model for training an adapter: frozen, and float32 where it is not quantized."""
+    """Prepare a quantized model for training an adapter: frozen, with unquantized parts in float32."""
     from peft import prepare_model_for_kbit_training  # noqa: PLC0415 - slow to import, and only adapters need it
 
     for module in model.modules():
@@ -180,9 +178,9 @@ def _freeze_quantized(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def fastest_dtype() -> str:
-    """Return ``bfloat16`` on a GPU, and on a CPU whichever of bfloat16 and float32 multiplies matrices faster here.
+    """Return ``bfloat16`` on a GPU; on a CPU, bfloat16 or float32, whichever multiplies matrices faster here.
 
-    Which one it is differs between CPUs by a factor of two either way, and no feature flag tells.
+    CPUs differ by a factor of two either way, and no feature flag tells which is faster.
     """
     if torch.cuda.is_available():
         return "bfloat16" if torch.cuda.is_bf16_supported() else "float16"
@@ -191,12 +189,12 @@ def fastest_dtype() -> str:
 
 
 def default_device() -> str:
-    """Return the device of a model for which none is set: the first GPU, else the CPU."""
+    """Return the default device of a model: the first GPU, else the CPU."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def checked_device(device: str | None) -> str:
-    """Return ``device``, or the default one. Raises ``ConfigError`` for one that is not there."""
+    """Return ``device``, or the default one. Raises ``ConfigError`` if it does not exist."""
     if device is None:
         return default_device()
     try:
@@ -222,11 +220,10 @@ def save_model(
     folder: Path,
     weights: dict[str, torch.Tensor] | None = None,
 ) -> None:
-    """Save ``model`` and ``tokenizer`` as a plain transformers folder: it is complete or absent, whenever the process
-    dies.
+    """Save ``model`` and ``tokenizer`` as a plain transformers folder, which is complete or absent even after a crash.
 
-    ``weights`` by name are saved in place of the model's own, which may be spread over processes. Raises ``ModelError``
-    for weights that are not finite; what is in ``folder`` then stays.
+    ``weights`` by name are saved in place of the model's own, which may be sharded over processes. Raises
+    ``ModelError`` for weights that are not finite; ``folder`` then keeps its contents.
     """
     _check_saved(folder, weights_of(model) if weights is None else weights.items())
     with _replaced(folder) as beside:
@@ -235,14 +232,14 @@ def save_model(
 
 
 def save_roles(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, roles: Sequence[str]) -> None:
-    """Save the adapters of ``model`` for ``roles`` as ``roles.py`` says, each a model of its own; else as
+    """Save the adapters of ``model`` for ``roles`` in the layout of ``roles.py``; without roles, like
     ``save_model``.
     """
     names = adapter_names(roles)
     _check_saved(folder, weights_of(model))
     with _replaced(folder) as beside:
         model.save_pretrained(beside, safe_serialization=True, selected_adapters=[*names.values()])
-        (beside / "README.md").unlink(missing_ok=True)  # peft's, of a single adapter
+        (beside / "README.md").unlink(missing_ok=True)  # peft's name for a single adapter
         for name in names.values():
             tokenizer.save_pretrained(beside / name)
         write_json(beside / ROLES, names)
@@ -254,7 +251,7 @@ def _check_saved(folder: Path, weights: Iterable[tuple[str, torch.Tensor]]) -> N
 
 @contextmanager
 def _replaced(folder: Path) -> Iterator[Path]:
-    """Make a folder beside ``folder`` that takes its place when the block ends well."""
+    """Make a folder that replaces ``folder`` when the block succeeds."""
     with folder_beside(folder) as beside:
         yield beside
         beside.chmod(0o755)
@@ -264,5 +261,5 @@ def _replaced(folder: Path) -> Iterator[Path]:
 
 
 def library_versions() -> dict[str, str]:
-    """Return the versions that decide what a run computes."""
+    """Return the library versions that affect a run's results."""
     return {"torch": str(torch.__version__), "transformers": str(transformers.__version__)}

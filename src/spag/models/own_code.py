@@ -1,4 +1,4 @@
-"""Models that bring code of their own: what is checked when it runs, because nobody here has read it."""
+"""Checks at run time for models with their own code, which we have not reviewed."""
 
 import torch
 from torch import Tensor
@@ -8,11 +8,10 @@ from spag.core.errors import ModelError
 
 
 def check_own_code(name: str, model: PreTrainedModel) -> None:
-    """Run ``model`` once in evaluation mode if its code is its own. Raises ``ModelError`` when that changes its
-    weights.
+    """Run ``model`` once in evaluation mode if it has its own code. Raises ``ModelError`` if that changes its weights.
 
-    Reference log-probabilities are computed in evaluation mode: a model that changes its weights there would be trained
-    from others than were loaded, and an optimizer may hold the old ones.
+    Reference log-probabilities are computed in evaluation mode: a model that changes its weights there would not be
+    trained from the loaded weights, and an optimizer may hold the old ones.
     """
     if not type(model).__module__.startswith("transformers_modules"):
         return
@@ -26,5 +25,5 @@ def check_own_code(name: str, model: PreTrainedModel) -> None:
 
 
 def _lengths(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Return the Euclidean length of each weight, which tells old from new without a copy."""
+    """Return the Euclidean norm of each weight, to detect changes without a copy."""
     return {key: weight.detach().float().norm().nan_to_num() for key, weight in model.named_parameters()}

@@ -1,15 +1,15 @@
-"""Packed rows: several token sequences in one row without padding, shared prefixes computed once.
+"""Packed rows: several token sequences in one row without padding; shared prefixes are computed once.
 
-The sequences of a micro-batch form a prefix tree: tokens that begin several of them (the rules of the game, the history
-that two moves of one game have in common) appear once. The tree is laid out depth first; a token attends to itself and
-its ancestors, its position is its depth. Every token sees exactly what it would see in a sequence of its own, so
-log-probabilities and gradients are those of the sequences one by one, up to rounding. Upstream pads each sequence to
-the longest of its batch and computes every prefix again.
+The sequences of a micro-batch form a prefix tree: a prefix of several sequences (the rules of the game, the shared
+history of two moves of a game) appears once. The tree is laid out depth first; a token attends to itself and its
+ancestors, and its position is its depth. Every token sees exactly the context of its own sequence, so log-probabilities
+and gradients equal those of separate sequences, up to rounding. Upstream pads each sequence to the longest of its batch
+and recomputes every prefix.
 
 Attention over such rows is registered with transformers under ``ATTENTION``. Each span of the row is one call of
-torch's scaled dot product attention: its queries against its ancestors' keys and its own. Nothing is computed for
-tokens that do not see each other, unlike in one masked call for the whole row. It works on every device, for models
-that pass ``packed_spans`` on to their attention function, as those of transformers do.
+torch's scaled dot product attention: its queries against its ancestors' keys and its own. Unlike one masked call for
+the whole row, this computes nothing for tokens that do not see each other. It works on every device, for models that
+pass ``packed_spans`` to their attention function, as transformers' models do.
 """
 
 from bisect import bisect_left
@@ -28,20 +28,21 @@ from spag.models.tokens import shared_length
 
 ATTENTION = "spag_packed"
 UNSUPPORTED = (TypeError, ValueError, AttributeError, IndexError, RuntimeError)
-"""What a model's forward pass raises that does not know the arguments of packed rows, or does nothing with them."""
+"""Errors of a model's forward pass that does not know, or ignores, the arguments of packed rows."""
 IN_FLOAT32 = ("cpu",)
-"""Devices whose packed rows attend in float32: there, bfloat16 kernels take three times as long for the gradient of
-spans as short as ours."""
+"""Devices on which packed rows attend in float32: for spans as short as ours, bfloat16 kernels take three times as long
+to compute the gradient.
+"""
 _WHOLE = 96
-"""A subtree of at most so many tokens attends in one piece: many small calls cost more than some masked-out scores."""
+"""A subtree of at most this many tokens attends in one call: many small calls cost more than some masked-out scores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
     """A stretch of the row whose queries are computed together.
 
-    They attend to the row's stretches ``context`` entirely (their common ancestors), and among themselves as ``mask``
-    says. ``mask`` (stop - start, context + stop - start) is True where a query may look; ``None`` means causal, without
+    They attend to all of the stretches ``context`` (their common ancestors), and to themselves according to ``mask``.
+    ``mask`` (stop - start, context + stop - start) is True where a query may attend; ``None`` means causal, without
     context.
     """
 
@@ -55,8 +56,8 @@ class Span:
 class Packing:
     """A packed row of T tokens.
 
-    ``input_ids`` and ``position_ids`` (T,) int64. ``rows``: for each sequence the row's index of each of its tokens,
-    (L,) int64. ``spans`` cover 0..T in order.
+    ``input_ids`` and ``position_ids`` (T,) int64. ``rows``: for each sequence, the index in the row of each token, (L,)
+    int64. ``spans`` cover 0..T in order.
     """
 
     input_ids: Tensor
@@ -65,8 +66,8 @@ class Packing:
     spans: list[Span]
 
     def predicted_from(self, starts: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Return the places in the row whose logits predict each sequence's tokens from its start on, (C,), and which
-        of them predicts each of these tokens, (K,), sequence after sequence.
+        """Return the positions in the row whose logits predict the tokens of each sequence from its start on, (C,),
+        and, sequence by sequence, which of them predicts each of these tokens, (K,).
 
         A sequence leaves out its last token: nothing follows it.
         """
@@ -77,7 +78,7 @@ class Packing:
 
 @dataclass(slots=True)
 class _Branch:
-    """Tokens ``start`` to ``stop`` without a fork; ``end`` is the end of all that descends from them."""
+    """Tokens ``start`` to ``stop`` without a fork; ``end`` is the end of all their descendants."""
 
     start: int
     stop: int
@@ -88,12 +89,13 @@ class _Branch:
 def pack(sequences: Sequence[Sequence[int]]) -> Packing:
     """Lay out ``sequences``, each of at least one token, as one row.
 
-    Sequences with a common prefix should be adjacent: only the prefix shared with the sequence before is computed once.
+    Sequences with a common prefix should be adjacent: only prefixes shared with the previous sequence are computed
+    once.
     """
     tokens: list[int] = []
     depths: list[int] = []
     rows: list[Tensor] = []
-    path: list[int] = []  # the row's index of each token of the sequence before
+    path: list[int] = []  # index in the row of each token of the previous sequence
     before: Sequence[int] = ()
     for sequence in sequences:
         kept = shared_length(before, sequence)
@@ -118,7 +120,7 @@ def packed_length(sequences: Sequence[Sequence[int]]) -> int:
 
 
 def _ends(depths: Sequence[int]) -> list[int]:
-    """Return for each token the end of its subtree: depth first, it is the next token that is not deeper."""
+    """Return for each token the end of its subtree: the next token in depth-first order that is not deeper."""
     ends = [len(depths)] * len(depths)
     open_tokens: list[int] = []
     for index, depth in enumerate(depths):
@@ -129,7 +131,7 @@ def _ends(depths: Sequence[int]) -> list[int]:
 
 
 def _branches(depths: Sequence[int], ends: Sequence[int]) -> list[_Branch]:
-    """Return the roots of the tree of branches. A branch ends where it forks, so all its children continue its last
+    """Return the roots of the tree of branches. A branch ends at a fork, so all its children continue its last
     token.
     """
     forks = set()
@@ -188,8 +190,8 @@ def packed_attention(
     """Return (1, T, heads, head_dim) for ``query`` (1, heads, T, head_dim), ``key`` and ``value`` (1, kv_heads, T,
     head_dim).
 
-    Without ``packed_spans`` the rows are ordinary ones, of any number, perhaps behind cached keys and values: plain
-    causal attention, or what ``attention_mask`` (B, 1, T, keys) allows.
+    Without ``packed_spans``, rows are ordinary, in any number, possibly after cached keys and values: attention is
+    plain causal, or follows ``attention_mask`` (B, 1, T, keys).
     """
     if packed_spans is None:
         plain: tuple[Tensor, None] = sdpa_attention_forward(
@@ -197,7 +199,7 @@ def packed_attention(
         )
         return plain
     spans, dtype = packed_spans, attention_dtype(query.device, query.dtype)
-    computed = computing_dtype(query.device, query.dtype)  # norms of heads may leave queries in float32
+    computed = computing_dtype(query.device, query.dtype)  # per-head norms may leave queries in float32
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         # Split, not sliced: the gradient of a slice is a tensor as long as the row, and there would be one for each
@@ -214,22 +216,22 @@ def packed_attention(
     with torch.autocast(query.device.type, enabled=False):
         if not (torch.is_grad_enabled() and query.requires_grad):
             return attend(query, key, value), None
-        # What each span sees would be kept for it: a prefix as often as it forks. So the backward pass attends again.
+        # Autograd would keep each span's context: a prefix once per fork. So the backward pass recomputes attention.
         return checkpoint(attend, query, key, value, use_reentrant=False), None
 
 
 def attention_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype in which packed rows attend: that of products, or float32 (``IN_FLOAT32``)."""
+    """Return the attention dtype of packed rows: that of matrix products, or float32 (``IN_FLOAT32``)."""
     return torch.float32 if device.type in IN_FLOAT32 else computing_dtype(device, dtype)
 
 
 def computing_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype in which products of ``dtype`` are computed now: autocast may ask for another one."""
+    """Return the dtype in which matrix products of ``dtype`` are computed now: autocast may change it."""
     return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else dtype
 
 
 def spans_on(spans: list[Span], device: torch.device, dtype: torch.dtype) -> list[Span]:
-    """Return ``spans`` with additive masks, which the kernels run fastest, for weights of ``dtype``."""
+    """Return ``spans`` with additive masks, the fastest for the kernels, for weights of ``dtype``."""
     dtype = attention_dtype(device, dtype)
 
     def added(mask: Tensor | None) -> Tensor | None:
@@ -251,10 +253,10 @@ def _ancestors(span: Span, starts: list[int]) -> Iterator[int]:
 
 
 def _causal_mask(queries: int, keys: int, device: torch.device) -> Tensor | None:
-    """Return which keys each of the last ``queries`` positions sees, (queries, keys); ``None`` where the kernel's own
-    causal flag says the same.
+    """Return which keys each of the last ``queries`` positions sees, (queries, keys); ``None`` if the kernel's causal
+    flag is equivalent.
 
-    That flag counts from the first key: behind a cache it would hide the end of the prompt.
+    That flag counts from the first key: after a cache it would hide the end of the prompt.
     """
     if queries in (1, keys):
         return None
@@ -266,7 +268,7 @@ def _gathered(pieces: Sequence[Tensor], chosen: list[int]) -> Tensor:
 
 
 def _no_mask(*_: Any, **__: Any) -> None:
-    """Return no mask: packed rows bring their own."""
+    """Return no mask: packed rows have their own."""
 
 
 AttentionInterface.register(ATTENTION, packed_attention)

@@ -1,8 +1,7 @@
-"""The one translation of what transformers, tokenizers, safetensors, peft, jinja2 and torch raise over a model's files:
-one line each.
+"""Translates the errors of transformers, tokenizers, safetensors, peft, jinja2 and torch about a model's files into one
+line each.
 
-Their files are taken to be of the right shape almost everywhere, so a wrong one shows as any of the errors below.
-Imports no torch.
+The libraries rarely validate their files, so a wrong one can cause any of the errors below. Imports no torch.
 """
 
 import re
@@ -20,32 +19,31 @@ from spag.core.errors import ModelError, SpagError
 from spag.models.finding import BAICHUAN, model_type
 
 LIBRARY_ERRORS = (
-    ArithmeticError,  # transformers, of sizes that are 0; jinja2, of what a template computes
+    ArithmeticError,  # transformers, for sizes of 0; jinja2, from computations of a template
     AssertionError,  # peft's and torch's checks of arguments
     AttributeError,
-    EOFError,  # torch, of an empty file
+    EOFError,  # torch, for an empty file
     ImportError,  # a package that a config asks for
     LookupError,
     MemoryError,
-    NameError,  # code of the model's own, written for another version
-    OSError,  # missing files, and transformers' word for most others
-    RuntimeError,  # torch, of shapes, devices and memory; a RecursionError, of JSON that is nested too deep
+    NameError,  # the model's own code, written for another version
+    OSError,  # missing files, and transformers' class for most other errors
+    RuntimeError,  # torch, for shapes, devices and memory; a RecursionError, for JSON that is nested too deep
     SafetensorError,
     StrictDataclassError,  # transformers' configs: a field of the wrong type
     TemplateError,  # jinja2: a template that does not parse, gives up, or reaches out of its sandbox
     TypeError,
     ValueError,
-    re.error,  # peft: target_modules that are no pattern
-    struct.error,  # gguf, of a file that ends too early
+    re.error,  # peft: target_modules that is not a valid pattern
+    struct.error,  # gguf, for a truncated file
 )
 _OWN_CODE = ("transformers_modules.", "transformers.dynamic_module_utils")
 
 
 class Refusals(AbstractContextManager[None]):
-    """Raises ``explain(error)`` in place of what a library raises in the block, ``also`` for one with classes of its
-    own.
+    """Raises ``explain(error)`` in place of a library's error in the block; ``also`` lists further error classes.
 
-    A ``SpagError`` passes, and so does everything else.
+    A ``SpagError`` passes through, as do all other errors.
     """
 
     def __init__(
@@ -61,25 +59,25 @@ class Refusals(AbstractContextManager[None]):
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """Whether a library refused. tokenizers raise ``Exception`` itself, no class of their own, and Rust's panics are
+    """Whether the error comes from a library. tokenizers raises plain ``Exception``, and Rust panics are
     ``BaseException``.
     """
     return isinstance(error, LIBRARY_ERRORS) or type(error) is Exception or type(error).__module__ == "pyo3_runtime"
 
 
 def loading(name: str, source: str, *, trust_remote_code: bool = False) -> Refusals:
-    """Translate what is raised while ``name`` is read from ``source``, a folder or a hub id, into a ``ModelError``."""
+    """Translate errors while ``name`` is read from ``source``, a folder or a hub id, into ``ModelError``."""
     return Refusals(lambda error: ModelError(_load_failure(name, source, error, trust_remote_code)))
 
 
 def described(error: BaseException, longest: int = 300) -> str:
-    """Return what an error says on one line: its first line, and the next one where that only announces it."""
+    """Return an error's message on one line: its first line, and the next if the first only introduces it."""
     lines = [" ".join(line.split()) for line in str(error).strip().splitlines()] or [type(error).__name__]
     return " ".join(lines[: 2 if lines[0].endswith(":") else 1])[:longest]
 
 
 def _load_failure(name: str, source: str, error: BaseException, trust_remote_code: bool) -> str:
-    """Return why ``name``, read from ``source``, cannot be loaded, and what helps."""
+    """Return why ``name``, read from ``source``, cannot be loaded, and the fix."""
     text, conversion = str(error), _conversion(name, source)
     if "trust_remote_code" in text:
         return (
@@ -110,12 +108,12 @@ def _broken(source: str, error: BaseException) -> str:
         )
     terse = isinstance(
         error, LookupError | AttributeError | TypeError | ArithmeticError | AssertionError
-    )  # they say little by themselves
+    )  # their messages say little
     return f"cannot be loaded: {f'a file of it is broken: {type(error).__name__}: ' if terse else ''}{described(error)}"
 
 
 def _in_own_code(error: BaseException) -> bool:
-    """Whether ``error`` comes from code that the model brought."""
+    """Whether ``error`` comes from the model's own code."""
     trace, modules = error.__traceback__, []
     while trace is not None:
         modules.append(str(trace.tb_frame.f_globals.get("__name__")))
@@ -124,16 +122,16 @@ def _in_own_code(error: BaseException) -> bool:
 
 
 def _conversion(name: str, source: str) -> str | None:
-    """Return what to do with a model that has to be converted first, ``None`` for others."""
+    """Return how to convert a model that must be converted first, ``None`` for others."""
     if model_type(source) != BAICHUAN and "baichuan" not in name.lower():
         return None
     return "download the folder, convert it once with spag import model FOLDER --output NEW, and set model.name=NEW"
 
 
 def template(name: str) -> Refusals:
-    """Translate what the chat template of tokenizer ``name`` raises into a ``ModelError``."""
+    """Translate errors from the chat template of tokenizer ``name`` into ``ModelError``."""
     return Refusals(
         lambda error: ModelError(
-            f"{name}: its chat template fails ({described(error, 200)}); mend it, or use prompt_style plain"
+            f"{name}: its chat template fails ({described(error, 200)}); fix it, or use prompt_style plain"
         )
     )

@@ -1,8 +1,8 @@
-"""Models with an adapter for each role, as online training with ``lora.per_role`` leaves them. Imports no torch.
+"""Models with an adapter for each role, as saved by online training with ``lora.per_role``. Imports no torch.
 
     checkpoint/  roles.json (which folder is whose)  GAME-ROLE/ of each role
 
-Each folder holds a LoRA adapter and its tokenizer: a model of its own, for peft and for us. A role is named
+Each folder holds a LoRA adapter and its tokenizer: a separate model, for peft and for us. A role is named
 ``GAME/ROLE``.
 """
 
@@ -16,15 +16,13 @@ from spag.storage.jsonfile import read_json
 
 ROLES = "roles.json"
 LONE_ADAPTER = "default"
-"""What peft calls the adapter of a model that has one."""
+"""peft's name for the adapter of a model with a single one."""
 
 Value = TypeVar("Value")
 
 
 def adapter_name(role: str) -> str:
-    """Return the name of the adapter of ``role`` (``GAME/ROLE``), and of its folder: torch takes no dots in the names
-    of modules.
-    """
+    """Return the name of the adapter and folder of ``role`` (``GAME/ROLE``): torch allows no dots in module names."""
     return re.sub(r"[^A-Za-z0-9_-]", "-", role)
 
 
@@ -57,10 +55,10 @@ def read_roles(name: str) -> dict[str, str] | None:
 
 
 def model_of_role(name: str, game: str, role: str) -> str:
-    """Return the model that plays ``role`` of ``game`` where the model ``name`` does: its adapter for that role, else
-    ``name`` itself.
+    """Return the model that plays ``role`` of ``game`` for the model ``name``: its adapter for that role, else ``name``
+    itself.
 
-    Raises ``ModelError`` for a model that has adapters for other roles only.
+    Raises ``ModelError`` for a model with adapters only for other roles.
     """
     found = read_roles(name)
     if found is None:
@@ -71,12 +69,12 @@ def model_of_role(name: str, game: str, role: str) -> str:
 
 
 def models_of(name: str) -> list[str]:
-    """Return the adapters of a model that has one for each role, any other model itself."""
+    """Return the adapters of a model that has one for each role, else the model itself."""
     found = read_roles(name)
     return [name] if found is None else [*found.values()]
 
 
 def weights_of_adapter(weights: Mapping[str, Value], adapter: str) -> dict[str, Value]:
-    """Return the weights of ``adapter``, by the names that they have in a model with a lone adapter."""
+    """Return the weights of ``adapter``, by their names in a model with a single adapter."""
     part = f".{adapter}."
     return {name.replace(part, f".{LONE_ADAPTER}."): value for name, value in weights.items() if part in name}

@@ -1,4 +1,4 @@
-"""The weights of a saved model by the names that they have in a loaded one."""
+"""The weights of a saved model, by their names in a loaded one."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ _ADAPTED = re.compile(r"\.(lora_[A-Za-z_]+)(?=\.|$)")
 def saved_weights(folder: Path) -> dict[str, "Tensor"]:
     """Return the weights in ``folder``: of a whole model, of an adapter, or of an adapter for each role.
 
-    peft saves an adapter without its name, which its parameters have in a loaded model.
+    peft saves parameters without the adapter's name, which they include in a loaded model.
     """
     roles = read_roles(str(folder))
     if roles is not None:

@@ -1,4 +1,4 @@
-"""The log-probabilities that a model gives to whole replies."""
+"""Log-probabilities of whole replies under a model."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,11 +13,11 @@ from spag.models.packing import ATTENTION, UNSUPPORTED, computing_dtype, pack, s
 from spag.models.tokens import PromptStyle, end_token_id, shared_length
 
 _ROW = 2048
-"""Tokens of a packed row: enough for fast matrix products; logits of its replies take some 100 MB."""
+"""Tokens of a packed row: enough for fast matrix products; the logits of its replies take about 100 MB."""
 _TOLERANCE, _HALF_TOLERANCE = 1e-3, 0.3  # half precision differs by the order of sums
 
 Asked = tuple[list[int], int]
-"""A prompt with a reply, and where the reply begins."""
+"""The tokens of a prompt with a reply, and where the reply begins."""
 
 
 def completion_logprobs(
@@ -30,7 +30,7 @@ def completion_logprobs(
     """Return the log-probabilities of each prompt's completions, at temperature 1: the sum over a completion's tokens
     and the end token.
 
-    What several begin with goes through the model once (``packing.py``); a model that cannot attend to packed rows
+    Shared prefixes go through the model once (``packing.py``); a model that cannot attend to packed rows
     gets one prompt and reply at a time.
     """
     end = end_token_id(tokenizer, style)
@@ -55,7 +55,7 @@ def _logprobs(model: PreTrainedModel, asked: Sequence[Asked]) -> list[float]:
     if not asked:
         return []
     rows = list(_rows(asked))
-    tried = [asked[0], asked[len(rows[0]) - 1]]  # the longest way apart in one row
+    tried = [asked[0], asked[len(rows[0]) - 1]]  # the longest distance in one row
     expected = [_alone(model, *one) for one in tried]
     with _packed_attention(model):
         if _agrees(model, tried, expected):
@@ -64,7 +64,7 @@ def _logprobs(model: PreTrainedModel, asked: Sequence[Asked]) -> list[float]:
 
 
 def _rows(asked: Sequence[Asked]) -> Iterator[list[Asked]]:
-    """Cut what is asked, in order, into rows of about ``_ROW`` tokens, shared ones counted once."""
+    """Split the requests, in order, into rows of about ``_ROW`` tokens, counting shared ones once."""
     row: list[Asked] = []
     size = 0
     for ids, start in asked:
@@ -78,7 +78,7 @@ def _rows(asked: Sequence[Asked]) -> Iterator[list[Asked]]:
 
 
 def _agrees(model: PreTrainedModel, tried: Sequence[Asked], expected: Sequence[float]) -> bool:
-    """Whether the model sees in a packed row what it sees in rows of their own."""
+    """Whether the model computes the same in a packed row as in separate rows."""
     try:
         found = _in_one_row(model, tried)
     except UNSUPPORTED:
@@ -88,7 +88,7 @@ def _agrees(model: PreTrainedModel, tried: Sequence[Asked], expected: Sequence[f
 
 
 def _in_one_row(model: PreTrainedModel, asked: Sequence[Asked]) -> list[float]:
-    packing = pack([ids[:-1] for ids, _ in asked])  # nothing follows a last token
+    packing = pack([ids[:-1] for ids, _ in asked])  # the last token predicts nothing
     columns, picks = packing.predicted_from([start for _, start in asked])
     device = model.device
     packed: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""How fast a core multiplies matrices, by which a dtype is chosen and a plan's hours on a CPU are estimated."""
+"""The speed of matrix products on a core, used to choose a dtype and to estimate a plan's hours on a CPU."""
 
 from functools import lru_cache
 from time import process_time
@@ -6,13 +6,13 @@ from time import process_time
 import torch
 
 _LONG_ENOUGH = 0.1
-"""Seconds of CPU time that a measurement takes: sandboxes may count them in steps of 10 ms."""
+"""CPU seconds of a measurement: sandboxes may count CPU time in steps of 10 ms."""
 
 
 @lru_cache(maxsize=1)
 def core_speeds() -> tuple[float, float]:
-    """Return how many operations a second one core does in bfloat16 and in float32, in products as a small model has
-    them. Timed by what the processor spends on them, so that other programs hardly matter.
+    """Return one core's operations per second in bfloat16 and in float32, for matrix products as in a small model.
+    Measured in CPU time, so that other programs hardly matter.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -1,9 +1,9 @@
-"""A SentencePiece model of the BPE kind as a tokenizer of the ``tokenizers`` library, which needs no code of the
-model's repository.
+"""Converts a SentencePiece BPE model into a tokenizer of the ``tokenizers`` library, which needs no code of the model's
+repository.
 
-SentencePiece merges the pair of neighbours whose union has the best score; ``tokenizers`` merges by a list of pairs, so
-the list is every way to split a piece into two pieces, by the score of the whole. Both versions tokenise sample texts
-before the result is used.
+SentencePiece merges the neighbours whose union has the best score; ``tokenizers`` merges by a list of pairs. So the
+list holds every split of a piece into two pieces, ordered by the score of the whole. The result is used only if both
+versions tokenise sample texts alike.
 """
 
 from pathlib import Path
@@ -29,9 +29,9 @@ _SAMPLES = (
 
 
 def fast_tokenizer(file: Path) -> Tokenizer:
-    """Return the tokenizer that the SentencePiece model ``file`` describes, without special tokens around a text.
+    """Return the tokenizer of the SentencePiece model ``file``, which adds no special tokens around a text.
 
-    Raises ``ModelError`` for a file that is missing, broken or not BPE, and where the result splits a sample text
+    Raises ``ModelError`` for a file that is missing, broken or not BPE, and if the result splits a sample text
     differently.
     """
     try:
@@ -56,7 +56,7 @@ def fast_tokenizer(file: Path) -> Tokenizer:
 
 
 def _with_user_defined(described: Any) -> list[str]:
-    """Return a sample with a user-defined piece in it, where both versions should agree on one: see ``_built``."""
+    """Return a sample with a user-defined piece on which both versions should agree: see ``_built``."""
     pieces = [piece.piece.replace(_SPACE, " ") for piece in described.pieces if piece.type == _USER_DEFINED]
     return [f"a {pieces[-1]}b"] if pieces and not described.normalizer_spec.add_dummy_prefix else []
 
@@ -79,7 +79,7 @@ def _built(described: Any) -> Tokenizer:
             tokenizer.add_special_tokens([AddedToken(piece.piece, normalized=False, special=True)])
         elif (
             piece.type == _USER_DEFINED
-        ):  # found whole in the normalised text; with a prefix in the raw one, whose rest gets one more
+        ):  # matched whole in the normalised text; with a prefix in the raw one, whose rest gets another prefix
             tokenizer.add_tokens([AddedToken(piece.piece, normalized=not prefixed)])
     return tokenizer
 

@@ -1,9 +1,9 @@
 """A model's chat template, rendered within bounds. Imports no torch.
 
-A template is a program that came with the model. jinja2's sandbox keeps it from files and from Python, not from memory
-and time: ``{{ 'x' * 10**10 }}``, or two loops inside each other. Here whatever makes text grow, and every step of a
-loop, is charged to one budget before it is done. Otherwise templates mean what they mean in transformers 5, whose
-environment this repeats (``transformers.utils.chat_template_utils``).
+A template is a program shipped with the model. jinja2's sandbox blocks access to files and Python, but does not limit
+memory and time: ``{{ 'x' * 10**10 }}``, or nested loops. Here every operation that grows text, and every loop step, is
+charged to one budget before it runs. Otherwise templates behave as in transformers 5, whose environment this replicates
+(``transformers.utils.chat_template_utils``).
 """
 
 import json
@@ -22,10 +22,10 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 from jinja2.visitor import NodeTransformer
 
 BUDGET = 50_000_000
-"""Characters that a template may write and handle in one rendering. A prompt of a game takes some ten thousand."""
+"""Characters that a template may write and process in one rendering. A game's prompt takes about ten thousand."""
 STEP = 100
-"""What a step of a loop, a call or a filter costs, in characters."""
-_WIDE = re.compile(r"\d{5,}|\*")  # a width of a format
+"""The cost of a loop step, a call or a filter, in characters."""
+_WIDE = re.compile(r"\d{5,}|\*")  # the width in a format
 _DIGITS = 10_000  # of a number, in bits
 
 _NO_TEXT = {
@@ -33,15 +33,13 @@ _NO_TEXT = {
     *("map", "max", "min", "random", "reject", "rejectattr", "reverse", "select", "selectattr", "slice", "sort"),
     "unique",
 }
-"""Filters that make no text of the items of a list."""
+"""Filters that do not turn list items into text."""
 
 _rendering = threading.local()
 
 
 def render(source: str, **values: Any) -> str:
-    """Return the text of a template. Raises ``TemplateError`` where it asks for more than the budget, and whatever
-    jinja2 raises.
-    """
+    """Return the text of a template. Raises ``TemplateError`` if it exceeds the budget, and jinja2's errors."""
     template = _compiled(source)
     _rendering.left = BUDGET
     return template.render(**values)
@@ -62,9 +60,7 @@ def _charge(amount: int) -> None:
 
 
 def _weigh(value: Any) -> int:
-    """Charge the characters of a value's text, and return their number; a list counts its items as often as it holds
-    them.
-    """
+    """Charge the characters of a value's text, and return their number; repeated list items count each time."""
     if isinstance(value, str):
         _charge(len(value))
         return len(value)
@@ -87,14 +83,14 @@ def _concatenated(parts: Iterable[Any]) -> str:
 
 
 def _steps(values: Iterable[Any], cost: int) -> Iterator[Any]:
-    """Yield ``values``, for a loop whose body holds ``cost`` characters."""
+    """Yield ``values``, charging a loop whose body has ``cost`` characters."""
     for value in values:
         _charge(STEP + cost)
         yield value
 
 
 def _growth(name: str, text: str, others: list[Any]) -> int:
-    """Return a bound of the length of what ``name``, a method of strings or a filter, makes of ``text``."""
+    """Return an upper bound on the length of the result of ``name``, a string method or a filter, on ``text``."""
     number = max((abs(one) for one in others if isinstance(one, int)), default=0)
     length = max((len(str(one)) for one in others if isinstance(one, str)), default=0)
     if name == "replace":
@@ -116,7 +112,7 @@ def _refuse(what: str) -> NoReturn:
 
 
 def _checked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a filter that charges what it handles and what it makes of it."""
+    """Return a filter that charges its input and its output."""
 
     @wraps(function)
     def bounded(*args: Any, **kwargs: Any) -> Any:
@@ -135,7 +131,7 @@ def _checked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Generation(Extension):
-    """``{% generation %}`` marks what an assistant said, for training; here it changes nothing."""
+    """``{% generation %}`` marks assistant text for training; here it has no effect."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja2 says so
 
@@ -145,7 +141,7 @@ class _Generation(Extension):
 
 
 class _Counting(NodeTransformer):
-    """Puts the steps of loops, and ``~``, under the budget."""
+    """Charges loop steps and ``~`` to the budget."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 - jinja2 calls it so
         self.generic_visit(node)

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 class PromptStyle(StrEnum):
-    """The way from a prompt's text to tokens.
+    """How a prompt's text becomes tokens.
 
     Plain: BOS (where the tokenizer has one) and the bare text, as upstream. Chat: one user message in the model's own
-    chat template, thinking switched on or off where the template knows such a switch. Rendered: a conversation as that
-    template wrote it. Tagged: BOS and a template of our own for base models without one, which asks for the answer in
-    tags.
+    chat template, with thinking switched on or off if the template has such a switch. Rendered: a conversation already
+    rendered by that template. Tagged: BOS and our own template for base models without one, which asks for the answer
+    in tags.
     """
 
     PLAIN = "plain"
@@ -29,7 +29,7 @@ class PromptStyle(StrEnum):
 
     @property
     def has_template(self) -> bool:
-        """Whether a prompt is text of the model's chat template."""
+        """Whether prompts use the model's chat template."""
         return self in (PromptStyle.CHAT, PromptStyle.RENDERED)
 
 
@@ -42,21 +42,21 @@ _ANSWERS = f"gives its answer between {ANSWER} and {END_OF_ANSWER}"
 
 
 def tagged_text(prompt: str, *, thinking: bool) -> str:
-    """Return a prompt in the template for base models: after R1-Zero's (arXiv 2501.12948, table 1), in our words.
+    """Return a prompt in the template for base models, modelled on R1-Zero's (arXiv 2501.12948, table 1).
 
-    It opens the first block itself, so that a base model need not find its beginning.
+    It opens the first block itself, so that a base model need not produce the opening tag.
     """
     how, opening = (_THINKS, OPEN) if thinking else (_ANSWERS, ANSWER)
     return f"{_TAGGED.format(how=how)}\n\nUser: {prompt}\n\nAssistant: {opening}"
 
 
 def spoken(text: str, style: PromptStyle, *, thinking: bool) -> str:
-    """Return a reply's text with nothing but its thought in marks: of a tagged one the answer alone is said."""
+    """Return a reply's text with only its thought in marks: for tagged replies, only the answer is said."""
     return answered(text, thinking=thinking) if style is PromptStyle.TAGGED else text
 
 
 def as_reply(text: str, style: PromptStyle) -> str:
-    """Return what a model without thoughts writes to say ``text``."""
+    """Return what a model writes to say ``text`` without a thought."""
     return text + END_OF_ANSWER if style is PromptStyle.TAGGED else text
 
 
@@ -84,8 +84,8 @@ def encode_follow_up(
     *,
     thinking: bool = False,
 ) -> list[int]:
-    """Return what comes between ``reply`` and the next one, where ``text`` is said to the model: in chat style, its
-    next user message.
+    """Return the tokens between ``reply`` and the next one when ``text`` is said to the model: in chat style, its next
+    user message.
     """
     if not style.has_template:
         turn = f"\n\nUser: {text}\n\nAssistant: {OPEN if thinking else ANSWER}"
@@ -108,9 +108,7 @@ _CONTEXT = 8
 
 
 def decode_reply(tokenizer: "PreTrainedTokenizerBase", prompt: Sequence[int], reply: Sequence[int]) -> str:
-    """Return the text of ``reply`` as it reads behind ``prompt``: decoded alone, a LLaMA tokenizer drops the space it
-    begins with.
-    """
+    """Return the text of ``reply`` as decoded after ``prompt``: alone, a LLaMA tokenizer drops its leading space."""
     context = list(prompt[-_CONTEXT:])
     before = str(tokenizer.decode(context, skip_special_tokens=True))
     text = str(tokenizer.decode([*context, *reply], skip_special_tokens=True))
@@ -127,14 +125,14 @@ def opens_thought(tokenizer: "PreTrainedTokenizerBase", prompt: Sequence[int]) -
 def opening_of(
     tokenizer: "PreTrainedTokenizerBase", prompt: Sequence[int], style: PromptStyle, *, thinking: bool
 ) -> str:
-    """Return the mark that a reply begins behind, empty where there is none."""
+    """Return the mark after which a reply begins, empty if there is none."""
     if style is PromptStyle.TAGGED:
         return OPEN if thinking else ANSWER
     return OPEN if thinking and opens_thought(tokenizer, prompt) else ""
 
 
 def end_token_id(tokenizer: "PreTrainedTokenizerBase", style: PromptStyle) -> int:
-    """Return the token that ends a reply: EOS, or in chat style the special token that the template puts behind an
+    """Return the token that ends a reply: EOS, or in chat style the special token that the template adds after an
     assistant message.
     """
     if style.has_template:
@@ -143,7 +141,7 @@ def end_token_id(tokenizer: "PreTrainedTokenizerBase", style: PromptStyle) -> in
         before, found, suffix = chat_text(tokenizer, messages, reply_follows=False).rpartition(mark)
         if question not in before or not found:
             raise ModelError(
-                f"{tokenizer.name_or_path}: its chat template leaves messages out; mend it, or use prompt_style plain"
+                f"{tokenizer.name_or_path}: its chat template leaves messages out; fix it, or use prompt_style plain"
             )
         ids = tokenizer.encode(suffix, add_special_tokens=False)
         special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
@@ -159,8 +157,8 @@ def end_token_id(tokenizer: "PreTrainedTokenizerBase", style: PromptStyle) -> in
 def stop_token_ids(
     generation: "GenerationConfig | None", tokenizer: "PreTrainedTokenizerBase", style: PromptStyle
 ) -> frozenset[int]:
-    """Return every token that ends generation: the reply's end token, EOS, and those of the model's generation config,
-    if it has one.
+    """Return every token that ends generation: the reply's end token, EOS, and those in the generation config, if
+    any.
     """
     configured = getattr(generation, "eos_token_id", None)
     extra = configured if isinstance(configured, list) else [configured]
@@ -168,13 +166,13 @@ def stop_token_ids(
 
 
 def token_count(tokenizer: "PreTrainedTokenizerBase") -> int:
-    """Return one more than the tokenizer's largest token id. Many models have more logits, as padding."""
+    """Return the tokenizer's largest token id plus one. Many models have more logits, as padding."""
     return 1 + max(map(int, tokenizer.get_vocab().values()))
 
 
 def check_ids(tokenizer: "PreTrainedTokenizerBase", ids: Iterable[int], size: int) -> None:
-    """Raise ``ModelError`` when one of ``ids`` is not among the model's ``size`` tokens: on a GPU, looking it up would
-    end the process.
+    """Raise ``ModelError`` if one of ``ids`` is not among the model's ``size`` tokens: on a GPU, looking it up would
+    crash the process.
     """
     highest = max(ids, default=0)
     if not 0 <= highest < size:
@@ -198,7 +196,7 @@ def chat_text(
     reply_follows: bool,
     thinking: bool = False,
 ) -> str:
-    """Return a conversation as the model's chat template writes it. Raises ``ModelError`` where there is none, or it
+    """Return a conversation rendered by the model's chat template. Raises ``ModelError`` if there is none, or it
     fails.
     """
     if tokenizer.chat_template is None:

@@ -1,6 +1,4 @@
-"""What must hold of weights before anybody plays with them or trains on: all there, of the config's shapes, and finite
-numbers.
-"""
+"""Checks of weights before play or training: complete, with the config's shapes, and finite."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -17,10 +15,10 @@ SAFETENSORS = "*.safetensors"
 
 
 def check_size(name: str, folder: Path, config: PreTrainedConfig) -> None:
-    """Raise ``ModelError`` when ``config`` describes a model that is larger than the weights in ``folder``.
+    """Raise ``ModelError`` if ``config`` describes a larger model than the weights in ``folder``.
 
-    transformers makes room for all that a config asks for before it looks at the weights; this looks at their headers
-    alone. Quantized weights hold several numbers in one; they are not checked.
+    transformers allocates everything in a config before it reads the weights; this reads only their headers. Quantized
+    weights pack several numbers into one; they are not checked.
     """
     files = sorted(folder.glob(SAFETENSORS))
     if not files or getattr(config, "quantization_config", None) is not None:
@@ -33,8 +31,8 @@ def check_size(name: str, folder: Path, config: PreTrainedConfig) -> None:
     layers = config.get_text_config(decoder=True).num_hidden_layers
     wanted = (
         _parameters(config) if layers <= tensors else None
-    )  # a layer has a tensor at least; billions of them would take hours
-    if wanted is None or wanted > 2 * numbers + 1:  # twice: a head may be tied in the file and not in the model
+    )  # a layer has at least one tensor; billions of them would take hours
+    if wanted is None or wanted > 2 * numbers + 1:  # doubled: a head may be tied in the file but not in the model
         what = f"{layers} layers" if wanted is None else f"{wanted:,} parameters"
         held = f"{tensors} tensors of {numbers:,} numbers"
         raise ModelError(
@@ -56,11 +54,10 @@ def _parameters(config: PreTrainedConfig) -> int:
 
 
 def check_complete(name: str, info: Mapping[str, Any], kind: str) -> None:
-    """Raise ``ModelError`` unless the weights are those of the config, of model type ``kind``: all of them, and nothing
-    else.
+    """Raise ``ModelError`` unless the weights are exactly those of the config, of model type ``kind``.
 
-    ``info`` is transformers' ``output_loading_info``; it leaves out tied weights and those that a model's class says
-    may be missing.
+    ``info`` is transformers' ``output_loading_info``, which omits tied weights and those that the model's class allows
+    to be missing.
     """
     mismatched = [f"{key} {tuple(found)} for {tuple(wanted)}" for key, found, wanted in info["mismatched_keys"]]
     refuse_unless_equal(
@@ -71,7 +68,7 @@ def check_complete(name: str, info: Mapping[str, Any], kind: str) -> None:
 def refuse_unless_equal(
     name: str, kind: str, *, missing: Iterable[str], unexpected: Iterable[str], mismatched: Iterable[str] = ()
 ) -> None:
-    """Raise ``ModelError`` when one of the lists of names is not empty."""
+    """Raise ``ModelError`` if one of the lists of names is not empty."""
     groups = {"missing": sorted(missing), "unexpected": sorted(unexpected), "of another shape": sorted(mismatched)}
     wrong = [f"{len(keys)} {what} ({keys[0]}{', ...' if keys[1:] else ''})" for what, keys in groups.items() if keys]
     if wrong:
@@ -89,18 +86,14 @@ def check_finite(name: str, tensors: Iterable[tuple[str, Tensor]], fix: str) -> 
 
 
 def weights_of(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Return what is saved of ``model``, by name: parameters and buffers. Some buffers are not saved, and no others are
-    left out.
-    """
+    """Return the saved tensors of ``model``, by name: all parameters, and the persistent buffers."""
     yield from model.named_parameters()
     saved = model.state_dict(keep_vars=True).keys()
     yield from ((key, buffer) for key, buffer in model.named_buffers() if key in saved)
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    """Whether all numbers are finite: the sum, as fast as reading them, is not if one of them is not; only then all are
-    looked at.
-    """
+    """Whether all numbers are finite. If one is not, neither is the sum, which is fast; only then is each checked."""
     if not tensor.is_floating_point() or bool(tensor.sum(dtype=torch.float32).isfinite()):
         return True
     return bool(tensor.isfinite().all())

@@ -1,1 +1,1 @@
-"""Memory, hours and disk of a run before it starts, and what this machine has: ``spag plan`` and ``spag doctor``."""
+"""Estimates of a run's memory, hours and disk, and checks of this machine: ``spag plan`` and ``spag doctor``."""

@@ -30,7 +30,7 @@ def advice(
             said = [f"{count} GPUs"] * (count != processes) + [_setting(*pair) for pair in new.items()]
             yield f"{', '.join(said)}: {taken / GIB:.1f} GiB each"
             if chosen.lora == settings.lora:
-                return  # an adapter is another training: what trains the same weights is named too
+                return  # an adapter is a different training: fixes that train the same weights are named too
 
 
 def _setting(name: str, value: Any) -> str:

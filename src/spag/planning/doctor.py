@@ -1,7 +1,7 @@
-"""``spag doctor``: this machine's hardware and packages, what works on it, and the command for what is missing.
+"""``spag doctor``: this machine's hardware and packages, what works, and the command for what is missing.
 
-``look_around`` reads the machine, ``examine`` judges it, ``examine_presets`` says which presets it has room for.
-Nothing is downloaded and no network is used.
+``look_around`` inspects the machine, ``examine`` judges it, ``examine_presets`` says which presets fit. Nothing is
+downloaded and no network is used.
 """
 
 import importlib.metadata
@@ -34,13 +34,13 @@ OPTIONAL = {
     "fastapi": ("the web page: spag web", "'.[web]'"),
     "matplotlib": ("the plots: spag report", "'.[report]'"),
 }
-"""Packages that not every run needs: what for, and what ``pip install`` calls them in a clone."""
+"""Optional packages: their purpose, and their name for ``pip install`` in a clone."""
 LOW_DISK, LOW_SHARED = 20 * GIB, GIB
 _TORCH = "pip install --force-reinstall torch"
 
 
 class Status(StrEnum):
-    """HAS: a fact, neither good nor bad. LIMITED: works, but not well or not for everything."""
+    """HAS: a neutral fact. LIMITED: works, but not well or not for everything."""
 
     HAS = "has"
     WORKS = "works"
@@ -50,7 +50,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at. fix: the command or setting that would help; empty where nothing is to be done."""
+    """One finding. fix: the command or setting that would help; empty if nothing needs to be done."""
 
     name: str
     status: Status
@@ -60,7 +60,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A machine; sizes in bytes. ``gpus``: name, memory, and whether it computes in bfloat16, of those that torch sees.
+    """A machine; sizes in bytes. ``gpus``: name, memory and bfloat16 support of each GPU that torch sees.
 
     ``torch_trouble``: why torch cannot be imported. ``driver``: whether NVIDIA's is there. ``shared``: /dev/shm.
     ``disks``: free space by purpose. ``embedded``: version of the embedded model's package. ``endpoint``: address of
@@ -85,7 +85,7 @@ class Machine:
 
 
 def look_around() -> Machine:
-    """Return what this machine has. Takes a few seconds, for torch."""
+    """Inspect this machine. Takes a few seconds, for torch."""
     gpus: list[tuple[str, int, bool]] = []
     cuda, trouble = None, None
     try:
@@ -127,7 +127,7 @@ def _embedded_version(installed: Mapping[str, str]) -> str | None:
 
 
 def _free_bytes(path: Path) -> int:
-    """Return the free bytes where ``path`` is, or would be."""
+    """Return the free bytes on the disk of ``path``, which need not exist."""
     return shutil.disk_usage(next(one for one in (path, *path.parents) if one.exists())).free
 
 
@@ -150,7 +150,7 @@ def examine(machine: Machine) -> Iterator[Finding]:
 
 
 def _needed(name: str, there: str | None, lacks: str, install: str) -> Finding:
-    """Return what works, as ``there`` says, or else what is lacking, and how it is installed."""
+    """Return a finding: ``there`` if it works, else what is missing, and how to install it."""
     if there:
         return Finding(name, Status.WORKS, there)
     return Finding(name, Status.MISSING, lacks, f"pip install {install}")
@@ -210,7 +210,7 @@ def _vllm(machine: Machine) -> Finding:
 
 
 def examine_presets(names: Sequence[str]) -> Iterator[Finding]:
-    """Yield for each preset or YAML file whether this machine has the memory that it needs. Raises ``ConfigError``."""
+    """Yield for each preset or YAML file whether this machine has enough memory for it. Raises ``ConfigError``."""
     for name in names:
         config = load_config(name)
         shape = read_shape(config.model.name, trust_remote_code=config.model.trust_remote_code)
@@ -227,7 +227,7 @@ def examine_presets(names: Sequence[str]) -> Iterator[Finding]:
 
 
 def _without_recomputing(config: RunConfig, shape: ModelShape) -> str:
-    """Return the settings that switch gradient checkpointing off, if the run has room for that; else an empty text."""
+    """Return the settings that switch gradient checkpointing off, if the run then still fits; else an empty text."""
     saving = [at for at, phase in enumerate(config.phases) if phase.settings.gradient_checkpointing]
     phases = [
         PhaseConfig(**{**phase.model_dump(), "gradient_checkpointing": False}) if at in saving else phase

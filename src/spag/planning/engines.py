@@ -1,9 +1,9 @@
-"""How trainer and engines share each GPU in an online phase, and which share vLLM gets of it.
+"""How trainer and engines share each GPU in an online phase, and the share that vLLM gets.
 
-A step has two moments. In play the trainer keeps weights, optimiser and copies of the policy; in training it needs
-gradients and activations, too, and the engines stay awake or sleep. An engine that sleeps has given up its cache and
-moved its weights to CPU memory (vLLM's level 1) or dropped them (level 2: they are read again from their files), so it
-may have what training fills in between. ``docs/planning.md`` says what is a guess.
+A step has two parts. During play the trainer keeps weights, optimiser and copies of the policy; during training it also
+needs gradients and activations, and the engines stay awake or sleep. A sleeping engine has released its cache and moved
+its weights to CPU memory (vLLM's level 1) or dropped them (level 2: they are read again from their files), so during
+play it may use memory that training fills in between. ``docs/planning.md`` lists which numbers are guesses.
 """
 
 from dataclasses import dataclass
@@ -15,19 +15,19 @@ from spag.engines.vllm.setup import GPU_MEMORY
 from spag.planning.specs import GIB
 
 USABLE = 0.92
-"""Share of a GPU's memory that can be filled; the rest is the driver's, CUDA's context, fragments: a guess."""
+"""Usable share of a GPU's memory; the rest is for the driver, CUDA's context and fragmentation: a guess."""
 ASLEEP = GIB
-"""What a sleeping vLLM keeps on the GPU: CUDA's context and graphs; a guess."""
+"""GPU memory of a sleeping vLLM: CUDA's context and graphs; a guess."""
 _HOST = 0.5
-"""Share of the machine's memory that the weights of sleeping engines may take."""
+"""Share of the machine's memory for the weights of sleeping engines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What an online phase asks of each GPU, in bytes. ``least``: of an engine with room for one text of
-    ``engine.max_length``; ``roomy``: with room for all texts at once. ``resident``: of the trainer during play;
-    ``training``: at its peak. ``share``: what the user gives all engines. ``sleep``: the level at which vLLM may sleep,
-    0: it may not.
+    """The memory that an online phase needs on each GPU, in bytes. ``least``: an engine with room for one text of
+    ``engine.max_length``; ``roomy``: one with room for all texts at once. ``resident``: the trainer during play;
+    ``training``: at its peak. ``share``: the user's setting for all engines. ``sleep``: the level at which vLLM may
+    sleep; 0: never.
     """
 
     engines: int
@@ -41,8 +41,8 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """The outcome: ``each`` of ``engines`` gets this share of the GPU; vLLM sleeps at this level while training, 0:
-    not. ``in_turn``: the policy's copies take turns in one engine.
+    """The result: each of ``engines`` gets the share ``each`` of the GPU; vLLM sleeps at level ``sleep`` during
+    training; 0: never. ``in_turn``: the policy's copies take turns in one engine.
     """
 
     engines: int
@@ -58,9 +58,9 @@ class Sharing:
 
 
 def share_out(demand: Demand, gpu: float) -> Sharing | None:
-    """Return how trainer and engines share a ``gpu`` of so many bytes; ``None`` where they do not fit.
+    """Return how trainer and engines share a GPU of ``gpu`` bytes; ``None`` if they do not fit.
 
-    Engines sleep where all texts would not fit beside training.
+    Engines sleep if there is no room for all texts during training.
     """
     usable = USABLE * gpu
     for level, need in ((0, demand.roomy), (demand.sleep, demand.least), (0, demand.least)):
@@ -73,10 +73,10 @@ def share_out(demand: Demand, gpu: float) -> Sharing | None:
 
 
 def engine_players(online: OnlineSettings, *, together: bool = False) -> list[str]:
-    """Return the players that an engine of their own plays here, by name: the policy, its frozen copies, other models.
+    """Return the players with their own engine, by name: the policy, its frozen copies, other models.
 
-    ``spag.rollout.steps.StepPlayer`` opens them one by one, each with weights of its own; ``together``: copies are in
-    the policy's engine, as adapters on vLLM are side by side, or take turns.
+    ``spag.rollout.steps.StepPlayer`` opens them one by one, each with its own weights; ``together``: copies are in the
+    policy's engine, as adapters in one vLLM, or take turns.
     """
     within = (SELF, START, SNAPSHOT) if together else (SELF,)
     others = [name for name in online.met if name not in within]
@@ -84,8 +84,8 @@ def engine_players(online: OnlineSettings, *, together: bool = False) -> list[st
 
 
 def sleep_level(online: OnlineSettings, weights: float, host: float, *, adapters: bool) -> int:
-    """Return the level at which the engines of a machine may sleep: 1 where ``host``, its memory, has room for their
-    ``weights``, else 2; 0 where they play while others train, or where adapters would be lost.
+    """Return the level at which a machine's engines may sleep: 1 if its memory, ``host``, has room for their
+    ``weights``, else 2; 0 if they play while others train, or if adapters would be lost.
     """
     if online.overlap:
         return 0

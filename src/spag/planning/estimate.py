@@ -1,5 +1,5 @@
-"""What ``spag run --dry-run`` prints: every stage, what would become of it and how much work it is, and whether there
-is room for it here. A model whose shape is not known (``specs.py``), or that is converted first, has no estimates.
+"""The output of ``spag run --dry-run``: every stage, what would happen to it, its amount of work, and whether it fits
+here. A model whose shape is not known (``specs.py``), or that must be converted first, has no estimates.
 """
 
 import shutil
@@ -23,7 +23,7 @@ _STAND_IN = KNOWN_SHAPES["smollm2-135m"]  # the work of a stage does not depend 
 
 @dataclass(frozen=True, slots=True)
 class StageEstimate:
-    """A stage: ``state`` as ``Manifest.preview`` has it, ``work`` in words."""
+    """A stage: ``state`` as in ``Manifest.preview``, ``work`` in words."""
 
     name: str
     state: str
@@ -32,7 +32,7 @@ class StageEstimate:
 
 @dataclass(frozen=True, slots=True)
 class RunEstimate:
-    """What a run would do. ``facts``: lines by what they are about. ``doubts``: why it does not fit; none: it does."""
+    """What a run would do. ``facts``: lines by topic. ``doubts``: why it does not fit; empty if it does."""
 
     stages: list[StageEstimate]
     facts: dict[str, str]
@@ -40,9 +40,7 @@ class RunEstimate:
 
 
 def estimate_run(config: RunConfig, folder: Path, reporter: Reporter, *, force: bool = False) -> RunEstimate:
-    """Check a run and say what it would do; nothing is done. Raises what ``run`` raises before its first minute of
-    work.
-    """
+    """Check a run and report what it would do. Raises the errors of ``run`` before its first minute of work."""
     states = preview_run(config, folder, reporter, force=force)
     try:
         shape = read_shape(config.model.name, trust_remote_code=config.model.trust_remote_code)

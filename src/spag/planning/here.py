@@ -1,4 +1,4 @@
-"""The plan of a run on this machine, which ``spag plan``, dry runs, ``spag doctor`` and the run itself ask."""
+"""The plan of a run on this machine, used by ``spag plan``, dry runs, ``spag doctor`` and the run itself."""
 
 from spag.algorithms.online_settings import OnlineSettings
 from spag.config.schema import PlannedEngine, RunConfig
@@ -17,10 +17,10 @@ def plan_here(config: RunConfig, shape: ModelShape, assumed: Assumptions | None 
 
 
 def planned_engines(config: RunConfig) -> dict[str, PlannedEngine]:
-    """Return the engines of each online phase that trainer and vLLM share a GPU in, by the name of its model.
+    """Return the engines of each online phase in which trainer and vLLM share a GPU, by the name of its model.
 
     A run without online phases or GPUs, one that plays with transformers, and a model whose shape is not known have no
-    plan. Raises ``ConfigError`` where trainer and engines do not fit, unless ``engine.memory`` is set: then each engine
+    plan. Raises ``ConfigError`` if trainer and engines do not fit, unless ``engine.memory`` is set: then each engine
     gets an equal part of it.
     """
     online = any(isinstance(phase.settings, OnlineSettings) for phase in config.phases)
@@ -36,7 +36,7 @@ def planned_engines(config: RunConfig) -> dict[str, PlannedEngine]:
 
 
 def engines_of(planner: Planner) -> dict[str, PlannedEngine]:
-    """Return the engines of each online phase of a plan, as ``planned_engines`` does."""
+    """Like ``planned_engines``, for the online phases of a plan."""
     found, engine = {}, planner.config.engine
     for play in (stage for stage in planner.stages if stage.engines):
         if play.sharing is None and engine.memory is None:

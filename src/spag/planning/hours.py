@@ -1,9 +1,10 @@
-"""Hours of training and play: operations over what GPUs compute, bytes over what memory and links move.
+"""Hours of training and play: operations divided by the compute rate, bytes divided by the bandwidth of memory and
+links.
 
-A linear map of N parameters takes 2N operations a token forward and 4N backward (2N where its weights are frozen);
+A linear map of N parameters takes 2N operations per token forward and 4N backward (2N if its weights are frozen);
 gradient checkpointing repeats the forward pass, and the reference log-probabilities cost one more. Attention adds 2 x
-length x query size a layer and token forward (causal: half of the length is seen), and the same multiples of it.
-Nothing is taken to overlap: with that, the paper's setting comes near the only time that was published for it.
+length x query size per layer and token forward (causal: half of the length is seen), with the same multiples. Nothing
+is assumed to overlap: the paper's setting then comes close to the only published time for it.
 """
 
 from collections.abc import Sequence
@@ -26,16 +27,17 @@ START_S = {False: 70.0, True: 10.0}
 transformers engine, a few.
 """
 _MACHINE = 8
-"""GPUs of an A100 or H100 machine."""
+"""GPUs in an A100 or H100 machine."""
 _OF_PRODUCTS = {4: 0.55, 2: 0.3}
-"""Share of the speed of products that training reaches on a CPU, by bytes of a number: measured here with SmolLM2-135M,
-in rows of 400 to 900 tokens. bfloat16 products are so fast (AVX512-BF16) that the rest of a layer, in float32, counts.
+"""Share of the speed of matrix products that training reaches on a CPU, by bytes per number: measured here with
+SmolLM2-135M, in rows of 400 to 900 tokens. bfloat16 products are so fast (AVX512-BF16) that the rest of a layer, in
+float32, matters.
 """
 _OF_PLAY = 0.55
-"""The same of play, in both precisions."""
+"""The same for play, in both precisions."""
 _DRAW_S = 2e-8
-"""Seconds to draw a token on a CPU, for each token of the vocabulary: its random number, Gumbel noise, sums. Measured
-here with 49,152; on a GPU it does not count.
+"""Seconds to draw a token on a CPU, per token of the vocabulary: random number, Gumbel noise, sums. Measured here with
+49,152; negligible on a GPU.
 """
 
 
@@ -67,13 +69,13 @@ def training_hours(
 ) -> float:  # fmt: skip
     """Return the hours of ``updates`` on ``processes`` devices. The reference sees each sample once.
 
-    Replicas add up float32 gradients in an update (2 x 4 bytes a parameter). Sharded weights are gathered in half
+    Replicas reduce float32 gradients in an update (2 x 4 bytes per parameter). Sharded weights are gathered in half
     precision for the forward and the backward pass of a micro-batch (2 x 2 bytes), and their gradients scattered (4).
-    With offload shards cross PCIe as often, and AdamW, on the CPU, moves 28 bytes a parameter.
+    With offload, shards cross PCIe as often, and AdamW, on the CPU, moves 28 bytes per parameter.
     """
     passes = (2 if settings.lora else 3) + settings.gradient_checkpointing
     once = reference / work.passes
-    head = 2.0 * shape.embedding * ((3 if settings.lora else 4) + once)  # its chunks are always computed again
+    head = 2.0 * shape.embedding * ((3 if settings.lora else 4) + once)  # its chunks are always recomputed
     operations = work.fed * _token(shape, work.length) * (passes + once) + work.trained * head
     seconds = operations / (_flops(device, number, assumed, _OF_PRODUCTS[number]) * processes)
     trained, rounds = shape.adapter(settings.lora) or shape.parameters, work.parts / processes
@@ -93,8 +95,8 @@ def play_hours(
 ) -> float:  # fmt: skip
     """Return the hours of ``copies`` engines, each with ``batch`` utterances in a decoding step.
 
-    A step reads weights and cache, or computes, whichever takes longer; prompts are read besides, and on a CPU tokens
-    are drawn one by one.
+    A step reads weights and cache, or computes, whichever takes longer. Prefill is added, and on a CPU tokens are drawn
+    one by one.
     """
     flops = _flops(device, number, assumed, _OF_PLAY)
     moved = number * (shape.layers * shape.layer + shape.embedding) + batch * work.length * shape.kv_bytes(number)
@@ -106,12 +108,12 @@ def play_hours(
 
 
 def _token(shape: ModelShape, length: float) -> float:
-    """Return the operations of a token's forward pass through the layers; it sees half of ``length`` tokens."""
+    """Return the operations of a token's forward pass through the layers; it attends to half of ``length`` tokens."""
     return 2.0 * shape.layers * (shape.layer + shape.query_size * length)
 
 
 def _flops(device: Device, number: int, assumed: Assumptions, of_products: float) -> float:
-    """Return operations a second. ``of_products``: the share of a CPU's products."""
+    """Return operations per second. ``of_products``: the reached share of a CPU's speed in matrix products."""
     if not device.is_cpu:
         return device.flops * assumed.mfu
     return of_products * (device.flops if number == 2 else device.full_flops or device.flops / 2)

@@ -1,4 +1,4 @@
-"""Memory of training and play on one GPU, or of the process on a CPU, by purpose, at the fullest moment.
+"""Peak memory of training and play on one GPU, or of the process on a CPU, by purpose.
 
 Weights, gradients and Adam's two moments are float32 (``spag.learning.loop``). Under bfloat16 or float16 autocast a
 linear map works on copies of its weights and input in half precision; norms and the residual stream stay float32.
@@ -12,30 +12,30 @@ from spag.config.schema import EngineConfig
 from spag.planning.specs import GIB, ModelShape
 
 CHUNK = 128
-"""``spag.learning.forward.CHUNK``, which a test holds equal: it imports torch, this must not."""
+"""Equals ``spag.learning.forward.CHUNK``, as a test checks: that module imports torch, this one must not."""
 KNOWN, SLOT = 256, 128
-"""Positions whose logits the transformers engine keeps, and the tokens by which its slots grow: ``KNOWN`` and
+"""Positions whose logits the transformers engine keeps, and the tokens by which its slots grow: equal to ``KNOWN`` and
 ``GROWTH`` in ``engines/transformers/``.
 """
 BUFFER = 256 * 2**20
-"""``BUFFER_BYTES`` of ``engines/vllm/transfer.py``, which a test holds equal, too."""
+"""Equals ``BUFFER_BYTES`` of ``engines/vllm/transfer.py``, as a test checks."""
 PROGRAM = 0.7e9
 """Python with torch, transformers and peft in CPU memory: 0.72 GB resident, measured here."""
 _NF4 = 0.5 + 1 / 64 + 4 / (64 * 256)
-"""Bytes of a weight in 4 bits, its scales quantised too: arXiv 2305.14314, section 3."""
+"""Bytes of a 4-bit weight with quantised scales: arXiv 2305.14314, section 3."""
 _8_BIT_MOMENTS = 2 + 2 * 4 / 256
 """Bytes of a weight's two moments in 8 bits, with their scales."""
 _LIVE = 1e9
-"""Parameters that ZeRO-3 keeps gathered at most: DeepSpeed's default of ``stage3_max_live_parameters``."""
+"""The most parameters that ZeRO-3 keeps gathered: DeepSpeed's default of ``stage3_max_live_parameters``."""
 _VLLM_WORKING = 2 * GIB
-"""vLLM's memory besides weights and cache: CUDA graphs and working space; a guess."""
+"""vLLM's memory besides weights and cache: CUDA graphs and workspace; a guess."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes. ``copies``: weights in the precision of computing, or gathered from other GPUs. ``policies``: weights
-    besides those that are trained: the engine's, a reference, an average. ``engines``: what vLLM reserves beside a
-    trainer. ``host``: CPU memory for each GPU.
+    """Bytes. ``copies``: weights in the compute precision, or gathered from other GPUs. ``policies``: further weights
+    besides the trained ones: the engine's, a reference, an average. ``engines``: vLLM's reservation next to a trainer.
+    ``host``: CPU memory for each GPU.
     """
 
     weights: float = 0.0
@@ -62,8 +62,8 @@ class Memory:
 def training_memory(
     shape: ModelShape, settings: UpdateSettings, fed: float, trained: float, number: int, processes: int
 ) -> Memory:
-    """Return what an update takes on one of ``processes``, with ``fed`` tokens in a micro-batch and ``trained`` of
-    them, computing with numbers of ``number`` bytes.
+    """Return the memory of an update on one of ``processes``, with ``fed`` tokens in a micro-batch, ``trained`` of them
+    trained, computing with numbers of ``number`` bytes.
     """
     layer = _layer(shape, settings, number)
     # with checkpointing each layer's input, and one layer whole; the last norm, its input, a layer's gradients
@@ -76,26 +76,28 @@ def training_memory(
 
 
 def transfer_memory(shape: ModelShape, number: int) -> Memory:
-    """Return the buffer through which a whole model's new weights reach vLLM, and vLLM's copy of what is in it."""
+    """Return the size of the buffer for sending a whole model's new weights to vLLM, and of vLLM's copy of it."""
     largest = max(shape.embedding, shape.hidden * max(shape.intermediate, shape.query_size))
     return Memory(copies=2.0 * number * max(largest, min(BUFFER / number, shape.parameters)))
 
 
 def resident_memory(training: Memory, settings: UpdateSettings, processes: int) -> Memory:
-    """Return what stays of ``training`` between updates: not gradients, but DDP's buckets, which are as large."""
+    """Return the part of ``training`` that stays between updates: not gradients, but DDP's buckets, which are as
+    large.
+    """
     buckets = training.gradients / 2 if settings.parallel == "replicas" and processes > 1 else 0.0
     kept = {name: getattr(training, name) for name in ("weights", "optimizer", "policies", "program", "host")}
     return Memory(gradients=buckets, **kept)
 
 
 def _held(shape: ModelShape, settings: UpdateSettings, number: int, processes: int) -> Memory:
-    """Return weights, gradients and Adam's moments."""
+    """Return the memory of weights, gradients and Adam's moments."""
     adapter = shape.adapter(settings.lora)
     trained = adapter or shape.parameters
     weights = 4.0 * (shape.parameters + adapter)
     if settings.lora and settings.lora.quantize:
         weights += (_NF4 - 4.0) * shape.layers * shape.layer
-    if settings.parallel == "deepspeed" and number == 2:  # shards in half precision, float32 masters of what is trained
+    if settings.parallel == "deepspeed" and number == 2:  # half-precision shards, float32 masters of trained weights
         weights = 2.0 * (shape.parameters + adapter) + 4.0 * trained
     if settings.parallel == "replicas":  # DDP's buckets are copies of the gradients
         moments = _8_BIT_MOMENTS if settings.optimizer == "adamw_8bit" else 8.0
@@ -107,7 +109,9 @@ def _held(shape: ModelShape, settings: UpdateSettings, number: int, processes: i
 
 
 def _copies(shape: ModelShape, settings: UpdateSettings, number: int) -> float:
-    """Return the weights in the precision of computing while a layer goes backward, and the gradient of its largest."""
+    """Return the weights in the compute precision during a layer's backward pass, and the gradient of its largest
+    map.
+    """
     largest = shape.hidden * max(shape.intermediate, shape.query_size)
     if settings.parallel != "replicas":  # gathered: two layers and their gradients; embedding and head stay gathered
         weights = 2.0 * shape.layer + shape.embedding * (1 if shape.tied else 2)
@@ -115,13 +119,13 @@ def _copies(shape: ModelShape, settings: UpdateSettings, number: int) -> float:
         return number * (weights + (0 if settings.lora else 2 * shape.layer))
     if settings.lora and settings.lora.quantize:
         return float(number * largest)  # one matrix at a time
-    # autocast keeps the copies of all layers, unless layers are computed again one by one
+    # autocast keeps the copies of all layers, unless layers are recomputed one by one
     copies = 2.0 * shape.layer * (1 if settings.gradient_checkpointing else shape.layers) * (number == 2)
     return copies + (0.0 if settings.lora else number * largest)
 
 
 def _layer(shape: ModelShape, settings: UpdateSettings, number: int) -> float:
-    """Return the bytes that a token keeps in one layer."""
+    """Return the bytes kept per token in one layer."""
     h, q, kv, f, lora = shape.hidden, shape.query_size, shape.kv_size, shape.intermediate, settings.lora
     kept = (8 if lora else 16) * h + (number * len(shape.maps) * lora.rank if lora else 0)
     kept += 8 * (q + kv) if shape.head_norm else 0
@@ -131,7 +135,7 @@ def _layer(shape: ModelShape, settings: UpdateSettings, number: int) -> float:
 def play_memory(
     shape: ModelShape, engine: EngineConfig, longest: float, number: int, models: int, vllm: bool
 ) -> Memory:
-    """Return what engines of ``models`` models take at least; ``longest``: tokens of a game's longest text.
+    """Return the least memory of engines for ``models`` models; ``longest``: tokens of a game's longest text.
 
     The transformers engine has a slot for each utterance, and keeps logits that others may draw from. vLLM needs room
     for one text of ``engine.max_length``, and fills the rest of its share of the GPU.

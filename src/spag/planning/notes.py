@@ -1,4 +1,4 @@
-"""What is worth knowing of a whole run before it starts: its disk, and too few games to imitate."""
+"""Notes on a whole run before it starts: its disk space, and too few games to imitate."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from spag.runs.layout import planned_models
 from spag.runs.teachers import TEACHER
 
 _PAPERS, _ENOUGH = 23_354, 5_000
-"""Games of GPT-4 that the paper imitates, 20,067 and 3,287 wins, and how many suffice (upstream issue 5)."""
+"""GPT-4's games that the paper imitates, 20,067 and 3,287 wins, and how many suffice (upstream issue 5)."""
 _FEW = (
     "only the {games:,} shipped games: {samples:,} samples, {updates:,} updates (the paper: {papers:,} games of "
     "GPT-4). Self-play of {plays:,} games then gives little to learn from. Download gpt4_game_top30k_results.json, or "
@@ -23,8 +23,8 @@ _FEW = (
 
 
 def run_notes(planner: Planner, teacher_price: tuple[float, float] | None = None) -> dict[str, str]:
-    """Return lines about the whole run, by what they are about. ``teacher_price``: USD for a million prompt and
-    completion tokens of a teacher.
+    """Return lines about the whole run, by topic. ``teacher_price``: a teacher's USD per million prompt and completion
+    tokens.
     """
     config, stages = planner.config, {stage.name: stage for stage in planner.stages}
     warned = [line.removeprefix("warning: ") for line in mix_warnings(config)]
@@ -46,8 +46,8 @@ def run_notes(planner: Planner, teacher_price: tuple[float, float] | None = None
 
 
 def disk_bytes(config: RunConfig, shape: ModelShape, due: Sequence[str] | None = None) -> float:
-    """Return what the models of a run take on disk, and the largest checkpoint to resume from: an old one stays until
-    the new one is complete. ``due``: the stages that are left.
+    """Return the disk space of a run's models, and of the largest checkpoint to resume from: an old one stays until the
+    new one is complete. ``due``: the remaining stages.
     """
     saved, largest = 0.0, 0.0
     for model in planned_models(config):

@@ -1,4 +1,4 @@
-"""A run's stages before it starts: work, hours and memory, and what to change where a stage does not fit."""
+"""A run's stages before it starts: work, hours and memory, and what to change if a stage does not fit."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -22,12 +22,12 @@ from spag.runs.layout import PlannedModel, arena_entrants, planned_models
 
 
 def label_of(model: PlannedModel) -> str:
-    """Return what a run calls the phase of a model: its algorithm, numbered where several phases have it."""
+    """Return a run's name for the phase of a model: its algorithm, numbered if several phases have it."""
     return model.name if model.iteration is None else model.name.rpartition("-")[0]
 
 
 def labels(config: RunConfig) -> list[str]:
-    """Return what a run calls its phases, in order; their stages are named by that."""
+    """Return a run's names for its phases, in order; their stages are named after them."""
     return list(dict.fromkeys(map(label_of, planned_models(config))))
 
 
@@ -37,7 +37,7 @@ class Planner(StagePlanner):
 
     @cached_property
     def stages(self) -> list[StagePlan]:
-        """The stages in their order: those of each phase, then the arena."""
+        """The stages in order: those of each phase, then the arena."""
         found: list[StagePlan] = []
         for label, phase in zip(labels(self.config), self.config.phases, strict=True):
             settings, game = phase.settings, self.config.game_of(phase).build()
@@ -54,7 +54,7 @@ class Planner(StagePlanner):
     def _iterations(
         self, label: str, phase: PhaseConfig, settings: IterationSettings, game: Game
     ) -> Iterator[StagePlan]:
-        """Yield play and training of a phase with iterations."""
+        """Yield the play and training stages of a phase with iterations."""
         games = (settings.tasks or len(game.tasks(Split.TRAIN, None, 0))) * settings.repeats
         models = 1 if self._lora or set(settings.opponents) <= {SELF} else 2
         sampling = max((settings.sampling, *settings.sampling_by_role.values()), key=lambda one: one.most_tokens)
@@ -65,7 +65,7 @@ class Planner(StagePlanner):
         yield self._training(label, phase, settings.iterations, self._at_most(work, [game], sampling))
 
     def _online(self, label: str, phase: PhaseConfig, online: OnlineSettings) -> Iterator[StagePlan]:
-        """Yield play and training of all online steps. Engines and trainer stay loaded, and alternate."""
+        """Yield play and training of all online steps. Engines and trainer stay loaded and alternate."""
         mix, sampling = phase.mix(self.config.game_of(phase)), online.sampling
         evaluations = online.steps // (online.evaluate_every or 1)
         tested = 2 * len(online.tested_against) * online.evaluation_tasks * evaluations
@@ -80,7 +80,7 @@ class Planner(StagePlanner):
             play.problems.append(f"training and the actors that play need {needed} GPUs, but there are {self.devices}")
         work = online_work(online, mix, *self._usual(sampling)) * (online.steps * online.epochs)
         work = self._at_most(work, [game for game, _ in mix], sampling)
-        in_file = self.device.is_cpu and not isinstance(online.reference, MovingReference)  # a reference that stays
+        in_file = self.device.is_cpu and not isinstance(online.reference, MovingReference)  # a fixed reference
         reference = get(phase.algorithm)(online, seed=0).needs.reference and not in_file
         training = partial(self._training, label, phase, 1, work, copies=reference + (online.average_decay > 0))
         if self._on_vllm and not self.device.is_cpu and not actors:
@@ -98,20 +98,20 @@ class Planner(StagePlanner):
             yield from (play, training(beside=beside))
 
     def _shared_weights(self, online: OnlineSettings) -> float:
-        """Return the bytes of the trainer's weights that the policy's engine computes with (``SharingEngine``)."""
+        """Return the bytes of the trainer's weights that the policy's engine shares (``SharingEngine``)."""
         lora = self._adapter_of(online)
         apart = self._on_vllm or online.overlap or online.parallel != "replicas" or self.number != 4 or lora is not None
         return 0.0 if apart else 4.0 * self.shape.parameters
 
     def _waiting_weights(self, online: OnlineSettings) -> float:
-        """Return the bytes of the copies that wait in this memory to play steps further ahead than one."""
+        """Return the bytes of the weight copies that wait in this memory for steps played more than one ahead."""
         whole = self.device.is_cpu and not self._adapter_of(online)
         return 4.0 * self.shape.parameters * online.overlap if whole and online.overlap > 1 else 0.0
 
     def _shared(
         self, play: StagePlan, online: OnlineSettings, plays: Mapping[Game, int], training: Callable[..., StagePlan]
     ) -> Iterator[StagePlan]:
-        """Yield play and ``training`` that share each GPU with vLLM."""
+        """Yield play and ``training``, which share each GPU with vLLM."""
         gpu, alone = self.device.memory, training()
         resident = resident_memory(alone.memory, online, online.processes or self.devices)
         if not self._adapter_of(online):
@@ -140,12 +140,14 @@ class Planner(StagePlanner):
         yield from (play, training(beside=Memory(engines=demand.engines * ASLEEP if asleep else awake)))
 
     def _may_take_turns(self, online: OnlineSettings) -> bool:
-        """Whether engines of the policy's copies can be one: the trainer's weights are whole, and rest during play."""
+        """Whether one engine can serve the policy's copies: the trainer's weights are whole, and unchanged during
+        play.
+        """
         alone = len(engine_players(online)) == len(engine_players(online, together=True))
         return not (alone or online.overlap or self._adapter_of(online) or online.parallel != "replicas")
 
     def _demand(self, training: float, online: OnlineSettings, plays: Mapping[Game, int], resident: float) -> Demand:
-        """Return what an online phase asks of each GPU that trainer and vLLM share."""
+        """Return an online phase's memory demand on each GPU that trainer and vLLM share."""
         engine, processes, adapters = self.config.engine, online.processes or self.devices, self._adapter_of(online)
         engines = len(engine_players(online, together=adapters is not None))
         least = self._engines(plays, online.sampling, 1)
@@ -160,7 +162,7 @@ class Planner(StagePlanner):
         )  # fmt: skip
 
     def _more_room(self, online: OnlineSettings, plays: Mapping[Game, int], demand: Demand) -> Iterator[str]:
-        """Yield single settings with which trainer and vLLM would fit."""
+        """Yield single changes of settings with which trainer and vLLM would fit."""
         shorter = 2 * online.sampling.most_tokens
         engine = self.config.engine.model_copy(update={"max_length": min(shorter, self.config.engine.max_length)})
         planner = replace(self, config=self.config.model_copy(update={"engine": engine}))

@@ -1,7 +1,7 @@
-"""The samples and games that a plan counts: games that exist stand in for those that a run will play.
+"""The samples and games counted in a plan: existing games stand in for those that a run will play.
 
-The game itself renders the prompts, so rules, prompt files and shared prefixes are those of the run. Utterances are
-those of the shipped teacher games, drawn out because models say more, or of a game without any, those of its bots.
+The game itself renders the prompts, so rules, prompt files and shared prefixes match the run. Utterances come from the
+shipped teacher games, lengthened because models say more, or else from the game's bots.
 """
 
 import random
@@ -28,19 +28,19 @@ from spag.storage.episodes import is_file_of_samples, raw_rows, read_episodes, r
 from spag.storage.sft import read_sft
 
 _PIECES = re.compile(r" ?[^\W\d_]+|\d| ?[^\w\s]+|\s+(?!\S)|\s|_")
-"""Words, digits and marks, which stand for tokens: SmolLM2's tokenizer has 0 to 9 % more of them in the shipped games.
-"""
+"""Words, digits and marks, used as tokens: SmolLM2's tokenizer gives 0 to 9 % more tokens for the shipped games."""
 EXAMPLES, COUNTED = 128, 512
-"""Games that stand in for those of play, and teacher games whose samples are counted; more are extrapolated."""
+"""Games that stand in for those of play, and teacher games whose samples are counted; the rest is extrapolated."""
 _DRAWS = 8
-"""Updates that are drawn to find the largest micro-batch."""
+"""Updates drawn to find the largest micro-batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The samples or games of a stage: how many; tokens fed after packing (read after prefix caching) and trained
-    (generated behind different texts); the mean length of a text; the tokens fed and trained in the largest micro-batch
-    (of the longest text); micro-batches (utterances); the ``games`` learned from; the tokens of all prompts as they
+    """The samples or games of a stage (for play, in brackets): how many; tokens fed after packing (read after prefix
+    caching) and trained (generated after distinct texts); the mean length of a text; the tokens fed and trained in the
+    largest micro-batch (of the longest text); micro-batches (utterances); the ``games`` learned from; the tokens of all
+    prompts as they
     are sent, and all tokens ``drawn``; how often each sample is trained on, and how many times longer texts may be.
     """
 
@@ -57,7 +57,7 @@ class Work:
     growth: float = 1.0
 
     def with_thoughts(self, thought: float) -> "Work":
-        """Return this play with ``thought`` tokens before each utterance: they are in no later prompt, and no two
+        """Return this play with ``thought`` tokens before each utterance: they appear in no later prompt, and no two
         thoughts are equal.
         """
         if not thought:
@@ -72,7 +72,7 @@ class Work:
 
 @lru_cache(maxsize=16)
 def examples(game: Game, tokens: float) -> list[Episode]:
-    """Return finished games: shipped ones, with utterances of ``tokens`` tokens, else those of a bot."""
+    """Return finished games: shipped ones, with utterances of ``tokens`` tokens, else games of a bot."""
     size = max(round(tokens), 1)
 
     def drawn_out(said: Utterance) -> Utterance:
@@ -97,9 +97,9 @@ def _finished(game: Game) -> list[tuple[Episode, bool]]:
 
 
 def teacher_work(phase: PhaseConfig, settings: TeacherSettings, game: Game) -> Work:
-    """Return what a phase learns from its files and bots; samples are counted on a part of the games."""
+    """Return the work of a phase that learns from files and bots; samples are counted on part of the games."""
     rows, samples = 0, list[TrainingSample]()
-    sources: list[tuple[int, list[TrainingSample], int]] = []  # how many games; the samples of how many of them
+    sources: list[tuple[int, list[TrainingSample], int]] = []  # how many games; how many of them are counted
     for source in settings.episodes:
         path, most = teacher_file(source, game), COUNTED // len(settings.episodes)
         if path is not None and is_file_of_samples(path):
@@ -123,8 +123,8 @@ def teacher_work(phase: PhaseConfig, settings: TeacherSettings, game: Game) -> W
 
 
 def iteration_work(phase: PhaseConfig, game: Game, games: float, tokens: float, thought: float = 0.0) -> Work:
-    """Return what an iteration trains on after ``games`` games with utterances of ``tokens`` tokens, each behind a
-    ``thought`` of so many.
+    """Return the training work of an iteration after ``games`` games with utterances of ``tokens`` tokens, each after
+    ``thought`` tokens of thought.
     """
     episodes = examples(game, tokens)
     samples = _credited(phase, episodes, game)
@@ -139,7 +139,7 @@ def _credited(phase: PhaseConfig, games: Sequence[Episode], game: Game) -> list[
 def _offline(
     settings: OfflineSettings, samples: Sequence[TrainingSample], unique: int, games: int, thought: float = 0.0
 ) -> Work:
-    """Return the work of all updates on ``unique`` samples like ``samples``, and on the SFT mix."""
+    """Return the work of all updates on ``unique`` samples like ``samples`` and on the SFT mix."""
     sft = read_sft(settings.sft_data, settings.sft_samples, 0) if settings.sft_data else []
     total = max(unique + len(sft), 1)
     mixed = [*samples, *sft[: len(sft) * len(samples) // unique if unique else None]]
@@ -157,8 +157,8 @@ def _offline(
 def online_work(
     settings: OnlineSettings, mix: Sequence[tuple[Game, float]], tokens: float, thought: float = 0.0
 ) -> Work:
-    """Return what a pass over one step trains on: every utterance of the trained roles, each behind a ``thought`` of so
-    many tokens; without thoughts equal ones are merged.
+    """Return the work of a pass over one step: every utterance of the trained roles, each after ``thought`` tokens of
+    thought; without thoughts, equal ones are merged.
     """
     samples: dict[tuple[str, str, str, int], TrainingSample] = {}
     for game, weight in mix:
@@ -175,7 +175,7 @@ def online_work(
 
 @lru_cache(maxsize=16)
 def play_work(game: Game, tokens: float) -> Work:
-    """Return what an average game reads and generates. Engines compute equal beginnings once, and draw from them."""
+    """Return the tokens that an average game reads and generates. Engines compute equal prefixes once."""
     played = examples(game, tokens)
     said = [sample for episode in played for sample in utterances(episode, game)]
     prompts, written = [_tokens(one.prompt) for one in said], [_tokens(one.completion) + 1 for one in said]
@@ -187,7 +187,7 @@ def play_work(game: Game, tokens: float) -> Work:
 
 
 def utterances(episode: Episode, game: Game) -> Iterator[TrainingSample]:
-    """Yield each utterance of a game behind the prompt of play that it answers."""
+    """Yield each utterance of a game with the prompt of play that it answers."""
     for at, said in enumerate(episode.history[: episode.length]):
         prompt = game.prompt(game.observe(episode.before(at), said.role))
         yield TrainingSample(prompt=prompt, completion=said.content, role=said.role)
@@ -196,8 +196,8 @@ def utterances(episode: Episode, game: Game) -> Iterator[TrainingSample]:
 def micro_batches(
     samples: Sequence[TrainingSample], size: int, limit: int = 10**6, thought: float = 0.0
 ) -> list[tuple[float, float]]:
-    """Return the tokens fed and trained of each micro-batch, packed as ``spag.learning.batches`` does: sorted, and what
-    a sample shares with the one before fed once. Samples lose tokens above ``limit``; no two share a ``thought``.
+    """Return the tokens fed and trained of each micro-batch, packed like ``spag.learning.batches``: sorted, with
+    prefixes shared with the previous sample fed once. Samples lose tokens above ``limit``; no two share a ``thought``.
     """
     ordered = sorted((pieces(one.prompt + one.completion)[-limit:], _tokens(one.completion) + 1) for one in samples)
     cut = [ordered[start : start + size] for start in range(0, len(ordered), size)]
@@ -207,13 +207,13 @@ def micro_batches(
 
 
 def _packed(texts: Sequence[list[str]]) -> int:
-    """Return the tokens of ``texts``, each prefix shared with the text before counted once."""
+    """Return the tokens of ``texts``, counting prefixes shared with the previous text once."""
     ordered = sorted(texts)
     return sum(map(len, ordered)) - sum(shared_length(*pair) for pair in pairwise(ordered))
 
 
 def pieces(text: str) -> list[str]:
-    """Return the words, digits and marks of ``text``, which stand for its tokens."""
+    """Return the words, digits and marks of ``text``, used as its tokens."""
     return _PIECES.findall(text)
 
 

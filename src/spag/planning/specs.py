@@ -1,7 +1,7 @@
-"""Published numbers of models and machines: a model's shape from its config alone, without weights, and datasheets.
+"""Published numbers of models and machines: a model's shape from its config only, without weights, and datasheets.
 
-Shapes cover the Llama family: grouped-query attention, a gated MLP, RMS norms. Those of the presets' models are kept
-here, so that planning them needs neither torch nor the network.
+Shapes cover the Llama family: grouped-query attention, a gated MLP, RMS norms. The shapes of the presets' models are
+stored here, so that planning them needs neither torch nor the network.
 """
 
 import re
@@ -22,8 +22,8 @@ _FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "baichuan")
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A decoder-only model. ``kv_size``: size of a token's keys, and of its values. ``biases``: of a layer's linear
-    maps. ``head_norm``: size of the norm that each head's queries, and keys, go through (Qwen3); 0 without.
+    """A decoder-only model. ``kv_size``: size of a token's keys, and of its values. ``biases``: number in a layer's
+    linear maps. ``head_norm``: size of the norm on each head's queries and keys (Qwen3); 0 without.
     """
 
     name: str
@@ -56,12 +56,12 @@ class ModelShape:
 
     @property
     def parameters(self) -> int:
-        """All parameters; a tied head is the embedding itself."""
+        """All parameters; a tied head counts as the embedding."""
         layer = self.layer + self.biases + 2 * self.hidden + 2 * self.head_norm
         return self.layers * layer + self.hidden + self.embedding * (1 if self.tied else 2)
 
     def kv_bytes(self, number: int) -> int:
-        """Return the bytes of a token's keys and values in all layers, at ``number`` bytes a number."""
+        """Return the bytes of a token's keys and values in all layers, at ``number`` bytes per number."""
         return 2 * self.layers * self.kv_size * number
 
     def adapter(self, lora: LoraConfig | None) -> int:
@@ -98,7 +98,7 @@ def read_shape(name: str, *, trust_remote_code: bool = False) -> ModelShape:
 
 
 def shape_of(config: Any, name: str) -> ModelShape:
-    """Return the shape that a transformers config describes. Raises ``ModelError`` outside the Llama family."""
+    """Return the shape of a transformers config. Raises ``ModelError`` outside the Llama family."""
     text = config.get_text_config(decoder=True)
     family, heads = text.model_type, text.num_attention_heads
     if family not in _FAMILIES:
@@ -107,7 +107,7 @@ def shape_of(config: Any, name: str) -> ModelShape:
     size = getattr(text, "head_dim", None) or text.hidden_size // heads
     kv_size = size * (getattr(text, "num_key_value_heads", None) or heads)
     biases = 2 * text.intermediate_size + text.hidden_size if getattr(text, "mlp_bias", False) else 0
-    if getattr(text, "attention_bias", False) or family == "qwen2":  # whose output map has none
+    if getattr(text, "attention_bias", False) or family == "qwen2":  # its output map has none
         biases += heads * size + 2 * kv_size + (family != "qwen2") * text.hidden_size
     sizes = (text.vocab_size, text.hidden_size, text.intermediate_size, text.num_hidden_layers, heads * size, kv_size)
     norm = size if family == "qwen3" else 0
@@ -116,9 +116,9 @@ def shape_of(config: Any, name: str) -> ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU by its datasheet, or all of this machine's CPU cores. ``memory`` in bytes; ``flops``: bfloat16 operations a
-    second, dense and accumulated in float32; ``bandwidth`` of its memory and of its ``link`` to other GPUs (NVLink,
-    else PCIe; one direction), in bytes a second. Of a CPU also ``full_flops``, in float32; 0: half as many.
+    """A GPU by its datasheet, or all of this machine's CPU cores. ``memory`` in bytes; ``flops``: bfloat16 operations
+    per second, dense and accumulated in float32; ``bandwidth`` of its memory and of its ``link`` to other GPUs (NVLink,
+    else PCIe; one direction), in bytes per second. For a CPU also ``full_flops``, in float32; 0: half of ``flops``.
     """
 
     name: str
@@ -131,18 +131,18 @@ class Device:
 
     @property
     def prefers_float32(self) -> bool:
-        """Whether ``model.dtype=auto`` takes float32, as ``spag.models.loading.fastest_dtype`` does."""
+        """Whether ``model.dtype=auto`` takes float32, by the rule of ``spag.models.loading.fastest_dtype``."""
         return self.is_cpu and self.full_flops >= self.flops
 
 
 PCIE = 32e9
-"""Bytes a second between a GPU and the machine's memory: PCIe 4.0 x16, one direction."""
+"""Bytes per second between a GPU and the machine's memory: PCIe 4.0 x16, one direction."""
 HOST = 205e9
-"""Bytes a second of the machine's own memory: 8 channels of DDR4-3200, one socket of NVIDIA's DGX A100."""
+"""Bytes per second of the machine's memory: 8 channels of DDR4-3200, one socket of NVIDIA's DGX A100."""
 _CORE = 78e9
-"""float32 operations a second of one core with AVX2 (AMD EPYC), measured here: for machines without torch."""
+"""float32 operations per second of one core with AVX2 (AMD EPYC), measured here, for machines without torch."""
 GPUS = tuple(
-    # datasheets write GB for about as many GiB; TFLOP/s given with sparsity are halved
+    # datasheets write GB for about as many GiB; TFLOP/s with sparsity are halved
     Device(name, gigabytes * GIB, teraflops * 1e12, bandwidth * 1e9, link)
     for name, gigabytes, teraflops, bandwidth, link in (
         ("A100-40", 40, 312, 1555, 300e9),  # NVIDIA A100 datasheet, SXM4; NVLink 600 GB/s both ways
@@ -158,7 +158,7 @@ GPUS = tuple(
 
 
 def find_gpu(name: str) -> Device:
-    """Return the GPU called ``name``, whatever its case, spaces and dashes. Raises ``ConfigError``."""
+    """Return the GPU called ``name``, ignoring case, spaces and dashes. Raises ``ConfigError``."""
     for gpu in GPUS:
         if "".join(filter(str.isalnum, name.lower())) == gpu.name.lower().replace("-", ""):
             return gpu
@@ -166,7 +166,7 @@ def find_gpu(name: str) -> Device:
 
 
 def gpu_of(name: str, memory: float) -> Device:
-    """Return the GPU that torch calls ``name``; one that is not known gets the speeds of that of the nearest size."""
+    """Return the GPU that torch calls ``name``; an unknown one gets the speeds of the nearest in size."""
     words = set(re.split(r"[\W_]+", name.lower()))
     known = [gpu for gpu in GPUS if words.issuperset(re.sub(r"-\d0$", "", gpu.name.lower()).split("-"))]
     nearest = min(known or GPUS, key=lambda gpu: abs(gpu.memory - memory))
@@ -174,15 +174,15 @@ def gpu_of(name: str, memory: float) -> Device:
 
 
 _DRIVERS = (Path("/proc/driver/nvidia"), Path("/dev/kfd"))
-"""One of them is there where a GPU may be."""
+"""One of these exists if there may be a GPU."""
 
 
 def at_hand(model: ModelConfig) -> tuple[Device, int]:
-    """Return what this machine trains and plays on, and how many of it: its GPUs, else its CPU."""
+    """Return the device that this machine trains and plays on, and their number: its GPUs, else its CPU."""
     if found := gpus_at_hand(model):
         return found
     cores, (half, full) = core_count(), (_CORE, _CORE)
-    with suppress(ImportError, OSError):  # torch may be missing; spag doctor says why
+    with suppress(ImportError, OSError):  # torch may be missing; spag doctor reports why
         from spag.models.speed import core_speeds  # noqa: PLC0415 - slow to import
 
         half, full = core_speeds()
@@ -191,12 +191,12 @@ def at_hand(model: ModelConfig) -> tuple[Device, int]:
 
 
 def gpus_at_hand(model: ModelConfig) -> tuple[Device, int] | None:
-    """Return the kind of this machine's GPUs, and how many there are; ``None`` where ``model`` has none."""
+    """Return the kind and number of this machine's GPUs; ``None`` if ``model`` has none."""
     if model.device == "cpu" or not any(driver.exists() for driver in _DRIVERS):
         return None  # without importing torch, which takes seconds
     try:
         import torch  # noqa: PLC0415 - as above
-    except (ImportError, OSError):  # spag doctor says why
+    except (ImportError, OSError):  # spag doctor reports why
         return None
     found = [torch.cuda.get_device_properties(at) for at in range(torch.cuda.device_count())]
     return (gpu_of(found[0].name, float(found[0].total_memory)), len(found)) if found else None

@@ -1,4 +1,6 @@
-"""A stage of a run before it starts: play or training, with work, hours and memory, and what would make it fit."""
+"""A stage of a run before it starts: play or training, with work, hours and memory, and changes that would make it
+fit.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,12 +26,12 @@ _LACKS = "it needs more memory than there is"
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """One stage, ``times`` times over: ``count`` samples or games (``unit``), updates, the games that are learned from,
-    tokens and hours of one time.
+    """One stage, repeated ``times`` times: ``count`` samples or games (``unit``), updates, games learned from, tokens
+    and hours, each per repetition.
 
-    ``memory`` is what it takes of a GPU or process if every utterance is as long as it may be, ``room`` what it may
-    fill, in bytes. ``problems`` say why it cannot run as configured (none: it fits), ``advice`` names the nearest
-    settings with which it could. ``engines``: of online play beside a trainer on each GPU, ``sharing``: how they share
+    ``memory`` is its use of a GPU or process if every utterance has the maximum length, ``room`` the available memory,
+    in bytes. ``problems`` say why it cannot run as configured (none: it fits), ``advice`` names the nearest settings
+    with which it could. ``engines``: those of online play next to a trainer on each GPU; ``sharing``: how they share
     it.
     """
 
@@ -54,7 +56,7 @@ class StagePlan:
 class StagePlanner:
     """Plans single stages of the run of ``config``, with a model of ``shape``, on ``devices`` GPUs or one CPU.
 
-    ``host``: memory of the machine in bytes; where it is not known, it is taken to suffice.
+    ``host``: memory of the machine in bytes; if unknown, it is assumed to suffice.
     """
 
     config: RunConfig
@@ -66,7 +68,7 @@ class StagePlanner:
 
     @property
     def number(self) -> int:
-        """Bytes of a number in computing; ``auto`` is bfloat16 on a GPU, and on a CPU what is faster there."""
+        """Bytes per number in computation; ``auto`` is bfloat16 on a GPU, and the faster dtype on a CPU."""
         return 4 if self.config.model.dtype in ("float32", "auto" if self.device.prefers_float32 else "") else 2
 
     @property
@@ -75,7 +77,7 @@ class StagePlanner:
         return next((phase.settings.lora for phase in self.config.phases if phase.settings.lora), None)
 
     def _adapter_of(self, settings: UpdateSettings) -> LoraConfig | None:
-        """The adapter that a phase trains: its own, or further an earlier one's."""
+        """The adapter that a phase trains: its own, or an earlier phase's, trained further."""
         return settings.lora or self._lora
 
     @property
@@ -87,22 +89,22 @@ class StagePlanner:
         return Memory(program=PROGRAM if self.device.is_cpu else 0.0)
 
     def _copies(self, engines: int | None = None) -> int:
-        """Return how many copies of the model an engine holds. ``engines``: how many online steps have."""
+        """Return how many copies of the model an engine holds. ``engines``: the number of engines of online steps."""
         engine, alone = self.config.engine, self.config.cluster.address is None and (engines or 1) == 1
         shares = self._on_vllm and not self.device.is_cpu and alone
         return engine.data_parallel or (max(self.devices // engine.tensor_parallel, 1) if shares else 1)
 
     def _usual(self, sampling: SamplingConfig) -> tuple[float, float]:
-        """Return the tokens that an utterance is taken to have, and its thought."""
+        """Return the assumed tokens of an utterance, and of its thought."""
         return min(self.assumed.utterance, sampling.max_new_tokens), min(self.assumed.thought, sampling.thought_tokens)
 
     def _play_work(self, game: Game, sampling: SamplingConfig) -> Work:
-        """Return what an average game reads and generates."""
+        """Return the tokens that an average game reads and generates."""
         tokens, thought = self._usual(sampling)
         return play_work(game, tokens).with_thoughts(thought)
 
     def _at_most(self, work: Work, games: Sequence[Game], sampling: SamplingConfig) -> Work:
-        """Return the training ``work``, its memory that of thoughts and utterances as long as they may be."""
+        """Return the training ``work`` with the memory of thoughts and utterances of maximum length."""
         most = [play_work(game, sampling.max_new_tokens).with_thoughts(sampling.thought_tokens) for game in games]
         usual = [self._play_work(game, sampling) for game in games]
         growth = max(long.largest[0] / short.largest[0] for long, short in zip(most, usual, strict=True))
@@ -153,8 +155,8 @@ class StagePlanner:
         self, name: str, times: int, plays: Mapping[Game, int], sampling: SamplingConfig, models: int,
         engines: int | None = None, loaded: int = 0,
     ) -> StagePlan:  # fmt: skip
-        """Plan so many games of each game, by ``models`` models at once, or as many as are ``loaded``. ``engines``: how
-        many online steps have; they use what GPUs they find.
+        """Plan this many episodes of each game, by ``models`` models at once, or as many as are ``loaded``.
+        ``engines``: the number of engines of online steps, which use the GPUs that they find.
         """
         engine, cluster, device, count = self.config.engine, self.config.cluster, self.device, self.devices
         copies = self._copies(engines)
@@ -162,7 +164,7 @@ class StagePlanner:
         workers = engines or ((cluster.workers or max(count // each, 1)) if cluster.address else 1)
         used, batch = workers * each, max(engine.concurrency / copies / models, 1.0)  # models alternate
         works = [self._play_work(game, sampling) * games for game, games in plays.items()]
-        if self._on_vllm:  # it computes each request by itself
+        if self._on_vllm:  # it computes each request separately
             works = [replace(work, trained=work.drawn) for work in works]
         options = device, workers * copies, batch, self.number, self.assumed
         hours = sum(play_hours(self.shape, engine, work, *options) for work in works) + START_S[device.is_cpu] / 3600

@@ -1,5 +1,5 @@
-"""``spag report``: what a run came to, as one HTML file that needs nothing else, with every plot as PNG and SVG beside
-it; and the tables of results that terminal and model card show, too.
+"""``spag report``: a run's results as one self-contained HTML file, with every plot also as PNG and SVG; and the result
+tables that the terminal and the model card share.
 
     cells           a table, and how its numbers are written
     arena_tables, run_tables    the tables themselves
@@ -9,6 +9,6 @@ it; and the tables of results that terminal and model card show, too.
     html            text to HTML, for the web pages, too
     page            the template filled in and written
 
-The same run gives the same bytes. The page holds no script and asks nothing from the network; what models wrote is
-escaped and isolated.
+The same run gives the same bytes. The page has no scripts and makes no network requests; model output is escaped and
+isolated.
 """

@@ -1,4 +1,4 @@
-"""The arena's results as tables, for any game: labels and order are those of its outcomes and figures."""
+"""The arena's results as tables, for any game: labels and order follow its outcomes and figures."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -11,16 +11,16 @@ from spag.report.cells import Cell, Table, exact_cell, interval, oriented, p_val
 from spag.report.html import spaced
 
 Arena = Mapping[str, Any]
-"""What ``load_results`` returns."""
+"""The result of ``load_results``."""
 
 
 def is_competitive(game: Game) -> bool:
-    """Tell whether one player can win alone; ratings and scores say nothing of players who win together."""
+    """Tell whether one player can win alone; ratings and scores mean nothing for players who win together."""
     return any(len(outcome.winners) == 1 for outcome in game.outcomes.values())
 
 
 def last_model(arena: Arena) -> str:
-    """Return the name of the last player that is no bot or mixture, else of the last."""
+    """Return the name of the last player that is not a bot or mixture, else of the last."""
     names = [str(row["name"]) for row in arena["ratings"]]
     return next((name for name in reversed(names) if kind_of(name) not in (Kind.BOT, Kind.MIXTURE)), names[-1])
 
@@ -36,7 +36,7 @@ def arena_tables(arena: Arena, game: Game) -> Iterator[Table]:
 
 
 def role_table(arena: Arena, game: Game, role: str) -> Table:
-    """How each player did in ``role``: its reward, every share with its interval, and mean counts."""
+    """Each player's results in ``role``: its reward, every share with its interval, and mean counts."""
     columns = _role_columns(game, role)
     rows = [
         (
@@ -52,7 +52,7 @@ def role_table(arena: Arena, game: Game, role: str) -> Table:
 
 
 def _role_columns(game: Game, role: str) -> dict[str, tuple[str, int]]:
-    """Return label and scale (100 for a share, 1 for a mean count) of the rates that the game can bring about."""
+    """Return label and scale (100 for a share, 1 for a mean count) of the rates that are possible in the game."""
     outcomes = game.outcomes.values()
     columns = {
         "win": ("wins", any(role in one.winners for one in outcomes)),
@@ -85,7 +85,7 @@ def matrix_table(arena: Arena, game: Game) -> Table:
 
 
 def pair_table(arena: Arena) -> Table:
-    """Every two players, the later one first, in both roles."""
+    """Every pair of players in both roles, the later one first."""
     rows = []
     for pair in arena["pairs"]:
         (one, other), (won, lost) = pair["players"], pair["wins"]
@@ -105,7 +105,7 @@ def rating_table(arena: Arena) -> Table:
 
 
 def change_table(arena: Arena, game: Game) -> Table:
-    """What the last model does otherwise than each of the others, in the same role on the same tasks."""
+    """How the last model differs from each of the others, in the same role on the same tasks."""
     last, labels = last_model(arena), _paired_labels(game)
     rows = []
     for row in arena["paired"]:
@@ -122,9 +122,7 @@ def change_table(arena: Arena, game: Game) -> Table:
 
 
 def _paired_labels(game: Game) -> dict[tuple[str, str | None], tuple[str, int, int]]:
-    """Return label, scale and digits of what the arena compares players by: (role, outcome), or no outcome for the
-    reward.
-    """
+    """Return label, scale and digits of a comparison of players: (role, outcome), or no outcome for the reward."""
     times = Counter(outcome.name for _, outcome in compared(game))
     rewards = {(role, None): (f"reward as {spaced(role)}", 1, 2) for role in game.roles}
     outcomes = {
@@ -135,7 +133,7 @@ def _paired_labels(game: Game) -> dict[tuple[str, str | None], tuple[str, int, i
 
 
 def exact_table(known: Mapping[str, Mapping[str, float]]) -> Table:
-    """The exact figures of policies in a solved game, by name."""
+    """The exact metrics of policies in a solved game, by name."""
     names = list(dict.fromkeys(name for figures in known.values() for name in figures))
     rows = [(player, *(exact_cell(figures.get(name)) for name in names)) for player, figures in known.items()]
     return Table("Exact figures of the policy", ("policy", *(name.replace("_", " ") for name in names)), tuple(rows))

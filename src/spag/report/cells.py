@@ -1,7 +1,7 @@
-"""What a table of results is, before it is drawn, and how its numbers are written.
+"""Result tables before rendering, and the formatting of their numbers.
 
-The terminal (``cli/tables.py``), the report (``macros.html``) and the model card (``export/card.py``) each draw any
-``Table``; none of them shapes cells.
+The terminal (``cli/tables.py``), the report (``macros.html``) and the model card (``export/card.py``) each render any
+``Table``; none of them formats cells.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from spag.evaluation.intervals import Rate
 
 @dataclass(frozen=True, slots=True)
 class DetailedCell:
-    """A cell with a figure, and lines that belong to it in small print."""
+    """A cell with a number, and lines of small print below it."""
 
     text: str
     details: tuple[str, ...]
@@ -24,9 +24,9 @@ Cell = str | Rate | DetailedCell | None
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table with rows of as many cells as there are columns, the first of which names the row.
+    """A table whose rows have one cell per column; the first cell names the row.
 
-    ``None`` is a figure that there is not. ``texts``: how many columns, from the left, hold text and not figures.
+    ``None`` is a missing number. ``texts``: how many columns, from the left, hold text instead of numbers.
     """
 
     title: str
@@ -48,12 +48,12 @@ def unsigned(value: float, digits: int = 0) -> str:
 
 
 def p_text(p: float) -> str:
-    """Return a p-value as a sentence names it."""
+    """Return a p-value as written in a sentence."""
     return f"p < {p_value(p)[1:]}" if p < 0.001 else f"p = {p_value(p)}"
 
 
 def p_value(p: float) -> str:
-    """Return a p-value as a table shows it."""
+    """Return a p-value as shown in a table."""
     return "<0.001" if p < 0.001 else f"{p:.2g}" if p < 0.1 else f"{p:.2f}"
 
 
@@ -64,17 +64,17 @@ def interval(found: Mapping[str, float], scale: float = 1, value: str = "mean", 
 
 
 def oriented(difference: Mapping[str, float], as_is: bool) -> Mapping[str, float]:
-    """Return a difference as the other player sees it, unless ``as_is``."""
+    """Return a difference from the other player's view, unless ``as_is``."""
     if as_is:
         return difference
     return {**difference, "mean": -difference["mean"], "low": -difference["high"], "high": -difference["low"]}
 
 
 def rate_cell(rate: Mapping[str, Any] | None) -> Rate | None:
-    """Return a rate from a file, whatever else the file says of it; ``None`` where nothing was counted."""
+    """Return a rate from a file, ignoring its other fields; ``None`` if nothing was counted."""
     return Rate(**{field.name: rate[field.name] for field in fields(Rate)}) if rate and rate["total"] else None
 
 
 def exact_cell(value: float | None) -> str | None:
-    """Return an exact figure to three digits."""
+    """Return an exact metric with three digits."""
     return None if value is None else unsigned(value, 3)

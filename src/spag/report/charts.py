@@ -1,5 +1,5 @@
-"""The plots of the report. Each function takes plain figures and returns a matplotlib figure; call them within
-``plots.plot_style``.
+"""The plots of the report. Each function takes plain numbers and returns a matplotlib figure; call them within
+``plot_files.plot_style``.
 """
 
 import math
@@ -55,13 +55,13 @@ def outcome_shares(plays: Sequence[SelfPlay], game: Game) -> Figure:
 
 
 def _on(color: str) -> str:
-    """Return the ink that is legible on ``color``: dark on light ones, by their relative luminance, else white."""
+    """Return a legible text color for ``color``: dark on light colors, by relative luminance, else white."""
     red, green, blue = (channel**2.2 for channel in to_rgb(color))
     return _DARK if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.18 else "#ffffff"
 
 
 def ratings(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """Elo points with their intervals, a line for each player."""
+    """Elo points with their intervals, one line per player."""
     figure = Figure(figsize=(WIDTH, 0.85 + 0.36 * len(rows)))
     axes = figure.add_subplot()
     axes.axvline(0, color=GRID, linewidth=1.2)
@@ -77,8 +77,8 @@ def ratings(rows: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def win_matrix(cells: Sequence[Mapping[str, Any]], game: Game) -> Figure:
-    """A heat map of first role (row) against second (column): per cent of games that the first role wins; small, the
-    other outcomes.
+    """A heat map of first role (row) against second (column): per cent of games that the first role wins, with the
+    other outcomes in small print.
     """
     names = list(dict.fromkeys(name for cell in cells for name in cell["players"]))
     size, (first, second) = len(names), map(spaced, game.roles)
@@ -109,7 +109,7 @@ def win_matrix(cells: Sequence[Mapping[str, Any]], game: Game) -> Figure:
 
 
 def is_number(value: Any) -> bool:
-    """Whether ``value`` can be drawn: a number, and none that overflows an axis."""
+    """Whether ``value`` can be drawn: a number that does not overflow an axis."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST
 
 
@@ -188,11 +188,11 @@ def reasoning_bars(tasks: Mapping[str, str], figures: Mapping[str, Mapping[str, 
 
 
 def look(place: int) -> tuple[str, str]:
-    """Return the colour and the marker of the model in a place of the ranking."""
+    """Return the colour and marker for a position in the list of models."""
     return MODELS[place % len(MODELS)], MARKERS[place % len(MARKERS)]
 
 
 def plain(name: str, longest: int = 24) -> str:
-    """Return a name as a label: no line breaks, not too long."""
+    """Return a name as a label, without line breaks and not too long."""
     name = " ".join("".join(char if char.isprintable() else " " for char in name).split())
     return name if len(name) <= longest else f"{name[: longest - 1]}…"

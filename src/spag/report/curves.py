@@ -1,5 +1,5 @@
-"""The plots over the steps of a training: small axes side by side. As in ``charts``, each function takes plain figures
-and returns a matplotlib figure.
+"""Plots over the steps of a training, as small multiples. As in ``charts``, each function takes plain numbers and
+returns a matplotlib figure.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,9 +17,9 @@ from spag.report.html import role_color, spaced
 from spag.report.plot_files import INK, WIDTH
 
 Rows = Sequence[Mapping[str, Any]]
-_POINTS = 300  # of a curve; longer ones are shown as means
-_SMOOTH = 5  # steps of the mean that is drawn over the raw curve
-_BY_ROLE = {  # figure of a role: its title and scale
+_POINTS = 300  # points of a curve; longer ones are shown as means
+_SMOOTH = 5  # steps of the running mean drawn over the raw curve
+_BY_ROLE = {  # metric of a role: its title and scale
     "reward": ("reward", 1),
     "win": ("wins, %", 100),
     "illegal": ("breaks the rules, %", 100),
@@ -45,7 +45,7 @@ def training_curves(title: str, rows: Rows, game: Game) -> Figure:
     of_roles = {role: f"loss_{role}" for role in game.roles}
     has_roles = all(
         any(is_number(row.get(key)) for row in rows) for key in of_roles.values()
-    )  # one role's is the total
+    )  # a single role's loss is the total
     for axes, name in zip(grid, shown, strict=True):
         if name == "loss" and has_roles:
             for role, key in of_roles.items():
@@ -59,7 +59,7 @@ def training_curves(title: str, rows: Rows, game: Game) -> Figure:
 
 
 def role_curves(rows: Rows, game: Game) -> Figure:
-    """The games of each step, a line for each role: raw, and above it the mean of five steps."""
+    """Metrics of each step's games, one line per role: raw, overlaid with the mean of five steps."""
     keys = {name: [f"{game.name}/{role}/{name}" for role in game.roles] for name in _BY_ROLE}
     shown = [name for name in keys if any(is_number(row.get(key)) for row in rows for key in keys[name])]
     figure, grid = _grid(len(shown), f"{game.title}: games of each step")
@@ -74,8 +74,8 @@ def role_curves(rows: Rows, game: Game) -> Figure:
 
 
 def evaluation_curves(evaluations: Rows, game: Game) -> Figure:
-    """A line for each role: per cent of evaluation games that the policy wins in it, and beside them those it loses by
-    its own illegal move, a line for each opponent. Bands are 95 % intervals.
+    """One plot per role: per cent of evaluation games that the policy wins, next to those that it loses by its own
+    illegal move, one line per opponent. Bands are 95 % intervals.
     """
     opponents = list(dict.fromkeys(row["opponent"] for row in evaluations))
     rates = {"win": "wins, %", "violation": "breaks the rules, %"}
@@ -96,9 +96,10 @@ def evaluation_curves(evaluations: Rows, game: Game) -> Figure:
 def exact_curves(
     evaluations: Rows, game: Game, start: str, known: Mapping[str, Mapping[str, float]], final: str
 ) -> Figure:
-    """The exact figures of a solved game at every evaluation.
+    """The exact metrics of a solved game at every evaluation.
 
-    ``known``: those of models by name; ``start``'s are drawn as lines, ``final``'s as a point at the last step.
+    ``known``: metrics of models by name; those of ``start`` are drawn as lines, those of ``final`` as points at the
+    last step.
     """
     names = list(dict.fromkeys(name for row in evaluations for name in row["exact"]))
     figure, grid = _grid(len(names), f"{game.title}: exact figures")
@@ -125,7 +126,7 @@ def _grid(count: int, title: str, *, height: float = 1.55) -> tuple[Figure, list
 
 
 def _legend(figure: Figure) -> None:
-    """Name the lines below the axes; above them is the title."""
+    """Draw the legend below the axes; the title is above them."""
     figure.legend(loc="outside lower left", ncols=3, fontsize=9, handlelength=1.4, columnspacing=1)
 
 

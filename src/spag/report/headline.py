@@ -1,7 +1,7 @@
-"""Did it get better? Sentences drawn from paired comparisons, which say so when a difference may be noise, and when
-play is degenerate.
+"""Did the model improve? Sentences from paired comparisons; they say if a difference may be noise, or if play is
+degenerate.
 
-A difference counts from p < 0.05 on, without correction: a run compares its last model with two others at most.
+A difference counts if p < 0.05, without correction: a run compares its last model with at most two others.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,17 +17,17 @@ from spag.report.arena_tables import is_competitive, last_model
 from spag.report.cells import interval, oriented, p_text
 
 LEVEL = 0.05
-"""The p-value below which a difference is called one."""
+"""The p-value below which a difference is reported as one."""
 FEW_TASKS = 50
-"""Held-out tasks below which only large differences can show."""
+"""Below this many held-out tasks, only large differences are detectable."""
 MOST_TIES = 0.5
-"""Share of the last player's games above which its ties are named beside its wins."""
+"""Share of ties among the last player's games above which they are named with its wins."""
 MOST_REPEATED = 0.5
-"""Share of the last player's utterances above which its repetitions are named beside its wins."""
+"""Share of repetitions among the last player's utterances above which they are named with its wins."""
 
 
 class Tone(StrEnum):
-    """What a comparison came to."""
+    """The result of a comparison."""
 
     BETTER = "better"
     WORSE = "worse"
@@ -43,7 +43,7 @@ _SAYS = {
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How one player compares with ``other``, with the figures that say so. ``wins``: own and the other's, as 58:1."""
+    """How one player compares with ``other``, with the numbers behind it. ``wins``: own and the other's, as 58:1."""
 
     tone: Tone
     other: str
@@ -52,9 +52,9 @@ class Comparison:
 
 
 def arena_findings(arena: Mapping[str, Any], game: Game) -> tuple[str, list[Comparison]]:
-    """Return the last model's name and how it compares with each of the others on the tasks both played.
+    """Return the last model's name and its comparison with each of the others on the tasks both played.
 
-    Where players compete by score in both roles; where they win together, by reward in the same role.
+    If players compete, by score in both roles; if they win together, by reward in the same role.
     """
     last = last_model(arena)
     return last, list(_scores(arena, last) if is_competitive(game) else _rewards(arena, last))
@@ -68,7 +68,7 @@ def _scores(arena: Mapping[str, Any], last: str) -> Iterator[Comparison]:
             is_first = pair["players"][0] == last
             score = oriented(pair["score"], is_first)
             figures = f"score {interval(score, 100)} of 100, {p_text(score['p_value'])}"
-            if row is first:  # the ratings' intervals are those of the distance from the first player
+            if row is first:  # the ratings' intervals are for the difference from the first player
                 figures += f"; Elo {interval(elo, value='points')}"
             won, lost = pair["wins"] if is_first else pair["wins"][::-1]
             yield _finding(row["name"], score["mean"], score["p_value"] < LEVEL, figures, f"{won}:{lost}")
@@ -84,7 +84,7 @@ def _rewards(arena: Mapping[str, Any], last: str) -> Iterator[Comparison]:
 
 
 def caveats(arena: Mapping[str, Any], findings: Sequence[Comparison], online: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what must stand in one sentence with the findings: degenerate play, and a baseline that was not met.
+    """Return the caveats that belong in the same sentence as the findings: degenerate play, and a baseline not played.
 
     ``online``: rows of the metrics of online steps.
     """
@@ -107,7 +107,7 @@ def _share(rows: Sequence[Mapping[str, Any]], name: str) -> float:
 
 
 def _without_advantage(rows: Sequence[Mapping[str, Any]]) -> float:
-    """Return the mean share over the last steps and the roles that are trained."""
+    """Return the mean share over the last steps and the trained roles."""
     found = [
         row[key]
         for row in rows[-WINDOW:]
@@ -118,7 +118,7 @@ def _without_advantage(rows: Sequence[Mapping[str, Any]]) -> float:
 
 
 def sentence(player: str, findings: Sequence[Comparison], caveats: Sequence[str] = ()) -> str:
-    """Return the findings in one sentence, those of the same tone together, with the caveats."""
+    """Return the findings in one sentence, grouped by tone, with the caveats."""
     others = {tone: [_named(one) for one in findings if one.tone is tone] for tone in Tone}
     claims = ", but ".join(_SAYS[tone].format(_listed(names)) for tone, names in others.items() if names)
     return "; ".join((f"{player} {claims}", *caveats)) + "."
@@ -136,7 +136,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def exact_sentence(exact_metrics: Mapping[str, Mapping[str, float]]) -> str:
-    """Return the first exact figure of every player that has it, in a sentence; empty without any."""
+    """Return the first exact metric of every player that has it, as a sentence; empty without any."""
     name = next((name for figures in exact_metrics.values() for name in figures), "")
     described = ", ".join(
         f"{figures[name]:.3f} for {player}" for player, figures in exact_metrics.items() if name in figures
@@ -145,7 +145,9 @@ def exact_sentence(exact_metrics: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def reasoning_finding(reasoning: Mapping[str, Any]) -> tuple[str, Comparison] | None:
-    """Return the last model's name and how it reasons against the reference: over all tasks, or on the only one."""
+    """Return the last model's name and its reasoning compared with the reference: over all tasks, or on the only
+    one.
+    """
     models, reference, tasks = reasoning["models"], reasoning["reference"], reasoning["tasks"]
     last = list(models)[-1]
     if last == reference:

@@ -1,9 +1,9 @@
 """Text to HTML for the report and the web pages: escaping, the shared style sheet with a game's colors, and the
-environment of their templates.
+template environment.
 
-Everything that a model or a person wrote is escaped and isolated from the text around it. Characters that are invisible
-or change the direction of writing (zero-width spaces, overrides, controls) are shown by their code: that keeps a page
-in order, and shows what a player tried.
+All text from models and people is escaped and isolated from its surroundings. Characters that are invisible or change
+the direction of writing (zero-width spaces, overrides, controls) are shown by their code: this keeps a page in order,
+and reveals what a player tried.
 """
 
 import re
@@ -20,8 +20,8 @@ from spag.core.types import Outcome
 from spag.core.visible import code, hidden
 from spag.games.base import Game
 
-SHOWN = 20_000  # characters of one text that a page shows
-POINTS = 120  # of a curve
+SHOWN = 20_000  # characters shown of one text
+POINTS = 120  # points of a curve
 ROLE_COLORS = ("#d08a4d", "#3f9599")  # of players who win together
 _COLOR = re.compile(r"#[0-9a-fA-F]{6}")
 
@@ -46,8 +46,8 @@ def visible(text: str, *, longest: int = SHOWN) -> Markup:
 def said(text: str, span: tuple[int, int] | None = None, longest: int = SHOWN, before: int = 300) -> Markup:
     """Return an utterance as HTML with the characters of ``span`` marked.
 
-    A long one is cut: to its first ``longest`` characters, or, where the span lies behind those, to as many from
-    ``before`` the span on.
+    A long one is cut to ``longest`` characters: the first ones or, if the span comes later, those starting ``before``
+    the span.
     """
     start = max(0, span[0] - before) if span and span[1] > longest else 0
     end = max(start + longest, span[1] if span else 0)
@@ -64,22 +64,22 @@ def said(text: str, span: tuple[int, int] | None = None, longest: int = SHOWN, b
 
 
 def capital(text: str) -> str:
-    """Return ``text`` with a capital at its start, the rest as it is."""
+    """Return ``text`` with an initial capital, the rest unchanged."""
     return text[:1].upper() + text[1:]
 
 
 def spaced(name: str) -> str:
-    """Return a role's name as people write it, without underscores."""
+    """Return a role's display name, without underscores."""
     return name.replace("_", " ")
 
 
 def role_class(role: str, game: Game) -> str:
-    """Return the class by which style sheets know a role: ``first`` or ``second``."""
+    """Return the CSS class of a role: ``first`` or ``second``."""
     return "first" if role == game.roles[0] else "second"
 
 
 def shares(counts: Mapping[str, int], game: Game) -> Iterator[tuple[Outcome, int, float, float]]:
-    """Yield (outcome, count, share, sum of the shares before it), shares in per cent, for a stacked bar."""
+    """Yield (outcome, count, share, sum of the previous shares), shares in per cent, for a stacked bar."""
     total, before = sum(counts.values()), 0.0
     for name, outcome in game.outcomes.items():
         count = counts.get(name, 0)
@@ -102,7 +102,7 @@ def curve(
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as people say them: under 1 s, 8 s, 3 min, 2 h 05 min."""
+    """Return seconds in readable form: under 1 s, 8 s, 3 min, 2 h 05 min."""
     if seconds < 1:
         return "under 1 s"
     if seconds < 90:
@@ -112,25 +112,25 @@ def duration(seconds: float) -> str:
 
 
 def theme() -> str:
-    """Return the style sheet that report and page share; ``game_style`` adds the colors of a game."""
+    """Return the style sheet shared by report and web pages; ``game_style`` adds the colors of a game."""
     return (resources.files("spag.report") / "static" / "theme.css").read_text(encoding="utf-8")
 
 
 def plain_name(game: Game) -> str:
-    """Return a game's name as it can stand in the name of a file or class: letters, digits, dashes."""
+    """Return a game's name in a form usable in file and class names: letters, digits, dashes."""
     return "".join(letter if letter.isalnum() or letter in "_-" else "-" for letter in game.name)
 
 
 def game_class(game: Game) -> str:
-    """Return the class of an element that shows a game, by which its colors differ from those of the page's own."""
+    """Return the class of an element that shows a game, so that its colors may differ from those of the page's game."""
     return f"game-{plain_name(game)}"
 
 
 def game_style(game: Game, *others: Game) -> str:
     """Return style rules for the classes ``first`` and ``second`` of the roles, and ``o-NAME`` of each outcome.
 
-    Those of ``others`` hold within an element of their ``game_class``. Raises ``ConfigError`` for an outcome whose name
-    or color cannot stand in a style sheet.
+    Rules of ``others`` apply within an element of their ``game_class``. Raises ``ConfigError`` for an outcome whose
+    name or color is not valid in a style sheet.
     """
     return "\n".join((_style_rules(game, ""), *(_style_rules(one, f".{game_class(one)} ") for one in others)))
 
@@ -148,14 +148,14 @@ def _style_rules(game: Game, within: str) -> str:
 
 
 def role_color(role: str, game: Game) -> str:
-    """Return the color of a role: that of its own victory, where it can win alone."""
+    """Return the color of a role: that of its own victory, if it can win alone."""
     won = (outcome.color for outcome in game.outcomes.values() if outcome.winners == (role,))
     return next(won, ROLE_COLORS[role != game.roles[0]])
 
 
 @cache
 def environment(package: str) -> Environment:
-    """Return the templates of ``package``, beside those of this one: escaping always on, unknown names are errors."""
+    """Return the templates of ``package`` and of this package: escaping is always on, unknown names are errors."""
     loader = ChoiceLoader([PackageLoader(package), PackageLoader("spag.report")])
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     for function in (visible, said, capital, spaced, role_class, game_class, shares, curve, duration):

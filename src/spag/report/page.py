@@ -1,4 +1,4 @@
-"""The page: data, plots and games put into the template, and written as ``report/index.html`` of the run folder."""
+"""The page: fills data, plots and games into the template, and writes ``report/index.html`` of the run folder."""
 
 from collections.abc import Callable, Iterator
 from importlib import resources
@@ -31,16 +31,16 @@ from spag.runs.records import STEP_SOURCE
 from spag.storage.episodes import read_episodes
 from spag.storage.store import write_atomically
 
-_LONGEST = 1500  # characters of an utterance that the page shows
+_LONGEST = 1500  # characters shown of an utterance
 Drawn = Iterator[tuple[str, str, Figure]]
-"""Plots with their file names and what they show."""
+"""Plots with their file names and captions."""
 
 
 def write_report(run_folder: Path, note: Callable[[str], None] = lambda line: None) -> Path:
-    """Write ``run_folder/report/index.html`` and ``plots/`` beside it; return the page's path.
+    """Write ``run_folder/report/index.html`` and ``report/plots/``; return the page's path.
 
-    What the run does not have yet is left out or named as missing, and so is what cannot be read, which ``note`` gets,
-    too. Raises ``RunError`` when the folder is no run, and ``StorageError`` when the report cannot be written.
+    Missing parts of the run are left out or named as missing; so are unreadable ones, which are also passed to
+    ``note``. Raises ``RunError`` if the folder is not a run, and ``StorageError`` if the report cannot be written.
     """
     RunFolder.open(run_folder)
     run = ReadableRun(run_folder)
@@ -62,7 +62,7 @@ def write_report(run_folder: Path, note: Callable[[str], None] = lambda line: No
             cost=cost_table(run),
             settings=(run_folder / "config.yaml").read_text(encoding="utf-8") if run.config else "",
             longest=_LONGEST,
-            collapse=run.collapse,  # read before the page is, whose top names what cannot be read
+            collapse=run.collapse,  # read before the page is rendered, since its top names what cannot be read
             finished=run.finished,
             **parts,
         )
@@ -121,7 +121,7 @@ def _outcome_plots(run: ReadableRun) -> dict[str, tuple[Game, list[SelfPlay]]]:
 
 
 def _online_names(game: Game) -> list[str]:
-    """Return the file names of a game's plots: of its games, evaluations and exact figures."""
+    """Return the file names of a game's plots: of its games, evaluations and exact metrics."""
     return [f"online-{plain_name(game)}{kind}" for kind in ("", "-evaluations", "-exact")]
 
 
@@ -198,7 +198,7 @@ def _games(run: ReadableRun) -> dict[str, Any]:
 
 
 def _game_of(run: ReadableRun, source: GameFile) -> Game:
-    """Return the game of a file of which the page shows some: that of the run, unless the file's phase plays others."""
+    """Return the game of a file from which the page shows games: the run's, unless the file's phase plays others."""
     models = [model for model in run.models if model.name in (source.name, source.phase)]
     played = {game.name: game for model in models for game in games_of(model)}
     return run.game if run.game.name in played else next(iter(played.values()), run.game)

@@ -1,5 +1,5 @@
-"""One look for all plots, and saving them. Colors for models are those that color-blind readers tell apart (Okabe and
-Ito's).
+"""A common style for all plots, and saving them. Colors of models are distinguishable for color-blind readers (Okabe
+and Ito's).
 
 A plot is saved as PNG and SVG on white, for papers and slides, and as an inline SVG without background whose lines and
 letters take the page's colors, legible in light and dark. Nothing in them depends on the time or on the reader's
@@ -24,10 +24,10 @@ INK, GRID = "#33363f", "#d3d7de"
 MODELS = ("#8d93a1", "#e69f00", "#56b4e9", "#009e73", "#cc79a7", "#d55e00", "#0072b2")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 WIDTH = 5.2
-"""Inches: at 72 points an inch about the width of a phone, so that letters keep their size there."""
-_LARGEST = 1.45  # times its own size that a plot grows to on a wide screen
+"""Inches: at 72 points per inch about the width of a phone, so that letters keep their size there."""
+_LARGEST = 1.45  # how many times its size a plot grows on a wide screen
 _STYLE: dict[str, Any] = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so it is the same everywhere
+    "font.family": "DejaVu Sans",  # shipped with matplotlib, so it is the same everywhere
     "font.size": 10.5,
     "axes.titlesize": 11,
     "axes.titlelocation": "left",
@@ -63,7 +63,7 @@ class Plot:
 
 @contextmanager
 def plot_style() -> Iterator[None]:
-    """Draw and save in the house style, whatever the reader's matplotlibrc says."""
+    """Draw and save in the common style, ignoring the user's matplotlibrc."""
     import matplotlib.style  # noqa: PLC0415 - only here
 
     with rc_context(), matplotlib.style.context(["default", _STYLE]):
@@ -77,7 +77,7 @@ def save_plot(figure: Figure, name: str, says: str, folder: Path) -> Plot:
     write_atomically(folder / f"{name}.png", _saved(figure, name, "png", dpi=200, metadata={"Software": None}))
     write_atomically(folder / f"{name}.svg", _saved(figure, name, "svg", metadata={"Date": None}))
     inline = _saved(figure, name, "svg", metadata={"Date": None}, transparent=True).decode()
-    return Plot(name, says, Markup(_inlined(inline, name, says)))  # matplotlib's own markup, in which it escapes texts
+    return Plot(name, says, Markup(_inlined(inline, name, says)))  # matplotlib's own markup, with texts escaped
 
 
 def _saved(figure: Figure, name: str, kind: str, **options: Any) -> bytes:
@@ -88,7 +88,7 @@ def _saved(figure: Figure, name: str, kind: str, **options: Any) -> bytes:
 
 
 def _inlined(svg: str, name: str, says: str) -> str:
-    """Return an SVG document as an element of a page: no prolog, ids of its own, the page's colors and letters."""
+    """Return an SVG document as an element of a page: no prolog, unique ids, the page's colors and fonts."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.DOTALL)

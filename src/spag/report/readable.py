@@ -1,4 +1,4 @@
-"""A run folder for the report: a part that cannot be read counts as absent, and is named on the page."""
+"""A run folder for the report: unreadable parts count as absent, and are named on the page."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -22,11 +22,11 @@ _ABSENT: dict[str, Any] = {
     "collapse": [],
     "reasoning": None,
 }
-"""What a damaged part of the run is read as, by the name of the property."""
+"""The value returned for a damaged part of the run, by the name of the property."""
 
 
 class ReadableRun(RunFolder):
-    """A run folder of which every part can be asked for."""
+    """A run folder whose parts can all be requested."""
 
     def __getattribute__(self, name: str) -> Any:
         if name in _ABSENT:
@@ -40,11 +40,11 @@ class ReadableRun(RunFolder):
 
     @cached_property
     def damage(self) -> list[str]:
-        """What could not be read so far, a line for each file."""
+        """What could not be read so far, one line per file."""
         return []
 
     def part(self, read: Callable[[], Part], absent: Part) -> Part:
-        """Return what ``read`` returns, ``absent`` where it raises a ``SpagError``, which is kept."""
+        """Return the result of ``read``, or ``absent`` if it raises a ``SpagError``, which is recorded."""
         try:
             return read()
         except SpagError as error:
@@ -76,7 +76,7 @@ class ReadableRun(RunFolder):
 
 
 def _of_game(where: Path, found: Json | None, game: Game) -> Json | None:
-    """Return what was found. Raises ``DataError`` when it is of another game than the settings name there."""
+    """Return ``found``. Raises ``DataError`` if it belongs to another game than the settings say."""
     if found and found["game"] != game.name:
         raise DataError(f"{where}: figures of {found['game']}, and the run plays {game.name}; redo what wrote them")
     return found

@@ -1,4 +1,4 @@
-"""What a run came to as tables: health of its play, reasoning, online evaluations, and where time and tokens went."""
+"""A run's results as tables: health of play, reasoning, online evaluations, and the use of time and tokens."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
@@ -23,7 +23,7 @@ _PARTS = {
 
 
 def health_tables(figures: Mapping[str, Mapping[str, Any]]) -> list[Table]:
-    """What ``health`` gave, a table for each game with a column for each name."""
+    """The results of ``health``: one table per game with a column for each name."""
     games = [get(name) for name in dict.fromkeys(one["game"] for one in figures.values())]
     tables = []
     for game in games:
@@ -59,7 +59,7 @@ def _health_table(title: str, game: Game, figures: Mapping[str, Mapping[str, Any
 
 
 def _text_figures(game: Game) -> dict[str, str]:
-    """Return the labels of the figures of texts that mean something in ``game``."""
+    """Return the labels of the text metrics that are meaningful in ``game``."""
     found = {"empty": "utterances empty"}
     if watches_openings(game):
         found |= {"shared_openings": "openings used for 2 tasks or more"}
@@ -71,7 +71,7 @@ def _text_figures(game: Game) -> dict[str, str]:
 
 
 def reasoning_table(reasoning: Mapping[str, Any]) -> Table:
-    """A row for each task, a column for each model: score ± standard error, and below it the difference to the
+    """One row per task, one column per model: score ± standard error, and below it the difference from the
     reference.
     """
     reference, models = reasoning["reference"], reasoning["models"]
@@ -95,7 +95,7 @@ def _scores(figures: Rows) -> Iterator[Cell]:
 
 
 def time_table(rows: Rows) -> Table:
-    """Where the time of an online step goes, as means over the steps; the rest is what no part counts."""
+    """The time of an online step by part, as means over the steps; the rest is not counted by any part."""
     seconds = {part: _mean(rows, key) for part, key in _PARTS.items()}
     step = _mean(rows, "step_s")
     seconds["rest"] = max(0.0, step - sum(seconds.values()))
@@ -112,9 +112,9 @@ def _mean(rows: Rows, key: str) -> float:
 def evaluation_tables(
     evaluations: Rows, opponents: Rows, game: Game, known: Mapping[str, Mapping[str, float]], final: str
 ) -> list[Table]:
-    """The tables of evaluations between online steps and of the steps' opponents, those that have rows.
+    """The nonempty tables of evaluations between online steps and of the steps' opponents.
 
-    ``known``: exact figures of models by name; ``final``: the one that the steps led to.
+    ``known``: exact metrics of models by name; ``final``: the model produced by the steps.
     """
     own, met = ([row for row in rows if row["game"] == game.name] for rows in (evaluations, opponents))
     tables = (
@@ -127,7 +127,7 @@ def evaluation_tables(
 
 
 def role_evaluation_table(evaluations: Rows) -> Table:
-    """How the policy did against each opponent at the first and at the last evaluation, by role."""
+    """The policy's results against each opponent at the first and the last evaluation, by role."""
     rows: list[tuple[Cell, ...]] = []
     for opponent, (first, last) in _ends(evaluations):
         for one in [first, last] if first["step"] < last["step"] else [last]:
@@ -140,7 +140,7 @@ def role_evaluation_table(evaluations: Rows) -> Table:
 
 
 def score_table(evaluations: Rows) -> Table:
-    """The score of the policy over each opponent, over both roles, at the last evaluation."""
+    """The policy's score against each opponent in both roles, at the last evaluation."""
     rows = []
     for opponent, (_, last) in _ends(evaluations):
         for pair in last.get("pair", ()):
@@ -150,7 +150,7 @@ def score_table(evaluations: Rows) -> Table:
 
 
 def opponents_table(opponents: Rows) -> Table:
-    """How the policy stood to each opponent of the steps' games after the last one."""
+    """The policy's results against each opponent in the steps' games, after the last step."""
     rows = [
         (
             one["opponent"],
@@ -166,10 +166,10 @@ def opponents_table(opponents: Rows) -> Table:
 
 
 def exact_evaluation_table(evaluations: Rows, known: Mapping[str, Mapping[str, float]], final: str = "") -> Table:
-    """The exact figures of a solved game: of the policy at the first and the last evaluation, and of the models in
+    """The exact metrics of a solved game: of the policy at the first and the last evaluation, and of the models in
     ``known``.
 
-    The final policy may be an average of weights, and so differ from the last step's.
+    The final policy may be an average of weights, and thus differ from the last step's.
     """
     scored = [row for row in evaluations if row["exact"]]
     ends = {f"step {row['step']}": row["exact"] for row in (scored[:1] + scored[-1:])}
@@ -204,10 +204,10 @@ def cost_table(run: RunFolder) -> Table:
 
 
 def _work(stage: Json, results: Json) -> tuple[str, str, str]:
-    """Return what a stage did, games an hour, and completion tokens."""
+    """Return a stage's work, games per hour, and completion tokens."""
     if stage["status"] != "done":
         return "not finished", "", ""
-    work, samples = "", results.get("samples", {})  # one number of those trained, or by role
+    work, samples = "", results.get("samples", {})  # the number of trained samples, in total or by role
     count = samples if isinstance(samples, int) else sum(samples.values()) + results.get("sft", 0)
     if "steps" in results:
         work = f"{results['steps']:,} steps{f' on {count:,} samples' if count else ''}"
@@ -220,14 +220,14 @@ def _work(stage: Json, results: Json) -> tuple[str, str, str]:
 
 
 def arena_note(run: RunFolder) -> str:
-    """Return which of the run's games the arena does not play, in a sentence; empty where it plays all."""
+    """Return a sentence about the run's games that the arena does not play; empty if it plays all."""
     others = ", ".join(game.title for name, game in run.games.items() if name != run.game.name)
     says = f"The arena plays {run.game.title} only. Phases also play {others}, which it does not compare."
     return says if others else ""
 
 
 def versions(run: RunFolder) -> dict[str, str]:
-    """Return every library version that stages and reasoning recorded, sorted; several where they differ."""
+    """Return every library version recorded by stages and reasoning, sorted; several if they differ."""
     places = [stage.get("results") or {} for stage in run.stages.values()]
     if run.reasoning:
         places += [task for model in run.reasoning["models"].values() for task in model["tasks"].values()]

@@ -1,8 +1,8 @@
-"""The games worth reading: the best, and the strangest. One pass over a file; only the few candidates are kept.
+"""The games worth reading: the best and the strangest. One pass over a file; only a few candidates are kept.
 
-Best: won in many utterances, none of them empty, repeated, copied or a refusal, and without a figure of the game that
-warns. Strangest: one game for each way of being strange, the rarest first. Ties are broken by the games' ids, so a file
-gives the same games in whatever order.
+Best: won in many utterances, none of them empty, repeated, copied or a refusal, and without a warning from the game's
+own figures. Strangest: one game for each kind of oddity, the rarest first. Ties are broken by the games' ids, so the
+order of a file does not matter.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,9 +15,9 @@ from spag.evaluation.health_warnings import MOST_COPIED, MOST_REPEATED, MOST_VIO
 from spag.games.base import Explanation, Figure, Game, explain
 
 MOST = 3
-"""Games of each kind that are shown."""
+"""Games shown of each kind."""
 MOST_ODD = 0.5
-"""What more than half of the games may do without a warning is not strange."""
+"""Behavior allowed in more than half of the games without a warning is not strange."""
 
 COPIED = "a player recites the rules"
 REPEATED = "the same is said again"
@@ -70,7 +70,7 @@ def _is_good(found: Mapping[str, Any], game: Game) -> bool:
 
 
 def _oddities(game: Game) -> list[str]:
-    """Return the ways of being strange, by the share of games that may be so without a warning."""
+    """Return the kinds of oddities, with the share of games that may have each without a warning."""
     limits = {
         _oddity(figure): figure.limit
         for figure in game.figures
@@ -83,16 +83,14 @@ def _oddities(game: Game) -> list[str]:
 
 
 def _oddity(figure: Figure) -> str:
-    """Return a figure's warning as said of one game: ``of games end with a leak`` is one of the games that end with a
-    leak.
-    """
+    """Rephrase a warning for one game: ``of games end with a leak`` becomes one of the games that end with a leak."""
     of, _, what = figure.warning.partition(" ")
     kind, _, does = what.partition(" ")
     return f"one of the {kind} that {does}" if of == "of" else figure.label
 
 
 def _strangeness(episode: Episode, found: Mapping[str, Any], game: Game) -> Iterator[tuple[str, int]]:
-    """Yield how strange a game is in each way; 0 is not at all."""
+    """Yield how strange a game is by each oddity; 0 means not at all."""
     length, spoken = round(found["mean_length"]), sum(found["roles"][role]["utterances"] for role in free_roles(game))
     broken = any(found["outcomes"][name] for name, outcome in game.outcomes.items() if outcome.fault)
     yield from ((_oddity(figure), length * bool(found["figures"][figure.name])) for figure in game.figures)

@@ -1,4 +1,4 @@
-"""Play into a file: opens engines for the players' models, here or on a Ray cluster, and appends finished games."""
+"""Plays into a file: opens engines for the players' models, here or on a Ray cluster, and appends finished games."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -37,7 +37,7 @@ class PlaySetup:
 
     @staticmethod
     def of(config: RunConfig, reporter: Reporter, open_models: OpenModels = open_models) -> "PlaySetup":
-        """Return the setup that the settings describe. Raises ``DataError`` for a faulty prompt file."""
+        """Return the setup described by the settings. Raises ``DataError`` for a faulty prompt file."""
         game = config.game.build()
         game.stop_strings()  # reads the prompts
         return PlaySetup(game, config.engine, reporter, config.cluster, open_models)
@@ -50,7 +50,7 @@ class PlaySetup:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Games between the same players, who are by role."""
+    """Games between the same players, given by role."""
 
     title: str
     specs: Sequence[GameSpec]
@@ -58,11 +58,11 @@ class Match:
 
 
 def play_matches(path: Path, matches: Sequence[Match], setup: PlaySetup, *, force: bool = False) -> PlaySummary:
-    """Play the games of ``matches`` into ``path``; those that it holds already stay.
+    """Play the games of ``matches`` into ``path``; games already in it stay.
 
-    Equal models share one engine, adapters their base model, and matches one after the other what they both need.
-    Raises ``RunError`` while another process plays into the file, and when it holds other games, or games of other
-    players, sampling, prompts or game settings, unless ``force`` removes those.
+    Equal models share one engine, adapters their base model, and consecutive matches the engines that both need. Raises
+    ``RunError`` while another process plays into the file, and if it holds other games, or games with other players,
+    sampling, prompts or game settings, unless ``force`` removes those.
     """
     with FileLock(path):
         return _play_matches(path, matches, setup, force)
@@ -92,7 +92,7 @@ def make_matches(
     roles: Sequence[str],
     title: str,
 ) -> list[Match]:
-    """Return a match for each pairing; ``models`` are by the names in the pairings, ``sampling`` is asked by role."""
+    """Return a match for each pairing; ``models`` are by the names in the pairings, ``sampling`` is by role."""
     return [
         Match(
             f"{title} {pairing.title}" if len(pairs) > 1 else title,

@@ -1,7 +1,7 @@
 """Matchmaking: the pairings of an arena and the opponents of self-play.
 
 An arena game's id is ``FIRST vs SECOND: TASK``, the players in the order of the game's roles, and its seed comes from
-(run seed, task) alone, so two models with the same replies play the same game.
+(run seed, task) alone, so two models with equal replies play the same game.
 """
 
 import random
@@ -36,13 +36,13 @@ def pairings(names: Sequence[str]) -> list[Pairing]:
 
 
 def match_specs(pairing: Pairing, tasks: Sequence[Task], seed: int) -> list[GameSpec]:
-    """Return the games of one pairing."""
+    """Return the specs of one pairing's games."""
     return [GameSpec(f"{pairing.title}: {task.id}", task, derive_seed(seed, "arena", task.id)) for task in tasks]
 
 
 def spread(weights: Mapping[str, float], groups: Mapping[str, Sequence[str]]) -> dict[str, float]:
-    """Return ``weights`` with each name of ``groups`` replaced by its members, alike; the weight of a group without
-    members goes to ``SELF``.
+    """Return ``weights`` with each name of ``groups`` replaced by its members, weighted equally; the weight of a group
+    without members goes to ``SELF``.
     """
     found: dict[str, float] = {}
     for name, weight in weights.items():
@@ -55,10 +55,10 @@ def spread(weights: Mapping[str, float], groups: Mapping[str, Sequence[str]]) ->
 def draw_opponents(
     specs: Sequence[GameSpec], learner: str, weights: Mapping[str, float], seats: Sequence[int] = (0, 1)
 ) -> dict[Pairing, list[GameSpec]]:
-    """Group games by players: ``learner``, in one of ``seats``, and an opponent, both drawn by the game's own seed, or
-    by its ``opponent_seed``, so that the games of a group meet the same one.
+    """Group games by players: ``learner``, in one of ``seats``, and an opponent. Both are drawn by the game's seed, or
+    by its ``opponent_seed``, so that all games of a group meet the same opponent.
 
-    ``weights`` are by player; ``SELF`` stands for the learner.
+    ``weights`` are by player; ``SELF`` means the learner.
     """
     matches: dict[Pairing, list[GameSpec]] = {}
     names = sorted(weights)

@@ -1,9 +1,9 @@
-"""Opponents by results: how the policy of an online phase does against each, and how often it should meet it.
+"""Opponents by results: the policy's results against each opponent in an online phase, and how often to meet it.
 
-A result is the arena's: 1 where the policy earned the whole range of rewards more than the opponent, 0.5 where both
-earned the same. The policy changes, so results fade from step to step, towards the 0.5 of a game that was never played:
-an opponent that was beaten long ago is met again. Everything follows from the games of finished steps, as they are on
-disk, so a resumed phase draws as one that was never stopped.
+A result is scored as in the arena: 1 if the policy earned the whole range of rewards more than the opponent, 0.5 if
+both earned the same. The policy changes, so results decay from step to step towards 0.5, the score of an imaginary
+game: an opponent that was beaten long ago is met again. Everything is computed from the games of finished steps on
+disk, so a resumed phase draws the same opponents as an uninterrupted one.
 """
 
 import random
@@ -21,14 +21,14 @@ from spag.games.base import Game
 from spag.rollout.matchmaking import spread
 
 FADE = 0.9
-"""What a result counts after each further step."""
+"""The factor by which a result decays with each further step."""
 PRIOR = 0.5
-"""Score, and its opposite, that every opponent begins with."""
+"""Initial wins, and losses, against every opponent."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpponentResults:
-    """The policy's faded results against one opponent: ``won`` of ``games``. ``met``: games in all, not faded."""
+    """The policy's decayed results against one opponent: ``won`` of ``games``. ``met``: all games, not decayed."""
 
     won: float = 0.0
     games: float = 0.0
@@ -41,7 +41,7 @@ class OpponentResults:
 
     @property
     def rating(self) -> float:
-        """How many Elo points the opponent stands above the policy of now."""
+        """How many Elo points the opponent is above the present policy."""
         return 400 * log10(1 / self.score - 1)
 
     def then(self, scores: Sequence[float]) -> "OpponentResults":
@@ -52,7 +52,7 @@ class OpponentResults:
 
 @dataclass
 class Opponents:
-    """The opponents of a phase's steps. ``episodes``: returns the games of a step that has ended, by game."""
+    """The opponents of a phase's steps. ``episodes`` returns the games of a finished step, by game."""
 
     settings: OnlineSettings
     learner: str
@@ -61,18 +61,18 @@ class Opponents:
 
     def __post_init__(self) -> None:
         self._scores: list[dict[tuple[str, str], list[float]]] = []  # by step, then by game and opponent
-        self._reading = Lock()  # the next step may be in play, in a thread
+        self._reading = Lock()  # a thread may be playing the next step
 
     def add(self, step: int, games: Sequence[tuple[Game, Sequence[Episode]]]) -> None:
-        """Take the games of ``step`` from memory, if those before are known; else they are read when they are due."""
+        """Take the games of ``step`` from memory, if all earlier ones are known; else they are read when needed."""
         with self._reading:
             if len(self._scores) == step - 1:
                 self._scores.append(self._scores_of(games))
 
     def weights(self, step: int, game: Game) -> dict[str, float]:
-        """Return the players that games of ``step`` may be drawn against: every snapshot by its own name."""
+        """Return the possible opponents of ``step`` with their weights: every snapshot by its own name."""
         settings = self.settings
-        known = max(0, step - 1 - settings.overlap)  # the last step that had ended when this one began
+        known = max(0, step - 1 - settings.overlap)  # the last step that had finished when this one began
         every = settings.keeps_snapshots_every
         taken = [snapshot_name(at) for at in range(every, known + 1, every)] if every else []
         weights = spread(settings.opponents, {SNAPSHOT: taken})
@@ -81,7 +81,7 @@ class Opponents:
         return by_results(weights, self.results(known, game, weights))
 
     def drawn(self, step: int, game: Game) -> dict[str, float]:
-        """Return the opponents of ``step``: with one draw a step, one of them beside the policy itself."""
+        """Return the opponents of ``step``: with one draw per step, one of them besides the policy itself."""
         weights = self.weights(step, game)
         others = sorted(weights.keys() - {SELF})
         if self.settings.matchmaking.per == "task" or not others:
@@ -91,7 +91,7 @@ class Opponents:
         return {SELF: weights.get(SELF, 0.0), chosen: sum(shares)}
 
     def results(self, step: int, game: Game, names: Iterable[str]) -> dict[str, OpponentResults]:
-        """Return how the learner did up to ``step``, which has ended, against each of ``names`` but itself."""
+        """Return the learner's results up to ``step``, which has finished, against each of ``names`` but itself."""
         with self._reading:
             while len(self._scores) < step:
                 self._scores.append(self._scores_of(self.episodes(len(self._scores) + 1)))
@@ -111,8 +111,8 @@ class Opponents:
 
 def by_results(weights: Mapping[str, float], results: Mapping[str, OpponentResults]) -> dict[str, float]:
     """Return ``weights`` (by opponent), each times the share that the policy still loses to it: prioritised fictitious
-    self-play (Vinyals et al., "Grandmaster level in StarCraft II", 2019) with the weighting 1 - x. Against itself, who
-    has no results, it loses half.
+    self-play (Vinyals et al., "Grandmaster level in StarCraft II", 2019) with the weighting 1 - x. For self-play, which
+    has no results, the share is one half.
     """
     return {name: weight * (1 - results.get(name, OpponentResults()).score) for name, weight in weights.items()}
 

@@ -1,4 +1,4 @@
-"""The record of who played a game, and how, and the check that keeps other games out of a file.
+"""The record of a game's players and settings, and the check that keeps other games out of a file.
 
 Beside task, seed and the hashes of its prompts, a row holds
 
@@ -6,8 +6,8 @@ Beside task, seed and the hashes of its prompts, a row holds
     "players":{"attacker":{"model":"m","sampling":{...},
                            "identity":{"weights":"9b1c...","dtype":"float32","prompt_style":"plain"}}}
 
-where a setting that names a file is the hash of its contents. The record is part of the row: it is on disk with the
-game whenever the process dies, and files may be moved, cut and joined.
+where a setting that names a file is the hash of its contents. The record is part of the row, so it is on disk with the
+game even after a crash, and files may be moved, cut and joined.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,20 +31,20 @@ from spag.storage.store import file_digest, write_rows
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """What decides a game beside its task and seed: the game's settings, and the players by role."""
+    """What determines a game besides its task and seed: the game's settings, and the players by role."""
 
     settings: Mapping[str, Any]
     players: Mapping[str, PlayerInfo]
 
 
 def game_record(game: Game) -> dict[str, Any]:
-    """Return the settings of ``game`` without those that are ``None``, the files among them by their hash."""
+    """Return the settings of ``game`` that are not ``None``, with files replaced by their hashes."""
     settings = {name: value for name, value in settings_of(game).items() if value is not None}
     return {**settings, **{name: file_digest(path) for name, path in named_files(settings).items()}}
 
 
 def named_files(settings: Mapping[str, Any]) -> dict[str, Path]:
-    """Return the files that a game's settings name, by option: what they hold is part of the settings."""
+    """Return the files named in a game's settings, by option: their contents are part of the settings."""
     return {name: Path(value) for name, value in settings.items() if isinstance(value, str) and Path(value).is_file()}
 
 
@@ -56,10 +56,10 @@ def check_games(
     *,
     force: bool = False,
 ) -> None:
-    """Check that every game in ``path`` is one of ``wanted``, by id, and was played as that one is to be.
+    """Check that every game in ``path`` is one of ``wanted``, by id, and was played with the same settings.
 
     With ``force``, other games are removed, and ``note`` receives how many. Raises ``RunError`` for the first game that
-    differs, naming what does, and ``DataError`` when the file is corrupt.
+    differs, naming the difference, and ``DataError`` if the file is corrupt.
     """
     if not is_file_there(path):
         return
@@ -83,7 +83,7 @@ def check_games(
 
 
 def played_dtype(path: Path) -> str | None:
-    """Return the dtype that the models of a file of games played in; ``None`` where no row says so."""
+    """Return the dtype of the models in a file of games; ``None`` if no row records it."""
     infos = (
         info
         for episode in (read_episodes(path, torn_ok=True) if is_file_there(path) else ())
@@ -93,7 +93,7 @@ def played_dtype(path: Path) -> str | None:
 
 
 def _differences(episode: Episode, wanted: tuple[GameSpec, Provenance] | None, game: Game) -> list[str]:
-    """Return what differs, as ``attacker.temperature was 1.2, is 0.7``; nothing where the game is the one asked for."""
+    """Return the differences, as ``attacker.temperature was 1.2, is 0.7``; none if the game is the requested one."""
     if wanted is None:
         return ["not one of this call's tasks, repeats or pairings"]
     spec, asked = wanted
@@ -109,7 +109,7 @@ def _differences(episode: Episode, wanted: tuple[GameSpec, Provenance] | None, g
 def _record(
     game: str, settings: Mapping[str, Any], players: Mapping[str, PlayerInfo], seed: int | None, task: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return what decides a game. A model's name does not: a folder may be moved."""
+    """Return what determines a game. A model's name does not: a folder may be moved."""
     by_role = {role: {**info.sampling, **(info.identity or {})} for role, info in players.items()}
     return {"seed": seed, "task": task, "game": {"name": game, **settings}, **by_role}
 
@@ -122,5 +122,5 @@ def _first_prompt(spec: GameSpec, game: Game) -> str:
 
 
 def _as_read(data: Mapping[str, Any]) -> Any:
-    """Return a task's data as a row has it, with lists for tuples."""
+    """Return a task's data as stored in a row, with lists for tuples."""
     return msgspec.json.decode(msgspec.json.encode(data))

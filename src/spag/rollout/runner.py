@@ -2,7 +2,7 @@
 
 Each game is a small state machine that always waits for one utterance. The loop requests the next utterance of every
 game, applies completions in whatever order they come back, and starts a new game when one ends. A game's draws depend
-on its own seed alone, not on which games run beside it.
+only on its own seed, not on concurrent games.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,9 +22,9 @@ from spag.storage.episodes import MAX_UTTERANCE
 
 @dataclass(frozen=True, slots=True)
 class GameSpec:
-    """A game to play. ``id`` is unique within a file of episodes; ``seed`` decides every draw.
+    """A game to play. ``id`` is unique within a file of episodes; ``seed`` determines every draw.
 
-    ``opponent_seed``: decides whom the learner meets, and in which role; ``None``: ``seed`` does.
+    ``opponent_seed`` determines the learner's opponent and role; ``None``: ``seed`` does.
     """
 
     id: str
@@ -36,7 +36,7 @@ class GameSpec:
 @dataclass(slots=True)
 class PlayStats:
     """Totals over utterances. ``unknown_tokens``: those that ended before a token outside the tokenizer;
-    ``cut_thoughts``: those that are empty because a thought before them did not end.
+    ``cut_thoughts``: those that are empty because their thought did not end.
     """
 
     utterances: int = 0
@@ -63,7 +63,7 @@ def game_specs(tasks: Iterable[Task], repeats: int, seed: int) -> list[GameSpec]
 
 
 def next_request(id: str, game: Game, state: State, seed: int, attempt: int, sampling: Sampling) -> Request:
-    """Return the request to the player to move. Game seed, position and attempt decide the draw."""
+    """Return the request to the player to move. Game seed, position and attempt determine the draw."""
     role = game.to_move(state)
     assert role is not None
     observation = game.observe(state, role)
@@ -79,8 +79,8 @@ def next_request(id: str, game: Game, state: State, seed: int, attempt: int, sam
 
 
 def should_retry(completion: Completion, attempt: int, sampling: Sampling) -> bool:
-    """Whether to sample again: a sampled utterance came back empty, and not too often before. A cut thought stands,
-    unless ``retry_cut``.
+    """Whether to sample again: a sampled utterance is empty, with retries left. A cut thought stands, unless
+    ``retry_cut``.
     """
     if completion.finish_reason is FinishReason.THOUGHT and not sampling.retry_cut:
         return False
@@ -88,9 +88,7 @@ def should_retry(completion: Completion, attempt: int, sampling: Sampling) -> bo
 
 
 def without_thought(completion: Completion, sampling: Sampling) -> Completion:
-    """Return a completion whose ``text`` is what is said, with its ``thought`` apart where ``sampling`` lets players
-    think.
-    """
+    """Return a completion with only speech in ``text``, its ``thought`` separate if ``sampling`` allows thoughts."""
     if not sampling.thought_tokens:
         return completion
     thought, speech, is_cut = split_thought(completion.text)
@@ -99,7 +97,7 @@ def without_thought(completion: Completion, sampling: Sampling) -> Completion:
 
 
 def _readable(completion: Completion) -> Completion:
-    """Cut a text longer than files may hold, and drop its tokens, which spell all of it."""
+    """Cut a text longer than files allow, and drop its tokens, which spell the whole text."""
     if len(completion.text) <= MAX_UTTERANCE:
         return completion
     text = completion.text[:MAX_UTTERANCE]
@@ -138,7 +136,7 @@ class _Running:
 class Runner:
     """Games in flight over one or two engines: ``start`` begins one, ``poll`` advances all of them.
 
-    ``in_flight`` games run at once; ``None`` takes as many as the engines work on together.
+    ``in_flight`` games run at once; ``None`` takes the engines' total concurrency.
     """
 
     def __init__(
@@ -151,7 +149,7 @@ class Runner:
 
     @property
     def capacity(self) -> int:
-        """The number of games that may still start."""
+        """How many more games may start."""
         return (self._in_flight or sum(engine.concurrency for engine in self._engines)) - len(self.running)
 
     def start(self, spec: GameSpec) -> None:
@@ -162,7 +160,7 @@ class Runner:
         self._submit(running)
 
     def poll(self) -> list[Episode]:
-        """Take what the engines have finished, and return the games that ended with it."""
+        """Collect finished completions, and return the games that they ended."""
         ended = []
         for engine in self._engines:
             if self._pending[id(engine)]:
@@ -183,7 +181,7 @@ class Runner:
         self._pending[id(player.engine)] += 1
 
     def _apply(self, completion: Completion) -> Episode | None:
-        """Apply a finished utterance; return the episode when it ended the game."""
+        """Apply a finished utterance; return the episode if it ended the game."""
         running = self.running[completion.id]
         role = self.game.to_move(running.state)
         assert role is not None
@@ -233,8 +231,8 @@ def play(
 ) -> Iterator[Episode]:
     """Yield episodes of ``game`` (by default Adversarial Taboo) as they finish, in no particular order.
 
-    ``in_flight`` games run at once; by default as many as the engines can work on together. A sampled utterance that
-    comes back empty is sampled again up to twice; after that it stays empty, and the game goes on.
+    ``in_flight`` games run at once; by default as many as the engines can process together. An empty sampled utterance
+    is sampled again up to twice; after that it stays empty, and the game goes on.
     """
     for batch in play_batches(game or get(DEFAULT), specs, players, stats or PlayStats(), in_flight):
         yield from batch
@@ -243,7 +241,7 @@ def play(
 def play_batches(
     game: Game, specs: Iterable[GameSpec], players: Mapping[str, Player], stats: PlayStats, in_flight: int | None = None
 ) -> Iterator[list[Episode]]:
-    """Yield what ``play`` does, with games that end at the same time in one list."""
+    """Like ``play``, but yield lists of games that end at the same time."""
     runner, queue = Runner(game, players, stats, in_flight), iter(specs)
     while True:
         for spec in islice(queue, runner.capacity):

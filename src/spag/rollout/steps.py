@@ -1,10 +1,10 @@
-"""Play for online training: the games of one step after another, by engines that stay open and whose weights change.
+"""Play for online training: step by step, with engines that stay open while their weights change.
 
     episodes/step-00001.jsonl            the games that the first process played
-    episodes/step-00001.part1.jsonl      those of the second, and so on
+    episodes/step-00001.part1.jsonl      games of the second, and so on
 
-A step's games follow from the run's seed and the step, and each has its place in them: whatever is on disk is not
-played again, by however many processes the rest is shared.
+A step's games and their order are determined by the run's seed and the step: games on disk are not played again,
+however many processes share the rest.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 POLICY = "policy"
 SNAPSHOTS = "snapshots"
 OF_THE_POLICY = (POLICY, START, SNAPSHOT)
-"""Engines of the policy's model, each with weights of its own: all snapshots take turns in one."""
+"""Engines of the policy's model, each with its own weights: all snapshots take turns in one."""
 _STEP = "step "
 
 
 @dataclass(frozen=True, slots=True)
 class MixedGame:
-    """A game of the mix and its share of the games, beside the others' weights."""
+    """A game of the mix and its weight relative to the others."""
 
     game: Game
     weight: float = 1.0
@@ -58,20 +58,21 @@ def engine_name(player: str) -> str:
 
 
 def weights_after(step: int) -> str:
-    """Return what games record of the weights that ``step`` led to; step 0 are the start's."""
+    """Return the record, in games, of the weights after ``step``; step 0 means the start's."""
     return f"{_STEP}{step}"
 
 
 def step_of_weights(recorded: str) -> int:
-    """Return the step that ``weights_after`` recorded."""
+    """Return the step recorded by ``weights_after``."""
     return int(recorded.removeprefix(_STEP))
 
 
 def step_specs(
     mix: Sequence[MixedGame], count: int, step: int, seed: int, repeats: int = 1
 ) -> list[tuple[Game, GameSpec]]:
-    """Return the ``count`` games of a step in order, in groups of ``repeats`` games on one task against one opponent,
-    which divide ``count``. Tasks are drawn again; a game with fewer tasks than groups plays each in several.
+    """Return the ``count`` games of a step in order, in groups of ``repeats`` games on one task against one opponent;
+    ``repeats`` divides ``count``. Each step draws new tasks; a game with fewer tasks than groups uses each several
+    times.
     """
     shares = groups_by_weight([part.weight for part in mix], count // repeats)
     found = []
@@ -83,14 +84,14 @@ def step_specs(
 
 
 def groups_by_weight(weights: Sequence[float], groups: int) -> list[int]:
-    """Return how many of a step's ``groups`` of games each game of a mix gets, by its weight."""
+    """Return how many of a step's ``groups`` of episodes each game of a mix gets, by its weight."""
     total = sum(weights)
     bounds = [0, *(round(groups * weight / total) for weight in accumulate(weights))]
     return [last - first for first, last in pairwise(bounds)]
 
 
 def _specs(game: Game, groups: int, seed: int, size: int) -> list[GameSpec]:
-    """Return ``groups`` groups of ``size`` games, one on every task before any has a second."""
+    """Return ``groups`` groups of ``size`` games; every task gets one before any gets a second."""
     everything = len(game.tasks(Split.TRAIN, None, 0))
     rounds = -(-groups // everything)
     specs = game_specs(game.tasks(Split.TRAIN, min(groups, everything), seed), rounds * size, seed)
@@ -109,10 +110,9 @@ def episode_files(folder: Path, step: int) -> list[Path]:
 
 @dataclass
 class StepPlayer:
-    """The engines of this process, and the games that they play. Use as a context manager.
+    """The engines of this process, and their games. Use as a context manager.
 
-    ``policy``: the model whose weights are replaced by ``update_weights``. ``rank`` of ``world_size``: this process's
-    share.
+    ``policy``: the model whose weights ``update_weights`` replaces. ``rank`` of ``world_size``: this process's share.
     """
 
     folder: Path
@@ -128,7 +128,7 @@ class StepPlayer:
     def __enter__(self) -> "StepPlayer":
         self._stack = ExitStack()
         self._engines: dict[str, Engine] = {}
-        self._snapshot: int | None = None  # the step of what the engine of snapshots holds
+        self._snapshot: int | None = None  # the step of the snapshot that the engine of snapshots holds
         self.opponents = Opponents(self.settings, POLICY, self.seed, self.episodes)
         self._stack.callback(lambda: self._close(self._engines))
         return self
@@ -139,17 +139,17 @@ class StepPlayer:
     def update_weights(self, weights: "Mapping[str, Tensor]", name: str = POLICY) -> None:
         """Give the engine of the player ``name`` new weights."""
         engine = self._updatable(name)
-        if isinstance(engine, SharingEngine) and not self.settings.overlap:  # else they change while it plays
+        if isinstance(engine, SharingEngine) and not self.settings.overlap:  # else they would change while it plays
             engine.share_weights(weights)
         else:
             engine.update_weights(weights)
 
     def copy_weights(self, weights: "Mapping[str, Tensor]") -> "Mapping[str, Tensor]":
-        """Return ``weights`` as they are now, in CPU memory, for a later ``update_weights``."""
+        """Return a copy of the present ``weights`` in CPU memory, for a later ``update_weights``."""
         return {name: weight.detach().to("cpu", copy=True) for name, weight in weights.items()}
 
     def rest(self) -> None:
-        """Let engines give up memory that the trainer needs now; the next games take it again."""
+        """Let engines release memory that the trainer needs now; the next games reclaim it."""
         for name, engine in self._engines.items():
             if isinstance(engine, RestingEngine) and engine.rest() and name == SNAPSHOT:
                 self._snapshot = None
@@ -159,13 +159,13 @@ class StepPlayer:
         return step_specs(self.mix, self.settings.games, step, self.seed, self.settings.repeats)
 
     def share(self, specs: Sequence[tuple[Game, GameSpec]]) -> Sequence[tuple[Game, GameSpec]]:
-        """Return those of ``specs`` that this process plays."""
+        """Return the part of ``specs`` that this process plays."""
         return specs[self.rank :: self.world_size]
 
     def play(self, step: int, weights_of: int) -> None:
         """Play this process's share of the games of ``step`` that are not on disk.
 
-        ``weights_of``: the step that led to the policy's weights, which the games record.
+        ``weights_of``: the step that produced the policy's weights, recorded in the games.
         """
         done = {
             episode.id for path in episode_files(self.folder, step) for episode in read_episodes(path, torn_ok=True)
@@ -201,8 +201,8 @@ class StepPlayer:
         specs: Sequence[GameSpec],
         played_by: Mapping[str, str],
     ) -> None:
-        """Play ``specs`` between the players of ``pairing``, by name, into ``path``. ``played_by`` says which weights
-        they have.
+        """Play ``specs`` between the players of ``pairing``, by name, into ``path``. ``played_by`` names their
+        weights.
         """
         names = dict(zip(game.roles, pairing.players, strict=True))
         sampling = self.settings.sampling.model_dump()
@@ -216,7 +216,7 @@ class StepPlayer:
 
         summary = collect_episodes(path, specs, play_them, game, record=record)
         self.stats.add(summary.stats)
-        for engine in self._engines.values():  # the policy trains next, and its engine has new weights after that
+        for engine in self._engines.values():  # the policy trains next, after which its engine gets new weights
             if isinstance(engine, SharingEngine):
                 engine.forget()
         trim_heap()
@@ -224,24 +224,24 @@ class StepPlayer:
     def play_games(
         self, game: Game, names: Mapping[str, str], specs: Sequence[GameSpec], stats: PlayStats
     ) -> Iterator[Sequence[Episode]]:
-        """Yield the games of ``specs`` as they end, each role played by the player of that name."""
+        """Yield the games of ``specs`` as they end; ``names`` gives the player of each role."""
         players = {role: self.player(name, game) for role, name in names.items()}
         return play_batches(game, specs, players, stats, self.engine.games_in_flight)
 
     def player(self, name: str, game: Game) -> Player:
-        """Return the player ``name`` of ``game``; its engine opens when it is first asked for."""
+        """Return the player ``name`` of ``game``; its engine opens on first use."""
         return Player(self._engine(engine_name(name), game), name, sampling_of(self.settings.sampling))
 
     def model_of(self, name: str) -> ModelConfig:
-        """Return the model that the player ``name`` begins with."""
+        """Return the initial model of the player ``name``."""
         return self.policy if name in OF_THE_POLICY else self.policy.model_copy(update={"name": name})
 
     def snapshot_folder(self, step: int) -> Path:
-        """Return the folder of the policy after ``step``: a model of its own."""
+        """Return the folder of the policy saved after ``step``."""
         return self.folder / SNAPSHOTS / f"step-{step:05d}"
 
     def _load_snapshots(self, pairing: Pairing) -> dict[str, str]:
-        """Give the snapshot of ``pairing`` to the engine of snapshots, if need be; return its identity by name."""
+        """Load the snapshot in ``pairing``, if any, into the engine of snapshots; return its identity by name."""
         steps = {name: step for name in pairing.players if (step := step_of_snapshot(name)) is not None}
         for step in steps.values():
             if step != self._snapshot:
@@ -250,7 +250,7 @@ class StepPlayer:
         return {name: weights_after(step) for name, step in steps.items()}
 
     def seats(self, game: Game) -> Sequence[int]:
-        """Return the seats that the policy takes against others: that of the role that alone is trained, else both."""
+        """Return the policy's seats against others: the trained role's if only one is trained, else both."""
         return [at for at, role in enumerate(game.roles) if self.settings.roles == role] or [0, 1]
 
     def _updatable(self, name: str) -> UpdatableEngine:
@@ -260,7 +260,7 @@ class StepPlayer:
         return engine
 
     def _engine(self, name: str, game: Game) -> Engine:
-        key = f"{game.name}/{name}" if kind_of(name) is Kind.BOT else name  # games have bots of their own
+        key = f"{game.name}/{name}" if kind_of(name) is Kind.BOT else name  # each game has its own bots
         if key not in self._engines and key in OF_THE_POLICY:
             known = dict.fromkeys((key, POLICY, *self.settings.met))
             names = [one for one in known if one in OF_THE_POLICY and one not in self._engines]
@@ -270,7 +270,7 @@ class StepPlayer:
         return self._engines[key]
 
     def _close_evaluation(self) -> None:
-        """Close engines of this process that only evaluations need; others would take long to open again."""
+        """Close engines of this process used only by evaluations; others would take long to reopen."""
         tested = {*self.settings.evaluation_opponents} - {*self.settings.opponents}
         self._close([key for key, one in self._engines.items() if key in tested and isinstance(one, SharingEngine)])
 

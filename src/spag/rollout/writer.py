@@ -19,7 +19,7 @@ from spag.storage.episodes import ROW_START, read_episodes
 from spag.storage.store import JsonlStore
 
 PlayThem = Callable[[Sequence[GameSpec], PlayStats, ExitStack], Iterator[Sequence[Episode]]]
-"""Plays games here or elsewhere: yields episodes as they finish, counts in the stats, and puts clean-up on the stack.
+"""Plays games here or elsewhere: yields episodes as they finish, updates the stats, and puts clean-up on the stack.
 
 Games that finish together are stored with one sync.
 """
@@ -27,10 +27,10 @@ Games that finish together are stored with one sync.
 
 @dataclass(slots=True)
 class PlaySummary:
-    """Totals of a file, and of what this process added to it."""
+    """Totals of a file, and of this process's additions to it."""
 
     games: int = 0
-    tokens: int = 0  # of all utterances; 0 where the engine reports none
+    tokens: int = 0  # of all utterances; 0 if the engine reports none
     played_now: int = 0
     seconds: float = 0.0
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -50,7 +50,7 @@ class PlaySummary:
         self.stats.add(other.stats)
 
     def describe(self, game: Game) -> str:
-        """Return rate and shares of outcomes as one line."""
+        """Return rate and outcome shares as one line."""
         total = max(self.games, 1)
         shares = "  ".join(
             f"{outcome.label} {100 * self.outcomes[name] / total:.0f}%" for name, outcome in game.outcomes.items()
@@ -68,12 +68,11 @@ def collect_episodes(
     reporter: Reporter | None = None,
     title: str = "self-play",
 ) -> PlaySummary:
-    """Play every game of ``specs`` that ``path`` does not hold yet, by id, appending each as it finishes, with
-    ``record``.
+    """Play every game of ``specs`` whose id is not yet in ``path``, appending each as it finishes, with ``record``.
 
-    ``path`` may hold other games, too; ``provenance.check_games`` says whether they belong there. ``play_them`` is
-    called only when a game is left to play, so that no model is loaded for nothing. Raises ``RunError`` for an id that
-    ``specs`` have twice, ``DataError`` when the file is corrupt.
+    ``path`` may hold other games too; ``provenance.check_games`` checks whether they belong there. ``play_them`` is
+    called only if games are left to play, so that no model is loaded for nothing. Raises ``RunError`` for a duplicate
+    id in ``specs``, ``DataError`` if the file is corrupt.
     """
     summary = PlaySummary()
     left = _left_to_play(path, specs, summary)

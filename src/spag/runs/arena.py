@@ -24,10 +24,10 @@ from spag.storage.store import write_json
 def play_arena(
     folder: Path, entrants: Mapping[str, ModelConfig], config: RunConfig, setup: PlaySetup, *, force: bool = False
 ) -> dict[str, Any]:
-    """Let every pair of ``entrants`` (by name) play the held-out tasks. For a mixture each game draws its player.
+    """Let every pair of ``entrants`` (by name) play the held-out tasks. Each game of a mixture draws its player.
 
-    Writes ``episodes.jsonl`` and ``results.json``; returns the results. Games in the file stay. Raises ``RunError``
-    where some are of other entrants or settings, which ``force`` removes.
+    Writes ``episodes.jsonl`` and ``results.json``; returns the results. Games in the file stay. Raises ``RunError`` if
+    some have other entrants or settings; ``force`` removes these.
     """
     path = folder / "episodes.jsonl"
     tasks = setup.game.tasks(Split.HELD_OUT, config.arena.tasks, derive_seed(config.seed, "arena"))
@@ -41,9 +41,9 @@ def play_arena(
 
 
 def exact_metrics(entrants: Mapping[str, ModelConfig], game: Game) -> dict[str, dict[str, float]]:
-    """Return the exact figures of each local model's policy, where the game is solved; nothing for other players.
+    """Return the exact metrics of each local model's policy, if the game is solved; nothing for other players.
 
-    A mixture has figures where the game says how a player gets to each decision.
+    A mixture has metrics if the game records the player's earlier moves at each decision.
     """
     if not isinstance(game, SolvedGame):
         return {}
@@ -59,7 +59,7 @@ def exact_metrics(entrants: Mapping[str, ModelConfig], game: Game) -> dict[str, 
 
 
 def _drawn(match: Match, seed: int) -> list[Match]:
-    """Return a match in parts: one for the members of its mixtures that games drew, by the run's seed and their ids."""
+    """Split a match by the members of its mixtures that its games draw, by the run's seed and the games' ids."""
     members = {role: members_of(player.model) for role, player in match.players.items()}
     parts: dict[tuple[int, ...], list[GameSpec]] = defaultdict(list)
     for spec in match.specs:

@@ -1,7 +1,7 @@
-"""Everything about a run that can be found wrong before its first minute of work, instead of after hours of it.
+"""Checks that find errors in a run before its first minute of work, instead of after hours.
 
-Settings are checked against the game, the files that they name, the models' configs, the packages that are installed,
-and what the machine has. Nothing is loaded, converted or downloaded but models' configs.
+Settings are checked against the game, the files that they name, the models' configs, the installed packages, and the
+machine. Only models' configs are loaded or downloaded; nothing is converted.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,11 +28,11 @@ from spag.storage.episodes import is_file_of_samples, read_episodes
 from spag.storage.sft import read_sft
 
 MOST_GAMES = 10_000_000
-"""Games an iteration; their list alone takes gigabytes."""
+"""Games per iteration; more would take gigabytes for their list alone."""
 
 
 def check_run(config: RunConfig, game: Game) -> None:
-    """Raise the ``SpagError`` that a stage of the run would end with, as far as that can be known now."""
+    """Raise the ``SpagError`` with which a stage of the run would fail, as far as it can be known now."""
     arena_entrants(config)
     _check_tasks(config, game)
     check_machine(config)
@@ -62,7 +62,7 @@ def _of_phase(number: int, phase: PhaseConfig) -> Iterator[None]:
 
 
 def _check_tasks(config: RunConfig, game: Game) -> None:
-    """Draw the tasks that the run asks for. Raises ``ConfigError`` naming the option."""
+    """Draw the tasks of the run. Raises ``ConfigError`` naming the option."""
     wanted: dict[str, Callable[[], Any]] = {"arena.tasks": lambda: game.tasks(Split.HELD_OUT, config.arena.tasks, 0)}
     for number, phase in enumerate(config.phases):
         settings, place = phase.settings, f"phases.{number}"
@@ -87,7 +87,7 @@ def _check_tasks(config: RunConfig, game: Game) -> None:
 
 
 def _check_mix(config: RunConfig, phase: PhaseConfig) -> None:
-    """Raise ``ConfigError`` for a game of the mix that would never be played."""
+    """Raise ``ConfigError`` if a game of the mix would never be played."""
     settings = phase.settings
     if not isinstance(settings, OnlineSettings):
         return
@@ -121,9 +121,9 @@ def _check_files(config: RunConfig, phase: PhaseConfig) -> None:
 
 
 def _check_length(config: RunConfig, phase: PhaseConfig) -> None:
-    """Refuse a ``max_length`` that would train utterances as they were sampled, but behind another prompt.
+    """Refuse a ``max_length`` with which sampled utterances would be trained after another prompt.
 
-    Other prompts can only be seen to be too long in training, which counts them and warns.
+    Only training can tell whether other prompts are too long; it counts them and warns.
     """
     settings = phase.settings
     if not isinstance(settings, IterationSettings) or settings.completions != "sampled":
@@ -138,7 +138,7 @@ def _check_length(config: RunConfig, phase: PhaseConfig) -> None:
 
 
 def _check_bots(config: RunConfig, game: Game) -> None:
-    """Raise ``ConfigError`` for a bot that a game which meets it does not have."""
+    """Raise ``ConfigError`` for a bot that one of its games does not have."""
     for name in [config.model.name, *config.arena.entrants]:
         if kind_of(name) is Kind.BOT:
             bot_of(game, name)
@@ -158,7 +158,7 @@ def _check_bots(config: RunConfig, game: Game) -> None:
 
 
 def _check_roles(config: RunConfig, phase: PhaseConfig) -> None:
-    """Check adapters for each role: those of a start model are trained each by itself, and play no other games."""
+    """Check per-role adapters: those of a start model are trained separately, and play no other games."""
     per_role = phase.settings.per_role
     if read_roles(config.model.name) and (not per_role or len(config.phases) > 1):
         resolve_model(config.model.name)  # refuses it
@@ -198,7 +198,7 @@ def _check_online_workers(config: RunConfig) -> None:
 
 
 def _check_lengths(config: RunConfig) -> None:
-    """Raise ``ConfigError`` for replies that leave vLLM no room for a prompt: it would refuse the first request."""
+    """Raise ``ConfigError`` if replies leave vLLM no room for a prompt: it would refuse the first request."""
     if backend_here(config) is not Backend.VLLM:
         return
     samplings = {"arena.sampling": config.arena.sampling}

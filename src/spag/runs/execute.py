@@ -1,6 +1,6 @@
-"""The whole run, resumable: its phases one after the other, then the arena.
+"""The whole run, resumable: its phases in order, then the arena.
 
-Each stage reads files and writes files of the run folder, so it can be stopped anywhere and looked at afterwards.
+Each stage reads and writes files of the run folder, so a run can be stopped anywhere and inspected.
 ``storage/manifest.py`` decides what is left to do.
 """
 
@@ -32,7 +32,7 @@ NO_WEIGHT = "warning: {0}.sft_coef=0, so the rows of {0}.sft_data train nothing;
 
 
 PlanEngines = Callable[[RunConfig], Mapping[str, PlannedEngine]]
-"""Returns the engines of online phases as a memory plan has them, by the name of the model that is trained."""
+"""Returns the engines of online phases according to a memory plan, by the name of the trained model."""
 
 
 def run(
@@ -44,11 +44,11 @@ def run(
     open_models: OpenModels = open_models,
     plan_engines: PlanEngines = lambda config: {},
 ) -> None:
-    """Run or resume everything. ``open_models`` opens the models that play (tests hand their own in); ``plan_engines``:
-    ``spag.planning.here.planned_engines``, without which vLLM takes what ``engine.memory`` says.
+    """Run or resume everything. ``open_models`` opens the models that play (tests pass their own); ``plan_engines``:
+    ``spag.planning.here.planned_engines``, without which vLLM uses ``engine.memory``.
 
-    Raises ``RunError`` when another process works in ``folder`` or a stage's settings or results changed, and what
-    ``check_run`` and ``plan_engines`` raise.
+    Raises ``RunError`` if another process works in ``folder`` or a stage's settings or results changed, and the errors
+    of ``check_run`` and ``plan_engines``.
     """
     engines: Mapping[str, PlannedEngine] = {}
     with FolderLock(folder):
@@ -69,9 +69,9 @@ def run(
 
 
 def preview_run(config: RunConfig, folder: Path, reporter: Reporter, *, force: bool = False) -> list[tuple[str, str]]:
-    """Check what ``run`` checks; return every stage and what would become of it. Nothing is done or written.
+    """Run the checks of ``run``; return every stage and what would happen to it. Nothing is done or written.
 
-    Raises what ``run`` raises before its first minute of work.
+    Raises the errors of ``run`` before its first minute of work.
     """
     with FolderLock(folder) if (folder / ".lock").exists() else nullcontext():
         setup = PlaySetup.of(config, reporter)
@@ -84,7 +84,7 @@ def preview_run(config: RunConfig, folder: Path, reporter: Reporter, *, force: b
 
 
 def mix_warnings(config: RunConfig) -> list[str]:
-    """Return what is wrong with the SFT mixes: a weight without data (not in imitation), or data without a weight."""
+    """Return warnings about the SFT mixes: a weight without data (not in imitation), or data without a weight."""
     found = []
     for phase in config.phases:
         settings = phase.settings
@@ -101,7 +101,7 @@ def mix_warnings(config: RunConfig) -> list[str]:
 def resolve_dtype(
     config: RunConfig, remember: Callable[[Callable[[], str]], str] = lambda measure: measure()
 ) -> RunConfig:
-    """Replace dtype ``auto`` by the fastest one here; ``remember`` may answer from an earlier measurement."""
+    """Replace dtype ``auto`` by the fastest one here; ``remember`` may return an earlier measurement."""
     if config.model.dtype != "auto":
         return config
     return config.model_copy(update={"model": config.model.model_copy(update={"dtype": remember(_measure_dtype)})})
@@ -117,7 +117,7 @@ def _carry_out(state: Run) -> None:
     state.keep_settings()
     for model in state.models.values():
         carry_out(state, model)
-    names = arena_entrants(state.config)  # a longer run has others, and keeps the games between those who stay
+    names = arena_entrants(state.config)  # a longer run has other entrants, but keeps the games between those that stay
     settings = state.settings("seed", "game", "arena")
     del settings["arena"]["entrants"]
 

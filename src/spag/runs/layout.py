@@ -1,8 +1,8 @@
-"""The names in a run folder: which models a run trains, in which folders and stages.
+"""The names in a run folder: the models that a run trains, with their folders and stages.
 
-A phase is a folder: ``1-imitation/``, ``2-spag/iteration-1/``, ``3-reinforce/``. A model is called after the algorithm
-of its phase: ``imitation``, ``spag-1`` (its first iteration), ``reinforce``; where several phases have one algorithm,
-the phase's number is part of the name: ``reinforce-3``.
+A phase is a folder: ``1-imitation/``, ``2-spag/iteration-1/``, ``3-reinforce/``. A model is named after the algorithm
+of its phase: ``imitation``, ``spag-1`` (its first iteration), ``reinforce``; if several phases have one algorithm, the
+phase's number is part of the name: ``reinforce-3``.
 """
 
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ HEALTH = "health.json"
 class PlannedModel:
     """A model that a run trains: by a phase, or by an iteration of one.
 
-    ``start``: the name of the model that its training begins with. ``iteration`` counts from 1 over the whole run;
-    ``None`` in a phase without iterations. ``first``: the name of the model that its phase begins with.
+    ``start``: the name of the model from which its training starts. ``iteration`` counts from 1 over the whole run;
+    ``None`` in a phase without iterations. ``first``: the name of the model from which its phase starts.
     """
 
     name: str
@@ -42,7 +42,7 @@ class PlannedModel:
 
     @property
     def plays(self) -> bool:
-        """Whether a file of games is played first: an iteration's self-play, or the games of a bot to learn from."""
+        """Whether games are first played into a file: an iteration's self-play, or the games of a bot to learn from."""
         settings = self.phase.settings
         if isinstance(settings, TeacherSettings):
             return any(kind_of(source) is Kind.BOT for source in settings.episodes)
@@ -55,7 +55,7 @@ class PlannedModel:
 
 
 def planned_models(config: RunConfig) -> list[PlannedModel]:
-    """Return the models of a run, in the order in which they are trained."""
+    """Return the models of a run, in training order."""
     found: list[PlannedModel] = []
     algorithms = [phase.algorithm for phase in config.phases]
     iterations, start = 0, BASE
@@ -75,7 +75,7 @@ def planned_models(config: RunConfig) -> list[PlannedModel]:
 
 
 def describe_phases(config: RunConfig) -> list[str]:
-    """Return a line for each phase of a run: what it does."""
+    """Return a line for each phase of a run, saying what it does."""
     lines = []
     for number, phase in enumerate(config.phases, start=1):
         settings, game = phase.settings, config.game_of(phase).name
@@ -103,13 +103,13 @@ def last_models(config: RunConfig) -> list[str]:
 
 
 def mixed_model(config: RunConfig, name: str) -> PlannedModel | None:
-    """Return the model of the run whose snapshots ``mixture:MODEL`` names; ``None`` for any other player."""
+    """Return the run's model whose snapshots make up ``mixture:MODEL``; ``None`` for any other player."""
     kind, of = split_name(name)
     return next((one for one in planned_models(config) if kind is Kind.MIXTURE and one.name == of), None)
 
 
 def arena_entrants(config: RunConfig) -> list[str]:
-    """Return who competes in a run's arena. Raises ``ConfigError`` for an unknown name, or fewer than two."""
+    """Return the entrants of a run's arena. Raises ``ConfigError`` for an unknown name, or fewer than two."""
     has, chosen = [BASE, *(model.name for model in planned_models(config))], config.arena.entrants
     for name in chosen:
         if (model := mixed_model(config, name)) is not None:
@@ -139,7 +139,7 @@ def progress_of(config: RunConfig, folder: Path) -> str:
 
 
 def check_free(output: Path) -> None:
-    """Raise ``RunError`` when ``output`` is the folder of a run's training, which nothing but the run may write to."""
+    """Raise ``RunError`` if ``output`` is the folder of a run's training, which only the run may write to."""
     inside = output.resolve()
     for run in inside.parents[:2]:
         if (run / "manifest.json").is_file() and f"{inside.relative_to(run).as_posix()}/train" in Manifest.open(
@@ -151,7 +151,7 @@ def check_free(output: Path) -> None:
 
 
 def trained_models(config: RunConfig, folder: Path) -> dict[str, str]:
-    """Return the checkpoints of the run in ``folder`` whose training is done, by name, in order."""
+    """Return the checkpoints of finished trainings in the run ``folder``, by name, in order."""
     manifest = Manifest.open(folder)
     done = [model for model in planned_models(config) if manifest.is_done(f"{model.folder}/train")]
     places = {model.name: folder / model.folder / "checkpoint" for model in done}

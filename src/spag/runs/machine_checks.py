@@ -1,5 +1,5 @@
-"""What can be found wrong with a run's players and its machine before anything is loaded: models by their configs,
-endpoints, counts of GPUs, cores and connections, memory for play.
+"""Checks of a run's players and machine before anything is loaded: models' configs, endpoints, numbers of GPUs, cores
+and connections, memory for play.
 """
 
 import asyncio
@@ -21,16 +21,16 @@ from spag.runs.layout import mixed_model, planned_models
 from spag.storage.machine import core_count, memory_bytes, open_files
 
 SLOT_TOKENS = 128
-"""Tokens that the transformers engine makes room for, for each utterance at once, before the first is generated
+"""Tokens that the transformers engine allocates for each concurrent utterance before the first is generated
 (``slots.GROWTH``).
 """
 _CONNECT_S = 5.0
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_FILES = 64  # that a process has open beside its connections
+_FILES = 64  # files that a process has open besides its connections
 
 
 def check_players(config: RunConfig, names: Iterable[str]) -> None:
-    """Raise the ``SpagError`` that play with the models ``names`` would end with, as far as their configs tell."""
+    """Raise the ``SpagError`` with which play with the models ``names`` would fail, as far as their configs tell."""
     backend_here(config)
     game = config.game.build()
     for name in names:
@@ -45,7 +45,7 @@ def check_players(config: RunConfig, names: Iterable[str]) -> None:
 
 
 def players(config: RunConfig) -> list[str]:
-    """Return the names of all models and bots that the settings of a run name."""
+    """Return the names of all models and bots in the settings of a run."""
     named = [config.model.name]
     for phase in config.phases:
         settings = phase.settings
@@ -57,7 +57,7 @@ def players(config: RunConfig) -> list[str]:
 
 
 def backend_here(config: RunConfig) -> Backend:
-    """Return the backend of local models on this machine. Raises ``ConfigError`` for one that it cannot run."""
+    """Return the backend of local models on this machine. Raises ``ConfigError`` for an unsupported one."""
     from spag.models.loading import checked_device  # noqa: PLC0415 - imports torch
 
     device = checked_device(config.model.device)
@@ -67,14 +67,14 @@ def backend_here(config: RunConfig) -> Backend:
 
 
 def check_machine(config: RunConfig) -> None:
-    """Raise ``ConfigError`` for the first count that is above what this machine has."""
+    """Raise ``ConfigError`` for the first count that exceeds this machine."""
     for option, asked, has, what in _counts(config):
         if asked > has:
             raise ConfigError(f"{option}={asked:,}: this machine has {has:,} {what}; lower it")
 
 
 def _counts(config: RunConfig) -> Iterator[tuple[str, int, int, str]]:
-    """Yield (option, asked for, there, of what)."""
+    """Yield (option, requested, available, of what)."""
     from spag.learning.launch import gpu_count  # noqa: PLC0415 - imports torch
 
     engine, gpus = config.engine, gpu_count(config.model)
@@ -96,7 +96,7 @@ def _counts(config: RunConfig) -> Iterator[tuple[str, int, int, str]]:
 
 
 def _check_endpoint() -> None:
-    """Check address and key of the endpoint, and on this machine also that something listens there."""
+    """Check address and key of the endpoint, and for this machine also that something listens there."""
     from spag.engines.openai.client import open_client, shown_address  # noqa: PLC0415 - imports HTTP libraries
 
     address = urlsplit(shown_address())
@@ -110,8 +110,8 @@ def _check_endpoint() -> None:
 
 
 def _check_model(model: ModelConfig, config: RunConfig) -> None:
-    """Read a model's config, and an adapter's; see that there are weights, and room for as many utterances as are
-    generated at once.
+    """Read a model's config, and an adapter's; check that there are weights, and memory for the concurrent
+    utterances.
     """
     from transformers import AutoConfig  # noqa: PLC0415 - slow to import
 
@@ -120,7 +120,7 @@ def _check_model(model: ModelConfig, config: RunConfig) -> None:
 
     folder = Path(model.name).expanduser()
     if model.name == EMBEDDED_NAME:
-        embedded_gguf()  # refuses it where its package is not installed
+        embedded_gguf()  # refuses it if its package is not installed
         return
     if folder.suffix == ".gguf" and folder.is_file():
         return  # loading converts it, once
@@ -137,7 +137,7 @@ def _check_model(model: ModelConfig, config: RunConfig) -> None:
 
 
 def _check_slots(config: RunConfig, model: Any) -> None:
-    """Raise ``ConfigError`` for more utterances at once than there is memory for, whatever they turn out to be."""
+    """Raise ``ConfigError`` if there is not enough memory for the concurrent utterances, whatever their lengths."""
     heads = int(getattr(model, "num_attention_heads", 0) or 0)
     size = int(getattr(model, "head_dim", 0) or getattr(model, "hidden_size", 0) // max(heads, 1))
     width = int(getattr(model, "num_key_value_heads", 0) or heads) * size

@@ -1,4 +1,4 @@
-"""The parts of a run that its reader returns: files of games, progress of stages, self-play, online phases."""
+"""The parts of a run returned by its reader: files of games, progress of stages, self-play, online phases."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from spag.runs.records import CollapseWarning, Json, checked, read_collapse, rea
 
 @dataclass(frozen=True, slots=True)
 class GameFile:
-    """A file of episodes, and the name that it is shown by.
+    """A file of episodes, and its display name.
 
-    ``phase``: the model of the online phase that it is of, else empty; ``step``: its online step, ``None`` where it is
-    of none, as an evaluation.
+    ``phase``: the model of its online phase, else empty; ``step``: its online step, ``None`` if it has none, such as an
+    evaluation.
     """
 
     name: str
@@ -25,7 +25,7 @@ class GameFile:
 
 @dataclass(frozen=True, slots=True)
 class StageProgress:
-    """A stage of a run. ``status``: done, started or waiting. ``idle_s``: how long ago a started one last wrote."""
+    """A stage of a run. ``status``: done, started or waiting. ``idle_s``: seconds since a started one last wrote."""
 
     name: str
     status: str
@@ -35,9 +35,9 @@ class StageProgress:
 
 @dataclass(frozen=True, slots=True)
 class SelfPlay:
-    """One iteration's games: who played them, how they ended (shares of ``games``), and their figures of health.
+    """One iteration's games: the players, the outcomes (shares of ``games``), and health metrics.
 
-    ``game``: the one that was played, which a phase may choose for itself.
+    ``game``: the one that was played, which each phase may choose.
     """
 
     name: str
@@ -50,7 +50,7 @@ class SelfPlay:
 
 @dataclass(frozen=True)
 class OnlinePhase:
-    """An online phase: its model's name, its folder, the games that it plays, why it ended early (else empty)."""
+    """An online phase: its model's name, its folder, its games, and why it ended early (else empty)."""
 
     name: str
     folder: Path
@@ -59,29 +59,29 @@ class OnlinePhase:
     stopped: str = ""
 
     def rows(self) -> list[Json]:
-        """Return the figures of every finished step, oldest first."""
+        """Return the metrics of every finished step, oldest first."""
         return read_metrics(self.folder)
 
     def evaluations(self) -> list[Json]:
-        """Return the evaluations between steps, oldest first: results by opponent and role, and exact figures."""
+        """Return the evaluations between steps, oldest first: results by opponent and role, and exact metrics."""
         return read_evaluations(self.folder / "evaluations.jsonl")
 
     def opponents(self) -> list[Json]:
-        """Return how the policy stood to each opponent after the last step; empty where it only met itself."""
+        """Return the policy's results against each opponent after the last step; empty if it met only itself."""
         rows = read_opponents(self.folder / "opponents.jsonl")
         return rows[-1]["opponents"] if rows else []
 
     def collapse(self) -> list[CollapseWarning]:
-        """Return the warnings of a collapse, in the order in which they came."""
+        """Return the collapse warnings, in order."""
         return read_collapse(self.folder / "warnings.jsonl")
 
 
 def games_of(model: PlannedModel) -> list[Game]:
-    """Return the games that lead to a model: those of its online mix, else its phase's game."""
+    """Return the games that a model is trained on: those of its online mix, else its phase's game."""
     return [game for game, _ in model.phase.mix(model.game)] if model.is_online else [model.game.build()]
 
 
 def read_metrics(folder: Path, last_bytes: int | None = None) -> list[Json]:
-    """Return the logged steps of a training, oldest first; of a long file those in its last bytes."""
+    """Return the logged steps of a training, oldest first; for a long file, those in its last bytes."""
     path = folder / "metrics.jsonl"
     return [checked(path, "a row", row, step=int) for row in read_rows(path, last_bytes)]

@@ -1,4 +1,4 @@
-"""The stages of a phase: play where it needs a file of games, then training."""
+"""The stages of a phase: play, if it needs a file of games, then training."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,11 +25,11 @@ from spag.storage.episodes import read_episodes
 from spag.storage.store import file_digest, write_json, write_rows
 
 PLAY_OPTIONS = frozenset({"tasks", "repeats", "keep_held_out", "sampling", "sampling_by_role", "opponents"})
-"""Options of an iteration's play; the others are those of its training."""
+"""Options of an iteration's play; all others belong to its training."""
 
 
 def carry_out(run: Run, model: PlannedModel) -> None:
-    """Do the stages that lead to ``model``."""
+    """Run the stages that produce ``model``."""
     if isinstance(model.phase.settings, IterationSettings):
         _play_iteration(run, model)
     elif model.plays:
@@ -38,7 +38,7 @@ def carry_out(run: Run, model: PlannedModel) -> None:
 
 
 def seed_of(run: Run, model: PlannedModel) -> int:
-    """Return the seed of a model's phase: phases of one algorithm must not draw the same games."""
+    """Return the seed of a model's phase: phases with the same algorithm must not draw the same games."""
     if model.iteration is not None:
         return derive_seed(run.config.seed, f"iteration-{model.iteration}")
     same = [other for other in run.models.values() if other.phase.algorithm == model.phase.algorithm]
@@ -46,7 +46,7 @@ def seed_of(run: Run, model: PlannedModel) -> int:
 
 
 def _play_bots(run: Run, model: PlannedModel) -> None:
-    """Write the games of bots that the phase learns from."""
+    """Play and write the games of bots that the phase learns from."""
     settings: TeacherSettings = model.phase.settings
     path = run.folder / model.folder / EPISODES
 
@@ -64,7 +64,7 @@ def _play_bots(run: Run, model: PlannedModel) -> None:
 
 
 def _play_iteration(run: Run, model: PlannedModel) -> None:
-    """Play the current policy against itself, or against the opponents that the phase names."""
+    """Play the current policy against itself, or against the phase's opponents."""
     settings: IterationSettings = model.phase.settings
     path, seed, game = run.folder / model.folder / EPISODES, seed_of(run, model), model.game.build()
     names = list(run.models)
@@ -104,7 +104,7 @@ def _play_iteration(run: Run, model: PlannedModel) -> None:
 
 
 def _train(run: Run, model: PlannedModel) -> None:
-    """Train the model that the phase, or this iteration, begins with."""
+    """Train the initial model of the phase or iteration."""
     settings, config, folder = model.phase.settings, run.config, run.folder / model.folder
     files = _files(run, model)
 
@@ -149,8 +149,8 @@ _OUTPUTS = (
 
 
 def _files(run: Run, model: PlannedModel) -> dict[str, Path]:
-    """Return the files of games or samples that an offline phase trains on, by the names that its settings give them:
-    where ``teacher`` lies differs between machines.
+    """Return the files of games or samples that an offline phase trains on, by their names in the settings: the path of
+    ``teacher`` differs between machines.
     """
     settings, played = model.phase.settings, run.folder / model.folder / EPISODES
     if isinstance(settings, IterationSettings):
@@ -161,7 +161,7 @@ def _files(run: Run, model: PlannedModel) -> dict[str, Path]:
 
 
 def _train_settings(run: Run, model: PlannedModel, files: Mapping[str, Path]) -> dict[str, Any]:
-    """Return what training depends on besides its inputs."""
+    """Return the settings that training depends on besides its inputs."""
     settings = model.phase.settings
     played = PLAY_OPTIONS | {"iterations"} if isinstance(settings, IterationSettings) else frozenset()
     options = settings.model_dump(mode="json", exclude=set(FREE_TO_CHANGE | played))

@@ -1,8 +1,8 @@
-"""The one reader of run folders, for report, page, export and evaluation.
+"""The reader of run folders, for report, web pages, export and evaluation.
 
-All of it is optional, and a run may be writing it right now. A ``RunFolder`` reads each part once, when it is first
-asked for; the page makes a new one for each request. A damaged part raises ``DataError`` naming file and field; the
-others stay readable.
+Every part is optional, and a run may be writing it right now. A ``RunFolder`` reads each part once, on first use; the
+web pages make a new one for each request. A damaged part raises ``DataError`` naming file and field; the others stay
+readable.
 """
 
 import time
@@ -35,13 +35,13 @@ from spag.storage.manifest import Manifest
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run folder, or for the page one file of episodes."""
+    """A run folder, or for the web pages one file of episodes."""
 
     folder: Path
 
     @classmethod
     def open(cls, folder: Path) -> "RunFolder":
-        """Raises ``RunError`` when ``folder`` is not a run folder."""
+        """Raises ``RunError`` if ``folder`` is not a run folder."""
         if not (folder / "manifest.json").exists():
             raise RunError(f"{folder}: not a run folder: it has no manifest.json; name the --output of spag run")
         return cls(folder)
@@ -58,17 +58,17 @@ class RunFolder:
 
     @cached_property
     def models(self) -> list[PlannedModel]:
-        """The models that the run trains, in order; none before the settings are written."""
+        """The run's trained models, in order; none before the settings are written."""
         return planned_models(self.config) if self.config else []
 
     @cached_property
     def game(self) -> Game:
-        """The game that the settings name, else that of the first episode; Adversarial Taboo while neither is known."""
+        """The game in the settings, else that of the first episode; Adversarial Taboo while neither is known."""
         return self._game()
 
     @cached_property
     def games(self) -> Mapping[str, Game]:
-        """Every game that the run plays, by name: the one of the settings first, then those of phases."""
+        """Every game that the run plays, by name: the one in the settings first, then those of phases."""
         found = {self.game.name: self.game}
         for model in self.models:
             for game in games_of(model):
@@ -85,12 +85,12 @@ class RunFolder:
 
     @property
     def plan(self) -> str:
-        """What the run learns by, in a few words; empty without settings."""
+        """How the run learns, in a few words; empty without settings."""
         return " · ".join(phase.algorithm for phase in self.config.phases) if self.config else ""
 
     @cached_property
     def stages(self) -> Mapping[str, Json]:
-        """What the manifest says of each stage that was begun."""
+        """The manifest's entry of each stage that was begun."""
         records = Manifest.open(self.folder).stages if self.folder.is_dir() else {}
         stages: dict[str, Json] = {name: dict(record) for name, record in records.items()}
         for name, entry in stages.items():
@@ -98,12 +98,12 @@ class RunFolder:
         return stages
 
     def results(self, stage: str) -> Json:
-        """Return what a stage came to; empty until it is done."""
+        """Return the results of a stage; empty until it is done."""
         return dict(self.stages.get(stage, {}).get("results") or {})
 
     @cached_property
     def trained_on_held_out(self) -> int | None:
-        """How many games on held-out tasks the run's models were trained on; ``None`` where a stage did not record it.
+        """How many games on held-out tasks the run's models were trained on; ``None`` if a stage did not record it.
 
         Online steps draw tasks of the training split alone.
         """
@@ -114,7 +114,7 @@ class RunFolder:
 
     @property
     def held_out_doubt(self) -> str:
-        """Why the arena's tasks cannot be called held out, in a sentence; empty where they can."""
+        """Why the arena's tasks cannot be called held out, in a sentence; empty if they can."""
         count = self.trained_on_held_out
         if count is None:
             return "The run does not record whether games on these tasks were trained on."
@@ -123,7 +123,7 @@ class RunFolder:
         return f"{count:,} games on tasks of the held-out split were trained on, so some tasks may not be new."
 
     def progress(self) -> list[StageProgress]:
-        """Return every stage that the settings ask for, in order."""
+        """Return every stage in the settings, in order."""
         planned = planned_stages(self.config) if self.config else []
         waiting: Json = {"status": "waiting", "seconds": 0.0}
         entries = {name: self.stages.get(name, waiting) for name in (*planned, *self.stages)}
@@ -142,12 +142,12 @@ class RunFolder:
 
     @cached_property
     def finished(self) -> str:
-        """When the last stage ended, as the run's log has it."""
+        """When the last stage ended, formatted as in the log."""
         log = read_rows(self.folder / "log.jsonl")
         return str(log[-1].get("finished", "")) if log else ""
 
     def sources(self) -> Iterator[GameFile]:
-        """Yield the files of games that exist by now: teacher play, then each model's in order, then the arena's."""
+        """Yield the existing files of games: teacher play, then each model's in order, then the arena's."""
         if self.folder.is_file():
             yield GameFile(self.folder.stem, self.folder)
             return
@@ -182,7 +182,7 @@ class RunFolder:
         return found
 
     def plays_by_game(self) -> list[tuple[Game, list[SelfPlay]]]:
-        """Return the self-play of each game by itself, since games differ in outcomes and figures."""
+        """Return the self-play of each game separately, since games differ in outcomes and figures."""
         found: dict[str, tuple[Game, list[SelfPlay]]] = {}
         for play in self.plays:
             found.setdefault(play.game.name, (play.game, []))[1].append(play)
@@ -206,12 +206,12 @@ class RunFolder:
 
     @property
     def online_name(self) -> str:
-        """The model of the last online phase; empty where there is none. Report and page show that phase's steps."""
+        """The model of the last online phase; empty if there is none. Report and web pages show that phase's steps."""
         return next((model.name for model in reversed(self.models) if model.is_online), "")
 
     @property
     def online_start(self) -> str:
-        """The model that the last online phase begins with; empty where there is none."""
+        """The initial model of the last online phase; empty if there is none."""
         return next((model.start for model in reversed(self.models) if model.is_online), "")
 
     @property
@@ -221,7 +221,7 @@ class RunFolder:
 
     @cached_property
     def online(self) -> list[Json]:
-        """The figures of every finished step of the last online phase, oldest first."""
+        """The metrics of every finished step of the last online phase, oldest first."""
         return self.metrics(self.last_online.name) if self.last_online else []
 
     @cached_property
@@ -231,37 +231,37 @@ class RunFolder:
 
     @cached_property
     def evaluations(self) -> list[Json]:
-        """The evaluations between steps, oldest first: results against each opponent by role, and exact figures."""
+        """The evaluations between steps, oldest first: results against each opponent by role, and exact metrics."""
         return self.last_online.evaluations() if self.last_online else []
 
     @cached_property
     def opponents(self) -> list[Json]:
-        """How the policy stood to each opponent after the last step."""
+        """The policy's results against each opponent after the last step."""
         return self.last_online.opponents() if self.last_online else []
 
     @cached_property
     def collapse(self) -> list[CollapseWarning]:
-        """The warnings of a collapse, in the order in which they came."""
+        """The collapse warnings, in order."""
         return self.last_online.collapse() if self.last_online else []
 
     @property
     def stopped(self) -> str:
-        """Why the last online phase ended before its last step; empty where it did not."""
+        """Why the last online phase ended before its last step; empty if it did not."""
         return self.last_online.stopped if self.last_online else ""
 
     def metrics(self, name: str, last_bytes: int | None = None) -> list[Json]:
-        """Return the logged updates of a model's training, oldest first; of a long file those in its last bytes."""
+        """Return the logged updates of a model's training, oldest first; for a long file, those in its last bytes."""
         folder = next((model.folder for model in self.models if model.name == name), name)
         return read_metrics(self.folder / folder, last_bytes)
 
     def health(self, name: str) -> Json | None:
-        """Return an iteration's figures of health; ``None`` where it has none. Raises ``DataError``."""
+        """Return an iteration's health metrics; ``None`` if it has none. Raises ``DataError``."""
         folder = next((model.folder for model in self.models if model.name == name), name)
         path = self.folder / folder / HEALTH
         return load_health(path) if path.exists() else None
 
     def exact_figures(self, game: Game) -> Json:
-        """Return the arena's exact figures of a solved game, by model; empty for another game than the arena's."""
+        """Return the arena's exact metrics of a solved game, by model; empty for any game but the arena's."""
         return dict(self.arena["exact_metrics"]) if self.arena and self.arena["game"] == game.name else {}
 
     @cached_property
@@ -275,11 +275,11 @@ class RunFolder:
         return load_reasoning(path) if path.exists() else None
 
     def checkpoints(self) -> dict[str, str]:
-        """Return what opens each model, by name: base, and those that are trained. Empty without settings."""
+        """Return the path or id of each model, by name: base, and the trained ones. Empty without settings."""
         return {} if self.config is None else {BASE: self.config.model.name, **trained_models(self.config, self.folder)}
 
     def model(self, name: str) -> ModelConfig:
-        """Return a model as the run's settings load it. Raises ``RunError`` when there is none of that name."""
+        """Return the settings to load a model as in the run. Raises ``RunError`` if there is none of that name."""
         checkpoints = self.checkpoints()
         if self.config is None or name not in checkpoints:
             raise RunError(f"{self.folder}: no trained model {name!r}; there are: {', '.join(checkpoints) or 'none'}")

@@ -1,6 +1,4 @@
-"""Reading the JSON-lines files of a run folder, those of online steps above all: rows with the fields that they must
-have.
-"""
+"""Reading the JSON-lines files of a run folder, mainly those of online steps, with checks of required fields."""
 
 import json
 import os
@@ -18,17 +16,15 @@ from spag.storage.jsonfile import convert, decode, reading
 
 Json = dict[str, Any]
 STEP_SOURCE = "online-step-"
-"""How the names of the sources of online steps begin: ``online-step-00012``, for the second process
-``online-step-00012.part1``.
-"""
+"""Prefix of the sources of online steps: ``online-step-00012``, for the second process ``online-step-00012.part1``."""
 EVALUATION_SOURCE = "evaluation-step-"
 _STEP_FILE = re.compile(r"step-([0-9]+)([^/]*)[.]jsonl")
 
 
 @dataclass(frozen=True, slots=True)
 class CollapseWarning:
-    """A sign that an online run collapses, in words, and the steps that show it; ``last`` is ``None`` while the latest
-    one does.
+    """A sign, in words, that an online run is collapsing, and the steps that show it; ``last`` is ``None`` while the
+    latest step shows it.
     """
 
     says: str
@@ -44,7 +40,7 @@ class CollapseWarning:
 
 
 class _Results(TypedDict, total=False):
-    """What a stage came to, of what report and page show."""
+    """The results of a stage that report and web pages show."""
 
     steps: int
     samples: int | dict[str, int]
@@ -59,12 +55,14 @@ class _Results(TypedDict, total=False):
 
 
 def check_results(path: Path, stage: str, results: Json) -> None:
-    """Raise ``DataError`` naming file and field for results of a stage that are of other kinds than a stage's are."""
+    """Raise ``DataError`` naming file and field if results of a stage have unexpected types."""
     convert(results, _Results, f"{path}: {stage}: results")
 
 
 def online_files(folder: Path) -> Iterator[tuple[str, int | None, Path]]:
-    """Yield name, step (``None`` for an evaluation) and path of each file of games in ``folder`` of online training."""
+    """Yield name, step (``None`` for an evaluation) and path of each file of games in the online training's
+    ``folder``.
+    """
     found = []
     for kind, prefix in (("episodes", STEP_SOURCE), ("evaluations", EVALUATION_SOURCE)):
         for path in (folder / kind).glob("step-*.jsonl"):
@@ -100,9 +98,7 @@ def read_opponents(path: Path) -> list[Json]:
 
 
 def read_collapse(path: Path) -> list[CollapseWarning]:
-    """Return the signs in ``warnings.jsonl``, in the order in which they came. Raises ``DataError`` naming file and
-    field.
-    """
+    """Return the warnings in ``warnings.jsonl``, in order. Raises ``DataError`` naming file and field."""
     ended: list[CollapseWarning] = []
     shown: dict[str, CollapseWarning] = {}
     for row in read_rows(path):
@@ -114,7 +110,7 @@ def read_collapse(path: Path) -> list[CollapseWarning]:
 
 
 def checked(path: Path, place: str, value: Any, **kinds: type) -> Json:
-    """Return ``value`` as it is, once it has fields of these kinds."""
+    """Return ``value`` unchanged, after checking that it has fields of these types."""
     for field, kind in kinds.items():
         found = value.get(field) if isinstance(value, dict) else None
         if not isinstance(found, (kind, int) if kind is float else kind) or isinstance(found, bool):
@@ -125,7 +121,7 @@ def checked(path: Path, place: str, value: Any, **kinds: type) -> Json:
 
 
 def read_rows(path: Path, last_bytes: int | None = None) -> list[Json]:
-    """Return the rows of a JSON-lines file, or those in its last bytes; a last line without its end is being
+    """Return the rows of a JSON-lines file, or those in its last bytes; an incomplete last line is still being
     written.
     """
     if not path.exists():
@@ -140,7 +136,7 @@ def read_rows(path: Path, last_bytes: int | None = None) -> list[Json]:
 
 def _row(line: bytes, place: str) -> Json:
     try:
-        if b"NaN" in line or b"Infinity" in line:  # figures that were lost, as Python writes them
+        if b"NaN" in line or b"Infinity" in line:  # values that are not finite, as Python writes them
             line = msgspec.json.encode(json.loads(line, parse_constant=lambda _: None))
     except (ValueError, RecursionError) as error:
         raise DataError(f"{place}: not JSON: {first_line(error)}; remove the line") from error

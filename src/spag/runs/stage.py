@@ -1,4 +1,4 @@
-"""A run in progress: its settings, its folder, and stages that are done once."""
+"""A run in progress: its settings, its folder, and stages that each run once."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,22 +28,22 @@ class Run:
     manifest: Manifest
     setup: PlaySetup
     decisions: dict[str, StageDecision] = field(default_factory=dict)
-    """What became of each stage, or in a dry run, which does nothing and changes nothing, would become."""
+    """What happened to each stage, or would happen, in a dry run, which changes nothing."""
     engines: Mapping[str, PlannedEngine] = field(default_factory=dict)
-    """The engines that play beside a trainer, by the name of the model that is trained, where they were planned."""
+    """The planned engines that share GPUs with a trainer, by the name of the trained model."""
 
     @cached_property
     def models(self) -> dict[str, PlannedModel]:
-        """The models that the run trains, by name, in order."""
+        """The run's trained models, by name, in order."""
         return {model.name: model for model in planned_models(self.config)}
 
     def keep_settings(self) -> None:
-        """Write the settings beside the results."""
+        """Write the settings into the run folder."""
         if not self.manifest.dry:
             write_atomically(self.folder / "config.yaml", dump_config(self.config))
 
     def checkpoint(self, name: str) -> str:
-        """Return what opens a model: ``base``, one that the run trains, or any other by its own name."""
+        """Return the path or id of a model: ``base``, one that the run trains, or any other by its own name."""
         if name == BASE:
             return self.config.model.name
         if (model := mixed_model(self.config, name)) is not None:
@@ -54,12 +54,12 @@ class Run:
         return self.config.model.model_copy(update={"name": self.checkpoint(name)})
 
     def trained(self, *names: str) -> list[str]:
-        """Return the stages that the models of these names come from; none for models from elsewhere."""
+        """Return the stages that produce the models of these names; none for external models."""
         found = [self.models.get(name) or mixed_model(self.config, name) for name in names]
         return list(dict.fromkeys(f"{model.folder}/train" for model in found if model is not None))
 
     def settings(self, *sections: str, **more: Any) -> dict[str, Any]:
-        """Return those sections of the config, as a stage's settings, with the digests of the files they name."""
+        """Return these sections of the config as a stage's settings, with the digests of the files they name."""
         dumped = self.config.model_dump(mode="json", include=set(sections))
         files = named_files(more.get("game", dumped.get("game")) or {})
         return {**dumped, **more, "files": {name: file_digest(path) for name, path in files.items()}}
@@ -75,10 +75,10 @@ class Run:
         kept: Sequence[str] | None = None,
         free: Any = None,
     ) -> None:
-        """Do ``work`` unless the manifest says that it is done; a redo deletes ``outputs`` first.
+        """Run ``work`` unless the manifest says that it is done; a redo deletes ``outputs`` first.
 
-        ``kept``: those of ``outputs`` that later stages and people read, by default all; one that is replaced
-        afterwards is noticed. ``free``: a setting that may change; the stage then goes on with the files it finds.
+        ``kept``: those of ``outputs`` that later stages and people read, by default all; their later replacement is
+        detected. ``free``: a setting that may change; the stage then continues with the existing files.
         """
         decision = self.decisions[name] = self.manifest.begin(name, settings, inputs, free, outputs)
         if self.manifest.dry:

@@ -1,4 +1,4 @@
-"""Teacher play: games that a game ships, files, and games of bots."""
+"""Teacher play: games shipped with a game, files, and games of bots."""
 
 import sys
 from collections.abc import Iterator
@@ -17,12 +17,12 @@ from spag.rollout.runner import game_specs, play
 
 TEACHER = "teacher"
 BOT_GAMES = 200
-"""Games of a bot where ``max_episodes`` says nothing."""
+"""Games of a bot if ``max_episodes`` is not set."""
 
 
 def teacher_path(game: Game) -> Path:
-    """Return the file of teacher games that the game's package ships. Raises ``ConfigError`` where there is none."""
-    module = sys.modules[type(game).__module__]  # may be one file, without a package around it
+    """Return the file of teacher games shipped in the game's package. Raises ``ConfigError`` if there is none."""
+    module = sys.modules[type(game).__module__]  # may be a single file, without a package
     path = Path(module.__file__ or "").parent / "data" / "teacher_games.jsonl"
     if not path.is_file():
         bots = ", ".join(bot_names(game)) or "none"
@@ -39,7 +39,7 @@ def teacher_file(source: str, game: Game) -> Path | None:
 
 
 def bot_games(name: str, limit: int | None, seed: int, game: Game) -> Iterator[Episode]:
-    """Play games of a bot against itself, on each task once before any is played again.
+    """Play games of a bot against itself; each task is played once before any is repeated.
 
     Their ids begin with the bot's name, because the games of several bots are in one file.
     """

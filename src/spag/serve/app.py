@@ -1,7 +1,7 @@
 """The endpoint: OpenAI's routes for models, completions and chat, behind ``ApiGuard``.
 
-Bounds: 1 MiB and five minutes per request, ``MOST_WAITING`` texts in progress. A streamed answer is one server-sent
-event for each text, once all are complete. Errors have OpenAI's shape, and one line.
+Limits: 1 MiB and five minutes per request, ``MOST_WAITING`` texts in progress. A streamed response is one server-sent
+event per text, once all are complete. Errors have OpenAI's format, and one line.
 """
 
 import json
@@ -27,8 +27,8 @@ from spag.web.security import Access
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-MOST_BYTES = 1 << 20  # of a request
-MOST_WAITING = 256  # unfinished texts of all requests together
+MOST_BYTES = 1 << 20  # size of a request
+MOST_WAITING = 256  # unfinished texts over all requests
 Json = dict[str, Any]
 
 
@@ -71,8 +71,8 @@ class _Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What was generated for a request, in OpenAI's shapes. ``done`` holds the choices of the first prompt, then those
-    of the next. ``opening``: the mark of a thought, where the prompt ends with it.
+    """The result of a request, in OpenAI's format. ``done`` holds the choices of the first prompt, then those of the
+    next. ``opening``: the mark of a thought, if the prompt ends with it.
     """
 
     asked: Asked
@@ -86,7 +86,7 @@ class _Answer:
         return self._frame(self._choices("message")) | {"usage": self._usage()}
 
     def events(self) -> str:
-        """Return the answer as server-sent events."""
+        """Return the response as server-sent events."""
         chunks = [self._frame([choice], ".chunk") for choice in self._choices("delta")]
         if self.asked.stream_options.include_usage:
             chunks.append(self._frame([], ".chunk") | {"usage": self._usage()})
@@ -97,7 +97,7 @@ class _Answer:
         return {"id": self.name, "object": kind, "created": self.created, "model": self.asked.model, "choices": choices}
 
     def _choices(self, key: str) -> list[Json]:
-        """Return the texts; those of a chat are under ``key``."""
+        """Return the choices; in a chat, texts are under ``key``."""
         choices = []
         for index, one in enumerate(self.done):
             text: Json = {"text": one.text}
@@ -108,7 +108,7 @@ class _Answer:
         return choices
 
     def _spoken(self, text: str) -> Json:
-        """Return what a chat's reply says, and its thought where one was asked for: vLLM's ``reasoning_content``."""
+        """Return the spoken part of a chat reply, and its thought if requested, as vLLM's ``reasoning_content``."""
         if not (isinstance(self.asked, ChatAsked) and self.asked.thinking):
             return {"content": text}
         thought, speech, is_cut = split_thought(self.opening + text)
@@ -138,7 +138,7 @@ class _Answer:
 
 
 def create_app(models: Sequence[EndpointModel], access: Access) -> FastAPI:
-    """Return the application that serves ``models`` by their names."""
+    """Return the application that serves ``models`` by name."""
     endpoint = _Endpoint({model.name: model for model in models})
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""A served model: its engine in a thread, and prompts as the model reads them."""
+"""A served model: its engine in a thread, and its prompts."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class EndpointModel:
     """A model under its ``name``. ``style``: plain for completions, rendered for conversations.
 
-    ``open_engine`` is called again after a failure. ``longest``: tokens that a prompt and its text may have together.
+    ``open_engine`` is called again after a failure. ``longest``: the most tokens of a prompt and its text together.
     """
 
     name: str
@@ -54,7 +54,7 @@ class EndpointModel:
         if not plain:
             try:
                 return [chat_text(self.tokenizer, messages, reply_follows=True, thinking=asked.thinking)]
-            except ModelError as error:  # templates refuse what they do not know: a system message, two of one role
+            except ModelError as error:  # templates refuse unsupported messages: a system message, two of one role
                 raise RefusedError(f"messages: {error}", field="messages") from error
         if len(messages) > 1 or messages[0]["role"] != "user":
             fix = "send one user message, or serve it with --set model.prompt_style=chat"
@@ -65,7 +65,7 @@ class EndpointModel:
         return [messages[0]["content"]]
 
     async def answer(self, requests: Sequence[Request]) -> list[Completion]:
-        """Return the completions in the order of ``requests``. Raises ``RefusedError`` when the model fails."""
+        """Return the completions in the order of ``requests``. Raises ``RefusedError`` if the model fails."""
         if self._thread is None or self._thread.problem is not None:
             self._thread = ModelThread(self.open_engine)
         replies = [self._thread.ask(request) for request in requests]

@@ -1,7 +1,7 @@
-"""What a client may send: OpenAI's fields, those that an engine can honour. Any other field is refused by name.
+"""Client requests: those of OpenAI's fields that an engine supports. Any other field is refused by name.
 
-A field that changes nothing at its neutral value (``presence_penalty=0``) may be sent with it, any field as null.
-``top_k`` and ``min_tokens`` are vLLM's.
+A field with a neutral value (``presence_penalty=0``) may be sent with that value; any field may be null. ``top_k`` and
+``min_tokens`` are vLLM's.
 """
 
 import secrets
@@ -16,20 +16,20 @@ from spag.engines.base import Request, Sampling
 from spag.storage.jsonfile import decode
 
 MOST_CHOICES = 16
-"""Texts that one request may ask for, over all its prompts."""
+"""Most texts per request, over all its prompts."""
 NEUTRAL: dict[str, Any] = {
     **{"presence_penalty": 0, "frequency_penalty": 0, "logit_bias": {}, "echo": False, "best_of": 1, "suffix": ""},
     **{"top_logprobs": 0, "tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "store": False},
 }
-"""Fields that are not honoured, and the values at which they change nothing."""
+"""Unsupported fields, and their neutral values."""
 LABELS = {"user", "metadata"}
-"""Fields that say something about the client; they are ignored."""
+"""Fields about the client; they are ignored."""
 
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 
 class RefusedError(SpagError):
-    """A request that is not answered: its status, the field at fault, and one line."""
+    """A refused request: its status, the field at fault, and one line."""
 
     def __init__(self, message: str, *, field: str | None = None, status: int = 400) -> None:
         super().__init__(message)
@@ -41,13 +41,13 @@ class _Fields(BaseModel):
 
 
 class StreamOptions(_Fields):
-    """What a stream reports at its end."""
+    """Options of what a stream reports at its end."""
 
     include_usage: bool = False
 
 
 class _Asked(_Fields):
-    """The fields that both kinds of request have."""
+    """The fields shared by both kinds of request."""
 
     model: str
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
@@ -63,9 +63,7 @@ class _Asked(_Fields):
 
 
 class CompletionAsked(_Asked):
-    """The body of ``POST /v1/completions``. ``logprobs`` 0 asks for those of the sampled tokens; of other tokens there
-    are none.
-    """
+    """The body of ``POST /v1/completions``. ``logprobs`` 0 requests those of sampled tokens; others have none."""
 
     prompt: str | Annotated[list[str], Field(min_length=1, max_length=MOST_CHOICES)]
     logprobs: Literal[0] | None = None
@@ -88,19 +86,19 @@ class Message(_Fields):
     name: str | None = None
 
     def plain(self) -> dict[str, str]:
-        """Return it as chat templates take it."""
+        """Return the message in the form for chat templates."""
         text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
         return {"role": "system" if self.role == "developer" else self.role, "content": text}
 
 
 class TemplateOptions(_Fields):
-    """What a conversation's template is told: vLLM's ``chat_template_kwargs``."""
+    """Arguments of a conversation's template: vLLM's ``chat_template_kwargs``."""
 
     enable_thinking: bool = False
 
 
 class ChatAsked(_Asked):
-    """The body of ``POST /v1/chat/completions``. ``max_tokens`` counts a thought, too."""
+    """The body of ``POST /v1/chat/completions``. ``max_tokens`` includes a thought."""
 
     messages: list[Message] = Field(min_length=1, max_length=1000)
     max_tokens: int = Field(256, ge=1, validation_alias=AliasChoices("max_completion_tokens", "max_tokens"))
@@ -120,8 +118,8 @@ Asked = CompletionAsked | ChatAsked
 
 
 def read_request(body: bytes, kind: type[Asked]) -> Asked:
-    """Return the request in ``body``. Raises ``RefusedError`` naming the first field at fault, ``DataError`` for what
-    is no JSON.
+    """Return the request in ``body``. Raises ``RefusedError`` naming the first field at fault, ``DataError`` for
+    invalid JSON.
     """
     sent = decode(body, "the request")
     if isinstance(sent, dict):
@@ -139,9 +137,9 @@ def read_request(body: bytes, kind: type[Asked]) -> Asked:
 
 
 def engine_requests(asked: Asked, prompts: list[str], name: str) -> list[Request]:
-    """Return a request to the engine for every choice, those of one prompt together.
+    """Return a request to the engine for every choice, grouped by prompt.
 
-    The seed decides each choice; without one they differ every time. Raises ``RefusedError``.
+    The seed determines each choice; without one, they differ every time. Raises ``RefusedError``.
     """
     if asked.n * len(prompts) > MOST_CHOICES:
         says = f"{asked.n} x {len(prompts)} prompts are more than {MOST_CHOICES} texts; ask in several requests"

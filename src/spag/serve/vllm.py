@@ -10,7 +10,7 @@ from spag.engines.vllm.setup import LORA_RANKS, copy_count, visible_gpus
 from spag.models.finding import Adapter, read_adapter, resolve_model
 
 KEY_VARIABLE = "VLLM_API_KEY"
-"""Where vLLM reads the token: on the command line others could see it."""
+"""The variable from which vLLM reads the token: on the command line others could see it."""
 
 
 def vllm_command(models: Sequence[tuple[str, ModelConfig]], engine: EngineConfig, host: str, port: int) -> list[str]:
@@ -18,7 +18,7 @@ def vllm_command(models: Sequence[tuple[str, ModelConfig]], engine: EngineConfig
     ``ConfigError`` for models that one vLLM cannot serve.
     """
     adapters: dict[str, Adapter] = {}
-    names: dict[str, str] = {}  # of models that are no adapters
+    names: dict[str, str] = {}  # of models that are not adapters
     for name, model in models:
         if adapter := read_adapter(Path(model.name).expanduser()):
             adapters[name] = adapter

@@ -1,8 +1,8 @@
-"""Stanford Alpaca's rows, ``{"instruction", "input", "output"}``, and the two prompts that they are trained with.
+"""Stanford Alpaca's rows, ``{"instruction", "input", "output"}``, and their two training prompts.
 
-The prompts are part of the format: the page of the data (tatsu-lab/stanford_alpaca, "Data Release") gives them, and
-upstream's page of data (Linear95/SPAG, data/README.md) asks for them. The output is trained as it is, behind the prompt
-without a line break.
+The prompts are part of the format: the dataset's README (tatsu-lab/stanford_alpaca, "Data Release") defines them, and
+upstream's data page (Linear95/SPAG, data/README.md) requires them. The output is trained unchanged and follows the
+prompt without a line break.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ WITHOUT_INPUT = (
 
 
 def is_alpaca(row: Mapping[str, Any]) -> bool:
-    """Whether ``row`` has an instruction and no prompt made from it yet."""
+    """Whether ``row`` has an instruction but no prompt built from it yet."""
     return "instruction" in row and not {"prompt", "query"} & row.keys()
 
 

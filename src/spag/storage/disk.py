@@ -1,8 +1,7 @@
-"""Files that others may use too: what an output can be, one process at a time, and the one line that a failed write
-becomes.
+"""Files shared with other processes: checks of output paths, locks, and one-line errors for failed writes.
 
-Locks are the kernel's (``flock``): they end with the process that holds them, however it dies. A file system that has
-none (some mounts of NFS and Lustre) keeps nobody out.
+Locks are the kernel's (``flock``): they end with the process that holds them, however it dies. A file system without
+locks (some mounts of NFS and Lustre) keeps nobody out.
 """
 
 import errno
@@ -33,7 +32,7 @@ _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Turn an ``OSError`` of writing ``path`` into a ``StorageError`` of one line."""
+    """Turn an ``OSError`` from writing ``path`` into a one-line ``StorageError``."""
     try:
         yield
     except OSError as error:
@@ -45,9 +44,7 @@ def storage_errors(path: Path) -> Iterator[None]:
 
 
 def is_file_there(path: Path) -> bool:
-    """Return whether the output ``path`` is a file already. Raises ``StorageError`` where none can be, or something
-    else is.
-    """
+    """Return whether the output file ``path`` exists. Raises ``StorageError`` if no file can exist there."""
     with storage_errors(path):
         try:
             mode = path.stat().st_mode
@@ -59,17 +56,17 @@ def is_file_there(path: Path) -> bool:
 
 
 def real_output(path: Path) -> Path:
-    """Return the file that is written for ``path``: where a link points. Raises as ``is_file_there`` does."""
+    """Return the file to write for ``path``: the target of a link. Raises the same errors as ``is_file_there``."""
     is_file_there(path)
     return Path(os.path.realpath(path))
 
 
 def open_locked(path: Path) -> int | None:
-    """Open ``path``, made if need be, for this process alone until the descriptor is closed; ``None`` while another
-    process has it.
+    """Open ``path``, creating it if needed, and lock it until the descriptor is closed; ``None`` if another process
+    holds it.
 
-    A file that was renamed or removed between opening and locking is opened again, so the one under the name is the one
-    that is locked.
+    A file that was renamed or removed between opening and locking is opened again, so the lock is on the file now at
+    ``path``.
     """
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -89,9 +86,7 @@ def open_locked(path: Path) -> int | None:
 
 
 class _Lock:
-    """Keeps other processes away while the context is open. ``_path``: a file with the number of the process that holds
-    it.
-    """
+    """Keeps other processes away while the context is open. ``_path``: a file with the pid of the holder."""
 
     _path: Path
 
@@ -129,7 +124,7 @@ class FolderLock(_Lock):
 class FileLock(_Lock):
     """Keep other processes from adding to a file while the context is open. Raises ``RunError`` while another one does.
 
-    The lock is a file beside it, ``.NAME.lock``, because the file itself may be replaced; it is removed in the end.
+    The lock is a separate file, ``.NAME.lock``, because the file itself may be replaced; it is removed in the end.
     """
 
     def __init__(self, path: Path) -> None:
@@ -143,6 +138,6 @@ class FileLock(_Lock):
         )
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # still ours: who opened it meanwhile finds that it is gone
+        with suppress(OSError):  # still locked: a process that opened it meanwhile notices that it is gone
             self._path.unlink()
         super().__exit__()

@@ -15,7 +15,7 @@ One row of ``samples.jsonl``:
     {"prompt":"...","completion":"...","reward":0.55,"weight":0.75,"role":"attacker","type":"rl",
      "episode_id":"river-0","turn":2,"completion_ids":[...]}
 
-Rows of schema 1 and of upstream's files (a JSON list, or JSON lines, with fewer fields) know one game, Adversarial
+Rows of schema 1 and of upstream's files (a JSON list, or JSON lines, with fewer fields) hold one game, Adversarial
 Taboo, and are read by the same functions; a sample's prompt may also be named ``query`` and its completion ``target``
 or ``answer``, and a row with an ``instruction`` is Alpaca's (``alpaca.py``). ``store.py`` writes the rows.
 """
@@ -47,7 +47,7 @@ class _TabooTask(msgspec.Struct):
 
 _SCHEMA_1 = ("target_word", "max_turns")
 _OTHER_NAMES = {"query": "prompt", "answer": "completion", "target": "completion"}
-"""Upstream's names; where a row has several for one field, the last one here counts, as in upstream."""
+"""Upstream's names; if a row has several for one field, the last one here counts, as in upstream."""
 _EPISODES = msgspec.json.Decoder(Episode)
 _OBJECTS = msgspec.json.Decoder()
 ROW_START = b'{"task":{"id":'
@@ -55,16 +55,17 @@ ROW_START = b'{"task":{"id":'
 MAX_LIST = 2**30
 """Bytes of a file that is one JSON list."""
 MAX_ID, MAX_WORD, MAX_UTTERANCE, MAX_UTTERANCES = 20_000, 200, 100_000, 10_000
-"""Characters of an id (an arena's holds two paths), of a target word and of an utterance; utterances of a game. All of
-them many times what a game has: prompts and judges take time that grows faster than these do."""
+"""Characters of an id (an arena's holds two paths), of a target word and of an utterance; utterances of a game. All are
+far above real games: the time of prompts and judges grows faster than linearly.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeFile:
     """The episodes of a file, one in memory at a time. Every iteration reads the file again.
 
-    ``torn_ok``: leave out a last row that a crash cut short. Two games of one id are an error at the end of the
-    iteration: until then each game is four bytes.
+    ``torn_ok``: skip a last row that a crash cut short. Duplicate ids raise an error at the end of the iteration: until
+    then only a four-byte hash of each is kept.
     """
 
     path: Path
@@ -84,7 +85,7 @@ class EpisodeFile:
             yield place, _checked(row, place) if isinstance(row, Episode) else episode_of(_object(row, place), place)
 
     def _refuse_twins(self, hashes: Collection[int]) -> None:
-        """Raise ``DataError`` for the first two games of one id among those of these hashes."""
+        """Raise ``DataError`` for the first duplicate id among the games with these hashes."""
         places: dict[str, str] = {}
         for place, episode in self._placed():
             if _short_hash(episode.id) in hashes and (first := places.setdefault(episode.id, place)) is not place:
@@ -99,7 +100,7 @@ def _short_hash(text: str) -> int:
 
 
 def _repeated(hashes: "array[int]") -> set[int]:
-    """Return the numbers that are there more than once. Sorts them in place."""
+    """Return the numbers that occur more than once. Sorts them in place."""
     import numpy as np  # noqa: PLC0415 - a tenth of a second, which `spag --help` need not wait for
 
     ordered = np.frombuffer(hashes, dtype=np.uint32)
@@ -119,8 +120,8 @@ def is_file_of_samples(path: Path) -> bool:
 
 
 def read_samples(path: str | Path) -> Iterator[TrainingSample]:
-    """Yield the training samples of a file, ours or upstream's. Empty utterances, which upstream's files have, are left
-    out; empty instruction data trains its end token, as upstream.
+    """Yield the training samples of a file, ours or upstream's. Empty utterances, found in upstream's files, are
+    skipped; empty instruction data trains its end token, as upstream.
 
     Raises ``DataError`` naming file and line.
     """
@@ -128,12 +129,12 @@ def read_samples(path: str | Path) -> Iterator[TrainingSample]:
 
 
 def all_samples(path: str | Path) -> Iterator[TrainingSample]:
-    """Yield the samples of a file, those with an empty completion too. Raises ``DataError`` naming file and line."""
+    """Yield the samples of a file, including empty completions. Raises ``DataError`` naming file and line."""
     return (sample_of(row, place) for place, row in raw_rows(Path(path)))
 
 
 def without_empty(samples: Iterable[TrainingSample], path: str | Path) -> Iterator[TrainingSample]:
-    """Yield all samples but empty utterances; at the end, log how many rows of ``path`` are that."""
+    """Yield all samples but empty utterances; at the end, log how many rows of ``path`` were skipped."""
     total = empty = 0
     for sample in samples:
         total += 1
@@ -146,7 +147,7 @@ def without_empty(samples: Iterable[TrainingSample], path: str | Path) -> Iterat
 
 
 def sample_of(row: Mapping[str, Any], place: str) -> TrainingSample:
-    """Turn a raw row, under our names, upstream's or Alpaca's, into a sample; Alpaca's rows are SFT."""
+    """Turn a raw row with our field names, upstream's or Alpaca's into a sample; Alpaca's rows are SFT."""
     renamed = {name: value for name, value in row.items() if name not in _OTHER_NAMES}
     renamed |= {ours: row[theirs] for theirs, ours in _OTHER_NAMES.items() if theirs in row}
     if is_alpaca(row):
@@ -222,7 +223,7 @@ def raw_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _rows(path: Path, decoder: "msgspec.json.Decoder[Any]", torn: bytes | None = None) -> Iterator[tuple[str, Any]]:
-    """Yield (place, row) of a file's lines as ``decoder`` reads them; those that it cannot read, and rows of a list, as
+    """Yield (place, row) of a file's lines as ``decoder`` reads them; lines that it cannot read, and rows of a list, as
     plain JSON.
     """
     with reading(path) as stream:

@@ -1,9 +1,8 @@
 """The one reader of JSON that others may have written: documents and JSON lines, from files and pipes.
 
-What it returns is safe to walk by recursion, to compare and to write again: at most ``MAX_DEPTH`` levels, integers of
-64 bits, finite numbers, text without lone surrogates. Everything else is a ``DataError`` of one line, ``FILE:LINE:
-what; fix``. A byte-order mark is dropped. msgspec decodes, and refuses most of this by itself; nesting and integers are
-checked here.
+Its results are safe to traverse recursively, compare and write again: at most ``MAX_DEPTH`` levels, 64-bit integers,
+finite numbers, text without lone surrogates. Everything else is a ``DataError`` of one line, ``FILE:LINE: what; fix``.
+A byte-order mark is dropped. msgspec decodes and rejects most of this by itself; nesting and integers are checked here.
 """
 
 import codecs
@@ -19,13 +18,13 @@ import msgspec
 from spag.core.errors import DataError
 
 MAX_DEPTH = 100
-"""Levels of lists and objects: far more than any format has, far less than Python's recursion takes."""
+"""Levels of lists and objects: far more than any format has, far below Python's recursion limit."""
 MAX_LINE = 2**25
 """Bytes of one row. A game that fills a context of 128,000 tokens has some 6 million with ids and log-probabilities."""
 MAX_DOCUMENT = 2**26
 """Bytes of a file that is one JSON value, unless the caller expects more."""
 PADDING = b"\0 \t\r"
-"""What may follow the last row: nulls stand where a machine lost power before it wrote."""
+"""What may follow the last row: null bytes are left if a machine lost power before it wrote."""
 
 Value = TypeVar("Value")
 _PLAIN = msgspec.json.Decoder()
@@ -43,8 +42,8 @@ def read_json(path: Path, kind: Any = Any, *, longest: int = MAX_DOCUMENT) -> An
     """Return the JSON value of a file, converted to ``kind`` (a type that ``msgspec.convert`` knows), ``Any`` for plain
     lists and dicts.
 
-    Raises ``DataError`` naming file and line for what cannot be read, is longer than ``longest`` bytes, or is not JSON;
-    file and field for a value that is no ``kind``.
+    Raises ``DataError`` naming file and line if it cannot be read, is longer than ``longest`` bytes, or is not JSON;
+    naming file and field if the value is not a ``kind``.
     """
     with reading(path) as stream:
         data = stream.read(longest + 1)
@@ -64,7 +63,7 @@ def lines_of(
 ) -> Iterator[tuple[str, Any]]:
     """Yield (place, value) of the lines of an open file that are not empty. Raises ``DataError`` naming file and line.
 
-    With ``torn``, what a row begins with, a last line that ends in the middle of a row is left out.
+    With ``torn``, the beginning of every row, a last line that ends in the middle of a row is skipped.
     """
     number = 0
     while line := stream.readline(MAX_LINE + 1):
@@ -82,7 +81,7 @@ def lines_of(
 
 @contextmanager
 def reading(path: Path) -> Iterator[BufferedReader]:
-    """Open a file, or a pipe, to read bytes. An ``OSError`` within the block is a ``DataError`` of one line."""
+    """Open a file, or a pipe, to read bytes. An ``OSError`` within the block becomes a one-line ``DataError``."""
     try:
         with path.open("rb") as stream:
             yield stream
@@ -93,10 +92,10 @@ def reading(path: Path) -> Iterator[BufferedReader]:
 
 
 def decode(data: bytes, place: str, decoder: "msgspec.json.Decoder[Any]" = _PLAIN, *, many_lines: bool = False) -> Any:
-    """Return the JSON value of ``data`` as ``decoder`` reads it, or as plain lists and dicts where it is none of the
+    """Return the JSON value of ``data`` as ``decoder`` reads it, or as plain lists and dicts if it is not of the
     decoder's type.
 
-    Raises ``DataError`` naming ``place``, with ``many_lines`` the line of the fault, too.
+    Raises ``DataError`` naming ``place`` and, with ``many_lines``, the line of the fault.
     """
     data = data.removeprefix(codecs.BOM_UTF8)
     try:
@@ -114,9 +113,9 @@ def decode(data: bytes, place: str, decoder: "msgspec.json.Decoder[Any]" = _PLAI
 
 
 def is_torn(line: bytes, start: bytes = b"") -> bool:
-    """Whether ``line`` is the beginning of a longer line that holds one JSON object, or nothing but what a crash left.
+    """Whether ``line`` is a truncated JSON object, or only the null bytes that a crash left.
 
-    ``start``: what such an object begins with, given where no other row says that the file is one of JSON lines.
+    ``start``: the beginning of such an object, given if no other row shows that the file holds JSON lines.
     """
     row, start = line.rstrip(PADDING), start or b"{"
     if not row:
@@ -135,7 +134,7 @@ def is_torn(line: bytes, start: bytes = b"") -> bool:
 
 
 def convert(value: Any, kind: type[Value], place: str) -> Value:
-    """Return a plain value as a ``kind``. Raises ``DataError`` naming ``place`` and the field."""
+    """Convert a plain value to ``kind``. Raises ``DataError`` naming ``place`` and the field."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
@@ -143,7 +142,7 @@ def convert(value: Any, kind: type[Value], place: str) -> Value:
 
 
 def _is_suspect(data: bytes) -> bool:
-    """Whether JSON may be nested too deep, or hold integers of more than 64 bits; a glance at bytes is faster than a
+    """Whether JSON may be nested too deep, or hold integers of more than 64 bits; scanning bytes is faster than a
     walk.
     """
     if len(data.translate(None, _NO_OPENING)) > MAX_DEPTH:

@@ -1,4 +1,4 @@
-"""What this process may use of the machine that it is on, and what it gives back."""
+"""The machine's resources that this process may use, and how it returns memory."""
 
 import ctypes
 import gc
@@ -14,21 +14,21 @@ _MMAP_THRESHOLD = -3
 
 
 def memory_bytes() -> int:
-    """Return the memory in bytes, by the system or by a container's limit."""
+    """Return the memory in bytes, as limited by the system or a container."""
     texts = [path.read_text(encoding="ascii", errors="replace").strip() for path in _MEMORY_LIMITS if path.is_file()]
     return min(psutil.virtual_memory().total, *(int(text) for text in texts if text.isdigit()), 1 << 60)
 
 
 def free_objects() -> None:
-    """Free objects that only refer to each other, as models and their wrappers do, and give their memory back."""
+    """Free objects that only refer to each other, such as models and their wrappers, and return their memory."""
     gc.collect()
     trim_heap()
 
 
 def trim_heap() -> None:
-    """Give the system back what the C library keeps of freed memory; only glibc keeps much, and has a function for it.
+    """Return freed memory that the C library keeps to the system; only glibc keeps much, and has a function for it.
 
-    That takes time, as later objects need fresh pages: between two kinds of work it pays, after each update not.
+    This takes time, since later objects need fresh pages: worthwhile between phases of work, but not after each update.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -47,7 +47,7 @@ def map_large_blocks() -> None:
 
 
 def core_count() -> int:
-    """Return how many cores the machine has, also those that this process was not given."""
+    """Return how many cores the machine has, including those that this process may not use."""
     return os.cpu_count() or 1
 
 

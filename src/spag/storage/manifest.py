@@ -1,6 +1,6 @@
-"""The manifest of a run folder: its stages, with their settings, what they were built on and what they made.
+"""The manifest of a run folder: its stages with their settings, inputs and outputs.
 
-``decide`` is the one answer to what becomes of a stage:
+``decide`` alone determines what happens to a stage:
 
     never begun                                   RUN
     given up by a forced run                      REDO
@@ -10,7 +10,7 @@
     begun, or done with another free setting      RUN, which goes on with the files that are there
     anything else                                 SKIP
 
-A forced run records what it gives up before it starts to work; if it is killed, the same command resumes it without
+A forced run records the results it discards before it starts; if it is killed, the same command resumes it without
 force.
 """
 
@@ -36,9 +36,10 @@ Settings = Mapping[str, Any]
 
 
 class Record(TypedDict):
-    """A stage in the manifest. ``waiting``: a forced run gave up its results, for the reason ``given_up``.
+    """A stage in the manifest. ``waiting``: a forced run discarded its results, for the reason ``given_up``.
 
-    ``free``: what may differ without a redo. ``built_on``: a digest of the results of each earlier stage that it reads.
+    ``free``: settings that may differ without a redo. ``built_on``: a digest of the results of each earlier stage that
+    it reads.
     """
 
     status: Literal["waiting", "started", "done"]
@@ -59,11 +60,11 @@ class _File(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class StageRequest:
-    """What is asked of a stage, and what the run folder holds now.
+    """The requested settings of a stage, and the present state of the run folder.
 
     ``free``, ``built_on``: as in its record; the digest is ``None`` for a stage that is not done. ``replaced``,
-    ``lost``: its files that hold something else, or are gone. ``missing``: a file that is gone, by the earlier stage
-    that made it.
+    ``lost``: its files whose contents changed, or that are gone. ``missing``: lost files by the earlier stage that made
+    them.
     """
 
     settings: Settings
@@ -76,7 +77,7 @@ class StageRequest:
 
 
 class Action(Enum):
-    """What becomes of a stage; the value says it to the user."""
+    """What happens to a stage; the value is shown to the user."""
 
     SKIP = "done before"
     RUN = "due"
@@ -86,7 +87,7 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StageDecision:
-    """``reason``: for the user, what follows the stage's name. ``forced``: only force makes it a redo."""
+    """``reason``: text for the user that follows the stage's name. ``forced``: redone only because of force."""
 
     action: Action
     reason: str
@@ -94,17 +95,17 @@ class StageDecision:
 
     @property
     def is_due(self) -> bool:
-        """Whether the stage is to be worked on."""
+        """Whether the stage has work to do."""
         return self.action in (Action.RUN, Action.REDO)
 
     @property
     def state(self) -> str:
-        """Return it in a word or two: ``done before``, ``begun``, ``due`` or ``redone``."""
+        """Return the state in a word or two: ``done before``, ``begun``, ``due`` or ``redone``."""
         return self.reason if self.action is Action.RUN else self.action.value
 
 
 def decide(record: Record | None, request: StageRequest) -> StageDecision:
-    """Return what becomes of a stage."""
+    """Return what to do with a stage."""
     decision = StageDecision(Action.RUN, "due") if record is None else _decide_again(record, request)
     if decision.is_due and request.missing:
         earlier, file = next(iter(request.missing.items()))
@@ -114,7 +115,7 @@ def decide(record: Record | None, request: StageRequest) -> StageDecision:
 
 
 def _decide_again(record: Record, request: StageRequest) -> StageDecision:
-    """Return what becomes of a stage that has a record."""
+    """Return what to do with a stage that has a record."""
     if record["status"] == "waiting":
         return StageDecision(Action.REDO, record.get("given_up", "was given up"))
     if fault := _fault(record, request):
@@ -131,7 +132,7 @@ def _decide_again(record: Record, request: StageRequest) -> StageDecision:
 
 
 def _fault(record: Record, request: StageRequest) -> str:
-    """Return why the results of a stage are not those asked for, which takes force to redo; empty when they are."""
+    """Return why a stage's results do not match the request, so that only force redoes it; empty if they match."""
     known, asked = sorted(record.get("built_on", {})), sorted(request.built_on)
     if changed := changes(record["settings"], request.settings):
         return f"was begun with other settings ({', '.join(changed)})"
@@ -144,7 +145,7 @@ def _fault(record: Record, request: StageRequest) -> str:
 
 @dataclass(slots=True)
 class Manifest:
-    """``manifest.json`` of a run folder. ``dry``: what begins is not recorded; for later stages it is not done."""
+    """``manifest.json`` of a run folder. ``dry``: begun stages are not recorded; later stages see them as not done."""
 
     folder: Path
     stages: dict[str, Record] = field(default_factory=dict)
@@ -154,7 +155,7 @@ class Manifest:
 
     @classmethod
     def open(cls, folder: Path, *, force: bool = False, dry: bool = False) -> "Manifest":
-        """Read the manifest of ``folder``, empty where there is none. Raises ``DataError`` naming file and field."""
+        """Read the manifest of ``folder``, empty if there is none. Raises ``DataError`` naming file and field."""
         path = folder / "manifest.json"
         if not path.exists():
             return cls(folder, force=force, dry=dry)
@@ -167,18 +168,18 @@ class Manifest:
         return cls(folder, data["stages"], force, data["measured"], dry)
 
     def remember(self, name: str, measure: Callable[[], Any]) -> Any:
-        """Return what ``measure`` found when the run began, so that a resumed run uses the same value."""
+        """Return the value that ``measure`` gave when the run began, so that a resumed run uses the same one."""
         if name not in self.measured:
             self.measured[name] = measure()
             self._save()
         return self.measured[name]
 
     def is_done(self, stage: str) -> bool:
-        """Return whether ``stage`` has been done, whatever has become of its results since."""
+        """Return whether ``stage`` has been done, even if its results have changed since."""
         return stage in self.stages and self.stages[stage]["status"] == "done"
 
     def decide(self, stage: str, settings: Settings, inputs: Names = (), free: Any = None) -> StageDecision:
-        """Return what becomes of ``stage``, which reads the results of ``inputs``. Raises ``RunError`` when refused."""
+        """Return what to do with ``stage``, which reads the results of ``inputs``. Raises ``RunError`` when refused."""
         outputs, lost = self._outputs(stage), {name: lost_outputs(self.folder, self._outputs(name)) for name in inputs}
         request = StageRequest(
             settings=json.loads(json.dumps(settings)),  # lists for tuples, as the manifest has them
@@ -203,15 +204,15 @@ class Manifest:
     def begin(
         self, stage: str, settings: Settings, inputs: Names = (), free: Any = None, outputs: Names = ()
     ) -> StageDecision:
-        """Decide, and record a stage that is due as started; a redo deletes ``outputs`` first. Raises as ``decide``
-        does, and ``StorageError``.
+        """Decide, and record a due stage as started; a redo deletes ``outputs`` first. Raises the errors of ``decide``,
+        and ``StorageError``.
         """
         decision = self.decide(stage, settings, inputs, free)
         if self.dry and decision.is_due:
             self.stages[stage] = _given_up(decision)
         elif decision.is_due:
             if decision.action is Action.REDO:
-                for name in outputs:  # before the record changes: killed in between, it is still a redo
+                for name in outputs:  # before the record changes: if killed in between, it is still a redo
                     _remove(self.folder / name)
                 self.stages[stage]["seconds"] = 0.0
             seconds = self.stages[stage]["seconds"] if stage in self.stages else 0.0
@@ -224,7 +225,7 @@ class Manifest:
     def running(self, stage: str, outputs: Names = ()) -> Iterator[dict[str, Any]]:
         """Time a begun stage and mark it done at the end; the yielded dict takes the stage's results.
 
-        ``outputs``: the files and folders that it makes and later stages read, which are recorded.
+        ``outputs``: the files and folders that it makes for later stages; they are recorded.
         """
         results: dict[str, Any] = {}
         started = time.monotonic()
@@ -256,7 +257,7 @@ def _given_up(decision: StageDecision) -> Record:
 
 
 def _remove(path: Path) -> None:
-    """Delete a file or folder of a run; a missing one is fine. Raises ``StorageError``."""
+    """Delete a file or folder of a run, if it exists. Raises ``StorageError``."""
     with storage_errors(path):
         if path.is_dir():
             shutil.rmtree(path)

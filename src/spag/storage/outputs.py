@@ -1,7 +1,7 @@
-"""What a finished stage made: its files by size, time and hash, so that one that was lost or replaced since is noticed.
+"""The outputs of a finished stage: size, time and hash of each file, to detect files that were lost or replaced since.
 
-A file with the size and the time that it had is taken to be the same; one with another time is read again, since
-copying a run folder changes them all.
+A file with unchanged size and time counts as the same; if only the time changed, it is hashed again, since copying a
+run folder changes all times.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from spag.storage.store import file_digest
 
 
 class FileRecord(TypedDict):
-    """A file of a run folder. ``size`` in bytes, ``mtime_ns`` its time of change, ``digest`` of its contents."""
+    """A file of a run folder. ``size`` in bytes, ``mtime_ns`` its modification time, ``digest`` its contents' hash."""
 
     size: int
     mtime_ns: int
@@ -21,11 +21,11 @@ class FileRecord(TypedDict):
 
 
 Outputs = dict[str, FileRecord]
-"""Files by their paths in the run folder."""
+"""Records by path in the run folder."""
 
 
 def record_outputs(folder: Path, names: Iterable[str]) -> Outputs:
-    """Return the record of the files and folders ``names`` of ``folder``, those that are there. Raises
+    """Return the record of the files and folders ``names`` of ``folder`` that exist. Raises
     ``DataError``.
     """
     found = (path for name in names for path in _files(folder / name))
@@ -33,12 +33,12 @@ def record_outputs(folder: Path, names: Iterable[str]) -> Outputs:
 
 
 def lost_outputs(folder: Path, outputs: Mapping[str, FileRecord]) -> list[str]:
-    """Return the recorded files that are no longer there."""
+    """Return the recorded files that no longer exist."""
     return [name for name in outputs if not (folder / name).is_file()]
 
 
 def replaced_outputs(folder: Path, outputs: Mapping[str, FileRecord]) -> list[str]:
-    """Return the recorded files that hold something else now. Raises ``DataError`` for one that cannot be read."""
+    """Return the recorded files whose contents changed. Raises ``DataError`` for one that cannot be read."""
     there = ((name, folder / name, known) for name, known in outputs.items())
     return [name for name, path, known in there if path.is_file() and not _is_same(path, known)]
 

@@ -1,6 +1,4 @@
-"""A process that ends with the one that started it, however that one died: also by ``kill -9``, where nothing can be
-cleaned up.
-"""
+"""A process that ends with its parent, however the parent dies: even by ``kill -9``, when nothing can clean up."""
 
 import ctypes
 import os
@@ -14,10 +12,10 @@ _POLL_S = 1.0
 
 
 def exit_with_parent(parent: int) -> None:
-    """Kill this process as soon as the process ``parent``, which started it, is gone.
+    """Kill this process as soon as its parent process ``parent`` is gone.
 
-    Linux does it at once, and also where this process hangs. It counts the thread that started us as the parent: that
-    one must live as long as we may. Elsewhere a thread looks once a second who our parent is.
+    Linux does so at once, even if this process hangs. It treats the thread that started us as the parent, so that
+    thread must outlive us. Elsewhere a thread checks once a second who our parent is.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

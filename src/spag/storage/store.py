@@ -1,8 +1,8 @@
 """Crash-safe files: JSON lines that are appended, and files that are replaced.
 
-``JsonlStore`` appends: one ``write`` and one ``fsync`` a call, so a row is on disk before it counts; a torn last line
-(a crash in mid-write) is cut off when the file is opened again. ``write_atomically`` writes a file beside the old one
-and renames it.
+``JsonlStore`` appends with one ``write`` and one ``fsync`` per call, so a row is on disk before it counts; a torn last
+line (a crash in mid-write) is cut off when the file is opened again. ``write_atomically`` writes a temporary file in
+the same folder and renames it.
 """
 
 import hashlib
@@ -28,11 +28,11 @@ _DIGEST_BLOCK = 2**22
 
 
 def cut_torn_line(path: Path, start: bytes = b'{"') -> int:
-    """Make a file of JSON lines ready to be added to; return how many bytes were cut off. A missing file is fine.
+    """Make a file of JSON lines ready for appending; return how many bytes were cut off. A missing file is fine.
 
-    A row that ends in its middle, as after a crash, is cut off; a whole one gets the line break that it lacks.
-    ``start``: what a row begins with, asked for where it would be the only one. Anything else at the end is not ours
-    and stays: ``DataError``.
+    An incomplete last row, as after a crash, is cut off; a complete one gets its missing line break. ``start``: the
+    beginning of every row, checked if it would be the only row. Anything else at the end is not ours and stays:
+    ``DataError``.
     """
     if not is_file_there(path):
         return 0
@@ -52,7 +52,7 @@ def cut_torn_line(path: Path, start: bytes = b'{"') -> int:
 
 
 def _unterminated(stream: BinaryIO) -> tuple[int, bytes]:
-    """Return where what follows the last line break begins, and it."""
+    """Return (position, text) of what follows the last line break."""
     size = stream.seek(0, os.SEEK_END)
     if not size:  # an empty file cannot be mapped
         return 0, b""
@@ -76,7 +76,7 @@ def _check_object(row: bytes, path: Path) -> None:
 class JsonlStore(AbstractContextManager["JsonlStore"]):
     """An append-only JSON-lines file of one kind of row, which begins with ``start``. Use as a context manager.
 
-    Raises ``StorageError`` for what is no file, and ``DataError`` for one that ends with something else than a row.
+    Raises ``StorageError`` if the path is not a file, and ``DataError`` if the file ends with anything but a row.
     """
 
     def __init__(self, path: Path, start: bytes = b'{"') -> None:
@@ -99,7 +99,7 @@ class JsonlStore(AbstractContextManager["JsonlStore"]):
                     written += os.write(self._descriptor, data[written:])
                 os.fsync(self._descriptor)
             except OSError:
-                with suppress(OSError):  # the next opening cuts it off otherwise
+                with suppress(OSError):  # otherwise the next opening cuts it off
                     os.ftruncate(self._descriptor, size)
                 raise
 
@@ -113,8 +113,8 @@ class JsonlStore(AbstractContextManager["JsonlStore"]):
 
 
 def _line(row: Any) -> bytes:
-    """Return ``row`` as a line of JSON without the fields that are ``None``. Raises ``DataError`` for one that could
-    not be read back.
+    """Return ``row`` as a line of JSON without fields that are ``None``. Raises ``DataError`` if it cannot be read
+    back.
     """
     try:
         data = msgspec.json.encode(row)
@@ -144,10 +144,9 @@ def _without_none(plain: Any) -> Any:
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a file beside ``path`` that takes its place when the block ends well, and is removed when it does not.
+    """Open a file in the folder of ``path`` that replaces it if the block succeeds, and is removed if it fails.
 
-    Where ``path`` is a link, the file that it points to is replaced. Raises ``StorageError`` for what is there and no
-    file.
+    If ``path`` is a link, its target is replaced. Raises ``StorageError`` if it exists and is not a file.
     """
     path = real_output(path)
     beside = path.with_name(f".{path.name}.new")
@@ -169,9 +168,7 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def folder_beside(folder: Path) -> Iterator[Path]:
-    """Make an empty folder beside ``folder``, to be filled and renamed to it, so that ``folder`` is complete or
-    absent.
-    """
+    """Make an empty sibling of ``folder``, to be filled and renamed to it: ``folder`` is then complete or absent."""
     with storage_errors(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
@@ -182,10 +179,10 @@ def folder_beside(folder: Path) -> Iterator[Path]:
 
 
 def file_digest(path: Path) -> str:
-    """Return a short hash of a file's contents: SHA-256, and of a file above 1 GiB that of its parts' hashes.
+    """Return a short hash of a file's contents: SHA-256 or, for files above 1 GiB, SHA-256 of its parts' hashes.
 
-    The parts are hashed side by side, so that the weights of a 7B model take seconds. Raises ``DataError`` when the
-    file cannot be read.
+    The parts are hashed in parallel, so that the weights of a 7B model take seconds. Raises ``DataError`` when the file
+    cannot be read.
     """
     try:
         with path.open("rb") as stream, ThreadPoolExecutor() as pool:
@@ -212,7 +209,7 @@ def write_atomically(path: Path, data: str | bytes) -> None:
 
 
 def write_rows(path: Path, rows: Iterable[Any]) -> None:
-    """Replace ``path`` by JSON lines of ``rows``, written as they come; the old file stays when a row cannot be
+    """Replace ``path`` by JSON lines of ``rows``, written as they come; the old file stays if a row cannot be
     made.
     """
     with _replacing(path) as stream:

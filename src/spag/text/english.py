@@ -2,7 +2,7 @@
 
 Base forms are the lemma of the ``simplemma`` dictionary, the few rules and irregular forms that it lacks, and the word
 itself; ``forms_of`` goes the other way. ``is_word`` also asks the lists in ``data`` and ``wordfreq``, because the
-dictionary knows scraps that nobody uses (``rive``, ``ther``), and not all words (``her``).
+dictionary has fragments that nobody uses (``rive``, ``ther``), and lacks some words (``her``).
 """
 
 from collections import defaultdict
@@ -49,7 +49,7 @@ _SHORT_WORDS = frozenset([
 _RARE = 3.0  # once in a million words
 _NOUN_PLURAL = 2.0  # how much less common, in powers of ten, a noun's plural may be
 _ADJECTIVE_SUFFIXES = ("ous", "able", "ible", "ful", "less", "ive")
-# Those that the rules of ``is_adjective`` miss, of what people say of a word or a thing.
+# Adjectives that the rules of ``is_adjective`` miss and that people use to describe a word or a thing.
 _ADJECTIVES = frozenset([
     "awesome", "bad", "big", "boring", "challenging", "clear", "cold", "common", "complex", "confusing", "difficult",
     "exciting", "excellent", "fake", "familiar", "fantastic", "fascinating", "fine", "forbidden", "fun", "gone", "good",
@@ -103,7 +103,7 @@ def is_known(word: str) -> bool:
 
 
 def target_bases(word: str) -> frozenset[str]:
-    """A target that is a headword of its own stands for itself: saying ``leave`` or ``build`` does not say ``left`` or
+    """Return the base forms of a target. A headword stands for itself: ``leave`` or ``build`` does not say ``left`` or
     ``building``.
     """
     own = word in _HOMOGRAPHS or (word not in _IRREGULAR and word == _lemma(word[:LONGEST_WORD]))
@@ -114,7 +114,7 @@ def target_bases(word: str) -> frozenset[str]:
 
 @cache
 def _irregular_forms() -> dict[str, list[str]]:
-    """The forms that do not begin as their lemma does: mouse has mice. Takes a third of a second, once a process."""
+    """The forms that do not begin like their lemma: mouse has mice. Takes a third of a second, once per process."""
     dictionary = DEFAULT_DICTIONARY_FACTORY.get_dictionary("en")
     found = defaultdict(list)
     for form in dictionary:
@@ -131,7 +131,7 @@ def _irregular_forms() -> dict[str, list[str]]:
 
 
 def forms_of(word: str) -> set[str]:
-    """Return ``word`` and all letters that may be an inflection of it; ``word_bases`` tells which are. None when it is
+    """Return ``word`` and all strings that may be an inflection of it; ``word_bases`` tells which are. Empty if it is
     no word.
     """
     if len(word) > LONGEST_WORD:
@@ -162,7 +162,7 @@ def listed(*names: str) -> frozenset[str]:
 
 @lru_cache(maxsize=4096)
 def is_word(letters: str) -> bool:
-    """Tell whether folded ``letters`` are a word that people write; of one or two letters few are."""
+    """Tell whether folded ``letters`` are a word that people write; few words have one or two letters."""
     if len(letters) < 3:
         return letters in _SHORT_WORDS
     known = letters in listed("stopwords") or (is_known(letters) and letters not in listed("names", "fragments"))
@@ -176,10 +176,10 @@ def frequency(word: str) -> float:
 
 @lru_cache(maxsize=4096)
 def is_adjective(word: str) -> bool:
-    """Tell whether folded ``word`` is rather an adjective, a participle or an adverb than a noun.
+    """Tell whether folded ``word`` is more likely an adjective, a participle or an adverb than a noun.
 
     No dictionary here knows parts of speech. A noun has a plural that people use; an adjective has an adverb in -ly or
-    forms in -est, or a suffix of its own.
+    forms in -est, or a typical suffix.
     """
     if word in _ADJECTIVES or (word.endswith("ed") and _lemma(word) != word):
         return True

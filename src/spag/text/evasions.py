@@ -1,12 +1,12 @@
 """Evasions: a word said without being written as one: cut up, spelled out, stretched, backwards, glued, or with symbols
 for letters.
 
-The paper forbids the attacker to say the target but its judge sees plain substrings only; players that are rewarded for
-winning soon learn to spell. One rule covers most of it (``fragments.py``): fragments next to each other, with anything
-but words between them, spell a form of the target and are not all words themselves. The others are letters that are
-named (``letters.py``) and symbols that stand for letters (``symbols.py``). ``folding.py`` has undone escapes, markup
-and other alphabets before. Legal, because they name no letters or because ordinary prose would fire: codes (base64,
-Morse, pig latin, every second letter), acrostics, rhymes, translations, two words ("car pet").
+The paper forbids the attacker to say the target, but its judge sees only plain substrings; players rewarded for winning
+soon learn to spell. One rule covers most of it (``fragments.py``): fragments next to each other, with anything but
+words between them, spell a form of the target and are not all words themselves. The others are letters that are named
+(``letters.py``) and symbols that stand for letters (``symbols.py``). ``folding.py`` has undone escapes, markup and
+other alphabets before. Legal, because they name no letters or because ordinary prose would trigger the rule: codes
+(base64, Morse, pig latin, every second letter), acrostics, rhymes, translations, two words ("car pet").
 """
 
 from spag.text.english import ENGLISH
@@ -23,7 +23,7 @@ _RULES_ELSEWHERE = (find_split, find_symbols)  # the others know English words
 
 
 def find_evasion(text: str, target_word: str, lexicon: Lexicon = ENGLISH) -> str | None:
-    """Return the first piece of ``text`` that says the target without writing it as a word, folded, or ``None``."""
+    """Return, folded, the first piece of ``text`` that says the target without writing it as a word, or ``None``."""
     shapes = shapes_of(target_word, lexicon)
     if not shapes.forms:
         return None

@@ -1,11 +1,11 @@
-"""Folding: one spelling for what looks the same (case, accents, invisible characters, marks, look-alike letters,
+"""Folding: one spelling for text that looks the same (case, accents, invisible characters, marks, look-alike letters,
 escapes, markup).
 
 The paper's judge only lower-cases an utterance, so a soft hyphen, a Cyrillic letter or a pair of asterisks hides a word
 from it. ``fold`` removes what a reader does not see; ``readings`` adds the readings in which escapes are decoded,
-letters that imitate Latin ones are replaced by these (tables of ``decancer-py`` for looks, of ``anyascii`` for sounds),
-and markup is removed. All of it takes time linear in the length of the text: combining marks go before normalisation,
-which sorts them in quadratic time.
+letters that imitate Latin ones are replaced by them (by the tables of ``decancer-py`` for looks and ``anyascii`` for
+sounds), and markup is removed. All of it runs in linear time: combining marks are removed before normalisation, which
+sorts them in quadratic time.
 """
 
 import html
@@ -27,8 +27,8 @@ _MARKS: dict[int, str | int | None] = {
 # drawn as nothing, though Unicode calls most of them letters or symbols
 _BLANKS = "\u115f\u1160\u3164\uffa0\u2800\u034f"
 _CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1b\x7f]")
-# Scripts whose letters stand for no Latin ones: they have look-alikes and sounds too, but words written in them would
-# be misread.
+# Scripts whose letters do not stand for Latin ones: they have look-alikes and sounds too, but their words would be
+# misread.
 _FOREIGN = re.compile(
     r"HEBREW|ARABIC|SYRIAC|HIRAGANA|KATAKANA|HANGUL|THAI|LAO|KHMER|MYANMAR|TIBETAN|DEVANAGARI|BENGALI|GURMUKHI|"
     r"GUJARATI|ORIYA|TAMIL|TELUGU|KANNADA|MALAYALAM|SINHALA|ETHIOPIC"
@@ -128,7 +128,7 @@ def fold(text: str, letters: str = "") -> str:
 
 
 def shown(text: str, letters: str = "") -> str:
-    """Return ``text`` folded, with capital letters as they stand."""
+    """Return ``text`` folded, keeping capital letters."""
     text = _CONTROLS.sub("", text)
     if text.isascii():
         return text
@@ -139,7 +139,7 @@ def shown(text: str, letters: str = "") -> str:
 
 
 def _parted(text: str, letters: str) -> list[str]:
-    """Return ``text`` cut before and after each of ``letters``, which may be written as a letter and a mark."""
+    """Return ``text`` split before and after each of ``letters``, which may be written as a letter and a mark."""
     both = letters + letters.upper()
     for letter in both:
         text = text.replace(unicodedata.normalize("NFD", letter), letter)
@@ -148,7 +148,7 @@ def _parted(text: str, letters: str) -> list[str]:
 
 @lru_cache(maxsize=8)
 def _unmasked(text: str) -> tuple[str, ...]:
-    """Return ``text`` without HTML's entities; decoded; and each of these in Latin letters. Only those that differ."""
+    """Return the distinct readings of ``text``: without HTML entities; decoded; and each of these in Latin letters."""
     plain = html.unescape(text)
     if plain.isascii() and not _MAY_ESCAPE.search(plain):
         return (plain,)
@@ -163,7 +163,7 @@ def _unmasked(text: str) -> tuple[str, ...]:
 
 
 def _decoded(text: str) -> str:
-    """Undo what a URL, a program or a web page writes for a letter, up to three times over."""
+    """Decode the escapes of URLs, programs and web pages, up to three times over."""
     for _ in range(3):
         if not _MAY_ESCAPE.search(text):
             break
@@ -175,7 +175,7 @@ def _decoded(text: str) -> str:
 
 
 def _letter(escape: re.Match[str]) -> str:
-    """Return the letter that a hexadecimal escape stands for; the escape itself when it stands for none."""
+    """Return the letter that a hexadecimal escape stands for; the escape itself if there is none."""
     code = int(next(group for group in escape.groups() if group), 16)
     return chr(code) if code <= 0x10FFFF and chr(code).isalpha() else escape[0]
 
@@ -188,14 +188,14 @@ def unmasked(text: str, letters: str = "") -> tuple[str, ...]:
 
 @lru_cache(maxsize=8)  # one utterance is searched several times
 def readings(text: str, letters: str = "") -> tuple[str, ...]:
-    """Return every folded reading of ``text``: as it stands, unmasked, and each of those without markup."""
+    """Return every folded reading of ``text``: unchanged, unmasked, and each of these without markup."""
     masked = unmasked(text, letters)
     return tuple(dict.fromkeys((*masked, *map(without_markup, masked))))
 
 
 @lru_cache(maxsize=8)
 def cased_readings(text: str, letters: str = "") -> tuple[str, ...]:
-    """Return ``readings`` with capital letters as they stand."""
+    """Return ``readings`` with capital letters kept."""
     masked = tuple(shown(each, letters) for each in _unmasked(text))
     return tuple(dict.fromkeys((*masked, *map(without_markup, masked))))
 

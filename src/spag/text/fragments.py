@@ -2,7 +2,7 @@
 words themselves.
 
 It finds ``ri ver``, ``r-i-v-e-r``, ``(riv)er``, ``r1i2v3e4r``, ``'riv' + 'er'``, one letter a line, ``guitar2`` (one
-fragment beside a digit is enough), the same with letters doubled (``riiiver``) and backwards (``r-e-v-i-r``). "To get
+fragment next to a digit is enough), the same with letters doubled (``riiiver``) and backwards (``r-e-v-i-r``). "To get
 her" stays fine.
 """
 
@@ -25,7 +25,7 @@ _LABEL_END = re.compile(r"[.):]")
 _BESIDE_DIGIT = re.compile(r"^\d|\d$")
 _NUMBER_BEFORE = re.compile(r"\d ?$")
 _NAME = 3.5  # how common, in ``frequency``'s unit, letters must be for a capital to make them a name or an abbreviation
-_SEEN = 2.0  # and for letters to be anybody's word at all
+_SEEN = 2.0  # and for letters to be a word at all
 FUNCTION_WORDS = frozenset([
     "a", "about", "after", "all", "an", "and", "are", "as", "at", "be", "been", "but", "by", "can", "did", "do", "does",
     "for", "from", "had", "has", "have", "he", "her", "him", "his", "how", "i", "if", "in", "into", "is", "it", "its",
@@ -39,7 +39,7 @@ Span = tuple[int, int]
 
 
 def find_split(reading: Reading, shapes: Shapes) -> str | None:
-    """Return the first fragments of ``reading`` that spell a form of the target, as they stand, folded, or ``None``."""
+    """Return the first fragments of ``reading``, folded, that spell a form of the target, or ``None``."""
     begun = [word for word in (*reading.words, *reading.parts) if word[0] in shapes.initials]
     starts = {word for word in begun if word in shapes.beginnings or squeezed(word) in shapes.beginnings}
     if not starts:
@@ -72,7 +72,7 @@ def _spelled(names: list[str], first: int, shapes: Shapes) -> list[tuple[int, st
 
 
 def _covers(letters: str, form: str) -> bool:
-    """Tell whether ``letters`` are ``form`` with its letters once or more often; they agree when squeezed."""
+    """Tell whether ``letters`` are ``form`` with each letter once or more; both are equal when squeezed."""
     runs = (len(run[0]) for run in _RUN.finditer(form))
     return letters == form or all(len(run[0]) >= least for run, least in zip(_RUN.finditer(letters), runs, strict=True))
 
@@ -87,7 +87,7 @@ def _is_meant(reading: str, low: str, window: list[Span], form: str, shapes: Sha
         return _is_meant_alone(letters, form, shapes, beside_digit=_BESIDE_DIGIT.search(around) is not None)
     gaps = [low[left[1] : right[0]] for left, right in pairwise(window)]
     spaced = any(char.isspace() for gap in gaps for char in gap)
-    equation = spaced and any("=" in gap for gap in gaps)  # b = 1, a = 2 are no letters of bad
+    equation = spaced and any("=" in gap for gap in gaps)  # b = 1, a = 2 do not spell bad
     far = max(map(len, gaps)) > _LONGEST_GAP or equation
     short = len(letters) < 3 and (spaced or _NEXT_LETTER.match(low, window[-1][1]) is not None)
     if far or short:
@@ -107,7 +107,7 @@ def _is_meant(reading: str, low: str, window: list[Span], form: str, shapes: Sha
 
 
 def _is_meant_alone(letters: str, form: str, shapes: Shapes, *, beside_digit: bool) -> bool:
-    """One fragment beside a digit says the target; stretched or backwards it does when it is nobody's word."""
+    """One fragment next to a digit says the target; if stretched or backwards, only when it is not a word."""
     if letters == form and form not in shapes.backwards:
         return beside_digit and len(letters) > 2 and letters not in NOUNS_TOO
     stretched = any(len(run[0]) > 2 for run in _RUN.finditer(letters)) and form not in shapes.backwards
@@ -115,7 +115,7 @@ def _is_meant_alone(letters: str, form: str, shapes: Shapes, *, beside_digit: bo
 
 
 def _is_seen(letters: str, lexicon: Lexicon) -> bool:
-    """Tell whether ``letters`` are somebody's word."""
+    """Tell whether ``letters`` are a word in use."""
     return lexicon.is_known(letters) or lexicon.frequency(letters) >= _SEEN
 
 
@@ -131,7 +131,7 @@ def _cuts_contraction(low: str, window: list[Span], lexicon: Lexicon) -> bool:
 
 
 def stands_as_word(reading: str, span: Span, piece: str, lexicon: Lexicon, *, capitals: bool) -> bool:
-    """Tell whether a fragment is a word, a name or an abbreviation by its capitals, or a unit behind its number."""
+    """Tell whether a fragment is a word, a name or an abbreviation by its capitals, or a unit after its number."""
     written = reading[span[0] : span[1]]
     if lexicon.is_word(piece):
         return True

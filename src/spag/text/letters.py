@@ -1,8 +1,8 @@
 """Named letters: "R as in Romeo, I as in India", "first an r, then i", "r and i and v and e and r", "ar eye vee ee ar",
 "riv plus er". English only.
 
-Words that talk about spelling are passed over; what they leave must be letters, names of letters or fragments that are
-no words, and these must spell the target one after the other.
+Words that talk about spelling are skipped; the rest must be letters, names of letters or fragments that are not words,
+and must spell the target in order.
 """
 
 import re
@@ -30,9 +30,9 @@ _NAMES = {
 }
 _WORDS_TOO = frozenset(
     ["a", "i", "be", "see", "sea", "gee", "eye", "oh", "pea", "queue", "cue", "are", "tea", "you", "why", "eh", "ex"]
-)  # rather words
+)  # more likely words
 _SURE = (frozenset("abcdefghijklmnopqrstuvwxyz") | _NAMES.keys()) - _WORDS_TOO
-_CUES = frozenset(("as", "in", "for", "like"))  # behind a letter, before a word that begins with it
+_CUES = frozenset(("as", "in", "for", "like"))  # after a letter, before a word that begins with it
 _TALK = _CUES | frozenset([
     "add", "after", "again", "an", "and", "another", "begin", "beginning", "begins", "by", "capital", "come", "comes",
     "comma", "dash", "dot", "eighth", "end", "ending", "ends", "fifth", "final", "finally", "first", "followed",
@@ -46,7 +46,7 @@ _TALK_OR_NAMES = _TALK | _NAMES.keys() | {"double"}
 
 @dataclass(frozen=True, slots=True)
 class _Letter:
-    """One letter that the word ``name`` from ``start`` to ``end`` names; a bar for a word that names none."""
+    """One letter that the word ``name`` from ``start`` to ``end`` names; a bar if the word names none."""
 
     letter: str
     name: str
@@ -57,7 +57,7 @@ class _Letter:
 
 
 def find_named(reading: Reading, shapes: Shapes) -> str | None:
-    """Return the piece of ``reading`` that names the letters of the target one after the other, folded, or ``None``."""
+    """Return the piece of ``reading``, folded, that names the letters of the target in order, or ``None``."""
     if not _may_name(reading.words, shapes):
         return None
     named = _letters_of(reading.cased, reading.low, shapes)
@@ -75,7 +75,7 @@ def find_named(reading: Reading, shapes: Shapes) -> str | None:
 
 
 def _may_name(words: tuple[str, ...], shapes: Shapes) -> bool:
-    """Tell, fast, whether an utterance with these words may name the target; hardly any that does not passes."""
+    """Tell quickly whether an utterance with these words may name the target; few others pass."""
     if _TALK_OR_NAMES.isdisjoint(words):
         return False
     named = {_NAMES.get(name, name) for name in _SURE.intersection(words)}
@@ -86,7 +86,7 @@ def _may_name(words: tuple[str, ...], shapes: Shapes) -> bool:
 
 
 def _piece(low: str, letters: list[_Letter], start: int, length: int) -> str | None:
-    """Return the text that names ``length`` letters from ``start`` on, ``None`` where nobody would read it so."""
+    """Return the text that names ``length`` letters from ``start`` on, ``None`` if nobody would read it as letters."""
     end = start + length
     first, last = letters[start], letters[end - 1]
     if start > 0 and letters[start - 1].start == first.start:
@@ -128,7 +128,7 @@ def _repeats(before: _Letter, name: str, *, cue: bool) -> bool:
 
 
 def _fragment(reading: str, span: tuple[int, int], name: str, shapes: Shapes) -> str:
-    """Return a fragment's letters; a bar for a word, or for what is no part of the target."""
+    """Return a fragment's letters; a bar for a word, or for anything that is not part of the target."""
     part = any(name in form for form in (*shapes.forms, *shapes.backwards))
     word = part and stands_as_word(reading, span, name, shapes.lexicon, capitals=reading.isupper())
     return name if part and not word else "|"

@@ -1,7 +1,7 @@
 """Lexicons: which inflections a word has, and which letters make a word, in one language.
 
 ``english.py`` holds the English one. ``lexicon_of`` makes one for any language that ``simplemma`` (inflection) and
-``wordfreq`` (frequency) cover, from what a language file says of its letters.
+``wordfreq`` (frequency) cover, from the letters described in a language file.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,17 +13,18 @@ import simplemma
 
 from spag.text.folding import fold
 
-LONGEST_WORD = 64  # characters; a longer token is compared as it stands and never looked up
+LONGEST_WORD = 64  # characters; a longer token is compared unchanged and never looked up
 _RARE, _RARE_SHORT = 3.0, 5.0  # Zipf frequency (base-10 logarithm of uses in a billion words) below which it is no word
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Lexicon:
-    """What the rules ask of a language. All functions take lower-case words without accents other than ``letters``.
+    """The functions that the rules need from a language. All functions take lower-case words without accents other than
+    ``letters``.
 
     ``bases`` gives the base forms that a word may be an inflection of, itself included; ``target_bases`` the same for a
-    word to look for; ``forms`` all letters that may be an inflection of a word; ``is_word`` tells whether people write
-    these letters as a word, ``is_known`` whether the dictionary has them; ``frequency`` is Zipf's.
+    target; ``forms`` all strings that may be an inflection of a word; ``is_word`` tells whether people write a string
+    as a word, ``is_known`` whether the dictionary has it; ``frequency`` is Zipf's.
     """
 
     language: str

@@ -19,8 +19,8 @@ from spag.text.lexicon import LONGEST_WORD, Lexicon
 
 TOKEN = re.compile(r"[^\W_]+(?:'[^\W_]+)*(?:\+\+|[+#](?![\w+#]))?")
 _GLUE = frozenset(" \t\n\r-_'\"*`/")
-# Where a word that is both is a noun, so no form of the verb: a bit, a bit of it. Wound is a verb only in "wound up"
-# and the like.
+# Contexts in which a noun is not the past tense of the verb: a bit, a bit of it. Wound is a verb only in "wound up"
+# etc.
 _NOUN_AFTER = re.compile(
     r"\b(?:an?|the|this|my|your|his|her|its|our|their|every|each|no|some|any|another|little|tiny|small|good|single|"
     r"last|drill|\d+)[ -]$"
@@ -34,9 +34,9 @@ class Target:
     """A target word prepared for matching.
 
     ``words`` holds the base forms of each word of ``word``; ``whole`` those of all of them written together (empty for
-    an acronym: ``U.S.`` is not ``us``); ``glue`` is what may stand between its words; ``literal`` is set for a target
-    that is no sequence of spaced words (Chinese, Thai, emoji) and is then looked for as a substring; ``acronym`` is the
-    capital letters of ``U.S.``-like targets.
+    an acronym: ``U.S.`` is not ``us``); ``glue`` is what may separate its words; ``literal`` is set for a target that
+    is not a sequence of spaced words (Chinese, Thai, emoji) and is matched as a substring; ``acronym`` is the capital
+    letters of ``U.S.``-like targets.
     """
 
     word: str
@@ -48,7 +48,7 @@ class Target:
     lexicon: Lexicon
 
     def letters(self) -> frozenset[str]:
-        """Return the forms of the whole target written as one word; none for one that is looked for as a substring."""
+        """Return the forms of the whole target written as one word; none for a target matched as a substring."""
         return self.whole or frozenset({self.acronym.casefold()} if self.acronym else ())
 
     def is_form(self, letters: str) -> bool:
@@ -77,7 +77,7 @@ def target_of(target_word: str, lexicon: Lexicon = ENGLISH) -> Target:
 
 
 def _unspaced(char: str) -> bool:
-    """Scripts without spaces, with particles attached, or with vowel signs that no regular expression counts as
+    """Scripts without spaces, with attached particles, or with vowel signs that regular expressions do not count as
     letters.
     """
     if char.isascii():
@@ -151,7 +151,7 @@ def _is_phrase(reading: str, window: list[re.Match[str]], target: Target) -> boo
 
 
 def phrase_end(text: str, target: Target) -> int | None:
-    """Return where a form of the target that opens the folded ``text`` ends, ``None`` when another word opens it."""
+    """Return where a form of the target that opens the folded ``text`` ends, ``None`` if another word opens it."""
     if target.literal:
         return len(target.literal) if text.startswith(target.literal) else None
     window = list(islice(TOKEN.finditer(text), max(1, len(target.words))))

@@ -1,4 +1,4 @@
-"""What the rules against evasions compare: the forms of a target, and one reading of an utterance."""
+"""Inputs of the rules against evasions: the forms of a target, and one reading of an utterance."""
 
 import re
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _DOUBLED = re.compile(r"(.)\1+")
 
 
 class Reading:
-    """One folded reading of ``text``, with its distinct words and fragments; with its capitals where a rule asks."""
+    """One folded reading of ``text``, with its distinct words and fragments; rules may ask for its capitals."""
 
     def __init__(self, low: str, text: str, letters: str = "") -> None:
         self.low, self._text, self._letters = low, text, letters
@@ -35,11 +35,11 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """What ``target`` may look like, written as one word of two letters or more.
+    """The forms that ``target`` may take, written as one word of two letters or more.
 
-    ``forms`` are letters that may be a form of it; ``is_form`` tells, which takes longer. ``backwards`` are these
-    backwards, from four letters on. ``squeezed`` gives both for their letters with each run as one letter,
-    ``beginnings`` the beginnings of its keys.
+    ``forms`` are strings that may be a form of it; ``is_form`` decides, but is slower. ``backwards`` are those of four
+    letters or more, reversed. ``squeezed`` maps their letters, with each run as one letter, to both; ``beginnings`` are
+    the beginnings of its keys.
     """
 
     target: Target
@@ -67,7 +67,7 @@ def squeezed(letters: str) -> str:
 
 @lru_cache(maxsize=2048)  # as many games may be in flight
 def shapes_of(target_word: str, lexicon: Lexicon = ENGLISH) -> Shapes:
-    """Return the shapes of ``target_word``; none for one that is looked for as a substring, or too long for a word."""
+    """Return the shapes of ``target_word``; none if it is matched as a substring, or too long for a word."""
     target = target_of(target_word, lexicon)
     words = target.letters()
     forms = frozenset(form for word in words for form in lexicon.forms(word) if form.isalpha() and len(form) > 1)

@@ -7,12 +7,12 @@ import re
 from spag.text.folding import fold, unmasked
 from spag.text.matching import TOKEN
 
-_QUOTED = 60  # characters of an utterance that a reason quotes
+_QUOTED = 60  # characters of an utterance quoted in a reason
 _WORDS_AFTER = 4  # words compared to tell one of several places from the others
 
 
 def find_span(text: str, piece: str, after: str | None = None) -> tuple[int, int] | None:
-    """Return where the folded ``piece`` stands in ``text``: (start, end) in characters.
+    """Return the position of the folded ``piece`` in ``text``: (start, end) in characters.
 
     Whole words are preferred to parts of words; among several places, the one whose line continues with the words of
     ``after``.
@@ -31,6 +31,6 @@ def find_span(text: str, piece: str, after: str | None = None) -> tuple[int, int
 
 
 def quoted(piece: str) -> str:
-    """Return ``piece`` as a reason quotes it: on one line, cut."""
+    """Return ``piece`` quoted for a reason: on one line, truncated."""
     piece = " ".join(piece.split())
     return f'"{piece}"' if len(piece) <= _QUOTED else f'"{piece[: _QUOTED - 3]}..."'

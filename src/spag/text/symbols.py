@@ -1,7 +1,7 @@
 """Symbols for letters: digits and marks that look like letters (``r1ver``, ``gu!tar``, ``c@t``), and blanks
 (``riv__``, ``r*ver``).
 
-A number beside a word is no spelling: ``8ounces`` is not bounces, ``room5`` not rooms, and ``4 x 3`` has too few
+A number next to a word is not a spelling: ``8ounces`` is not bounces, ``room5`` not rooms, and ``4 x 3`` has too few
 letters to be an axe.
 """
 
@@ -24,7 +24,7 @@ _SYMBOL = re.compile(
     r"(?<=[^\W_])(?:[^\w\s'.,;:?\"\-/)\]]|[\d_])|(?:[^\w\s'.,;:?\"\-/(\[]|[\d_])(?=[^\W_])"
     r"|(?<=[^\W\d_])[.\-?](?=[^\W\d_])"
 )
-# without one of these there is nothing to find
+# text without any of these is skipped
 _ODD = re.compile(r"[^\w\s'.,;:?\"()\-/!]|[\d_]|[.\-?!/(\[](?<=[^\W_].)(?=[^\W_])")
 _LONE_DIGIT = re.compile(r"\d(?<![^\W_]\d)(?![^\W_])")
 _PICTURE = re.compile("|".join(re.escape(picture) for picture, _ in _PICTURES))
@@ -54,7 +54,7 @@ def find_symbols(reading: Reading, shapes: Shapes) -> str | None:
 
 
 def _chunks(low: str, shapes: Shapes) -> Iterator[tuple[str, str]]:
-    """Yield (piece, chunk): what stands between spaces, less the marks around it, and spelled-out runs without gaps."""
+    """Yield (piece, chunk): text between spaces without the marks around it, and spelled-out runs without gaps."""
     pieces = low.split()
     for piece in pieces:
         chunk = piece.strip(_EDGES)
@@ -78,7 +78,7 @@ def _pictures_read(chunk: str) -> str:
 
 
 def _is_form(chunk: str, form: str, lexicon: Lexicon) -> bool:
-    """Tell whether ``chunk`` is ``form``, which is as long, with symbols for some letters, but still legible."""
+    """Tell whether ``chunk``, as long as ``form``, is ``form`` with symbols for some letters, but still legible."""
     if len(form) < 3:
         return False
     letters = symbols = blanks = 0
@@ -100,7 +100,7 @@ def _is_form(chunk: str, form: str, lexicon: Lexicon) -> bool:
 
 
 def _is_number_and_word(chunk: str, lexicon: Lexicon) -> bool:
-    """Tell whether digits stand before or behind words: 8ounces, 4x4s, room5; but 5hip and 0range are spellings."""
+    """Tell whether digits come before or after words: 8ounces, 4x4s, room5; but 5hip and 0range are spellings."""
     words = LETTERS.findall(chunk)
     if _NUMBER.fullmatch(chunk):
         return True

@@ -1,4 +1,4 @@
-"""Lists of words: what a word of a list is, and which split it belongs to."""
+"""Word lists: which words are valid, and which split a word belongs to."""
 
 import hashlib
 import unicodedata
@@ -27,8 +27,8 @@ def split_of(word: str, language: str = "en") -> Split:
 def _lemma(folded: str, language: str) -> str:
     """Return the lower-cased lemma of a word in lower case.
 
-    In lower case a German noun may be a form of a verb (haus: hausen), so a noun in its first form goes before that.
-    The dictionary has ß and ss.
+    In lower case a German noun may be a form of a verb (haus: hausen), so a noun in its base form takes precedence. The
+    dictionary has ß and ss.
     """
     found = str(lemmatize(folded, lang=language))
     if language in _CAPITALISES_NOUNS and not folded.startswith(found.lower()):
@@ -38,7 +38,8 @@ def _lemma(folded: str, language: str) -> str:
 
 
 def parse_words(lines: Iterable[str], source: str) -> list[str]:
-    """Return the words of a file, one a line, in order; blank lines are skipped, words that differ in case count once.
+    """Return the words of a file, one per line, in order; blank lines are skipped, words that differ only in case count
+    once.
 
     There are no comments: ``C#`` is a word. Raises ``DataError`` as ``source:LINE: ...`` for a line that cannot be a
     target word.

@@ -1,4 +1,4 @@
-"""The paper's losses and the log-probability that they are made from, in one place for tools.
+"""The paper's losses and the log-probability that they use, in one place for tools.
 
 Shapes: B samples, T tokens, V vocabulary. ``tests/golden/losses.json`` pins value and gradient of the published code
 (Linear95/SPAG).
@@ -16,10 +16,10 @@ IGNORED_LABEL = -100
 
 
 def mean_logprob(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return each sample's log-probability, averaged over its trained tokens: (B,). No trained token gives 0.
+    """Return each sample's log-probability, averaged over its trained tokens: (B,); 0 without trained tokens.
 
     ``logits`` (B, T, V) at position t predict ``labels`` (B, T) at position t + 1; the first label of a row is never
-    used. Labels hold -100 where a token is not trained. Half precision is summed in float32.
+    used. Labels are -100 for tokens that are not trained. Half precision is summed in float32.
     """
     logits, labels = logits[:, :-1], labels[:, 1:]
     if logits.dtype.itemsize < 4:

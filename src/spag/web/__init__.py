@@ -1,11 +1,11 @@
-"""``spag web``: pages to browse the games of a run, follow it at work, and play against its models and bots.
+"""``spag web``: pages to browse the games of a run, follow its progress, and play against its models and bots.
 
     index, queries          the games in SQLite, found by filters and full text; rows stay in their files
-    figures                 what the pages show of training, phase by phase
+    figures                 metrics of training, phase by phase
     models, matches         the open models, and the games that visitors play with them, by session
-    security                who may ask: loopback names, the same origin, the token
-    following               the run as it is now, and the loop that keeps the index up to date
-    site                    what every route needs
+    security                access control: loopback names, the same origin, the token
+    following               the current state of the run, and the loop that keeps the index up to date
+    site                    shared by all routes
     pages, live_games, app  the routes
 
 Rendered on the server; htmx (vendored) swaps pieces of pages. Nothing is loaded from elsewhere.

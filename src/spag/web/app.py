@@ -1,4 +1,4 @@
-"""The application: its routes, the loop that follows a running run, and the socket that it is served on."""
+"""The application: its routes, the loop that follows a running run, and its socket."""
 
 import asyncio
 import socket
@@ -27,7 +27,7 @@ from spag.web.security import Access, Guard
 from spag.web.sessions import Sessions
 from spag.web.site import Site
 
-CONCURRENCY = 4  # utterances a model works on at once
+CONCURRENCY = 4  # utterances that a model generates at once
 
 
 def create_app(
@@ -35,7 +35,7 @@ def create_app(
 ) -> FastAPI:
     """Return the application for the run folder or episodes file at ``path``. Raises ``SpagError``.
 
-    ``open_model`` opens an opponent by its name on the page (``base``, ``spag-1``, ``bot:NAME``).
+    ``open_model`` opens an opponent by its displayed name (``base``, ``spag-1``, ``bot:NAME``).
     """
     game_style(*_check(path).games.values())  # raises for a game that cannot be shown
     reader = RunReader(path)
@@ -52,10 +52,10 @@ def create_app(
 
 
 def _open_opponent(path: Path, name: str) -> Engine:
-    """Open a bot, or a model of the run at ``path``. Raises ``RunError`` for one that is gone."""
+    """Open a bot, or a model of the run at ``path``. Raises ``RunError`` if it is gone."""
     run = RunFolder(path)
     model = run.model(name) if is_local(name) else ModelConfig(name=name)
-    # transformers, whatever the run plays with: its replies can be watched, and two models fit beside each other
+    # transformers, whatever the run uses: its replies can be shown as they grow, and two models fit in memory
     return open_player(model, run.game, EngineConfig(concurrency=CONCURRENCY, backend="transformers"))
 
 
@@ -74,7 +74,7 @@ def _check(path: Path) -> RunFolder:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket; port 0 takes a free one. Raises ``ConfigError`` when the address cannot be used."""
+    """Return a listening socket; port 0 takes a free one. Raises ``ConfigError`` if the address cannot be used."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family)

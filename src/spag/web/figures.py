@@ -1,5 +1,5 @@
-"""What the pages show of training: a curve for each model, and for online phases curves by role, the latest
-evaluations, and the list of steps.
+"""Training on the web pages: a curve for each model, and for online phases curves by role, the latest evaluations, and
+the list of steps.
 """
 
 import math
@@ -16,15 +16,15 @@ from spag.runs.parts import OnlinePhase
 from spag.runs.reading import RunFolder
 
 Rows = Sequence[Mapping[str, Any]]
-TryRead = Callable[[Callable[[], Any]], Any]  # reads a part of the run; None where it is damaged
-_TAIL_BYTES = 1 << 17  # of metrics.jsonl
+TryRead = Callable[[Callable[[], Any]], Any]  # reads a part of the run; None if it is damaged
+_TAIL_BYTES = 1 << 17  # rows of metrics.jsonl
 _OF_TRAINING = {
     "loss": ("loss", "%.3f"),
     "kl": ("KL", "%.3f"),
     "learning_rate": ("learning rate", "%.1e"),
     "samples_per_second": ("samples/s", "%.2f"),
 }
-_BY_ROLE = {  # figure of a role: its title, scale and format
+_BY_ROLE = {  # metric of a role: its title, scale and format
     "reward": ("reward", 1, "%+.2f"),
     "win": ("wins, %", 100, "%.0f"),
     "illegal": ("breaks the rules, %", 100, "%.1f"),
@@ -37,7 +37,7 @@ _OF_STEP = {"kl": "KL to the reference", "mismatch_kl": "KL of engine and traine
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A curve: its role (empty for figures of the whole step), its latest value in words, and its points."""
+    """A curve: its role (empty for metrics of the whole step), its latest value as text, and its points."""
 
     role: str
     latest: str
@@ -46,7 +46,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A figure by step: one line, or one for each role, all on one scale."""
+    """A metric by step: one line, or one for each role, on one scale."""
 
     title: str
     game: Game
@@ -54,7 +54,7 @@ class Card:
 
 
 def phases_of(run: RunFolder, read: TryRead) -> Iterator[dict[str, Any]]:
-    """Yield what the overview shows of each phase with figures: a card for each model, or those of online steps."""
+    """Yield the overview's cards of each phase with metrics: one per model, or those of online steps."""
     online = {phase.name: phase for phase in read(lambda: run.online_phases) or []}
     lines = describe_phases(run.config) if run.config else []
     phases = groupby(run.models, key=lambda model: model.folder.partition("/")[0])
@@ -71,14 +71,14 @@ def phases_of(run: RunFolder, read: TryRead) -> Iterator[dict[str, Any]]:
 
 
 def training_card(name: str, rows: Rows) -> dict[str, Any]:
-    """Return what the overview shows of an offline training: its losses, and the figures of the last logged step."""
+    """Return the overview's card of an offline training: its losses, and the metrics of the last logged step."""
     last = {key: _number(rows[-1].get(key)) for key in _OF_TRAINING}
     latest = {label: form % last[key] for key, (label, form) in _OF_TRAINING.items() if last[key] is not None}
     return {"name": name, "step": rows[-1]["step"], "losses": _values(rows, "loss"), "latest": latest}
 
 
 def online_figures(phase: OnlinePhase, read: TryRead) -> dict[str, Any] | None:
-    """Return what the overview shows of an online phase; ``None`` before its first step is finished."""
+    """Return the overview's part about an online phase; ``None`` before its first step is finished."""
     rows, games = phase.rows(), phase.games
     evaluations, warnings = read(phase.evaluations) or [], read(phase.collapse) or []
     if not rows:
@@ -123,7 +123,7 @@ def _values(rows: Rows, key: str) -> list[float]:
 
 
 def _number(value: object) -> float | None:
-    """Return a figure that can be drawn: finite, and not too large for a float; else ``None``."""
+    """Return a number that can be drawn: finite, and not too large for a float; else ``None``."""
     try:
         number = float(value) if isinstance(value, int | float) else math.nan
     except OverflowError:
@@ -146,8 +146,8 @@ def step_columns(games: Sequence[Game]) -> list[tuple[str, str, float, str]]:
 def step_rows(
     rows: Rows, games: Sequence[Game], ended: Mapping[str, Mapping[int, Mapping[str, int]]]
 ) -> list[tuple[int, int, list[tuple[Game, Mapping[str, int]]], list[str]]]:
-    """Return every step with games or figures, latest first: how many games, the outcomes of each kind, and a cell for
-    each column.
+    """Return every step with games or metrics, latest first: the number of games, the outcomes of each kind of game,
+    and a cell for each column.
 
     ``ended``: outcomes by game and step.
     """

@@ -1,6 +1,7 @@
-"""Following a run at work: its settings are read again when they change, its games by a loop.
+"""Following a running run: its settings are reread when they change, its games by a loop.
 
-While a file cannot be read (it is being replaced, its disk is away), pages show what was read before and name the file.
+While a file cannot be read (it is being replaced, its disk is unavailable), pages show what was read before and name
+the file.
 """
 
 import asyncio
@@ -22,13 +23,13 @@ from spag.web.index import GameIndex
 
 logger = logging.getLogger(__name__)
 
-FOLLOW_S = 1.0  # between two reads of a run's files
-AGAIN_S = 5.0  # between two tries to read damaged settings
+FOLLOW_S = 1.0  # seconds between two reads of a run's files
+AGAIN_S = 5.0  # seconds between two tries to read damaged settings
 
 
 @dataclass(frozen=True)
 class _KnownRun(RunFolder):
-    """A run folder with settings and games of ``known``, which were read before."""
+    """A run folder with the settings and games of ``known``, read earlier."""
 
     known: RunFolder
 
@@ -46,9 +47,9 @@ class _KnownRun(RunFolder):
 
 
 class RunReader:
-    """Reads the run at ``path`` for pages and index. Raises ``SpagError`` when it cannot be read at the start.
+    """Reads the run at ``path`` for pages and index. Raises ``SpagError`` if it cannot be read at the start.
 
-    A kind of game stays once games are in the index, because pages show them by its roles and outcomes.
+    The kinds of games are fixed once games are in the index, because pages show them by their roles and outcomes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -59,7 +60,7 @@ class RunReader:
         _ = self._known.config, self._known.games
 
     def read(self) -> tuple[RunFolder, str]:
-        """Return the run as it is now, and why its settings are outdated; empty where they are not."""
+        """Return the current run, and why its settings are outdated; empty if they are not."""
         stamp, run, now = self._config_stamp(), RunFolder(self._path), time.monotonic()
         if stamp is None or stamp != self._stamp or (self._fault_of_settings and now - self._looked > AGAIN_S):
             try:
@@ -91,7 +92,7 @@ class RunReader:
 
 
 async def follow(index: GameIndex) -> None:
-    """Keep the index up to date while the server runs; each trouble is logged once."""
+    """Keep the index up to date while the server runs; each problem is logged once."""
     described: list[str] = []
     while True:
         is_behind = await run_in_threadpool(index.sync)
@@ -103,7 +104,7 @@ async def follow(index: GameIndex) -> None:
 
 
 def on_end(index: GameIndex, follower: "asyncio.Task[None]") -> None:
-    """Say on the terminal and the page when the loop ended by itself: a fault of ours."""
+    """Report in the terminal and on the page if the loop ended by itself, which is a bug."""
     if not follower.cancelled() and (error := follower.exception()):
         logger.error("the run is no longer followed", exc_info=error)
         fault = type(error).__name__

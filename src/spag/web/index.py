@@ -1,8 +1,8 @@
 """The games of a run in SQLite, for filters and full-text search; the games themselves stay in their files.
 
-Episode files only grow, so the index follows them by byte offset: ``sync`` reads whole lines after the last one known
+Episode files only grow, so the index follows them by byte offset: ``sync`` reads whole lines after the last known one
 and leaves a torn last line for later. A file that shrank or was replaced is read again from its start. The database is
-private and temporary: nothing is written into the run folder. A game is named by its source and line number.
+private and temporary: nothing is written into the run folder. A game is identified by its source and line number.
 """
 
 import os
@@ -23,10 +23,10 @@ from spag.games.base import Game
 from spag.runs.parts import GameFile
 from spag.storage.episodes import episode_of
 
-MOST_LINES = 10**12  # above the number of any line, within what SQLite holds
-BATCH = 400  # games read before pages are answered again
-PREVIEW = 160  # characters of the last utterance that the list of games shows
-_HEAD = 4096  # bytes that tell a file from its replacement
+MOST_LINES = 10**12  # above any line number, within SQLite's range
+BATCH = 400  # games read before requests are answered again
+PREVIEW = 160  # characters of the last utterance shown in the list of games
+_HEAD = 4096  # bytes that distinguish a file from its replacement
 _MOST_FAULTS = 20
 
 _SCHEMA = """
@@ -58,7 +58,9 @@ class _Player(msgspec.Struct):
 
 
 class _IndexedRow(msgspec.Struct):
-    """What the index needs of an episode; token ids and log-probabilities, most of a row's bytes, are skipped."""
+    """The fields of an episode that are indexed; token ids and log-probabilities, most of a row's bytes, are
+    skipped.
+    """
 
     history: list[_Said]
     task: Task | None = None  # not in rows of upstream
@@ -68,16 +70,16 @@ class _IndexedRow(msgspec.Struct):
 
 
 _ROWS = msgspec.json.Decoder(_IndexedRow)
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # the last: nested too deeply
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # the last one: nested too deeply
 
 
 class _OtherGameError(Exception):
-    """The line holds a game of a kind that the run's settings do not name."""
+    """The line holds a kind of game that is not in the run's settings."""
 
 
 @dataclass(slots=True)
 class _Follower:
-    """How far a file has been read, what tells it from its replacement, and what was wrong with its lines."""
+    """How far a file has been read, how to recognise its replacement, and the faults in its lines."""
 
     source: GameFile
     inode: int = 0
@@ -93,13 +95,13 @@ class _Follower:
         return self.first_fault + more
 
     def note(self, fault: str) -> None:
-        """Keep the first fault, and count the others; one that says the same counts as one."""
+        """Keep the first fault, and count the others; equal messages count once."""
         self.more_faults += bool(self.first_fault) and fault != self.first_fault
         self.first_fault = self.first_fault or fault
 
 
 class GameIndex:
-    """The index over the files in ``sources``, for several threads. An unreadable file keeps its games.
+    """The index over the files in ``sources``, usable from several threads. An unreadable file keeps its games.
 
     ``games``: the kinds of games that are shown, by name.
     """
@@ -111,7 +113,7 @@ class GameIndex:
         self._lock = threading.Lock()
         self._db = sqlite3.connect("", check_same_thread=False, isolation_level=None)  # "": a private temporary file
         self._db.row_factory = sqlite3.Row
-        weakref.finalize(self, self._db.close)  # Python 3.13 warns of connections that nobody closed
+        weakref.finalize(self, self._db.close)  # Python 3.13 warns about unclosed connections
         self._db.executescript(_SCHEMA)
 
     @property
@@ -144,7 +146,7 @@ class GameIndex:
             return self._db.execute(sql, arguments).fetchall()
 
     def sync(self) -> bool:
-        """Read what was appended, source by source, up to ``BATCH`` games of one. Returns whether more is waiting."""
+        """Read appended games, source by source, up to ``BATCH`` of one. Returns whether there are more."""
         try:
             sources = {source.name: source for source in self._sources()}
             self._troubles.pop("", None)
@@ -156,7 +158,7 @@ class GameIndex:
         return any(map(self._follow, sources.values()))
 
     def episode(self, source: str, number: int) -> Episode | None:
-        """Return a game from its file; ``None`` for an unknown one. Raises ``DataError`` when the file changed."""
+        """Return a game from its file; ``None`` for an unknown one. Raises ``DataError`` if the file changed."""
         follower = self._followers.get(source)
         found = self.query("SELECT offset, size FROM games WHERE source = ? AND number = ?", (source, number))
         if follower is None or not found:
@@ -241,7 +243,7 @@ def _read(line: bytes, place: str, kinds: Mapping[str, Game]) -> tuple[tuple[Any
     if outcome not in game.outcomes:
         raise DataError(f"{game.name} has no outcome {outcome!r}")
     try:
-        about = "".join((game.describe_task(task), ""))  # a TypeError where it is no text
+        about = "".join((game.describe_task(task), ""))  # a TypeError if it is not text
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise DataError(f"its task is not one of {game.name}: {error!r}") from error
     texts = [said.content for said in row.history]

@@ -1,8 +1,8 @@
-"""Playing: starting a game, speaking, and watching the reply grow.
+"""Playing: starting a game, speaking, and showing the reply as it grows.
 
-A reply is followed by long polling: each request says how many characters the page shows, and is answered when there
-are more. When the reply is done, the whole match is swapped. No answer holds what is hidden from the visitor's role
-before the game is over.
+A reply is followed by long polling: each request gives the number of characters on the page, and is answered when there
+are more. When the reply is done, the whole match is swapped. Until the game is over, no response contains anything
+hidden from the visitor's role.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ TheSession = Annotated[Session | None, Depends(session_of)]
 
 
 def match_of(match_id: str, session: TheSession) -> WebMatch:
-    """Dependency: a game of this visitor; those of others do not exist for them."""
+    """Dependency: a game of this visitor; other visitors' games are not found."""
     match = session.get(match_id) if session is not None else None
     if match is None:
         raise HTTPException(404, "There is no such game in your session; it may have expired.")
@@ -78,7 +78,7 @@ async def start(request: Request, site: TheSite, session: TheSession) -> Respons
 
 
 def _sampling(run: RunFolder) -> Sampling:
-    """Return how the run's last phase that plays samples; the arena's greedy play would repeat itself."""
+    """Return the sampling of the run's last phase that plays; the arena's greedy play would repeat itself."""
     configs = (getattr(model.phase.settings, "sampling", None) for model in reversed(run.models))
     config = next(filter(None, configs), None)
     return sampling_of(config) if config else Sampling()
@@ -120,7 +120,7 @@ async def retry(request: Request, site: TheSite, match: TheMatch) -> Response:
 
 @router.get("/play/{match_id}/reply")
 async def reply(request: Request, site: TheSite, match: TheMatch, seen: int = 0) -> HTMLResponse:
-    """Answer once the reply has more than ``seen`` characters, or is done, or ten seconds have passed."""
+    """Respond once the reply has more than ``seen`` characters, is done, or ten seconds have passed."""
     until = time.monotonic() + HOLD_S
     while True:
         match.advance()

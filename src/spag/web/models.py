@@ -1,4 +1,4 @@
-"""The models that visitors play against: few are open at once, shared by all sessions; a failed one is reopened."""
+"""The models that visitors play against: a few are open at once, shared by all sessions; a failed one is reopened."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -13,14 +13,14 @@ OpenModel = Callable[[str], Engine]
 
 
 class ModelPool:
-    """The open models by name, at most ``most_open``; the least recently used one makes room for a new one."""
+    """The open models by name, at most ``most_open``; a new one replaces the least recently used."""
 
     def __init__(self, open_model: OpenModel, *, most_open: int = MOST_OPEN) -> None:
         self._open_model, self._most_open = open_model, most_open
         self._threads: OrderedDict[str, ModelThread] = OrderedDict()
 
     def get(self, name: str) -> ModelThread:
-        """Return the model ``name``, opened in the background. Raises ``EngineError`` when all others are busy."""
+        """Return the model ``name``, opened in the background. Raises ``EngineError`` if all others are busy."""
         known = self._threads.get(name)
         if known is not None and known.problem is None:
             self._threads.move_to_end(name)

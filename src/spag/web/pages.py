@@ -1,4 +1,4 @@
-"""The pages that only read: overview, games, one game, one task across sources, token, errors."""
+"""Read-only pages: overview, games, one game, one task across sources, token, errors."""
 
 import asyncio
 import hashlib
@@ -39,7 +39,9 @@ def style(site: TheSite) -> Response:
 
 @router.get("/")
 def overview(request: Request, site: TheSite, seen: str = "") -> Response:
-    """The state of the run; a damaged file is named, its part left out. An htmx poll of what was ``seen`` gets 204."""
+    """The state of the run; a damaged file is named and its part left out. An htmx poll whose state was already
+    ``seen`` gets 204.
+    """
     run, fault = site.reader.read()
     faults = [*([fault] if fault else []), *site.index.faults]
 
@@ -72,7 +74,7 @@ def overview(request: Request, site: TheSite, seen: str = "") -> Response:
 
 @router.get("/games")
 def games(request: Request, site: TheSite, asked: Annotated[GameFilter, Query()]) -> HTMLResponse:
-    """The list of games. htmx asks for the results alone, and learns the short form of the address."""
+    """The list of games. htmx requests only the results, and gets the short form of the address."""
     kinds = site.run().games
     outcomes = {one.name: one.label for kind in kinds.values() for one in kind.outcomes.values()}
     winners = (*dict.fromkeys(role for kind in kinds.values() for role in kind.roles), NOBODY)
@@ -156,7 +158,7 @@ def _board(shown: Game, state: State) -> str:
 
 @router.get("/tasks")
 def tasks(request: Request, site: TheSite, task: Annotated[str, Query(max_length=200)] = "") -> HTMLResponse:
-    """One task in each source, side by side; without a task, those worth comparing."""
+    """One task in each source, side by side; without a task, a list of tasks worth comparing."""
     columns = []
     for source, (total, rows) in queries.games_of_task(site.index, task.strip(), PER_SOURCE).items():
         episodes = {row["number"]: site.index.episode(source, row["number"]) for row in rows}
@@ -175,7 +177,7 @@ async def login_page(request: Request, site: TheSite) -> Response:
 
 @router.post(LOGIN)
 async def login(request: Request, site: TheSite) -> Response:
-    """Check a token and remember the visitor by a cookie. A wrong token is answered after a second."""
+    """Check a token and set a cookie. A wrong token is answered after a second."""
     if not site.access.is_token((await form_of(request)).get("token", "")):
         await asyncio.sleep(_WRONG_TOKEN_S)
         return site.page(request, "login.html", 403, run="", error="That is not the token.")

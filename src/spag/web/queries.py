@@ -1,8 +1,8 @@
-"""What the pages ask the index: a filtered page of games, counts by outcome, the choices of the filters, one task
+"""The pages' queries to the index: a filtered page of games, counts by outcome, the choices of the filters, one task
 across sources.
 
-Words of a search are quoted before they reach SQLite, so that nothing a visitor types is full-text syntax; the last
-word also matches as a prefix, for search while typing.
+Search words are quoted before they reach SQLite, so that visitors cannot enter full-text syntax; the last word also
+matches as a prefix, for search while typing.
 """
 
 import re
@@ -22,7 +22,7 @@ PAGE_SIZE = 30
 STEPS_A_PAGE = 50
 MOST_BARS = 8  # for the steps of one phase in the overview
 MOST_COLUMNS = 12
-NOBODY = "nobody"  # the winner of games that no role wins
+NOBODY = "nobody"  # the "winner" of games that no role wins
 _MOST = 10**9
 _TERM = re.compile(r'"([^"]+)"?|([^\s"]+)')
 _SHORTEST_PREFIX = 3  # letters; shorter prefixes match nearly every game
@@ -35,7 +35,7 @@ Ended = Mapping[str, int]
 
 
 class GameFilter(BaseModel):
-    """What a visitor asks for; fields are named as in the address. An empty field filters nothing."""
+    """A visitor's filter; fields are named as in the address. An empty field filters nothing."""
 
     game: Text = None
     source: Text = None
@@ -52,14 +52,14 @@ class GameFilter(BaseModel):
     page: Annotated[int, Field(ge=1, le=_MOST)] = 1
 
     def address(self, page: int) -> str:
-        """Return the query of the address that shows ``page`` of this filter."""
+        """Return the query string that shows ``page`` of this filter."""
         values = {**self.model_dump(exclude_none=True, exclude={"page"}), **({"page": page} if page != 1 else {})}
         return urlencode(values)
 
 
 @dataclass(frozen=True, slots=True)
 class GamePage:
-    """One of ``pages`` with games, and the counts of all that match, by game and outcome."""
+    """One of ``pages`` of games, and the counts of all matches, by game and outcome."""
 
     rows: list[Row]
     page: int
@@ -69,7 +69,7 @@ class GamePage:
 
 
 def find_games(index: GameIndex, asked: GameFilter, games: Mapping[str, Game]) -> GamePage:
-    """Return one page, newest games first; a page beyond the last is the last. ``games``: those in the index."""
+    """Return one page, newest games first; pages beyond the last give the last. ``games``: those in the index."""
     where, arguments = _where(asked, games)
     counts: dict[str, dict[str, int]] = {}
     sql = f"SELECT game, outcome, count(*) FROM games {where} GROUP BY game, outcome ORDER BY min(id)"
@@ -108,7 +108,7 @@ def _where(asked: GameFilter, games: Mapping[str, Game]) -> tuple[str, list[Any]
 
 
 def match_expression(text: str) -> str:
-    """Turn what a visitor typed into an FTS5 expression: every word must occur, phrases in double quotes as written."""
+    """Turn a visitor's search into an FTS5 expression: every word must occur, phrases in double quotes as written."""
     terms = [(phrase or word, bool(phrase)) for phrase, word in _TERM.findall(text.replace("\0", " "))]
     quoted = [f'"{term}"' for term, _ in terms]
     if terms and not terms[-1][1] and len(terms[-1][0]) >= _SHORTEST_PREFIX:
@@ -117,7 +117,7 @@ def match_expression(text: str) -> str:
 
 
 class GameSource(NamedTuple):
-    """Where games are from; ``phase`` and ``step`` as those of a ``GameFile``."""
+    """The source of games; ``phase`` and ``step`` as in ``GameFile``."""
 
     name: str
     phase: str
@@ -125,7 +125,7 @@ class GameSource(NamedTuple):
 
 
 def outcome_counts(index: GameIndex) -> dict[str, dict[GameSource, dict[str, int]]]:
-    """Return how the games of each source ended, by game; sources in the order in which their games came."""
+    """Return the outcomes of each source, by game; sources are in the order in which their games appeared."""
     counts: dict[str, dict[GameSource, dict[str, int]]] = {}
     columns = "source, phase, step, game, outcome"
     for *source, game, outcome, count in index.query(
@@ -136,7 +136,7 @@ def outcome_counts(index: GameIndex) -> dict[str, dict[GameSource, dict[str, int
 
 
 def counts_by_step(counts: Mapping[GameSource, Ended], phase: str) -> dict[int, Ended]:
-    """Return those of a game's ``outcome_counts`` that are of a phase's online steps, by step."""
+    """Return a game's ``outcome_counts`` for a phase's online steps, by step."""
     found: dict[int, Counter[str]] = {}
     for source, ended in counts.items():
         if source.phase == phase and source.step is not None:
@@ -179,7 +179,7 @@ def _sum(counts: Iterable[Ended]) -> Ended:
 
 
 def choices(index: GameIndex) -> dict[str, list[str]]:
-    """Return the values of the filters with few; online games are found by phase and step, not by source."""
+    """Return the values of filters with few values; online games are found by phase and step, not by source."""
     found = {}
     for column, rest in (("source", "AND phase = ''"), ("phase", ""), ("first", ""), ("second", "")):
         sql = f"SELECT {column} FROM games WHERE {column} != '' {rest} GROUP BY {column} ORDER BY min(id) LIMIT 100"
@@ -188,14 +188,15 @@ def choices(index: GameIndex) -> dict[str, list[str]]:
 
 
 def latest_games(index: GameIndex, count: int) -> list[Row]:
-    """Return the games that came last."""
+    """Return the latest games."""
     return _rows(index, "ORDER BY id DESC LIMIT ?", (count,))
 
 
 def games_of_task(index: GameIndex, task: str, per_source: int) -> dict[str, tuple[int, list[Row]]]:
-    """Return for each source with games of ``task`` their number and the first ``per_source`` of them.
+    """Return for each source the number of games of ``task`` and the first ``per_source`` of them.
 
-    Of more than ``MOST_COLUMNS`` sources only every second, third and so on is returned: online steps are hundreds.
+    Of more than ``MOST_COLUMNS`` sources, only every second, third and so on is returned: there may be hundreds of
+    online steps.
     """
     grouped: dict[str, list[Row]] = {}
     for row in _rows(index, "WHERE task = ? ORDER BY id", (task,)):

@@ -1,9 +1,9 @@
 """Access control: ASGI middleware in front of every route.
 
-- A loopback address answers to loopback names only, against DNS rebinding; any other address requires a token.
-- A request that changes something must come from a page of this site (``Origin``, ``Sec-Fetch-Site``) and state its
+- A loopback address answers only to loopback names, against DNS rebinding; any other address requires a token.
+- A request that changes state must come from a page of this site (``Origin``, ``Sec-Fetch-Site``) and declare its
   length.
-- Every answer carries a strict Content-Security-Policy: scripts, styles and pictures from here only, none inline, no
+- Every response has a strict Content-Security-Policy: scripts, styles and pictures only from here, none inline, no
   framing.
 
 The token is compared in constant time; the cookie holds a keyed hash of it that expires with the process.
@@ -34,7 +34,7 @@ _HEADERS = {
     "object-src 'none'",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "same-origin",  # with no-referrer, browsers send no Origin with a form
+    "referrer-policy": "same-origin",  # with no-referrer, browsers omit Origin in forms
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
@@ -53,7 +53,7 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where the page is served, and its token, if any. Raises ``ConfigError`` where that is not safe."""
+    """The address of the page, and its token, if any. Raises ``ConfigError`` if that is not safe."""
 
     host: str = "127.0.0.1"
     token: str | None = field(default=None, repr=False)
@@ -81,11 +81,11 @@ class Access:
 
     @property
     def cookie(self) -> str:
-        """The cookie's value once the visitor gave the token."""
+        """The cookie's value for a visitor who gave the token."""
         return hmac.new(self.key, (self.token or "").encode(), "sha256").hexdigest()
 
     def admits(self, request: HTTPConnection) -> bool:
-        """Tell whether a request carries the token, in ``Authorization: Bearer`` or the cookie."""
+        """Tell whether a request has the token, in ``Authorization: Bearer`` or the cookie."""
         if self.token is None:
             return True
         scheme, _, offered = request.headers.get("authorization", "").partition(" ")
@@ -117,7 +117,7 @@ class Guard:
         await answer(scope, receive, send_guarded)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """Return why a request is refused; ``None`` lets it pass."""
+        """Return why a request is refused; ``None`` if it may pass."""
         request, path = HTTPConnection(scope), scope["path"]
         headers = request.headers
         if self._access.is_foreign(headers.get("host", "")):
@@ -141,7 +141,7 @@ def fault_of_length(headers: Headers, most_bytes: int) -> tuple[int, str] | None
 
 
 def _fault_of_change(headers: Headers) -> Response | None:
-    """Return why a request that changes something is refused."""
+    """Return why a request that changes state is refused."""
     origin = headers.get("origin", "").partition("://")[2]
     if not origin or origin != headers.get("host") or headers.get("sec-fetch-site", "same-origin") != "same-origin":
         return PlainTextResponse("This request did not come from a page of this site.", 403)

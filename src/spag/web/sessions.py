@@ -1,8 +1,8 @@
-"""Games between a visitor and a model or a bot, with the rules, prompts and verdicts of self-play.
+"""Games between a visitor and a model or bot, with the rules, prompts and verdicts of self-play.
 
 A visitor's games belong to a session: an unguessable name in a cookie, kept in memory, limited in number and age.
 Everything here runs in the server's event loop, one call at a time, so a game needs no lock. The visitor sees a game in
-progress through ``observe`` alone.
+progress only through ``observe``.
 """
 
 import secrets
@@ -20,8 +20,8 @@ from spag.web.models import ModelPool
 
 LONGEST_UTTERANCE = 2000
 MOST_SESSIONS = 256
-MOST_GAMES = 20  # a session
-SESSION_S = 12 * 3600.0  # without a visit
+MOST_GAMES = 20  # games per session
+SESSION_S = 12 * 3600.0  # seconds without a visit
 
 
 @dataclass(slots=True)
@@ -59,23 +59,23 @@ class WebMatch:
 
     @property
     def task(self) -> str | None:
-        """The task in words, where the visitor may know all of it."""
+        """The task in words, if the visitor may know all of it."""
         may_know = self.is_over or not self.game.hidden.get(self.human)
         return self.game.describe_task(self.state.task) if may_know else None
 
     @property
     def view(self) -> str:
-        """What the visitor knows beside the history."""
+        """What the visitor knows besides the history."""
         return self.game.describe_view(self.game.observe(self.state, self.human))
 
     @property
     def history(self) -> tuple[Utterance, ...]:
-        """What was said, as the visitor sees it; in full once the game is over."""
+        """The history as the visitor sees it; in full once the game is over."""
         return self.state.history if self.is_over else self.game.observe(self.state, self.human).history
 
     @property
     def reply_so_far(self) -> str:
-        """The reply as far as it is generated, where the visitor may see it word for word."""
+        """The reply so far, if the visitor may see it verbatim."""
         text = self.reply.text_so_far if self.reply else ""
         state = replace(self.state, history=(*self.state.history, Utterance(self.other, text)))
         heard = self.game.observe(state, self.human).history
@@ -95,7 +95,7 @@ class WebMatch:
         self._request_reply()
 
     def advance(self) -> None:
-        """Take the opponent's reply once it is complete, or note why it failed."""
+        """Take the opponent's reply once it is complete, or record why it failed."""
         if self.reply is None:
             return
         self.reply.fail_when_late(self.reply_limit_s)
@@ -136,7 +136,7 @@ Session = OrderedDict[str, WebMatch]
 
 
 def informed_roles(game: Game) -> list[str]:
-    """Return the roles whose player may name a task: those that know all of it, in games that take custom tasks."""
+    """Return the roles whose player may choose the task: those that know all of it, in games with custom tasks."""
     takes_tasks = getattr(type(game), "custom_task", None) is not TextGame.custom_task
     return [role for role in game.roles if takes_tasks and not game.hidden.get(role)]
 
@@ -155,7 +155,7 @@ class Sessions:
 
     def __init__(self, most: int = MOST_SESSIONS, lifetime_s: float = SESSION_S) -> None:
         self._most, self._lifetime_s = most, lifetime_s
-        self._sessions: OrderedDict[str, tuple[float, Session]] = OrderedDict()  # with when it was last used
+        self._sessions: OrderedDict[str, tuple[float, Session]] = OrderedDict()  # with the time of its last use
 
     def find(self, name: str) -> Session | None:
         """Return the games of a session, oldest first."""
@@ -169,7 +169,7 @@ class Sessions:
         return session
 
     def add(self, name: str, match: WebMatch) -> str:
-        """Add a game to session ``name``, or to a new one where there is none; return the session's name."""
+        """Add a game to session ``name``, or to a new one if there is none; return the session's name."""
         session = self.find(name)
         if session is None:
             name, session = secrets.token_urlsafe(24), OrderedDict()

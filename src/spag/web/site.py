@@ -1,4 +1,4 @@
-"""What every route needs: the served run, its pages rendered from templates, and forms."""
+"""Shared by all routes: the served run, rendering of templates, and forms."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +21,12 @@ from spag.web.models import ModelPool
 from spag.web.security import Access
 from spag.web.sessions import Sessions
 
-MOST_FIELDS = 20  # of a form
+MOST_FIELDS = 20  # fields of a form
 
 
 @dataclass(frozen=True)
 class Site:
-    """The run folder or file of episodes at ``path``, and what is kept of it between requests."""
+    """The run folder or file of episodes at ``path``, and its state between requests."""
 
     path: Path
     access: Access
@@ -40,7 +40,7 @@ class Site:
         return self.reader.index
 
     def run(self) -> RunFolder:
-        """Return the run as it is now."""
+        """Return the current run."""
         return self.reader.read()[0]
 
     def game(self, name: str) -> Game:
@@ -51,11 +51,11 @@ class Site:
         return games[name]
 
     def short(self, fault: object) -> str:
-        """Return what is wrong with a file, named by its path within the run."""
+        """Return the message of an error about a file, with its path relative to the run."""
         return str(fault).removeprefix(f"{self.path}/")
 
     def opponents(self) -> tuple[list[str], str]:
-        """Return whom visitors can play (models, latest first, then bots), and why models are missing, else empty."""
+        """Return the possible opponents (models, latest first, then bots), and why models are missing, else empty."""
         run, models, fault = self.run(), list[str](), ""
         try:
             models = [*reversed(run.checkpoints())]
@@ -64,7 +64,7 @@ class Site:
         return [*models, *bot_names(run.game)], fault
 
     def render(self, request: Request, template: str, **context: Any) -> Markup:
-        """Render ``template``; it also sees the run's name and games, and the address asked for."""
+        """Render ``template``; it also sees the run's name and games, and the requested address."""
         run = self.run()
         shared = {
             "run": run.name,
@@ -78,7 +78,7 @@ class Site:
         return Markup(shown)  # escaped by the template
 
     def page(self, request: Request, template: str, status_code: int = 200, **context: Any) -> HTMLResponse:
-        """Answer with ``template``, rendered."""
+        """Respond with ``template``, rendered."""
         return HTMLResponse(self.render(request, template, **context), status_code)
 
 
@@ -92,12 +92,12 @@ TheSite = Annotated[Site, Depends(site_of)]
 
 
 def is_swap(request: Request) -> bool:
-    """Tell whether htmx asks for a piece of a page, not a browser for a page."""
+    """Tell whether htmx requests a piece of a page, not a browser a whole page."""
     return "hx-request" in request.headers
 
 
 async def form_of(request: Request) -> dict[str, str]:
-    """Return the fields of a form, whose length was checked before. Raises ``HTTPException`` for too many."""
+    """Return the fields of a form, whose length has been checked. Raises ``HTTPException`` for too many."""
     body = (await request.body()).decode("utf-8", errors="replace")
     try:
         return dict(parse_qsl(body, keep_blank_values=True, max_num_fields=MOST_FIELDS))

@@ -1,8 +1,8 @@
 """Our games as environments of TextArena: ``register()``, then ``textarena.make("Spag-Taboo-v0")`` (extra
 ``textarena``).
 
-A player's observation is the whole prompt of its turn, not messages that add up: the default wrapper passes on the last
-message only, and ``Spag-Taboo-v0-raw`` gives it as a list of one. Player 0 is the game's first role.
+A player's observation is the whole prompt of its turn, not accumulated messages: the default wrapper passes on only the
+last message, and ``Spag-Taboo-v0-raw`` gives it as a list of one. Player 0 is the game's first role.
 """
 
 from typing import Any
@@ -43,7 +43,7 @@ class SpagEnv(textarena.Env):
 
     def reset(self, num_players: int, seed: int | None = None) -> None:
         self._position: State = begin(self.game, self._tasks, seed)
-        self.state = textarena.TwoPlayerState(num_players=num_players)  # given a seed, it would seed the whole process
+        self.state = textarena.TwoPlayerState(num_players=num_players)  # with a seed, it would seed the whole process
         self.state.reset(game_state={}, secret_roles=dict(enumerate(self.game.roles)))
         self._select_player()
 

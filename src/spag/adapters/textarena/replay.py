@@ -1,4 +1,4 @@
-"""The position of an environment of TextArena after a seed and some moves: a pure function over a mutable object.
+"""The position of a TextArena environment after a seed and some moves: a pure function over a mutable object.
 
 TextArena draws from the global generators of Python and NumPy at any time. Both are seeded for a replay and restored
 after it, so replays and our own draws do not affect each other.
@@ -19,14 +19,14 @@ from spag.core.errors import first_line
 
 PLAYERS = range(2)
 FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
-"""What an environment raises that cannot be started, or that cannot read a move."""
+"""Errors of an environment that cannot be started, or cannot read a move."""
 _LOCK = Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The observation of each player, whose move it is, and at the end ``rewards`` by player; ``invalid`` is the player
-    whose invalid move ended the game.
+    """The observation of each player, the player to move, and at the end ``rewards`` by player; ``invalid`` is the
+    player whose invalid move ended the game.
     """
 
     seen: tuple[str, ...]
@@ -38,8 +38,8 @@ class Position:
 
 @lru_cache(maxsize=4096)
 def position(env_id: str, options: str, seed: int, texts: tuple[str, ...]) -> Position:
-    """Return the position of the environment, made with ``options`` (JSON), after the moves ``texts``. Raises what
-    making it raises.
+    """Return the position of the environment, made with ``options`` (JSON), after the moves ``texts``. Raises the
+    errors of making it.
     """
     import textarena  # noqa: PLC0415 - takes seconds
 
@@ -53,7 +53,7 @@ def position(env_id: str, options: str, seed: int, texts: tuple[str, ...]) -> Po
             mover = env.state.current_player_id
             try:
                 done, _ = env.step(text)
-            except FAULTS as error:  # a move that the environment fails to read is its maker's fault
+            except FAULTS as error:  # a move that the environment fails to read is its player's fault
                 return _failed(mover, first_line(error))
             if done:
                 return _ended(env, mover)
@@ -75,7 +75,7 @@ def _failed(mover: int, error: str) -> Position:
 
 
 def _seen(env: Any, player: int) -> str:
-    """Return the observation of ``player``. It may change the environment, which is not used again."""
+    """Return the observation of ``player``. This may change the environment, which is not used again."""
     env.state.current_player_id = player
     return str(env.get_observation()[1])
 

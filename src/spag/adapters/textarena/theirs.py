@@ -1,7 +1,7 @@
 """TextArena's two-player environments as games: ``textarena:KuhnPoker-v0`` plays, trains and competes like our own
 (extra ``textarena``).
 
-An environment is a mutable object, a game consists of functions of the history: ``replay.py`` connects the two.
+An environment is a mutable object; a game is functions of the history: ``replay.py`` connects the two.
 """
 
 import difflib
@@ -28,9 +28,9 @@ _INVALID = "Who makes more invalid moves in a row than the environment allows lo
 
 
 def _random_bot(observation: Observation, rng: random.Random) -> str:
-    """Play one of the moves that the last such line of the environment's text names in quotes: ``'[check]', '[bet]'``.
+    """Play one of the moves quoted in the last such line of the environment's text: ``'[check]', '[bet]'``.
 
-    Many environments name the legal ones there. Where none is named, it passes, which may be invalid.
+    Many environments name the legal moves there. If none is named, it passes, which may be invalid.
     """
     lines = (re.findall(r"'(\[[^\]]+\])'", line) for line in str(observation.facts["observation"]).splitlines())
     named = [moves for moves in lines if moves]
@@ -39,7 +39,7 @@ def _random_bot(observation: Observation, rng: random.Random) -> str:
 
 @dataclass(frozen=True)
 class TextArenaGame(TextGame):
-    """One environment. A task is a seed, so a role may not learn the task: it follows what both were dealt."""
+    """One environment. A task is a seed, so a role may not learn it: it would reveal what both were dealt."""
 
     env_id: ClassVar[str]
     roles = ROLES
@@ -77,7 +77,7 @@ class TextArenaGame(TextGame):
         return hash((self.name, self.seeds, self.max_utterances))
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[str, dict[str, Any]]]:
-        return _again, (self.name, dict(settings_of(self)))  # the class is made at run time: pickle cannot import it
+        return _again, (self.name, dict(settings_of(self)))  # made at run time: pickle cannot import the class
 
     def tasks(self, split: Split, count: int | None, seed: int) -> Sequence[Task]:
         shortage = f"seeds asked for, but there are {self.seeds} in each split; raise game.seeds"
@@ -98,7 +98,7 @@ class TextArenaGame(TextGame):
         return self.roles[self._position(state).to_move] if state.result is None else None
 
     def observe(self, state: State, role: str) -> Observation:
-        """Return the environment's own observation, which also holds what it shows of the other's utterances."""
+        """Return the environment's observation, including what it shows of the other's utterances."""
         return Observation(role, (), {"observation": self._position(state).seen[self.roles.index(role)]})
 
     def prompt(self, observation: Observation) -> str:
@@ -122,7 +122,7 @@ class TextArenaGame(TextGame):
         return self.end(state, "unfinished", dict.fromkeys(self.roles, 0.0), "the game was cut short")
 
     def _position(self, state: State) -> Position:
-        # Line breaks become spaces: with them an utterance could forge a line of the other's observation.
+        # Line breaks become spaces, since an utterance could otherwise forge a line of the other's observation.
         texts = tuple(" ".join(utterance.content.splitlines()) for utterance in state.history)
         return position(self.env_id, json.dumps(self.options, sort_keys=True), state.task.data["seed"], texts)
 

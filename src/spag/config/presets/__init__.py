@@ -1,4 +1,6 @@
-"""The shipped presets: a YAML file each, and what it is for. Imports only the standard library, as ``--help`` needs."""
+"""The shipped presets: one YAML file each, and its purpose. Imports only the standard library, to keep ``--help``
+fast.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +10,7 @@ _FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """What a preset is for, the hardware it was written for, and how long it takes there; hours are ``spag plan``'s."""
+    """A preset's purpose, its target hardware, and its duration there; hours are from ``spag plan``."""
 
     purpose: str
     hardware: str
@@ -35,7 +37,7 @@ ABOUT = {
 
 
 def preset_names() -> list[str]:
-    """Return the names of the shipped presets, those of small machines first."""
+    """Return the names of the shipped presets, smallest machine first."""
     return list(ABOUT)
 
 

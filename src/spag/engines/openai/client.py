@@ -1,4 +1,4 @@
-"""The ``openai`` package's client for the endpoint in the environment: address, key, proxy, limits on time."""
+"""The ``openai`` package's client for the endpoint in the environment: address, key, proxy, timeouts."""
 
 import asyncio
 import ipaddress
@@ -20,15 +20,15 @@ logger = logging.getLogger(__name__)
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 CONNECT_TIMEOUT_S = 10.0
 NOTE_INTERVAL_S = 5.0
-"""Seconds between two lines about attempts that failed and are made again: retries take up to a minute."""
+"""Seconds between two log lines about failed attempts that are retried: retries take up to a minute."""
 
 
 def open_client(base_url: str | None, *, concurrency: int, max_retries: int, timeout_s: float) -> openai.AsyncOpenAI:
     """Open a client for ``base_url``, or else ``OPENAI_BASE_URL``, with the key in ``OPENAI_API_KEY``. Raises
     ``ConfigError``.
 
-    An endpoint on this machine needs no key and no proxy. The client's ``base_url`` is safe to show: the password and
-    the query of the address, which may be secret, go into headers and query arguments.
+    An endpoint on this machine needs no key and no proxy. The client's ``base_url`` is safe to show: the address's
+    password and query, which may be secret, go into headers and query arguments.
     """
     url = _endpoint(base_url)
     shown = _without_secrets(url)
@@ -77,9 +77,9 @@ def _without_secrets(url: httpx2.URL) -> httpx2.URL:
 
 
 class _HTTPClient(openai.DefaultAioHttpClient):
-    """The package's aiohttp client with stricter limits: ``timeout_s`` holds for a whole attempt, where the package's
-    starts again with every byte, and an endpoint that was never reached is not tried again. A ``TransportError`` says
-    what happened without the address. What is tried again is logged, with the address as it is ``shown``.
+    """The package's aiohttp client with stricter limits: ``timeout_s`` covers a whole attempt, whereas the package's
+    restarts with every byte, and an endpoint that was never reached is not retried. A ``TransportError`` says what
+    happened without the address. Retries are logged with the address as ``shown``.
     """
 
     def __init__(self, timeout_s: float, shown: str, max_retries: int, **options: Any) -> None:
@@ -106,7 +106,7 @@ class _HTTPClient(openai.DefaultAioHttpClient):
         return response
 
     def _note(self, what: str, request: httpx2.Request) -> None:
-        """Log a failed attempt unless it was the last, or a line was logged just now."""
+        """Log a failed attempt unless it was the last, or a line was logged recently."""
         attempt, now = int(request.headers.get("x-stainless-retry-count", 0)) + 1, time.monotonic()
         if attempt <= self._max_retries and now - self._last_note >= NOTE_INTERVAL_S:
             self._last_note = now
@@ -118,7 +118,7 @@ def _explain(error: BaseException | None) -> str:
         return "no reply in time"
     text = (
         error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)
-    )  # str would have the whole address in it
+    )  # str would contain the whole address
     return f"no connection: {text or type(error).__name__}"
 
 

@@ -2,8 +2,8 @@
 a gateway.
 
 The ``openai`` package sends, retries and parses, on an event loop in a background thread. Differs from the paper: the
-prompt is one user message, never bare text. The protocol has no ``min_new_tokens`` (an empty reply is passed on as it
-is) and neither ``top_k`` nor ``max_prompt_tokens`` (both refused). Replies carry no token ids and no log-probabilities.
+prompt is one user message, never bare text. The protocol lacks ``min_new_tokens`` (an empty reply is passed on
+unchanged), ``top_k`` and ``max_prompt_tokens`` (both refused). Replies carry neither token ids nor log-probabilities.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ from spag.core.thinking import CLOSE, OPEN
 from spag.engines.base import Completion, FinishReason, Request, text_before_stop
 from spag.engines.openai.client import open_client
 
-MAX_STOPS = 4  # of the protocol; the rest is cut here
+MAX_STOPS = 4  # limit of the protocol; the rest is cut here
 MAX_CHARS_PER_TOKEN = 64  # the tail of a longer reply is dropped
-MAX_MESSAGE_CHARS = 300  # of a server's own words in an error
+MAX_MESSAGE_CHARS = 300  # of a server's message in an error
 FIXES = {
     401: "; check OPENAI_API_KEY",
     403: "; check what OPENAI_API_KEY may use",
@@ -31,11 +31,11 @@ FIXES = {
 
 
 class OpenAIEngine:
-    """Satisfies ``spag.engines.base.Engine``. An attempt may take ``timeout_s`` seconds; ``max_retries`` more may
-    follow.
+    """Satisfies ``spag.engines.base.Engine``. An attempt may take ``timeout_s`` seconds, and is retried ``max_retries``
+    times.
 
-    Raises ``ConfigError`` when the address or the key is missing or malformed. The first request that fails for good
-    ends the engine: ``poll`` hands out what is finished, then raises ``EngineError``, and no queued request is sent.
+    Raises ``ConfigError`` if the address or the key is missing or malformed. The first request that fails for good ends
+    the engine: ``poll`` returns what is finished, then raises ``EngineError``, and no queued request is sent.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class OpenAIEngine:
         self._in_flight = 0
         self._error: BaseException | None = None
         self._closed = False
-        # Touched by the event loop's thread alone.
+        # Used only by the event loop's thread.
         self._answered = 0
         self._gate = asyncio.Semaphore(concurrency)
         self._failed = False
@@ -79,7 +79,7 @@ class OpenAIEngine:
         finished: list[Completion] = []
         while self._error is None and self._in_flight and not (finished and self._done.empty()):
             future = self._done.get()
-            self._check_open()  # close ends what is in flight, which wakes us
+            self._check_open()  # close cancels what is in flight, which wakes us
             self._error = future.exception()
             if self._error is None:
                 self._in_flight -= 1
@@ -113,7 +113,7 @@ class OpenAIEngine:
         return completion
 
     async def _ask(self, request: Request) -> Any:
-        """Return the raw response, a success. The package retries what may pass."""
+        """Return the raw successful response. The package retries transient failures."""
         while True:
             answered, limit_name = self._answered, self._limit_name
             try:
@@ -128,12 +128,12 @@ class OpenAIEngine:
                     raise
                 self._limit_name = "max_completion_tokens"
             except openai.RateLimitError as error:
-                # A rate limit under which others get through is slow, not dead: start counting again.
+                # If others get through under a rate limit, it is slow, not dead: restart the count.
                 if _retries_taken(error) < self._client.max_retries or self._answered == answered:
                     raise
 
     def _describe(self, error: openai.OpenAIError | ValueError) -> str:
-        """Return what went wrong and the fix on one line, without the key."""
+        """Return the failure and the fix on one line, without the key."""
         what, fix = str(error), ""
         if isinstance(error, openai.APIStatusError):
             what, fix = f"HTTP {error.status_code}: {_words(error)}", FIXES.get(error.status_code, "")
@@ -150,7 +150,9 @@ class OpenAIEngine:
 
 
 def _arguments(model: str, request: Request, limit_name: str) -> dict[str, Any]:
-    """Return what to send. ``limit_name`` is ``max_tokens`` or ``max_completion_tokens``: endpoints differ."""
+    """Return the request's arguments. ``limit_name`` is ``max_tokens`` or ``max_completion_tokens``: endpoints
+    differ.
+    """
     arguments: dict[str, Any] = {
         "model": model,
         "messages": [{"role": "user", "content": request.prompt}],
@@ -160,12 +162,12 @@ def _arguments(model: str, request: Request, limit_name: str) -> dict[str, Any]:
         "seed": request.seed & 0x7FFF_FFFF,  # some servers keep 32 bits, and read -1 as "any"
         "n": 1,
     }
-    stop = () if request.sampling.thought_tokens else request.stop[:MAX_STOPS]  # a thought may hold one: cut here
+    stop = () if request.sampling.thought_tokens else request.stop[:MAX_STOPS]  # a thought may contain one: cut here
     return arguments | ({"stop": stop} if stop else {})
 
 
 def _read_reply(response: Any, request: Request) -> Completion:
-    """Return the completion in a raw response, with token counts of 0 where the server tells none.
+    """Return the completion in a raw response, with token counts of 0 if the server gives none.
 
     Raises ``ValueError`` for anything but a chat completion.
     """
@@ -196,7 +198,7 @@ def _read_reply(response: Any, request: Request) -> Completion:
 
 
 def _with_thought(message: Any, text: str) -> str:
-    """Return a reply with its thought between marks, also where the server has taken it out of the text."""
+    """Return a reply with its thought between marks, even if the server has moved it out of the text."""
     fields = (getattr(message, name, None) for name in ("reasoning_content", "reasoning"))  # vLLM's, DeepSeek's
     thought = next((field for field in fields if field), None)
     if not isinstance(thought, str):
@@ -209,6 +211,6 @@ def _retries_taken(error: openai.APIError) -> int:
 
 
 def _words(error: openai.APIStatusError) -> str:
-    """Return the server's own words."""
+    """Return the server's message."""
     said = error.body.get("message") if isinstance(error.body, dict) else error.body
     return said if isinstance(said, str) and said else error.response.text.strip() or "no reason given"

@@ -1,10 +1,10 @@
 """Generation with transformers: continuous batching over a slot cache (``slots.py``).
 
 Requests join and leave the running batch at any step. A request takes the free slot whose contents share its longest
-prefix, so a game's next turn prefills only what is new, and a new game copies the rules' keys and values from a
-neighbour. Requests that stand at the same tokens share one forward pass (``_known``): in a small game most of them do,
-and a step of hundreds of hands costs as much as one of a dozen. Works for models of full and sliding-window attention;
-others (state-space models, models with code of their own) are refused with a pointer to vLLM.
+prefix, so a game's next turn prefills only new tokens, and a new game copies the rules' keys and values from another
+slot. Requests with identical tokens share one forward pass (``_known``): in a small game most do, so a step of hundreds
+of hands costs as much as one of a dozen. Works for models with full and sliding-window attention; others (state-space
+models, models with their own code) are refused with a pointer to vLLM.
 """
 
 import math
@@ -36,12 +36,12 @@ from spag.models.tokens import (
 KNOWN = 256
 """Positions whose logits are kept: 50 MB with 50,000 tokens in float32."""
 DRAWN = 32
-"""Tokens that are drawn from them at once: each takes noise for the whole vocabulary, and copies of it."""
+"""Tokens drawn from them at once: each needs noise for the whole vocabulary, and copies of it."""
 
 
 @dataclass(slots=True, eq=False)
 class _Row:
-    """A request in progress. ``slot`` holds all of ``tokens`` but the last, -1 is no slot."""
+    """A request in progress. ``slot`` holds all of ``tokens`` but the last; -1: no slot."""
 
     request: Request
     prompt: list[int]
@@ -52,7 +52,7 @@ class _Row:
     logprobs: list[float] = field(default_factory=list)
     sampling_logprobs: list[float] = field(default_factory=list)
     text: str = ""
-    opening: str = ""  # of a thought or an answer, where the prompt ends with it
+    opening: str = ""  # of a thought or an answer, if the prompt ends with it
     closed_at: int | None = None  # tokens up to the end of its thought
 
     @property
@@ -63,8 +63,8 @@ class _Row:
 class TransformersEngine:
     """Satisfies ``spag.engines.base.SharingEngine``.
 
-    ``reuse`` False empties every slot when its request ends (a baseline for tests and benchmarks). ``adapter``: the one
-    of several LoRA adapters in ``model`` that computes; engines for the others may share the model, one at a time.
+    ``reuse`` False empties every slot when its request ends (a baseline for tests and benchmarks). ``adapter``: which
+    of several LoRA adapters in ``model`` it uses; engines for the others may share the model, one at a time.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class TransformersEngine:
         self._cache = SlotCache(self.concurrency, len(self._cache.cache.layers))
 
     def _replace(self, weights: Mapping[str, torch.Tensor], *, copies: bool) -> None:
-        """Compute with ``weights`` of any shape, by name; those that were there may be another's, and stay as they
+        """Compute with ``weights`` of any shape, by name; the previous tensors may be shared, so they stay as they
         are.
         """
         own = dict(self._model.named_parameters())
@@ -148,7 +148,7 @@ class TransformersEngine:
         self._cache = SlotCache(0, 0)
 
     def _draw_known(self) -> list[Completion]:
-        """Sample the next token of each request that stands where another stood before; it needs no slot for that."""
+        """Sample the next token of each request whose tokens another request had before; this needs no slot."""
         parked = [row for row in self._active if tuple(row.tokens) in self._known]
         for row in parked:
             row.slot = -1
@@ -168,7 +168,7 @@ class TransformersEngine:
         if not self._queue or not free:
             return []
         cold = not any(self._cache.tokens)
-        count = 1 if cold and self._reuse else len(free)  # the first fills the prefix that all others copy
+        count = 1 if cold and self._reuse else len(free)  # the first computes the prefix that all others copy
         rows = self._first_of_equals(count)
         if not rows:
             return []
@@ -185,7 +185,7 @@ class TransformersEngine:
         return self._advance(rows, logits)
 
     def _first_of_equals(self, count: int) -> list[_Row]:
-        """Return up to ``count`` queued requests. Those at tokens that another has wait for its logits."""
+        """Return up to ``count`` queued requests. Those with the same tokens as another wait for its logits."""
         seen = {tuple(row.tokens) for row in self._active} if self._reuse else set()
         rows = []
         for row in self._queue:
@@ -210,7 +210,7 @@ class TransformersEngine:
         return self._advance(list(self._active), logits)
 
     def _compact_slots(self) -> None:
-        """Move active rows into the first slots: their keys and values are then read without copying."""
+        """Move active rows into the first slots, so that their keys and values are read without copying."""
         count = len(self._active)
         gaps = sorted(set(range(count)).difference(row.slot for row in self._active))
         beyond = (row for row in self._active if row.slot >= count)
@@ -251,7 +251,7 @@ class TransformersEngine:
         drawn = zip(rows, draw.tokens.tolist(), draw.logprobs.tolist(), draw.sampling_logprobs.tolist(), strict=True)
         finished = []
         for row, token, logprob, sampling_logprob in drawn:
-            if not math.isfinite(logprob):  # one logit that is not finite is enough
+            if not math.isfinite(logprob):  # one non-finite logit is enough
                 fix = "set model.dtype=float32, or look for broken weights"
                 raise EngineError(
                     f"{row.request.id}: the model's output is not finite (model.dtype={self._dtype}); {fix}"

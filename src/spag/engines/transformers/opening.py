@@ -12,7 +12,7 @@ from spag.models.tokens import PromptStyle
 
 
 def open_transformers(models: Sequence[ModelConfig], engine: EngineConfig) -> list[TransformersEngine]:
-    """Return an engine for each of ``models``, a base model or its adapters; adapters share the base's weights."""
+    """Return an engine for each of ``models``, a base model or its adapters, which share the base's weights."""
     first = models[0]
     options: dict[str, Any] = {"dtype": first.dtype, "device": first.device}
     options["trust_remote_code"] = first.trust_remote_code

@@ -1,9 +1,8 @@
-"""Token sampling for a batch of requests, each with its own parameters and its own stream of random numbers.
+"""Token sampling for a batch of requests, each with its own parameters and random stream.
 
-Each token of the vocabulary gets its own noise from the request's generator. So the rest of the batch changes a sample
-only through the rounding of the logits: an error of e changes it with a probability of about e. Inverting the
-cumulative distribution with one random number would change it far more often, because every border between two tokens
-moves.
+Each token of the vocabulary gets its own noise from the request's generator. So the rest of the batch affects a sample
+only through rounding of the logits: an error of e changes it with a probability of about e. Inverting the cumulative
+distribution with one random number would change it far more often, because every boundary between two tokens moves.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from spag.engines.base import Sampling
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """One token a row. All are (B,).
+    """One token per row. All are (B,).
 
     ``logprobs``: under the raw distribution, temperature 1, no filter, nothing banned. ``sampling_logprobs``: under the
     distribution that the token was drawn from; 0 where the temperature is 0.
@@ -34,10 +33,10 @@ def sample_tokens(
     banned: Mapping[int, Sequence[int]],
     size: int | None = None,
 ) -> Draw:
-    """Sample one token a row.
+    """Sample one token per row.
 
-    ``logits``: (B, V). ``noise``: (B, V), of ``random_bits`` (not read where the temperature is 0). ``banned``: by row,
-    tokens that must not be sampled, nor any from ``size`` on.
+    ``logits``: (B, V). ``noise``: (B, V), from ``random_bits`` (ignored at temperature 0). ``banned``: by row, tokens
+    that must not be sampled; neither must any from ``size`` on.
     """
     logits = logits.float()
     raw_total = logits.logsumexp(-1)
@@ -65,7 +64,7 @@ def _at(values: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def random_bits(generators: Sequence[torch.Generator | None], size: int, device: torch.device) -> torch.Tensor:
-    """Return integers of 31 random bits, (B, ``size``) int32, a row from each generator; zeros where there is none."""
+    """Return integers of 31 random bits, (B, ``size``) int32, one row per generator; zeros if there is none."""
     pairs = torch.zeros(len(generators), -(-size // 2), dtype=torch.int64, device=device)
     for row, generator in zip(pairs, generators, strict=True):
         if generator is not None:
@@ -80,7 +79,7 @@ def _gumbel_max(logits: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
 
 
 def _filtered(scaled: torch.Tensor, sampling: Sequence[Sampling]) -> torch.Tensor:
-    """Set to minus infinity what top-k drops, and then, of the renormalised rest, what top-p drops."""
+    """Set logits dropped by top-k to minus infinity, then those dropped by top-p from the renormalised rest."""
     if all(s.top_k == 0 and s.top_p >= 1.0 for s in sampling):
         return scaled
     ordered, index = scaled.softmax(-1).sort(-1, descending=True)

@@ -1,8 +1,8 @@
-"""A key/value cache of fixed slots, one sequence a slot: sequences of different lengths decode together and share
+"""A key/value cache of fixed slots, one sequence per slot: sequences of different lengths decode together and share
 prefixes.
 
-Slot index equals token position (sequences are left-aligned), so attention masks, sliding windows included, are exact
-and nothing is ever moved to pad. A finished sequence stays in its slot until another takes it: the next turn of the
+Slot index equals token position (sequences are left-aligned), so attention masks, including sliding windows, are exact
+and nothing is moved for padding. A finished sequence stays in its slot until another takes it: the next turn of the
 same game finds its prefix there, and a new game copies the rules' prefix from any slot. Memory: ``2 * layers * slots *
 kv_heads * capacity * head_dim`` numbers, allocated as sequences grow.
 """
@@ -31,8 +31,8 @@ ALL_LAYERS = "all"
 class Plan:
     """The slots and positions that a forward pass reads and writes. Shared by all layers.
 
-    rows: (B,) slots; positions: (B, Q) where each query's key goes; width: how many positions are read; capacity:
-    positions a slot holds, the last of which takes what padding writes; slots: how many there are.
+    rows: (B,) slots; positions: (B, Q) where each query's key is written; width: how many positions are read; capacity:
+    positions per slot, the last one for writes of padding; slots: how many there are.
     """
 
     slots: int
@@ -80,7 +80,7 @@ class SlotLayer(DynamicLayer):  # type: ignore[misc]
 
 
 class SlotCache:
-    """The cache that the model is called with. ``tokens``: the ids whose keys and values each slot holds."""
+    """The cache passed to the model. ``tokens``: the ids whose keys and values each slot holds."""
 
     def __init__(self, slots: int, layers: int) -> None:
         self.tokens: list[list[int]] = [[] for _ in range(slots)]
@@ -108,8 +108,8 @@ class SlotCache:
         return positions
 
     def assign(self, wanted: Sequence[Sequence[int]], free: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Return for each of the texts ``wanted`` one of the slots ``free``, that of the longest shared prefix, and how
-        many of its tokens the slot holds after copying from others: never all, as the last is fed for its logits.
+        """Return for each of the texts ``wanted`` the slot of ``free`` with the longest shared prefix, and how many of
+        its tokens the slot holds after copying from others: never all, since the last is fed for its logits.
         """
         pairs = (
             (shared_length(self.tokens[slot], ids), index, slot) for index, ids in enumerate(wanted) for slot in free
@@ -120,7 +120,7 @@ class SlotCache:
                 slots[index], held[index] = slot, length
                 left.remove(slot)
         for index, ids in enumerate(wanted):
-            lengths = [shared_length(kept, ids) for kept in self.tokens]  # again for each: a copy changes a slot
+            lengths = [shared_length(kept, ids) for kept in self.tokens]  # recomputed for each: a copy changes a slot
             donor = max(range(len(lengths)), key=lengths.__getitem__)
             if lengths[donor] > held[index]:
                 self.copy(donor, slots[index], lengths[donor])
@@ -158,8 +158,8 @@ def grouped_attention(
     """Return (B, Q, heads, head_dim) for ``query`` (B, heads, Q, head_dim), ``key`` and ``value`` (B, kv_heads, W,
     head_dim) and ``attention_mask`` (B, 1, Q, W), True = may be seen.
 
-    Heads that share keys become queries of one head, where the stock function copies the whole cache once for each of
-    them. A single query in float32 on the CPU is faster as plain products.
+    Heads that share keys become queries of one head; the stock function copies the whole cache once per head. A single
+    query in float32 on the CPU is faster as plain products.
     """
     if attention_mask is None:  # called from outside the engine: plain causal attention
         plain: tuple[torch.Tensor, None] = sdpa_attention_forward(
@@ -185,7 +185,7 @@ AttentionMaskInterface.register(ATTENTION, sdpa_mask)
 
 def attention_mask(positions: torch.Tensor, width: int, window: int | None = None) -> torch.Tensor:
     """Return the mask (B, 1, Q, width), True = may be seen, of queries at ``positions`` (B, Q): every slot position up
-    to the query's own, within ``window`` if given.
+    to the query's, within ``window`` if given.
 
     Padding (position -1) sees position 0, so that its softmax is defined; its results are never used.
     """
@@ -198,10 +198,10 @@ def attention_mask(positions: torch.Tensor, width: int, window: int | None = Non
 
 
 def attention_windows(model: PreTrainedModel) -> dict[str, int | None]:
-    """Return the attention window of each kind of layer (``None``: full attention), or of ``ALL_LAYERS`` where they are
-    all alike.
+    """Return the attention window of each kind of layer (``None``: full attention), or of ``ALL_LAYERS`` if all are
+    alike.
 
-    Raises ``ModelError`` for designs that a slot cache cannot hold.
+    Raises ``ModelError`` for architectures that a slot cache cannot hold.
     """
     config = model.config.get_text_config(decoder=True)
     kinds = set(getattr(config, "layer_types", None) or ())

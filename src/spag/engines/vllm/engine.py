@@ -3,7 +3,7 @@ prefill.
 
 Both roles on one model share one engine and one cache, and so do LoRA adapters of one base model: each has an engine
 over one pool of vLLM processes (``opening.py``, ``pool.py``). Prompts are tokenized and texts decoded here, as in the
-transformers engine, so both see the same tokens.
+transformers engine, so both engines see the same tokens.
 """
 
 import math
@@ -29,7 +29,9 @@ from spag.models.tokens import PromptStyle, decode_reply, opening_of, spoken, to
 
 @dataclass(slots=True)
 class VLLMEngine:
-    """One model of a pool. Satisfies ``UpdatableEngine`` and ``RestingEngine``. ``stop_ids``: what ends a reply."""
+    """One model of a pool. Satisfies ``UpdatableEngine`` and ``RestingEngine``. ``stop_ids``: tokens that end a
+    reply.
+    """
 
     pool: VLLMPool
     tokenizer: PreTrainedTokenizerBase
@@ -61,26 +63,26 @@ class VLLMEngine:
 
     def poll(self) -> list[Completion]:
         if self._waiting and not self._done:
-            self.pool.wait()  # what has finished may be another engine's; then we return nothing for now
+            self.pool.wait()  # what finished may be another engine's; then we return nothing for now
         finished = list(self._done)
         self._done.clear()
         return finished
 
     def update_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """As ``UpdatableEngine`` says, without a restart of vLLM.
+        """See ``UpdatableEngine``; vLLM is not restarted.
 
-        Names are those of the transformers model, all of them; for an adapter's engine those of its ``PeftModel``, the
-        adapter's weights alone, or some of them. The base model changes under all its adapters. Nothing may be in
-        flight on the pool, for any of its models.
+        Takes all weights, named as in the transformers model; for an adapter, all or some of its weights, named as in
+        its ``PeftModel``. The base model changes for all its adapters. Nothing may be in flight on the pool, for any of
+        its models.
         """
         self.pool.update_weights(weights, self.adapter)
 
     def rest(self) -> bool:
-        """As ``RestingEngine`` says: with all engines of the pool, which wake at the next request or weights."""
+        """See ``RestingEngine``: all engines of the pool rest, and wake at the next request or weights."""
         return self.pool.rest(asleep=True)
 
     def close(self) -> None:
-        """Release the pool, which ends with its last engine. What is still in flight is dropped."""
+        """Release the pool, which ends with its last engine. Requests in flight are dropped."""
         if not self._closed:
             self._closed = True
             self.pool.release(self._waiting)
@@ -116,8 +118,8 @@ class VLLMEngine:
     ) -> tuple[tuple[int, ...], FinishReason, str]:
         """Return the tokens, the finish reason and the text.
 
-        vLLM looks for stop strings only after ``min_new_tokens``, so it may have run past one: then the tokens behind
-        it go.
+        vLLM looks for stop strings only after ``min_new_tokens``, so it may have run past one: tokens after it are
+        dropped.
         """
         thinking = request.sampling.thought_tokens > 0
         opening = opening_of(self.tokenizer, prompt, self.style, thinking=thinking)
@@ -144,7 +146,7 @@ class VLLMEngine:
 def within_limits(
     ids: tuple[int, ...], decode: Callable[[tuple[int, ...]], str], sampling: Sampling
 ) -> tuple[int, ...]:
-    """Return the tokens up to the limits of thought and utterance: vLLM knows the sum of both alone."""
+    """Return the tokens up to the limits of thought and utterance: vLLM knows only their sum."""
     closed_at = None
     if CLOSE in (text := decode(ids)):
         first = bisect_left(range(len(ids) + 1), True, key=lambda count: CLOSE in decode(ids[:count]))
@@ -158,14 +160,14 @@ def _sampling_arguments(request: Request, stop_ids: frozenset[int], style: Promp
     stop = [*request.stop, END_OF_ANSWER] if style is PromptStyle.TAGGED else list(request.stop)
     return {
         "temperature": sampling.temperature,
-        "top_p": sampling.top_p or 1e-9,  # vLLM refuses 0, which leaves the likeliest token
+        "top_p": sampling.top_p or 1e-9,  # vLLM refuses 0, which keeps only the likeliest token
         "top_k": sampling.top_k,
         "max_tokens": sampling.most_tokens,
         "min_tokens": min(sampling.min_new_tokens, sampling.max_new_tokens),
         "seed": request.seed & (2**63 - 1),
-        "stop": [] if sampling.thought_tokens else stop,  # a thought may hold one: cut here
+        "stop": [] if sampling.thought_tokens else stop,  # a thought may contain one: cut here
         "stop_token_ids": sorted(stop_ids),
         "ignore_eos": True,  # stop_token_ids has it
-        "logprobs": 1,  # two columns, for the sampled token alone (see extension.py)
+        "logprobs": 1,  # two columns, for the sampled token only (see extension.py)
         "flat_logprobs": True,
     }

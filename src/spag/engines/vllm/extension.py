@@ -1,8 +1,8 @@
-"""Methods that vLLM's workers get beside their own (``worker_extension_cls``), called by name with ``collective_rpc``.
+"""Methods added to vLLM's workers (``worker_extension_cls``), called by name with ``collective_rpc``.
 
-vLLM reports one kind of log-probability, raw or processed, samples padding of the vocabulary, takes new weights from
-GPUs alone, and loads them layer by layer, which misses one case on CPUs. All four are corrected here. vLLM's worker
-class gets these methods, so nothing of it is imported before they run.
+vLLM reports one kind of log-probability, raw or processed, may sample padding of the vocabulary, takes new weights only
+from GPUs, and loads them layer by layer, which misses one case on CPUs. All four are corrected here. vLLM mixes these
+methods into its worker class, so nothing of vLLM is imported before they run.
 """
 
 import math
@@ -13,7 +13,7 @@ import torch
 
 
 class _Worker(Protocol):
-    """What we read of ``vllm.v1.worker.gpu_worker.Worker``."""
+    """The attributes that we use of ``vllm.v1.worker.gpu_worker.Worker``."""
 
     model_runner: Any
     vllm_config: Any
@@ -23,17 +23,17 @@ class WorkerExtension:
     """Mixed into vLLM's worker class."""
 
     def extend_sampler(self: _Worker, token_count: int) -> None:
-        """Ban the tokens from ``token_count`` on, and put the sampled token's raw log-probability in place of the
-        likeliest token's, in the second column of every sample.
+        """Ban the tokens from ``token_count`` on, and replace the likeliest token's log-probability, in the second
+        column of every sample, by the sampled token's raw one.
 
-        The first column holds that of the distribution sampled from (``logprobs_mode="processed_logprobs"``). A request
+        The first column holds that under the sampling distribution (``logprobs_mode="processed_logprobs"``). A request
         asks for both with ``logprobs=1``.
         """
         sampler = self.model_runner.sampler
         sampler.__class__ = _extended(type(sampler), token_count)
 
     def update_weights_from_host(self: _Worker, update_info: Mapping[str, Any], file: str) -> None:
-        """As the worker's ``update_weights`` does in the ``ipc`` transfer, with a buffer that is a ``file``."""
+        """Like the worker's ``update_weights`` in the ``ipc`` transfer, but with a ``file`` as buffer."""
         from vllm.config import set_current_vllm_config  # noqa: PLC0415
 
         sizes = update_info["tensor_sizes"]
@@ -43,7 +43,7 @@ class WorkerExtension:
             buffer.split_with_sizes(sizes),
             strict=True,
         )
-        # copies: vLLM keeps the parts of a layer until it has them all, and the buffer is filled again
+        # copies, since vLLM keeps the parts of a layer until it has them all, and the buffer is reused
         weights = [(name, part.clone().view(getattr(torch, dtype)).view(shape)) for name, dtype, shape, part in parts]
         with set_current_vllm_config(self.vllm_config):
             self.model_runner.get_model().load_weights(weights)
@@ -62,7 +62,7 @@ class WorkerExtension:
         for module in self.model_runner.get_model().modules():
             if (
                 hasattr(module, "cpu_linear") and module.weight.numel()
-            ):  # other layers give their weights up for the packed ones
+            ):  # other layers replace their weights by packed ones
                 module.quant_method.process_weights_after_loading(module)
 
 
@@ -71,7 +71,7 @@ def _extended(sampler: type[Any], token_count: int) -> type[Any]:
 
     class ExtendedSampler(sampler):  # type: ignore[misc]
         def __call__(self, logits: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            raw = logits.log_softmax(-1, dtype=torch.float32)  # first: what follows may change the logits in place
+            raw = logits.log_softmax(-1, dtype=torch.float32)  # first, since later steps may change the logits in place
             logits[:, token_count:] = -torch.inf
             output = super().__call__(logits, *args, **kwargs)
             if output.logprobs_tensors is not None:

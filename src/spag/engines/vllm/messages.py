@@ -1,10 +1,10 @@
-"""Messages between a pool and the processes that vLLM runs in (``pool.py``, ``worker.py``)."""
+"""Messages between a pool and its vLLM processes (``pool.py``, ``worker.py``)."""
 
 from dataclasses import dataclass
 from typing import Any
 
 HOST = "host"
-"""Where the id of a GPU would be, for a buffer in host memory."""
+"""Replaces the id of a GPU for a buffer in host memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class WorkerRequest:
 
 @dataclass(frozen=True, slots=True)
 class WorkerAbort:
-    """Requests to drop, by key; those that have finished may be among them."""
+    """Requests to drop, by key; some may have finished."""
 
     keys: tuple[str, ...]
 
@@ -37,9 +37,10 @@ class WorkerAdapter:
 
 @dataclass(frozen=True, slots=True)
 class WorkerWeights:
-    """A part of the base model's new weights, from the ``first`` to the ``last``. Nothing may be in flight.
+    """A chunk of the base model's new weights; ``first`` and ``last`` mark the first and last one. Nothing may be in
+    flight.
 
-    ``update``: vLLM's ``update_info``, whose ``ipc_handles`` say where the buffer is by the GPU's id, or by ``HOST``
+    ``update``: vLLM's ``update_info``, whose ``ipc_handles`` give the buffer by GPU id, or under ``HOST``
     in which file. ``sums``: what the sums of some weights must be in the end.
     """
 
@@ -51,14 +52,14 @@ class WorkerWeights:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSleep:
-    """Give up memory of the GPU, at vLLM's level 1 or 2; 0: take it again. Nothing may be in flight."""
+    """Release GPU memory, at vLLM's level 1 or 2; 0: reclaim it. Nothing may be in flight."""
 
     level: int
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerOutput:
-    """Sampled tokens, raw log-probabilities and those drawn from, and whether the token limit ended them."""
+    """Sampled tokens, their raw and sampling log-probabilities, and whether the token limit ended them."""
 
     key: str
     token_ids: tuple[int, ...]
@@ -68,5 +69,5 @@ class WorkerOutput:
 
 
 Order = WorkerAdapter | WorkerWeights | WorkerSleep
-"""What a worker answers with ``None`` when it is done, or with the reason why it cannot."""
+"""Orders that a worker answers with ``None`` when done, or with the reason why it cannot."""
 Message = WorkerRequest | WorkerAbort | Order

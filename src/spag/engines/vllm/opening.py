@@ -44,8 +44,8 @@ class ServedModel:
 def open_vllm(models: Sequence[ModelConfig], engine: EngineConfig, split: int) -> list[VLLMEngine]:
     """Start one vLLM for ``models``, a base model or adapters of it, and return an engine for each.
 
-    An adapter that is there twice can be given two sets of weights. ``split`` is how many vLLMs share the memory.
-    Raises what ``start_vllm`` does.
+    An adapter listed twice can be given two sets of weights. ``split`` is how many vLLMs share the memory. Raises the
+    errors of ``start_vllm``.
     """
     adapters = [read_adapter(Path(model.name).expanduser()) for model in models]
     folders = [str(adapter.folder) for adapter in adapters if adapter]
@@ -75,9 +75,9 @@ def open_vllm(models: Sequence[ModelConfig], engine: EngineConfig, split: int) -
 
 
 def start_vllm(settings: VLLMSettings, models: Sequence[ServedModel]) -> list[VLLMEngine]:
-    """Start vLLM and return an engine for each of ``models``; the last one closed ends it.
+    """Start vLLM and return an engine for each of ``models``; closing the last one ends it.
 
-    Raises ``ModelError`` for a model without a readable config, ``ConfigError`` for too few GPUs, ``EngineError`` when
+    Raises ``ModelError`` for a model without a readable config, ``ConfigError`` for too few GPUs, ``EngineError`` if
     vLLM does not start.
     """
     config = _load_config(settings)
@@ -116,7 +116,7 @@ def _stop_ids(settings: VLLMSettings, tokenizer: PreTrainedTokenizerBase, style:
 
 
 def _token_bytes(config: PreTrainedConfig, dtype: str) -> int:
-    """Return what one token's keys and values take, over all layers."""
+    """Return the bytes of one token's keys and values, over all layers."""
     heads = config.num_attention_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
     kv_heads = getattr(config, "num_key_value_heads", None) or heads

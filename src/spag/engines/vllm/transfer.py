@@ -1,9 +1,9 @@
-"""Whole models on their way to vLLM's processes, by vLLM's weight transfer of kind ``ipc``: chunk by chunk through a
-buffer that both sides have open.
+"""Transfer of whole models to vLLM's processes, by vLLM's ``ipc`` weight transfer: chunk by chunk through a buffer that
+both sides have open.
 
-The buffer lies on each GPU that vLLM runs on, and its processes open it there by CUDA IPC, so weights on the same GPU
-never leave it. Where that is refused, and on CPUs, the buffer is host memory: an unlinked file, which nothing leaves
-behind. Adapters take another way, ``weights.py``: vLLM reads them from folders.
+Each GPU that vLLM runs on has a buffer, which its processes open by CUDA IPC, so weights on the same GPU never leave
+it. If that is refused, and on CPUs, the buffer is host memory: an unlinked file, which leaves nothing behind. Adapters
+are transferred differently (``weights.py``): vLLM reads them from folders.
 """
 
 import logging
@@ -27,16 +27,18 @@ logger = logging.getLogger(__name__)
 
 BUFFER_BYTES = 256 * 2**20
 """Size of the buffer, unless a single weight is larger. vLLM copies a chunk once more while it loads it."""
-_CHECKED = 8  # weights whose sums are compared in debug mode
+_CHECKED = 8  # number of weights whose sums are compared in debug mode
 
 Tell = Callable[[WorkerWeights], str | None]
-"""Passes a message to all processes of vLLM; returns why one of them cannot open the buffer."""
+"""Sends a message to all vLLM processes; returns the reason if one cannot open the buffer."""
 Buffers = tuple[Sequence[Tensor], Mapping[str, Any]]
-"""Buffers that get the same bytes, (N,) uint8, and how vLLM's processes open theirs: by the GPU's id, or ``HOST``."""
+"""Buffers that get the same bytes, (N,) uint8, and their handles for vLLM's processes, by GPU id or ``HOST``."""
 
 
 class WeightTransfer:
-    """Gives the model ``arguments["model"]`` new weights on ``gpus``, by their index here; without any: on the CPU."""
+    """Sends new weights of the model ``arguments["model"]`` to ``gpus``, by our index, or to the CPU if there are
+    none.
+    """
 
     def __init__(self, arguments: Mapping[str, Any], gpus: Sequence[int]) -> None:
         self._name: str = arguments["model"]
@@ -46,7 +48,7 @@ class WeightTransfer:
         self._model: PreTrainedModel | None = None
 
     def send(self, weights: Mapping[str, Tensor], tell: Tell) -> None:
-        """Hand ``weights`` over, all of the model's, by the names of the loaded model. Raises ``EngineError``."""
+        """Send ``weights``, all of the model's, by their names in the loaded model. Raises ``EngineError``."""
         named = self._as_in_files(weights)
         if self._by_ipc and (refusal := self._try(named, gpu_buffers(self._gpus, self._size(named)), tell)):
             self._by_ipc = False
@@ -55,7 +57,7 @@ class WeightTransfer:
             raise EngineError(f"vLLM takes no new weights: {refusal}")
 
     def _try(self, named: Mapping[str, Tensor], opened: AbstractContextManager[Buffers], tell: Tell) -> str | None:
-        """Send all chunks; return why that cannot work, if so."""
+        """Send all chunks; return the reason if that cannot work."""
         chunks = list(self._chunks(named))
         sums = self._sums(named) if os.environ.get("VLLM_LOGGING_LEVEL") == "DEBUG" else {}
         try:
@@ -65,12 +67,12 @@ class WeightTransfer:
                     first, last = number == 0, number == len(chunks) - 1
                     if refusal := tell(WorkerWeights(update, first, last, sums if last else {})):
                         return refusal
-        except (RuntimeError, OSError) as error:  # no memory for a buffer, or nothing to share it with
+        except (RuntimeError, OSError) as error:  # no memory for a buffer, or no way to share it
             return first_line(error)
         return None
 
     def _as_in_files(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return ``weights`` by the names that files have, which vLLM knows."""
+        """Return ``weights`` by their names in files, which vLLM knows."""
         model = self._model = self._model or self._empty_model()
         own = {name: value.shape for name, value in model.named_parameters()}
         check_shapes(weights, own)
@@ -80,7 +82,7 @@ class WeightTransfer:
         return found
 
     def _empty_model(self) -> PreTrainedModel:
-        """Return the model without memory for its weights: it knows their names here and in files."""
+        """Return the model without memory for its weights, to map their names here to those in files."""
         config = AutoConfig.from_pretrained(self._name, trust_remote_code=self._trust_remote_code)
         with torch.device("meta"):
             model: PreTrainedModel = AutoModelForCausalLM.from_config(config, trust_remote_code=self._trust_remote_code)
@@ -94,7 +96,7 @@ class WeightTransfer:
         return max(min(BUFFER_BYTES, sum(sizes)), *sizes)
 
     def _chunks(self, named: Mapping[str, Tensor]) -> Iterator[list[tuple[str, Tensor]]]:
-        """Yield weights that fill the buffer together, in order."""
+        """Yield, in order, groups of weights that fill the buffer."""
         chunk: list[tuple[str, Tensor]] = []
         free = size = self._size(named)
         for name, weight in named.items():
@@ -122,7 +124,7 @@ class WeightTransfer:
         }
 
     def _sums(self, named: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return the sums of a few weights that vLLM keeps as they are: norms and biases, unless it fuses them."""
+        """Return the sums of a few weights that vLLM keeps unchanged: norms and biases, unless it fuses them."""
         flat = [(name, weight) for name, weight in named.items() if weight.ndim == 1]
         return {
             name: weight.to(self._dtype).double().sum().item() for name, weight in flat[:: 1 + len(flat) // _CHECKED]
@@ -131,7 +133,7 @@ class WeightTransfer:
 
 @contextmanager
 def gpu_buffers(gpus: Sequence[int], size: int) -> Iterator[Buffers]:
-    """Give a buffer on each of ``gpus``, that others open by CUDA IPC."""
+    """Return a buffer on each of ``gpus``, for other processes to open by CUDA IPC."""
     buffers = [torch.empty(size, dtype=torch.uint8, device=f"cuda:{gpu}") for gpu in gpus]
     ids = [str(torch.cuda.get_device_properties(gpu).uuid) for gpu in gpus]
     handles = [reduce_tensor(buffer)[1] for buffer in buffers]  # type: ignore[no-untyped-call]
@@ -142,7 +144,7 @@ def gpu_buffers(gpus: Sequence[int], size: int) -> Iterator[Buffers]:
 
 @contextmanager
 def _host_buffer(size: int) -> Iterator[Buffers]:
-    """Give a buffer in a file that has no name; others open it while we have it open."""
+    """Return a buffer in an unnamed file; other processes can open it while we have it open."""
     with TemporaryFile(dir=place_for(size)) as file:
         os.posix_fallocate(file.fileno(), 0, size)
         name = f"/proc/{os.getpid()}/fd/{file.fileno()}"

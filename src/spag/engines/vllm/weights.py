@@ -1,8 +1,7 @@
-"""New weights of adapters as folders, which is how vLLM's processes take them.
+"""New weights of adapters as folders, the form that vLLM's processes accept.
 
-They lie in shared memory where that has room, else in the temporary folder. The newest of each adapter stay there until
-the next ones or the end: an update that names some weights takes the others from them. ``transfer.py`` has the base
-model's.
+They are in shared memory if it has room, else in the temporary folder. The newest weights of each adapter stay until
+replaced: an update that names only some weights takes the others from them. ``transfer.py`` handles the base model's.
 """
 
 import shutil
@@ -24,7 +23,7 @@ SHARED_SHARE = 0.25
 
 
 class AdapterFolders:
-    """The weights of the ``adapters`` that a pool serves, which count from 1; ``dtype`` is the engine's."""
+    """The weights of a pool's ``adapters``, numbered from 1; ``dtype`` is the engine's."""
 
     def __init__(self, adapters: tuple[str, ...], dtype: str) -> None:
         self._current: list[Path] = [Path(), *map(Path, adapters)]
@@ -32,7 +31,7 @@ class AdapterFolders:
         self._folders: dict[int, tempfile.TemporaryDirectory[str]] = {}
 
     def write(self, weights: Mapping[str, torch.Tensor], adapter: int) -> Path:
-        """Return a folder with all weights, ``weights`` among them. Raises ``EngineError`` for a misfit."""
+        """Return a folder with all weights, updated with ``weights``. Raises ``EngineError`` for a mismatch."""
         current = self._current[adapter]
         try:
             own = load_file(current / ADAPTER_WEIGHTS)
@@ -59,13 +58,13 @@ class AdapterFolders:
 
 
 def check_shapes(weights: Mapping[str, torch.Tensor], shapes: Mapping[str, torch.Size]) -> None:
-    """Raise ``EngineError`` for a weight whose name or shape is not among ``shapes``."""
+    """Raise ``EngineError`` for a weight whose name or shape is not in ``shapes``."""
     for name, value in weights.items():
         if shapes.get(name) != value.shape:
             raise EngineError(f"{name}: no such weight of that shape")
 
 
 def place_for(size: int) -> Path | None:
-    """Return where so many bytes lie best: in shared memory if it has room; ``None``: in the temporary folder."""
+    """Return the best place for this many bytes: shared memory if it has room, else ``None``, the temporary folder."""
     roomy = SHARED_MEMORY.is_dir() and size < SHARED_SHARE * shutil.disk_usage(SHARED_MEMORY).free
     return SHARED_MEMORY if roomy else None

@@ -1,8 +1,8 @@
-"""The process of one vLLM replica: reads requests and new weights from a pipe, steps the engine, writes back what has
-finished.
+"""The process of one vLLM replica: reads requests and new weights from a pipe, steps the engine, writes back
+completions.
 
-``pool.py`` starts it. It lives as long as the other end of its pipe; a fault ends it with a traceback on its standard
-error, which the pool reads.
+``pool.py`` starts it. It lives as long as the other end of its pipe; an error ends it with a traceback on stderr, which
+the pool reads.
 """
 
 import os
@@ -26,14 +26,14 @@ def serve(pipe: Connection) -> None:
     """Open an engine and answer messages until the pipe closes.
 
     The first message holds the arguments of ``vllm.EngineArgs``, the adapters' folders and the number of tokens that
-    may be sampled; ``None`` says that vLLM is ready, with its first weights or with new ones, or asleep or awake. A
-    text says why it cannot open the buffer of new weights.
+    may be sampled; ``None`` means that vLLM is ready, with its first weights or new ones, or asleep or awake. A text
+    says why it cannot open the buffer of new weights.
     """
     arguments, folders, token_count = pipe.recv()
     learned: dict[int, str] = {}
     messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-    # a thread, so that neither side ever waits for the other to make room in the pipe, and the pool's end is seen while
-    # vLLM is starting
+    # a thread, so that neither side ever blocks on a full pipe, and the end of the pool is noticed while vLLM is
+    # starting
     threading.Thread(target=_read, args=(pipe, messages, learned), daemon=True).start()
     from vllm import EngineArgs, LLMEngine, SamplingParams  # noqa: PLC0415 - only here, in vLLM's own process
 
@@ -56,7 +56,7 @@ def serve(pipe: Connection) -> None:
                 engine.add_request(message.key, prompt, sampling, lora_request=weights.adapters.get(message.adapter))
                 if cold:
                     cold = False
-                    break  # one prefill fills the cache with the rules that all games share
+                    break  # one prefill fills the cache with the rules shared by all games
             else:
                 cold = True
                 if isinstance(message, WorkerAdapter):
@@ -68,7 +68,7 @@ def serve(pipe: Connection) -> None:
 
 
 def _read(pipe: Connection, messages: "queue.SimpleQueue[Message | None]", learned: dict[int, str]) -> None:
-    """Pass messages on. When the pipe closes, end the process, even if vLLM hangs."""
+    """Forward messages. When the pipe closes, end the process, even if vLLM hangs."""
     try:
         while True:
             messages.put(pipe.recv())
@@ -87,7 +87,7 @@ def _remove(learned: dict[int, str]) -> None:
 
 def _output(output: Any) -> WorkerOutput:
     done = output.outputs[0]
-    values = done.logprobs.logprobs  # flat: the sampled distribution's and the raw one for each token
+    values = done.logprobs.logprobs  # flat: for each token the sampling log-probability, then the raw one
     token_ids = tuple(int(token) for token in done.token_ids)
     assert len(values) == 2 * len(token_ids)
     return WorkerOutput(
@@ -96,7 +96,7 @@ def _output(output: Any) -> WorkerOutput:
 
 
 def main() -> None:
-    """Serve the pool that started this process, on the cores that it gave."""
+    """Serve the pool that started this process, on its assigned cores."""
     cores = os.environ.get("SPAG_VLLM_CORES")
     if cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {int(core) for core in cores.split(",")})  # before torch counts its threads
@@ -110,4 +110,4 @@ def main() -> None:
             traceback.print_exc()
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(status)  # tearing down torch takes seconds, and a thread of vLLM's could block for ever
+        os._exit(status)  # tearing down torch takes seconds, and a vLLM thread could block for ever

@@ -1,9 +1,9 @@
-"""An arena's games in the metrics of clembench (arXiv 2305.13455; clemcore, ``clemgame/metrics.py``).
+"""clembench's metrics for an arena's games (arXiv 2305.13455; clemcore, ``clemgame/metrics.py``).
 
-There, a game is aborted when somebody breaks its rules, else a success or lost. The main score, 0 to 100, is the mean
-over games that were not aborted. The request success ratio is the share of a game's utterances that kept to the rules.
-Here a role's success is a game that it wins, and a game without a winner is lost for both. clembench's own Taboo counts
-a clue with the word in it as lost, not as aborted.
+In clembench, a game is aborted if a player breaks its rules, otherwise a success or lost. The main score, 0 to 100, is
+the mean over games that were not aborted. The request success ratio is the share of a game's utterances that follow the
+rules. Here a role succeeds in games that it wins, and a game without a winner is lost for both. clembench's own Taboo
+counts a clue that contains the word as lost, not as aborted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,10 @@ from spag.games.base import Game
 
 @dataclass(frozen=True, slots=True)
 class ClembenchRow:
-    """One player in one role. Shares of ``games``: success, lose and aborted, which sum to 1, and
+    """One player in one role. As shares of ``games``: success, lose and aborted, which sum to 1; and
     request_success_ratio, a mean over games.
 
-    ``main_score``: 0 to 100, ``None`` when every game was aborted. ``request_success_ratio`` is ``None`` when nobody
-    spoke.
+    ``main_score``: 0 to 100, ``None`` if every game was aborted. ``request_success_ratio`` is ``None`` if nobody spoke.
     """
 
     name: str
@@ -35,7 +34,7 @@ class ClembenchRow:
 def clembench_rows(
     results: Mapping[tuple[str, str, str], Result], game: Game, names: Sequence[str]
 ) -> list[ClembenchRow]:
-    """Return a row per role and name; ``results`` are by first player, second player and task."""
+    """Return a row per role and name; ``results`` are keyed by first player, second player and task."""
     found = []
     for place, role in enumerate(game.roles):
         for name in names:

@@ -1,4 +1,4 @@
-"""Every game of an arena in arrays: how it ended, who won alone, and what each role earned, in whole steps."""
+"""All games of an arena as arrays: the outcome, the sole winner, and each role's reward in whole steps."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from spag.games.base import Game
 Bools = NDArray[np.bool_]
 _MISSING = -1
 _MOST_STEPS = 100
-"""Steps that the range of rewards is cut into at most; rewards between two of them are rounded."""
+"""The largest number of steps in the range of rewards; rewards between two steps are rounded."""
 
 
 def sole_winner(game: Game, result: Result) -> str | None:
-    """Return the role that wins alone, or that the game pays for the other's fault; ``None`` for any other end."""
+    """Return the role that wins alone, or that is rewarded for the other's fault; ``None`` for any other end."""
     outcome = game.outcomes[result.outcome]
     won = [role for role in game.roles if role in outcome.winners]
     paid = [role for role in game.roles if outcome.fault not in (None, role) and result.rewards[role] > 0]
@@ -29,8 +29,8 @@ def sole_winner(game: Game, result: Result) -> str | None:
 class Grid:
     """Every game of an arena. All arrays end in the axes (players in the first role, players in the second, tasks).
 
-    ``codes`` indexes ``game.outcomes``, -1 is a game not played. ``won`` and ``rewards`` have a first axis for the two
-    roles: who won alone, and what the role earned in whole steps above ``lowest``, 0 where there is no game. A step is
+    ``codes`` indexes ``game.outcomes``; -1 means not played. ``won`` and ``rewards`` have a first axis for the two
+    roles: whether the role won alone, and its reward in whole steps above ``lowest``, 0 if there is no game. A step is
     ``step`` of reward; ``steps`` of them are the game's range of rewards.
     """
 
@@ -45,8 +45,8 @@ class Grid:
 
     @staticmethod
     def of(game: Game, names: Sequence[str], results: Mapping[tuple[str, str, str], Result]) -> "Grid":
-        """Build the grid of ``results`` by (first player, second player, task). Tasks are sorted: the order of play
-        changes nothing.
+        """Build the grid of ``results`` by (first player, second player, task). Tasks are sorted, so the order of play
+        does not matter.
         """
         tasks = {task: index for index, task in enumerate(sorted({task for _, _, task in results}))}
         place = {name: index for index, name in enumerate(names)}
@@ -71,12 +71,12 @@ class Grid:
 
     @property
     def played(self) -> Bools:
-        """Which games there are."""
+        """Which games were played."""
         return np.not_equal(self.codes, _MISSING)
 
     @property
     def leads(self) -> Ints:
-        """The first role's reward less the second's, in steps."""
+        """The first role's reward minus the second's, in steps."""
         first, second = self.rewards
         leads: Ints = first - second
         return leads
@@ -86,10 +86,10 @@ class Grid:
         return np.equal(self.codes, list(self.game.outcomes).index(outcome))
 
     def expected_scores(self) -> Floats:
-        """Return by task what row scored against column, shape (tasks, players, players).
+        """Return the scores of row against column by task, shape (tasks, players, players).
 
-        A game is worth 1 to a player who earned the whole range more than the other, 0 to one who earned it less, and
-        0.5 each where both earned the same.
+        A game scores 1 for a player that earned the whole range more than the other, 0 for one that earned it less, and
+        0.5 each if both earned the same.
         """
         first = np.where(self.played, (1 + self.leads / self.steps) / 2, 0.0)
         second = np.where(self.played, 1 - first, 0.0)
@@ -97,14 +97,14 @@ class Grid:
 
 
 def reward_range(game: Game, results: Iterable[Result]) -> tuple[float, float]:
-    """Return the least and the greatest reward: what the game declares, or what it paid beyond that."""
+    """Return the least and the greatest reward: the declared range, extended to rewards beyond it."""
     paid = [reward for result in results for reward in result.rewards.values()]
     low, high = game.reward_range
     return min(low, *paid), max(high, *paid)
 
 
 def _steps_of(shares: Floats) -> int:
-    """Return in how few equal steps the range can be cut so that every reward falls on one; ``shares`` of the range."""
+    """Return the fewest equal steps of the range such that every reward falls on one; ``shares`` of the range."""
     values = np.unique(shares)
     fits = (steps for steps in range(1, _MOST_STEPS) if np.allclose(values * steps, np.rint(values * steps), atol=1e-6))
     return next(fits, _MOST_STEPS)
@@ -120,7 +120,7 @@ class MatrixCell:
 
 
 def win_matrix(grid: Grid) -> list[MatrixCell]:
-    """Return a cell for each pairing that was played, first player by first player."""
+    """Return a cell for each played pairing, ordered by first player."""
     counts = {outcome: grid.came_to(outcome).sum(axis=2) for outcome in grid.game.outcomes}
     return [
         MatrixCell(

@@ -1,7 +1,7 @@
-"""Paired comparisons by reward: players on the tasks that both played, so that a task's difficulty cancels out.
+"""Paired comparisons by reward, on the tasks that both players played, so that task difficulty cancels out.
 
-Both role assignments of a pair share task and seed. What a player earned over the two of them is compared with what the
-other earned. Two players in the same role are compared over the opponents that both met.
+Both role assignments of a pair share task and seed. Players are compared by their total reward over the two
+assignments. Two players in the same role are compared over the opponents that both met.
 """
 
 from collections.abc import Iterator
@@ -19,10 +19,11 @@ from spag.games.base import Game
 
 @dataclass(frozen=True, slots=True)
 class PairComparison:
-    """Two players against each other in both roles. ``wins``: each one's. ``undecided``: games that neither won alone.
+    """Two players against each other in both roles. ``wins``: of each player. ``undecided``: games that neither won
+    alone.
 
-    ``score``: the mean over the tasks played in both role assignments of what the first player earned there less what
-    the second did, as a share of the most that can lie between them: from -1 to 1. ``None`` without such a task.
+    ``score``: the first player's reward minus the second's, averaged over the tasks played in both role assignments, as
+    a share of the largest possible difference: from -1 to 1. ``None`` without such a task.
     """
 
     players: tuple[str, str]
@@ -33,7 +34,7 @@ class PairComparison:
 
 
 def compare_pairs(grid: Grid, weights: Ints) -> list[PairComparison]:
-    """Compare every two players that met. ``weights``, shape (draws, tasks): as ``bootstrap_weights`` gives them."""
+    """Compare every two players that met. ``weights``, shape (draws, tasks): from ``bootstrap_weights``."""
     rows = (_compare_pair(grid, one, other, weights) for one, other in combinations(range(len(grid.names)), 2))
     return [row for row in rows if row.games]
 
@@ -53,9 +54,9 @@ def _compare_pair(grid: Grid, one: int, other: int, weights: Ints) -> PairCompar
 
 @dataclass(frozen=True, slots=True)
 class RoleComparison:
-    """Two players in the same role: the mean of each over the shared games, and of the difference.
+    """Two players in the same role: the mean of each over the shared games, and the mean difference.
 
-    Of their rewards, or, with an ``outcome``, of how often it came to that.
+    Means are of rewards or, with an ``outcome``, of its frequency.
     """
 
     players: tuple[str, str]
@@ -67,8 +68,8 @@ class RoleComparison:
 
 
 def compared(game: Game) -> Iterator[tuple[str, Outcome]]:
-    """Yield (role, outcome) for what players are compared by besides rewards: in each role, the outcomes that it wins,
-    then those of its fault.
+    """Yield (role, outcome) for comparisons besides rewards: for each role, the outcomes that it wins, then its
+    faults.
     """
     for role in game.roles:
         yield from ((role, outcome) for outcome in game.outcomes.values() if role in outcome.winners)
@@ -78,7 +79,7 @@ def compared(game: Game) -> Iterator[tuple[str, Outcome]]:
 def compare_roles(grid: Grid, weights: Ints) -> list[RoleComparison]:
     """Compare every two players in each role by reward, then by the outcomes that ``compared`` gives.
 
-    ``weights``, shape (draws, tasks): as ``bootstrap_weights`` gives them.
+    ``weights``, shape (draws, tasks): from ``bootstrap_weights``.
     """
     rows = []
     for one, other in combinations(range(len(grid.names)), 2):
@@ -92,11 +93,11 @@ def compare_roles(grid: Grid, weights: Ints) -> list[RoleComparison]:
 
 @dataclass(frozen=True, slots=True)
 class _SharedGames:
-    """The games of two players in one role against the same opponents on the same tasks. Players who met no one else
+    """The games of two players in one role against the same opponents on the same tasks. Players that met no one else
     are compared in the two role assignments of their own match.
 
-    ``one`` and ``other`` index the arrays of a grid, own role first. ``both``, shape (opponents, tasks): what both
-    played.
+    ``one`` and ``other`` index the arrays of a grid, own role first. ``both``, shape (opponents, tasks): games played
+    by both.
     """
 
     players: tuple[str, str]
@@ -115,7 +116,7 @@ class _SharedGames:
         return _SharedGames(names, side, ours, theirs, played[ours] & played[theirs])
 
     def by_task(self, values: NDArray[Any]) -> tuple[Ints, Ints]:
-        """Return the sums of both players' part of an array of the grid, shape (tasks,) each."""
+        """Return the sums of both players' entries in an array of the grid, shape (tasks,) each."""
         values = _own_role_first(values, self.side)
         return (values[self.one] * self.both).sum(axis=0), (values[self.other] * self.both).sum(axis=0)
 

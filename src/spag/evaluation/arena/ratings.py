@@ -1,9 +1,9 @@
-"""One number a player: Bradley-Terry strengths (the ``choix`` library) on the scale of Elo, with bootstrap intervals
+"""One number per player: Bradley-Terry strengths (the ``choix`` library) on the Elo scale, with bootstrap intervals
 over tasks.
 
-A game counts for what it paid: a player's score in it is 1 where it earned the whole range of rewards more than the
-other, 0.5 where both earned the same. Every pair is credited with one game of 0.5 each that was never played, so that a
-player who took everything has a finite rating.
+A game counts by its rewards: a player scores 1 if it earned the whole range of rewards more than the other, 0.5 if both
+earned the same. Every pair is credited with one imaginary game of 0.5 each, so that a player that won everything has a
+finite rating.
 """
 
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ import numpy as np
 from spag.evaluation.intervals import Floats, Ints
 
 POINTS = 400 / np.log(10)
-"""Elo points a unit of log-strength: 400 points are odds of ten to one."""
+"""Elo points per unit of log-strength: 400 points are odds of ten to one."""
 PRIOR_SCORE = 0.5
-"""Score that each side of every pair is credited with."""
+"""Score credited to each side of every pair."""
 _DRAWS = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Rating:
-    """A player's points with a 95 % interval. The first player stands at 0 by definition."""
+    """A player's points with a 95 % interval. The first player is at 0 by definition."""
 
     name: str
     points: float
@@ -31,8 +31,8 @@ class Rating:
 
 
 def rate(names: Sequence[str], scores: Floats, weights: Ints) -> list[Rating]:
-    """Rate the players. ``scores``, shape (tasks, players, players): by task, what row scored against column.
-    ``weights``: (draws, tasks).
+    """Rate the players. ``scores``, shape (tasks, players, players): scores of row against column by task. ``weights``:
+    (draws, tasks).
     """
     players = len(names)
     points = bradley_terry(scores.sum(axis=0))
@@ -43,7 +43,7 @@ def rate(names: Sequence[str], scores: Floats, weights: Ints) -> list[Rating]:
 
 def bradley_terry(scores: Floats, prior: float = PRIOR_SCORE, start: Floats | None = None) -> Floats:
     """Return the maximum-likelihood points, shape (players,), of a matrix of ``scores`` (row against column). ``start``
-    only saves time.
+    only speeds up convergence.
     """
     import choix  # noqa: PLC0415 - slow to import, and only results need it
 

@@ -1,6 +1,6 @@
-"""The figures of an arena: every pair of models, both role assignments, the same held-out tasks and seeds for all.
+"""The metrics of an arena: every pair of models, both role assignments, the same held-out tasks and seeds for all.
 
-``spag.rollout.matchmaking`` makes the games. ``tally`` needs the episodes only, so results can be recomputed from a
+``spag.rollout.matchmaking`` makes the games. ``tally`` needs only the episodes, so results can be recomputed from a
 file.
 """
 
@@ -38,10 +38,10 @@ NOTE = (
 class RoleTable:
     """One player in one role, over all its games.
 
-    reward: the mean of a game, as the game pays it. Shares of ``games``: win; loss, where the other side alone wins;
-    tie, a draw; violation, this role's breach of a rule. repeated: the share of its utterances that were said before in
-    the same game by whomever, or by this player in this role on another task too (none count in a role of fixed form).
-    figures: the game's own for this role, by name.
+    reward: the mean per game. Shares of ``games``: win; loss, a win of the other side alone; tie, a draw; violation,
+    this role's breach of a rule. repeated: the share of its utterances that were said before, in the same game by
+    either player, or by this player in this role on another task (none count in a role of fixed form). figures: the
+    game's own for this role, by name.
     """
 
     name: str
@@ -56,7 +56,7 @@ class RoleTable:
     figures: Mapping[str, Rate] = field(default_factory=dict)
 
     def row(self) -> dict[str, Any]:
-        """Return plain data, the game's own figures beside the others."""
+        """Return plain data, merging the game's own figures with the others."""
         row = asdict(self)
         figures = row.pop("figures")
         return {**row, **figures}
@@ -64,14 +64,14 @@ class RoleTable:
 
 @dataclass(slots=True)
 class _RoleCounts:
-    """One player in one role: each figure by task."""
+    """Counts of one player in one role: each figure by task."""
 
     games: Counter[str] = field(default_factory=Counter)
     rewards: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     outcomes: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     figures: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     spoken: list[tuple[str, int, bool]] = field(default_factory=list)  # task, hash of the text, whether said before
-    tasks: defaultdict[int, set[str]] = field(default_factory=lambda: defaultdict(set))  # of a text, by hash
+    tasks: defaultdict[int, set[str]] = field(default_factory=lambda: defaultdict(set))  # by hash of a text
 
     def add(self, episode: Episode, role: str, result: Result, measured: Mapping[str, int]) -> None:
         task = episode.task.id
@@ -82,7 +82,7 @@ class _RoleCounts:
             self.figures[name][task] += value
 
     def add_texts(self, episode: Episode, role: str, length: int) -> None:
-        """Note what this role says of free form, for ``repeated_rate``."""
+        """Record this role's free-form utterances, for ``repeated_rate``."""
         before: set[int] = set()
         for said in episode.history[:length]:
             text = hash(" ".join(said.content.casefold().split()))
@@ -96,11 +96,11 @@ class _RoleCounts:
         return _rate(repeated, Counter(task for task, _, _ in self.spoken))
 
     def outcome_rate(self, outcomes: Iterable[Outcome]) -> Rate:
-        """Return how often it came to one of ``outcomes``."""
+        """Return the rate of ``outcomes``."""
         return _rate(sum((self.outcomes[outcome.name] for outcome in outcomes), Counter()), self.games)
 
     def figure_rate(self, figure: Figure) -> Rate:
-        """Return one of the game's own figures."""
+        """Return the rate of one of the game's own figures."""
         hits, totals = self.figures[figure.name], self.figures[figure.of] if figure.of else self.games
         if not figure.is_count:
             return _rate(hits, totals)
@@ -113,7 +113,7 @@ class _RoleCounts:
 
 @dataclass(slots=True)
 class Tally:
-    """What was counted of an arena. Names are in order of first appearance."""
+    """The counts of an arena. Names are in order of first appearance."""
 
     roles: dict[tuple[str, str], _RoleCounts] = field(default_factory=dict)  # by (player, role)
     results: dict[tuple[str, str, str], Result] = field(default_factory=dict)  # by (first player, second player, task)
@@ -124,8 +124,8 @@ class Tally:
 
 
 def tally(episodes: Iterable[Episode], game: Game) -> Tally:
-    """Judge each arena episode once and count it. Raises ``DataError`` for a game without players, and for one that is
-    there twice.
+    """Judge each arena episode once and count it. Raises ``DataError`` for a game without players, and for a
+    duplicate.
     """
     counted = Tally()
     for episode in episodes:
@@ -177,10 +177,10 @@ def _by_task(counts: Counter[str], tasks: Iterable[str]) -> Ints:
 
 
 def arena_report(episodes: Iterable[Episode], game: Game, names: Sequence[str] = (), seed: int = 0) -> dict[str, Any]:
-    """Return every figure of an arena as plain data, in one pass over its games.
+    """Return all metrics of an arena as plain data, in one pass over its games.
 
-    ``names`` come first and in this order; by default the players follow the games. ``seed`` decides the bootstrap.
-    Raises ``DataError`` when there is no game, and as ``tally`` does.
+    ``names`` come first, in this order; by default players are in order of appearance. ``seed`` determines the
+    bootstrap. Raises ``DataError`` if there is no game, and the errors of ``tally``.
     """
     counted = tally(episodes, game)
     if not counted.results:

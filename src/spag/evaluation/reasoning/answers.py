@@ -1,7 +1,7 @@
 """lm-eval's cache of answers, so that a stopped evaluation resumes.
 
-lm-eval keeps pickles, which must not be read from a folder that people pass around; here the same SQLite file holds
-JSON. Sampled answers are not cached: samples of one item must differ.
+lm-eval stores pickles, which are unsafe to read from a folder that people share; here the same SQLite file holds JSON.
+Sampled answers are not cached: samples of one item must differ.
 """
 
 import json
@@ -22,7 +22,7 @@ class _JsonCachingLM(CachingLM):  # type: ignore[misc]
 
 @contextmanager
 def cached(lm: LM, path: Path) -> Iterator[LM]:
-    """Yield ``lm`` with its answers in the file ``path``, which must belong to this model and dtype alone."""
+    """Yield ``lm`` with its answers cached in the file ``path``, which must belong only to this model and dtype."""
     path.parent.mkdir(parents=True, exist_ok=True)
     caching = _JsonCachingLM(lm, path)
     with caching.dbdict:

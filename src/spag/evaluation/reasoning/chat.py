@@ -1,8 +1,8 @@
-"""Models that are asked in their chat template, and may think before they answer.
+"""Models that are prompted in their chat template and may think before they answer.
 
-A task's stop strings hold for the answer, not for the thought before it: lm-eval would end both at the first blank
-line. So a model writes to its own end or to the limit of tokens, and the thought and what follows a stop string are cut
-off here. Who is still thinking at the limit has given no answer.
+A task's stop strings apply to the answer, not to the thought before it: lm-eval would end either at the first blank
+line. So a model writes until it ends or reaches the token limit; the thought, and text after a stop string, are removed
+here. A model still thinking at the limit has given no answer.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from spag.engines.base import text_before_stop
 
 
 class ChatModel:
-    """An lm-eval model with its cache, which keeps whole replies."""
+    """An lm-eval model with its cache of whole replies."""
 
     def __init__(self, lm: Any) -> None:
         self.lm = lm
@@ -31,7 +31,7 @@ class ChatModel:
 
 
 def answer_in(reply: str, stop: str | Sequence[str] | None) -> str:
-    """Return what a reply says after its thoughts, up to the first of ``stop``."""
+    """Return the text of a reply after its thoughts, up to the first of ``stop``."""
     answer = split_thought(reply).speech.lstrip()
     marks = (stop,) if isinstance(stop, str) else tuple(stop or ())
     cut = text_before_stop(answer, tuple(filter(None, marks)))

@@ -1,9 +1,9 @@
 """The reasoning evaluation: lm-eval's tasks on several models, with error bars and item-by-item differences.
 
-The first model is the reference. A (model, task) pair is a stage in the folder's manifest: done ones are kept, and one
-whose settings, model or data changed is an error that names the change. The folder holds:
+The first model is the reference. A (model, task) pair is a stage in the folder's manifest: finished ones are kept; if
+settings, model or data changed, an error names the change. The folder holds:
 
-    MODEL/TASK.jsonl   one line an item: {"task":"arc_easy","doc":3,"doc_hash":"..","prompt_hash":"..",
+    MODEL/TASK.jsonl   one line per item: {"task":"arc_easy","doc":3,"doc_hash":"..","prompt_hash":"..",
                        "metrics":{"acc":1.0,"acc_norm":0.0},"target":"2",
                        "answers":[[-9.1,false],[-7.7,false],[-8.2,false]]}
     MODEL/answers-IDENTITY.sqlite   every answer of the model, so that a stopped task resumes
@@ -42,7 +42,7 @@ from spag.storage.store import write_json, write_rows
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """A model to evaluate: its folder, and a digest of what decides its answers."""
+    """A model to evaluate: its folder, and a digest of everything that determines its answers."""
 
     name: str
     config: ModelConfig
@@ -60,9 +60,9 @@ def evaluate_reasoning(
 ) -> dict[str, Any]:
     """Evaluate ``models`` by name, the reference first, and return the contents of ``folder/results.json``.
 
-    A model's dtype must be resolved (not ``auto``). A task that cannot be loaded is named with its reason under
-    ``left_out``. Raises, before any work, ``ConfigError`` for a task that cannot be evaluated, ``DataError`` when none
-    can be loaded, and ``RunError`` when results in ``folder`` come from other settings, unless ``force`` redoes those.
+    A model's dtype must be resolved (not ``auto``). A task that cannot be loaded is listed with its reason under
+    ``left_out``. Raises, before any work, ``ConfigError`` for a task that cannot be evaluated, ``DataError`` if none
+    can be loaded, and ``RunError`` if results in ``folder`` come from other settings, unless ``force`` redoes them.
     """
     entries = _entries(models)
     reporter.note(f"loading {len(settings.tasks)} tasks and their data")
@@ -70,7 +70,7 @@ def evaluate_reasoning(
     with FolderLock(folder):
         manifest = Manifest.open(folder, force=force)
         stages = {(model.name, task.name): _stage(model, task, settings) for model in entries for task in tasks}
-        manifest.give_up({name: manifest.decide(name, asked) for name, asked in stages.values()})  # refuses at once
+        manifest.give_up({name: manifest.decide(name, asked) for name, asked in stages.values()})  # refuses immediately
         for model in entries:
             todo = [task for task in tasks if manifest.begin(*stages[model.name, task.name]).is_due]
             if done := [task.label for task in tasks if task not in todo]:
@@ -90,7 +90,7 @@ def _entries(models: Mapping[str, ModelConfig]) -> list[_Model]:
 
 
 def _identity(model: ModelConfig) -> str:
-    """Return what decides a model's answers: the digest of its weights, and its dtype."""
+    """Return what determines a model's answers: the digest of its weights, and its dtype."""
     if kind_of(model.name) is Kind.ENDPOINT:
         why = "an endpoint gives no log-likelihoods of given answers"
         raise ConfigError(f"{model.name}: {why}; name a model that can be loaded here")
@@ -134,7 +134,7 @@ def _evaluate(
 def _one_line_errors(title: str) -> Iterator[None]:
     try:
         yield
-    except AssertionError as error:  # lm-eval's way to say that a request does not fit the model's context
+    except AssertionError as error:  # lm-eval's error for a request that does not fit the model's context
         raise RunError(f"{title}: {first_line(error)}; set --max-new-tokens") from error
     except RuntimeError as error:
         if "out of memory" not in str(error).lower():
@@ -157,7 +157,7 @@ def _ask(lm: LM | ChatModel, task: LoadedTask, settings: ReasoningSettings) -> I
 
 
 def _rows(name: str, samples: Sequence[Mapping[str, Any]], part: Any) -> Items:
-    """Keep the answers under the task's first filter, which is the one its authors report."""
+    """Keep the answers under the task's first filter, the one reported by its authors."""
     kept = [sample for sample in samples if sample["filter"] == samples[0]["filter"]]
     return [
         {
@@ -174,7 +174,7 @@ def _rows(name: str, samples: Sequence[Mapping[str, Any]], part: Any) -> Items:
 
 
 def _mean_row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the row of an item whose scores are the means over its samples, with the answers of all."""
+    """Return the row of an item with mean scores over its samples, and all their answers."""
     metrics = {name: sum(row["metrics"][name] for row in rows) / len(rows) for name in rows[0]["metrics"]}
     return {**rows[0], "metrics": metrics, "answers": [answer for row in rows for answer in row["answers"]]}
 

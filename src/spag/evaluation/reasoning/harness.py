@@ -1,8 +1,8 @@
-"""lm-eval set up for us: quiet, with templates in a sandbox, and without code that nobody asked to run.
+"""lm-eval configured to be quiet, with sandboxed templates, and without running code that the user has not approved.
 
-A task file can name Python code (``!function``), or a metric whose code is downloaded from the hub. Users of somebody
-else's task folder do not expect that, so both are refused unless trusted. lm-eval's own files and those shipped here
-are trusted. Data cannot bring code: ``datasets`` no longer runs scripts or reads pickles.
+A task file can name Python code (``!function``), or a metric whose code is downloaded from the hub. Users of a
+third-party task folder do not expect that, so both are refused unless trusted. lm-eval's own files and those shipped
+here are trusted. Data cannot contain code: ``datasets`` no longer runs scripts or reads pickles.
 """
 
 import logging
@@ -31,7 +31,7 @@ from spag.core.errors import ConfigError, DataError
 
 SHIPPED = Path(__file__).parent / "benchmarks"
 _LM_EVAL = Path(lm_eval.tasks.__file__).parent
-# Where the tasks of our suites are: reading all of lm-eval's task files takes twenty seconds.
+# Folders of our suites' tasks: reading all of lm-eval's task files takes twenty seconds.
 _FOLDERS = (
     *("agieval", "aime", "arc", "bbh/cot_fewshot", "gpqa/zeroshot", "gsm8k", "minerva_math", "mmlu/default"),
     *("mmlu_pro", "piqa", "winogrande"),
@@ -41,7 +41,7 @@ _TRUST = "review it, then pass --trust-task-code"
 
 @contextmanager
 def quiet_harness(*, trust_code: bool = False) -> Iterator[None]:
-    """Run lm-eval and the hub without log lines and minor progress bars, and with the limits above."""
+    """Run lm-eval and the hub without log lines and minor progress bars, and with the restrictions above."""
     sandbox = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
     sandbox.filters.update(lm_eval.utils.env.filters)
     replaced: list[tuple[Any, str, Any]] = [(lm_eval.utils, "env", sandbox)]
@@ -69,7 +69,7 @@ def _no_bar(rows: Any, **_: Any) -> Any:
 
 
 def _bar(bar: Callable[..., Any], *rows: Any, disable: bool = False, **options: Any) -> Any:
-    """Return tqdm's ``bar``, silent where ``TQDM_DISABLE`` is set: lm-eval's own ``disable=False`` overrules that."""
+    """Return tqdm's ``bar``, silent if ``TQDM_DISABLE`` is set: lm-eval's ``disable=False`` overrides that variable."""
     return bar(*rows, disable=disable or bool(os.environ.get("TQDM_DISABLE")), **options)
 
 
@@ -88,7 +88,7 @@ def _installed_metric(get: Callable[[str, bool], Any], name: str, from_hub: bool
 def open_manager(names: Sequence[str], task_path: Path | None) -> TaskManager:
     """Index the task files that ``names`` need: the user's, those shipped here, and lm-eval's, in this order.
 
-    Raises ``ConfigError`` for a name that no task has, and ``DataError`` for a file of the user's that is broken.
+    Raises ``ConfigError`` for an unknown task, and ``DataError`` for a broken file of the user.
     """
     if task_path:
         _check_folder(task_path)
@@ -112,7 +112,7 @@ def _all_of_lm_eval() -> dict[str, Any]:
 
 
 def members(name: Any, index: Mapping[str, Any]) -> list[str] | None:
-    """Return the tasks of a task, group or tag; ``None`` where ``index`` lacks one, or a group defines some inline."""
+    """Return the tasks of a task, group or tag; ``None`` if ``index`` lacks one, or a group defines some inline."""
     if not isinstance(name, str) or name not in index:
         return None
     entry = index[name]

@@ -1,7 +1,7 @@
 """Data from a folder of JSON Lines files, in place of the hub.
 
 A split is read from ``TASK_SPLIT.jsonl``, such as ``piqa_validation.jsonl``. A task that is one configuration of a data
-set, as the parts of MMLU and BBH are, may read ``FAMILY/CONFIGURATION_SPLIT.jsonl`` or ``FAMILY/CONFIGURATION.jsonl``
+set, such as a part of MMLU or BBH, may read ``FAMILY/CONFIGURATION_SPLIT.jsonl`` or ``FAMILY/CONFIGURATION.jsonl``
 (``mmlu/virology_test.jsonl``, ``bbh/snarks.jsonl``). The parts of any other group share ``GROUP_SPLIT.jsonl``.
 """
 
@@ -15,15 +15,15 @@ SPLITS = ("training_split", "validation_split", "test_split", "fewshot_split")
 
 
 def shots_of(own: int | None, asked: int | None) -> int:
-    """Return how many solved examples are shown, by lm-eval's rule: a task file that says 0 means it."""
+    """Return how many solved examples are shown, by lm-eval's rule: an explicit 0 in a task file counts."""
     return 0 if own == 0 else asked if asked is not None else own or 0
 
 
 def local_spec(name: str, index: Mapping[str, Any], data: Path, shots: int | None, own: Path | None) -> Any:
     """Return what lm-eval loads for ``name``, with its data from the folder ``data``.
 
-    index: lm-eval's entries by name. own: the user's folder of task files, which may name data of their own. Raises
-    ``FileNotFoundError`` for a task whose file is missing.
+    index: lm-eval's entries by name. own: the user's folder of task files, which may name their own data. Raises
+    ``FileNotFoundError`` if a task's file is missing.
     """
     parts = [_part(part, name, index[part], data, shots, own) for part in members(name, index) or ()]
     return {"group": f"{name} from {data}", "task": parts} if parts else name
@@ -50,7 +50,7 @@ def _part(part: str, group: str, entry: Any, data: Path, shots: int | None, own:
 
 
 def _file(part: str, group: str, configuration: str | None, split: str, data: Path) -> Path:
-    """Return the first file that is there, or that of the task's own name."""
+    """Return the first existing file, or the one with the task's name."""
     family = part.partition("_")[0]
     others = (
         [f"{family}/{configuration}_{split}", f"{family}/{configuration}"] if configuration else [f"{group}_{split}"]

@@ -1,7 +1,7 @@
-"""Figures from stored items, with error bars: every number of ``spag eval`` can be recomputed from the item files,
+"""Metrics from stored items, with error bars: every number of ``spag eval`` can be recomputed from the item files,
 without model or lm-eval.
 
-Models answer the same items, so differences are paired by item: far less noisy than the difference of two means.
+Models answer the same items, so differences are paired by item, which is far less noisy than comparing two means.
 """
 
 import math
@@ -22,8 +22,8 @@ Items = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class ItemMean:
-    """A mean over ``items`` with its standard error, sample standard deviation / sqrt(items), as lm-eval's; ``None``
-    for one item.
+    """A mean over ``items``. Standard error: sample standard deviation / sqrt(items), as in lm-eval; ``None`` for
+    one.
     """
 
     value: float
@@ -33,7 +33,7 @@ class ItemMean:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A figure with its 95 % percentile bootstrap interval over items."""
+    """A metric with its 95 % percentile bootstrap interval over items."""
 
     value: float
     low: float
@@ -80,7 +80,7 @@ def check_same_prompts(task: str, items: Mapping[str, Items]) -> None:
 def figures_of(
     metrics: Mapping[str, str], items: Mapping[str, Mapping[str, Items]], seed: int
 ) -> dict[str, dict[str, Any]]:
-    """Return each model's figures: ``tasks`` (the mean with its error, the difference to the reference, every metric,
+    """Return each model's metrics: ``tasks`` (the mean with its error, the difference to the reference, every metric,
     the parts of a group) and ``geometric_mean``.
 
     metrics: the metric shown, by task. items: rows by task and model, the reference first.
@@ -140,7 +140,7 @@ def overall(tasks: Sequence[Floats], seed: int = 0) -> list[Overall]:
 
 
 def bootstrap_means(columns: Floats, seed: int, draws: int = DRAWS) -> Floats:
-    """Return the means (draws, models) of resampled items, from ``columns`` (items, models); an item stays whole."""
+    """Return the means (draws, models) of resampled items, from ``columns`` (items, models); items stay whole."""
     rows, counts = np.unique(columns, axis=0, return_counts=True)
     means: Floats = bootstrap_weights(counts, seed, draws) @ rows / len(columns)
     return means
@@ -153,6 +153,6 @@ def _geometric(means: Sequence[Floats]) -> Floats:
 
 
 def _means(rows: Items) -> dict[str, Any]:
-    """Return every metric that all rows have."""
+    """Return every metric that is in all rows."""
     names = [name for name in rows[0]["metrics"] if all(name in row["metrics"] for row in rows)]
     return {name: asdict(mean_of([row["metrics"][name] for row in rows])) for name in names}

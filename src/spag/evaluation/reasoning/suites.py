@@ -1,7 +1,7 @@
-"""Suites: the benchmarks of a paper under lm-eval's task names. Imports no lm-eval, so that --help stays fast.
+"""Suites: the benchmarks of a paper, by lm-eval's task names. Does not import lm-eval, so that --help stays fast.
 
-The papers name benchmarks; exact task versions, shots and metrics are not all known, so they are fixed here
-(docs/reasoning.md gives the reasons). A benchmark that lm-eval lacks is listed, never replaced by a similar one.
+The papers name benchmarks, but not all exact task versions, shots and metrics, so these are fixed here
+(docs/reasoning.md gives the reasons). A benchmark missing from lm-eval is listed, never replaced by a similar one.
 """
 
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SuiteTask:
-    """A benchmark: lm-eval's task or group, the metric shown, and the solved examples before a question; ``None``: as
-    for any other task.
+    """A benchmark: lm-eval's task or group, the metric shown, and the number of solved examples before a question;
+    ``None``: the default.
     """
 
     label: str
@@ -21,7 +21,7 @@ class SuiteTask:
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """The benchmarks of a paper, and the names of those that lm-eval lacks."""
+    """The benchmarks of a paper, and the names of those missing from lm-eval."""
 
     tasks: tuple[SuiteTask, ...]
     lacking: tuple[str, ...] = ()

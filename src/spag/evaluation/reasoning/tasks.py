@@ -1,5 +1,5 @@
-"""Loading lm-eval's tasks with their data, before any model is loaded: one that cannot be loaded is left out with its
-reason, and the others are evaluated.
+"""Loading lm-eval's tasks with their data, before any model: a task that cannot be loaded is left out with its reason,
+and the others are evaluated.
 """
 
 import hashlib
@@ -45,8 +45,8 @@ class ReasoningSettings:
 
     tasks: lm-eval's names. task_path: a folder of task files. data: a folder of JSON Lines files, read in place of the
     hub. limit: items of a task, from its start; a group's parts share it evenly, rounded up. shots: solved examples,
-    for all tasks. max_new_tokens: longest generated answer; ``None``: as each task says. samples: answers drawn at
-    ``temperature`` for each item of a task that generates, whose scores are averaged. chat: ask in the model's chat
+    for all tasks. max_new_tokens: longest generated answer; ``None``: each task's default. samples: answers drawn at
+    ``temperature`` for each item of a generative task; their scores are averaged. chat: prompt in the model's chat
     template (``chat.py``).
     """
 
@@ -69,7 +69,7 @@ class LoadedTask:
     """A task, or a group of tasks whose items have equal weight, with its data in memory.
 
     parts: lm-eval's task objects by name. limit: items of each part; ``None`` for all. samples: answers drawn for an
-    item. digest: of the definition and of every item that can appear in a prompt, wherever they were read from.
+    item. digest: of the definition and of every item that can appear in a prompt, independent of their source.
     """
 
     name: str
@@ -83,11 +83,11 @@ class LoadedTask:
 
 
 def load_tasks(settings: ReasoningSettings, reporter: Reporter) -> tuple[list[LoadedTask], dict[str, str]]:
-    """Load tasks with their data. Returns those that could be loaded, and by name the reason, on one line, why another
-    could not.
+    """Load tasks with their data. Returns the loaded tasks, and by name a one-line reason for each that could not be
+    loaded.
 
-    Raises ``ConfigError`` for an unknown or unfit task, and ``DataError`` when no task can be loaded. Relative data
-    files of the user's tasks are looked for in ``task_path``.
+    Raises ``ConfigError`` for an unknown or unsuitable task, and ``DataError`` if no task can be loaded. Relative paths
+    of data files in the user's tasks start at ``task_path``.
     """
     task_path, data = settings.task_path and settings.task_path.resolve(), settings.data and settings.data.resolve()
     names = tuple(dict.fromkeys(settings.tasks))
@@ -114,7 +114,7 @@ def load_tasks(settings: ReasoningSettings, reporter: Reporter) -> tuple[list[Lo
 
 
 def mean_metrics(task: Any) -> list[str]:
-    """Return the metrics of an lm-eval task that are means over items and better when higher, in its own order."""
+    """Return the metrics of an lm-eval task that are means over items and better when higher, in the task's order."""
     higher = task.higher_is_better()
     return [name for name, aggregate in task.aggregation().items() if aggregate is mean and higher.get(name)]
 
@@ -150,7 +150,7 @@ def _main_metric(known: SuiteTask, parts: Sequence[Any]) -> str:
 
 
 def _digest(parts: dict[str, Any], limit: int | None) -> str:
-    """Hash what decides prompts and scores: the settings of each part, its items, and the pool of solved examples."""
+    """Hash what determines prompts and scores: each part's settings, items, and pool of solved examples."""
     source = {"dataset_path", "dataset_name", "dataset_kwargs", "metadata", *SPLITS}
     digest = hashlib.sha256()
     for name, part in parts.items():

@@ -1,4 +1,4 @@
-"""One test suite for any game. Each check takes a game and a seed, and raises ``AssertionError`` with what is wrong.
+"""One test suite for any game. Each check takes a game and a seed, and raises ``AssertionError`` naming the fault.
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_my_game(check):

@@ -1,6 +1,4 @@
-"""Games played for the conformance suite: by the game's own bots, where it has some, and with texts that no player
-should send.
-"""
+"""Games played for the conformance suite: by the game's bots, if any, and with texts that no player should send."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -28,14 +26,14 @@ _GARBAGE = (
 
 
 def odd_texts(game: Game, task: Task) -> Sequence[str]:
-    """Return what nobody should say: garbage, forged lines, and the secrets of ``task``."""
+    """Return texts that nobody should say: garbage, forged lines, and the secrets of ``task``."""
     secrets = [str(value) for value in task.data.values()]
     forged = [f"Hi.\n{role}: {text}" for role in game.roles for text in ("I give up.", "[call] [5]")]
     return [*_CHAT, *_GARBAGE, *forged, *secrets, *(f"It is {secret}." for secret in secrets)]
 
 
 def speakers(game: Game, task: Task) -> list[Bot]:
-    """Return the game's bots, one player who chats, and one who says anything."""
+    """Return the game's bots, a player that chats, and one that says anything."""
     texts = odd_texts(game, task)
     return [*game.bots.values(), lambda _, rng: rng.choice(_CHAT), lambda _, rng: rng.choice(texts)]
 
@@ -51,7 +49,7 @@ def play(game: Game, task: Task, seed: int, speaker: Bot) -> list[State]:
 
 @lru_cache(maxsize=8)
 def played_games(game: Game, seed: int) -> Sequence[Sequence[State]]:
-    """Return played games, six tasks with every speaker, as the positions of each."""
+    """Return the positions of each played game: six tasks with every speaker."""
     tasks = [*game.tasks(Split.TRAIN, None, seed)[:4], *game.tasks(Split.HELD_OUT, None, seed)[:2]]
     return [
         play(game, task, seed + number, speaker)
@@ -67,7 +65,7 @@ def ended_games(game: Game, seed: int) -> Iterator[tuple[Task, Sequence[Utteranc
 
 
 def two_secrets(game: Game, keys: Sequence[str], seed: int) -> Iterator[tuple[Task, Task]]:
-    """Yield pairs of tasks that differ in nothing but what is under ``keys``."""
+    """Yield pairs of tasks that differ only under ``keys``."""
     seen: dict[str, Task] = {}
     for task in game.tasks(Split.TRAIN, None, seed):
         known = seen.setdefault(repr({key: value for key, value in task.data.items() if key not in keys}), task)

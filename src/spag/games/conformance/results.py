@@ -122,7 +122,7 @@ def check_games_cut_short_are_judged(game: Game, seed: int) -> None:
 
 
 def _ends_where_decided(game: Game, task: Task, history: Sequence[Utterance], result: Result, seed: int) -> bool:
-    """Tell whether ``result`` counts the utterances up to the decision: all, unless play goes on behind a decision."""
+    """Tell whether ``result`` counts the utterances up to the decision: all, unless play continues after it."""
     if result.length == len(history):
         return True
     decided = 0 < result.length < len(history) and not game.outcomes[result.outcome].is_draw
@@ -172,7 +172,7 @@ def check_bots(game: Game, seed: int) -> None:
 
 
 def check_constant_bot(game: Game, seed: int) -> None:
-    """``bot:constant`` says one harmless thing wherever it is asked: every game of ours has it, others may."""
+    """``bot:constant`` always says one harmless thing: every game of ours has it, others may."""
     bot = game.bots.get("constant")
     if bot is None:
         assert game.name not in SHIPPED, "a game of spag has a bot called constant"

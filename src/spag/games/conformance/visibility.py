@@ -1,4 +1,4 @@
-"""Conformance of what a role gets to see: observations, hidden information, thoughts, prompts, stop strings."""
+"""Conformance of what a role sees: observations, hidden information, thoughts, prompts, stop strings."""
 
 import random
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ def check_hidden_information_is_declared(game: Game, seed: int) -> None:
 
 
 def check_hidden_information_stays_hidden(game: Game, seed: int) -> None:
-    """Plays pairs of tasks that differ in nothing but a secret, with the same utterances: who may not know it sees no
+    """Plays pairs of tasks that differ only in a secret, with the same utterances: a role that may not know it sees no
     difference.
     """
     for role, keys in game.hidden.items():
@@ -49,8 +49,8 @@ def check_hidden_information_stays_hidden(game: Game, seed: int) -> None:
 
 
 def compare_secrets(game: Game, role: str, one: Task, other: Task, seed: int) -> None:
-    """Play two tasks with the same utterances. Raises ``AssertionError`` where ``role``, who may not know in what they
-    differ, sees it.
+    """Play two tasks with the same utterances. Raises ``AssertionError`` if ``role``, which may not know their
+    difference, sees it.
     """
     for number, speaker in enumerate(speakers(game, one)):
         states = play(game, one, seed + number, speaker)
@@ -59,11 +59,11 @@ def compare_secrets(game: Game, role: str, one: Task, other: Task, seed: int) ->
             assert _view(game, state, role) == _view(game, twin, role), f"{role} can tell {one.data} from {other.data}"
             twin = game.apply(twin, later.history[-1])
             if game.to_move(twin) != game.to_move(later):
-                break  # with the other secret, this utterance decides
+                break  # with the other secret, this utterance decides the game
 
 
 def _view(game: Game, state: State, role: str) -> Mapping[str, object]:
-    """Return all that ``role`` gets to see."""
+    """Return everything that ``role`` sees."""
     seen = game.observe(state, role)
     shown: dict[str, object] = {"observation": seen, "description": game.describe_view(seen)}
     if game.to_move(state) == role:
@@ -72,8 +72,8 @@ def _view(game: Game, state: State, role: str) -> Mapping[str, object]:
 
 
 def check_thoughts_stay_private(game: Game, seed: int) -> None:
-    """Plays each game again with a thought, and its tokens, in every utterance: nobody sees a difference, and nothing
-    is judged by it.
+    """Replays each game with a thought and its tokens in every utterance: nobody sees a difference, and the judge
+    ignores them.
     """
     for first, *later in played_games(game, seed):
         twin = first
@@ -101,7 +101,7 @@ def check_prompts(game: Game, seed: int) -> None:
 
 
 def check_prompts_share_their_start(game: Game, seed: int) -> None:
-    """Engines keep the keys and values of a prompt's start: half of a role's prompt or more must return in its next."""
+    """Engines cache keys and values of a prompt's start: at least half of a role's prompt must recur in its next."""
     for states in played_games(game, seed):
         for role in game.roles:
             prompts = [game.prompt(game.observe(state, role)) for state in states[:-1] if game.to_move(state) == role]

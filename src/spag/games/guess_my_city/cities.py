@@ -1,7 +1,7 @@
 """Guess My City: open questions about a large city, until a question names it.
 
-An answer has at most 50 words and says neither the city nor its country or people ("France", "French"). The continent
-may be said, also where it holds the country's name ("North American"). ``cities.txt`` is our own selection:
+An answer has at most 50 words and names neither the city nor its country or people ("France", "French"). The continent
+may be named, even if it contains the country's name ("North American"). ``cities.txt`` is our own selection:
 ``[continent; country | people]``, then lines ``city | alias``.
 """
 

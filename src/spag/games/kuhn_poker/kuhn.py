@@ -1,8 +1,8 @@
 """Kuhn poker as a game of texts: moves in square brackets, rewards in chips, and exact scores of a policy
 (``solver.py``).
 
-There are only six deals. A task is a numbered hand, so that tasks are many and their ids disjoint; both splits hold
-each deal equally often.
+There are only six deals. A task is a numbered hand, so there are many tasks with disjoint ids; both splits hold each
+deal equally often.
 """
 
 import random
@@ -81,11 +81,11 @@ class KuhnPoker(MoveGame):
         return [_task(f"{split}-{number:04d}", *deals[number % len(deals)]) for number in numbers]
 
     def split_of(self, task: Task) -> Split:
-        """Return the split that the id names: both deal the same cards, and ``hands`` says how many ids there are."""
+        """Return the split named in the id: both deal the same cards, and ``hands`` is the number of ids."""
         return split_in_id(task)
 
     def custom_task(self, text: str) -> Task:
-        """Return the deal that a person typed: player_0's card, then player_1's."""
+        """Parse a typed deal: player_0's card, then player_1's."""
         cards = tuple(letter for letter in text.upper() if letter.isalpha())
         if cards not in solver.DEALS:
             raise DataError(f"{text!r} is not a deal; write two different cards of J, Q and K, as in: K Q")

@@ -26,12 +26,12 @@ INFORMATION_SETS = tuple(product(CARDS, _LEGAL))
 
 
 def legal_moves(moves: Moves) -> Moves:
-    """Return what may follow ``moves``: nothing, when the hand is over."""
+    """Return the legal moves after ``moves``; none when the hand is over."""
     return _LEGAL.get(moves, ())
 
 
 def information_set(card: str, moves: Moves) -> str:
-    """Return the name of what the player to move knows: its card, and the moves so far."""
+    """Name what the player to move knows: its card, and the moves so far."""
     return " ".join((card, *moves))
 
 
@@ -44,12 +44,12 @@ def chips(deal: Deal, moves: Moves) -> int:
 
 
 def value(first: Policy, second: Policy) -> float:
-    """Return player_0's expected chips when it follows ``first``, and player_1 ``second``."""
+    """Return player_0's expected chips if it follows ``first`` and player_1 follows ``second``."""
     return fmean(_expected(deal, (), (first, second)) for deal in DEALS)
 
 
 def best_response_value(policy: Policy, player: int) -> float:
-    """Return the most that ``player`` (0 or 1) can expect, in its own chips, against an opponent who follows
+    """Return the best expected result of ``player`` (0 or 1), in its own chips, against an opponent who follows
     ``policy``.
 
     Some deterministic policy is always a best response; each player has only 2^6 of them.
@@ -60,9 +60,9 @@ def best_response_value(policy: Policy, player: int) -> float:
 
 
 def exploitability(policy: Policy) -> float:
-    """Return NashConv / 2, as OpenSpiel does: the mean of what both players gain by a best response to ``policy``.
+    """Return NashConv / 2, as OpenSpiel does: the mean of both players' gains from a best response to ``policy``.
 
-    The gains are measured against self-play, whose values cancel in the sum. 0 at an equilibrium, and only there.
+    Gains are relative to self-play, whose values cancel in the sum. 0 at an equilibrium, and only there.
     """
     return (best_response_value(policy, 0) + best_response_value(policy, 1)) / 2
 
@@ -73,8 +73,8 @@ def uniform() -> Policy:
 
 
 def equilibrium(alpha: float = 1 / 3) -> Policy:
-    """Return the equilibrium in which player_0 bluffs with probability ``alpha``, 0 to 1/3: player_0 has a family,
-    player_1 just one.
+    """Return the equilibrium in which player_0 bluffs with probability ``alpha``, 0 to 1/3: player_0 has a family of
+    equilibrium strategies, player_1 just one.
     """
     pays: Mapping[Moves, tuple[float, float, float]] = {  # the probability of betting or calling with J, Q and K
         (): (alpha, 0, 3 * alpha),

@@ -1,7 +1,7 @@
-"""The rules of Leduc poker: who may do what when, and what it costs.
+"""The rules of Leduc poker: legal moves, their order, and their cost.
 
 Southey et al., "Bayes' bluff" (arXiv 1207.1411): six cards, two each of J, Q and K; an ante of one chip; two rounds of
-betting with bets of two and four chips and at most two raises each, the first bet among them; a board card between the
+betting with bets of two and four chips and at most two raises each, including the first bet; a board card between the
 rounds. A pair with the board wins, else the higher card. Chips are always player_0's net gain.
 """
 
@@ -28,7 +28,7 @@ DEALS: Mapping[Deal, int] = {
     for first, second, board in product(RANKS, repeat=3)
     if not first == second == board
 }
-"""How many of the 120 ways to deal cards give player_0, player_1 and the board these ranks."""
+"""How many of the 120 deals give player_0, player_1 and the board these ranks."""
 
 
 @cache
@@ -43,7 +43,7 @@ def rounds(moves: Moves) -> tuple[Moves, Moves | None]:
 
 @cache
 def legal_moves(moves: Moves) -> Moves:
-    """Return what may follow ``moves``: nothing, when the hand is over."""
+    """Return the legal moves after ``moves``; none when the hand is over."""
     first, second = rounds(moves)
     return _LEGAL.get(first if second is None else second, ())
 
@@ -79,7 +79,7 @@ def chips(deal: Deal, moves: Moves) -> int:
 
 
 def histories(moves: Moves = ()) -> Iterator[Moves]:
-    """Yield every sequence of moves after which a player decides, each before those that it begins."""
+    """Yield every sequence of moves after which a player decides, prefixes first."""
     if legal_moves(moves):
         yield moves
         for move in legal_moves(moves):

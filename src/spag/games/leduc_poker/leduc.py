@@ -1,8 +1,8 @@
 """Leduc poker as a game of texts: moves in square brackets, rewards in chips, and exact scores of a policy
 (``solver.py``).
 
-A task is a numbered hand. Both splits hold every deal of ranks as often as six cards give it, so any number of hands is
-nearly balanced.
+A task is a numbered hand. Both splits hold every deal of ranks in proportion to its probability, so any number of hands
+is nearly balanced.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -71,11 +71,11 @@ class LeducPoker(MoveGame):
         return [_task(f"{split}-{number:04d}", _DEALS[number % len(_DEALS)]) for number in numbers]
 
     def split_of(self, task: Task) -> Split:
-        """Return the split that the id names: both deal the same cards."""
+        """Return the split named in the id: both deal the same cards."""
         return split_in_id(task)
 
     def custom_task(self, text: str) -> Task:
-        """Return the deal that a person typed: the cards of player_0, player_1 and the board."""
+        """Parse a typed deal: the cards of player_0, player_1 and the board."""
         cards = [letter for letter in text.upper() if letter.isalpha()]
         if len(cards) != 3 or tuple(cards) not in betting.DEALS:
             raise DataError(f"{text[:40]!r} is not a deal; write three cards of J, J, Q, Q, K, K, as in: K Q J")
@@ -102,7 +102,7 @@ class LeducPoker(MoveGame):
         return {"card": task.data[role], **board}
 
     def illegal_rewards(self, task: Task, moves: Moves) -> tuple[float, float]:
-        """One chip more than to check or fold can cost, so an illegal move never pays."""
+        """One chip more than checking or folding can cost, so an illegal move never pays."""
         cost = 1.0 + betting.paid(moves)[betting.player_to_move(moves)]
         return -cost, cost
 
@@ -111,7 +111,7 @@ class LeducPoker(MoveGame):
         said = zip(("First", "Second"), betting.rounds(moves), strict=True)
         rounds = "".join(f"{name} round: {' '.join(part)}".strip() + "\n" for name, part in said if part is not None)
         legal = " or ".join(f"[{move}]" for move in observation.facts["legal"])
-        # Cards come last, as in Kuhn poker: next to the decision, and behind all that prompts have in common.
+        # Cards come last, as in Kuhn poker: next to the decision, and after the prefix that prompts share.
         return f"{RULES}\n\n{rounds}You are {observation.role}. {self.describe_view(observation)} {legal}?\n"
 
     def final(self, state: State, moves: Moves) -> Result:

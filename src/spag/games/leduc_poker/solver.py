@@ -1,7 +1,7 @@
-"""The exact value and exploitability of any policy of Leduc poker, by a walk through the whole tree.
+"""The exact value and exploitability of any Leduc poker policy, by traversing the whole tree.
 
 Suits never matter, so an information set is a rank, the moves and, in the second round, the board's rank: ``K``,
-``K check bet call | Q``. There are 288; told apart by suits, as in OpenSpiel, they are 936. A policy gives each move's
+``K check bet call | Q``. There are 288; with suits, as in OpenSpiel, there are 936. A policy gives each move's
 probability there.
 """
 
@@ -13,13 +13,13 @@ Policy = Mapping[str, Mapping[str, float]]
 
 
 def information_set(rank: str, board: str, moves: Moves) -> str:
-    """Return the name of what the player to move knows; ``board`` counts in the second round only."""
+    """Name what the player to move knows; ``board`` is used in the second round only."""
     return " ".join((rank, *moves, *(("|", board) if rounds(moves)[1] is not None else ())))
 
 
 def value(policy: Policy, player: int, own: Policy | None = None) -> float:
-    """Return what ``player`` (0 or 1) expects, in its own chips, against an opponent who follows ``policy``, when it
-    follows ``own``, or a best response where that is ``None``.
+    """Return the expected result of ``player`` (0 or 1), in its own chips, when it follows ``own`` (``None``: a best
+    response) against an opponent who follows ``policy``.
     """
     return sum(
         _value((), {deal: ways / 120 for deal, ways in DEALS.items() if deal[player] == rank}, policy, player, own)
@@ -28,18 +28,19 @@ def value(policy: Policy, player: int, own: Policy | None = None) -> float:
 
 
 def exploitability(policy: Policy) -> float:
-    """Return NashConv / 2, as OpenSpiel does: the mean of what both players gain by a best response to ``policy``.
+    """Return NashConv / 2, as OpenSpiel does: the mean of both players' gains from a best response to ``policy``.
 
-    The gains are measured against self-play, whose values cancel in the sum. For uniform play NashConv is 4.7472 and
-    this figure 2.3736.
+    Gains are relative to self-play, whose values cancel in the sum. For uniform play NashConv is 4.7472 and this metric
+    2.3736.
     """
     return (value(policy, 0) + value(policy, 1)) / 2
 
 
 def _value(moves: Moves, weights: Mapping[Deal, float], policy: Policy, player: int, own: Policy | None) -> float:
-    """Return the part of ``value`` behind ``moves``.
+    """Return the part of ``value`` after ``moves``.
 
-    ``weights``: the deals that ``player`` cannot tell apart, each with its chance and that of the opponent's moves.
+    ``weights``: the deals that ``player`` cannot tell apart, each weighted by its chance and that of the opponent's
+    moves.
     """
     boards = {board for _, _, board in weights}
     if len(boards) > 1 and rounds(moves)[1] is not None:  # the board card is turned up

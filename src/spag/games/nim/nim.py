@@ -2,7 +2,7 @@
 
 A prompt shows the stones that are left, not the moves that led there, so equal positions have equal prompts. A task is
 one of several games from a starting heap. Heaps that are multiples of ``take + 2`` are held out: that number and
-``take + 1`` have no common factor, so won and lost positions are among them. A curriculum raises ``largest_heap``; the
+``take + 1`` have no common factor, so they include won and lost positions. A curriculum raises ``largest_heap``; the
 same heaps are held out at every size.
 """
 
@@ -30,7 +30,7 @@ def _perfect_bot(observation: Observation, rng: random.Random) -> str:
 
 @dataclass(frozen=True)
 class Nim(OpenGame):
-    """One heap; whoever takes the last stone wins."""
+    """One heap; taking the last stone wins."""
 
     name: ClassVar[str] = "nim"
     title: ClassVar[str] = "Nim"
@@ -79,7 +79,7 @@ class Nim(OpenGame):
         return Split.HELD_OUT if isinstance(stones, int) and stones % (self.take + 2) == 0 else Split.TRAIN
 
     def custom_task(self, text: str) -> Task:
-        """Return a game from the heap that a person typed."""
+        """Return a game from a typed heap size."""
         if not re.fullmatch(r"\s*\d{1,3}\s*", text, re.ASCII):
             raise DataError(f"{text[:40]!r} is not a heap; type its stones as a number, 1 to {_LARGEST}")
         task = Task(f"heap-{int(text)}", {"stones": int(text)})
@@ -119,8 +119,8 @@ class Nim(OpenGame):
         return f"Stones left: {observation.facts['stones']}"
 
     def decisions(self) -> Sequence[Decision]:
-        """Return every number of stones up to ``largest_heap`` for each role, as ``player_0 13``: models of the roles
-        may differ.
+        """Return every number of stones up to ``largest_heap`` for each role, as ``player_0 13``: each role may have
+        its own model.
         """
         return [
             self.decision(f"{role} {stones}", Task("", {"stones": stones}), (), role)
@@ -129,9 +129,9 @@ class Nim(OpenGame):
         ]
 
     def score_policy(self, policy: Mapping[str, Mapping[str, float]]) -> Mapping[str, float]:
-        """Return ``winning_moves``, the probability of the winning move, a mean over the positions that have one; and
-        mean results of games from the held-out heaps: ``against_perfect`` on the side that can win (1: it never
-        misses), ``against_random`` on either side.
+        """Return ``winning_moves``, the mean probability of the winning move in positions that have one; and mean
+        results of games from the held-out heaps: ``against_perfect`` on the side that can win (1: it never misses),
+        ``against_random`` on either side.
         """
         take, heaps = self.take, self._heaps(Split.HELD_OUT)
         first, second = (
@@ -158,6 +158,6 @@ class Nim(OpenGame):
 
 
 def _left(task: Task, moves: Moves) -> int:
-    """Return the stones that ``moves`` leave."""
+    """Return the stones left after ``moves``."""
     left: int = task.data["stones"] - sum(map(int, moves))
     return left

@@ -1,8 +1,8 @@
-"""Perfect play in Nim with one heap, and what a policy earns.
+"""Perfect play in one-heap Nim, and the expected reward of a policy.
 
-Whoever takes the last stone wins; a move takes 1 to ``take`` stones. The player to move loses, given perfect play, when
-the stones are a multiple of ``take + 1``: whatever it takes, the other completes to ``take + 1``. A policy gives the
-probability of each number by the stones that are left.
+Taking the last stone wins; a move takes 1 to ``take`` stones. With perfect play, the player to move loses if the stones
+are a multiple of ``take + 1``: the other always completes its move to ``take + 1``. A policy maps the stones left to
+the probability of each move.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ def legal_moves(stones: int, take: int) -> tuple[int, ...]:
 
 
 def value(stones: int, take: int) -> int:
-    """Return what perfect play brings the player to move: 1 a win, -1 a loss."""
+    """Return the value of perfect play for the player to move: 1 a win, -1 a loss."""
     return 1 if stones % (take + 1) else -1
 
 
@@ -28,7 +28,7 @@ def best_moves(stones: int, take: int) -> tuple[int, ...]:
 
 
 def any_of(moves: tuple[int, ...]) -> Mapping[int, float]:
-    """Return the chances of a player who draws one of ``moves``."""
+    """Return the move probabilities of a player that draws one of ``moves``."""
     return dict.fromkeys(moves, 1 / len(moves))
 
 

@@ -1,4 +1,4 @@
-"""The piece of a decisive utterance that names the word or the guess."""
+"""Finds the characters of a decisive utterance that name the word or the guess."""
 
 from spag.games.taboo.judge.guesses import find_guess
 from spag.games.taboo.languages import language_of

@@ -1,7 +1,7 @@
-"""The grammar of announcing a guess in one language: compiled from the ``guesses`` section of its language file.
+"""The grammar of guesses in one language, compiled from the ``guesses`` section of its language file.
 
-A field is a list of regular expressions, or words between spaces; they are alternatives, and match folded text in which
-every quoting mark is ``"``. A field that is left out matches nothing.
+A field is a list of regular expressions, or words separated by spaces; they are alternatives, and match folded text in
+which every quotation mark is ``"``. A missing field matches nothing.
 """
 
 import re
@@ -13,9 +13,9 @@ Fields = Mapping[str, str | list[str]]
 
 @dataclass(frozen=True)
 class Grammar:
-    """What a guess is made of.
+    """The parts of a guess.
 
-    ``word``: what every announcement holds; ``announcement``: "I know the word"; ``goes_on``: what may follow one;
+    ``word``: required in every announcement; ``announcement``: "I know the word"; ``goes_on``: what may follow one;
     ``direct``: "is", between an announcement and the word; ``states``: "it is"; ``asks``: "is it", and verbs that talk
     about other things too; ``short``: "the word is", said after a ``cue`` or a ``hedged_cue``, or ``firm`` in itself;
     ``negation`` and ``contrast``: "not", "not a lake but"; ``filler``: what may stand before the word; ``article``;

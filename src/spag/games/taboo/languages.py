@@ -1,4 +1,4 @@
-"""The languages in which Adversarial Taboo can be played: a file each in ``data/languages``.
+"""The languages in which Adversarial Taboo can be played: one file each in ``data/languages``.
 
 A file holds the ``lexicon`` (``spag.text.lexicon``; English has its own), how a guess is announced (``guesses``:
 ``grammar.py``), and ``prompts``, as in a prompt file. docs/prompts.md says how to add one.
@@ -21,7 +21,7 @@ _FOLDER = resources.files("spag.games.taboo.data") / "languages"
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """What the judge needs of a language."""
+    """What the judge needs to know of a language."""
 
     lexicon: Lexicon
     grammar: Grammar
@@ -37,7 +37,7 @@ def language_of(code: str) -> Language:
 
 @cache
 def language_data(code: str) -> dict[str, Any]:
-    """Return the content of a language file. Raises ``ConfigError`` for a language that has none."""
+    """Return the content of a language file. Raises ``ConfigError`` for a language without one."""
     known = sorted(file.name.removesuffix(".yaml") for file in _FOLDER.iterdir() if file.name.endswith(".yaml"))
     if code not in known:
         raise ConfigError(

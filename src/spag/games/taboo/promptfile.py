@@ -1,11 +1,11 @@
-"""Prompt files: the prompts of a game as JSON on disk, and upstream's templates, read out of its Python source.
+"""Prompt files: the prompts of a game as JSON, and upstream's templates, parsed from its Python source.
 
     {"rules": ["... {max_turns} ...", ...],
      "instructions": {"attacker": "... {target_word} ...", "defender": "..."},
      "header": "\\n\\nThe conversation so far:\\n", "line": "- {role}: {content}\\n", "cue": "{role} says:\\n"}
 
-``header``, ``line`` and ``cue`` may be left out. A file with ``"format": "upstream"`` has ``rules``, ``instructions``
-(for play) and ``player_instructions`` (for training), and is rendered as upstream does.
+``header``, ``line`` and ``cue`` are optional. A file with ``"format": "upstream"`` has ``rules``, ``instructions`` (for
+play) and ``player_instructions`` (for training), and is rendered like upstream.
 
 Upstream's ``utils.py`` assigns these as three literals: ``GAME_RULE_PROMPTS``, a list of paraphrases of the rules, and
 ``INSTRUCT_PROMPTS`` and ``PLAYER_INSTRUCT_PROMPTS``, dicts from role to instruction, all with ``str.format`` fields.
@@ -65,12 +65,13 @@ def upstream_prompt(
     max_turns: int,
     draws: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return a prompt as the paper's published code renders it, for the player to move: the one who did not speak last.
+    """Return a prompt as rendered by the paper's published code, for the player to move: the one that did not speak
+    last.
 
     ``prompts`` is a file that ``spag import prompts`` wrote; ``history`` holds ``{"role", "content"}``. Without
-    ``draws`` it is the prompt of play; with them, keyed as in ``tests/golden/upstream_prompts.json``, the training
-    prompt that they give. Self-play and training render with the same functions. Raises ``DataError`` for a file of
-    other prompts, an unknown role, and draws that are not upstream's.
+    ``draws`` it is the prompt of play; with them, keyed as in ``tests/golden/upstream_prompts.json``, the resulting
+    training prompt. Self-play and training use the same rendering functions. Raises ``DataError`` for a file of other
+    prompts, an unknown role, and draws that are not upstream's.
     """
     texts = load_prompts(prompts)
     if not isinstance(texts, UpstreamPrompts):
@@ -87,7 +88,7 @@ def upstream_prompt(
 
 
 def import_upstream_prompts(path: str | Path) -> UpstreamPrompts:
-    """Read the templates from upstream's ``utils.py`` by parsing it; the file is never run. Raises ``DataError``."""
+    """Read the templates from upstream's ``utils.py``, which is parsed but never run. Raises ``DataError``."""
     return parse_upstream_prompts(read_text(Path(path)), str(path))
 
 

@@ -1,8 +1,8 @@
-"""Adversarial Taboo (arXiv 2404.10642, section 3.1) as a game: who speaks, what each side sees, and when it ends.
+"""Adversarial Taboo (arXiv 2404.10642, section 3.1) as a game: turn order, each side's view, and the end.
 
-The rules of winning live in ``judge/``. By default a game stops at the judged end, so nobody speaks after the decision.
-``stop="announced"`` stops it as upstream's loop of play does, at the defender's "I know the word", whatever follows;
-the result is then still that of the judged end.
+The rules of winning are in ``judge/``. By default a game stops at the judged end, so nobody speaks after the decision.
+``stop="announced"`` stops it like upstream's play loop, at the defender's "I know the word", whatever follows; the
+result is still that of the judged end.
 """
 
 import random
@@ -44,7 +44,7 @@ _LEAKS = "of games leak the word in a way that only strict judging sees"
 
 
 class Stop(StrEnum):
-    """What ends a game before its last turn: the judge's decision, or the defender's "I know the word"."""
+    """When a game ends before its last turn: at the judge's decision, or the defender's "I know the word"."""
 
     JUDGED = "judged"
     ANNOUNCED = "announced"
@@ -120,7 +120,7 @@ class AdversarialTaboo(TextGame):
 
     @cached_property
     def prompt_set(self) -> Prompts:
-        """The prompts that the settings name. Raises ``DataError`` for a faulty prompt file."""
+        """The prompts named in the settings. Raises ``DataError`` for a faulty prompt file."""
         return load_prompts(self.prompts) if self.prompts else PromptSet.default(self.language)
 
     def tasks(self, split: Split, count: int | None, seed: int) -> Sequence[Task]:
@@ -182,7 +182,7 @@ class AdversarialTaboo(TextGame):
         return self.replay(state.task, state.history)
 
     def replay(self, task: Task, history: Sequence[Utterance], seed: int = 0) -> Result:
-        """Judge each utterance by the role recorded with it, as upstream's files ask for."""
+        """Judge each utterance by the role recorded with it, as upstream's files require."""
         if self.stop is Stop.ANNOUNCED:
             ends = (at for at, said in enumerate(history, start=1) if stops_play(said.role, said.content))
             history = history[: next(ends, None)]

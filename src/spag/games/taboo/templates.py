@@ -1,6 +1,4 @@
-"""Prompt templates in ``str.format`` syntax: what a prompt file must hold, and which placeholders its texts may
-name.
-"""
+"""Prompt templates in ``str.format`` syntax: required fields of a prompt file, and allowed placeholders."""
 
 import string
 from collections.abc import Mapping
@@ -12,7 +10,7 @@ from spag.games.taboo.types import Role
 MAX_LENGTH = 20_000
 """Characters of a template. Upstream's longest have some 2,000."""
 MAX_PLACEHOLDERS = 20
-"""Placeholders of a template, so that what is filled in cannot grow beyond measure."""
+"""Placeholders of a template, a bound on the size of rendered prompts."""
 _RULES_FIELDS = frozenset({"max_turns"})
 _INSTRUCTION_FIELDS = {Role.ATTACKER: frozenset({"max_turns", "target_word"}), Role.DEFENDER: frozenset({"max_turns"})}
 
@@ -44,7 +42,7 @@ def by_role(data: Mapping[str, Any], name: str) -> dict[Role, str]:
 
 
 def check_rules(rules: tuple[str, ...]) -> None:
-    """Raise ``DataError`` unless there are paraphrases of the rules, each of them a template."""
+    """Raise ``DataError`` unless there are paraphrases of the rules, each a valid template."""
     if not rules:
         raise DataError("rules is empty; give at least one paraphrase of the rules")
     for index, text in enumerate(rules):
@@ -52,8 +50,8 @@ def check_rules(rules: tuple[str, ...]) -> None:
 
 
 def check_instructions(name: str, texts: Mapping[Role, str]) -> None:
-    """Raise ``DataError`` unless each role has an instruction: the attacker's names the target word, the defender's may
-    not.
+    """Raise ``DataError`` unless each role has an instruction: the attacker's must name the target word, the defender's
+    must not.
     """
     for role, allowed in _INSTRUCTION_FIELDS.items():
         if role not in texts:
@@ -64,11 +62,10 @@ def check_instructions(name: str, texts: Mapping[Role, str]) -> None:
 def check_template(
     name: str, template: Any, allowed: frozenset[str], needed: frozenset[str] = frozenset(), *, blank: bool = False
 ) -> None:
-    """Raise ``DataError`` unless ``template`` is a text that ``str.format`` takes, with the ``needed`` placeholders and
-    no others.
+    """Raise ``DataError`` unless ``template`` is a valid ``str.format`` text with the ``needed`` placeholders and no
+    others.
 
-    A placeholder stands alone, without conversion or format: ``{max_turns:99999999}`` would be a text of that many
-    characters.
+    A placeholder has no conversion or format: ``{max_turns:99999999}`` would give a text of that many characters.
     """
     if not isinstance(template, str):
         raise DataError(f"{name} is a {type(template).__name__}; it must be a text")

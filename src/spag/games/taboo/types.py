@@ -1,11 +1,11 @@
-"""The vocabulary of Adversarial Taboo: its two roles, the ways in which a game can end, and the judge's verdict."""
+"""The vocabulary of Adversarial Taboo: its two roles, its outcomes, and the judge's verdict."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Role(StrEnum):
-    """The side a player takes."""
+    """The role of a player."""
 
     ATTACKER = "attacker"
     DEFENDER = "defender"

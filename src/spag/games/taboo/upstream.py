@@ -1,4 +1,4 @@
-"""Rows in the form that the paper's published code reads and writes (Linear95/SPAG)."""
+"""Rows in the format of the paper's published code (Linear95/SPAG)."""
 
 from typing import Any
 

@@ -1,14 +1,14 @@
 """Target words: the shipped list, the frequency list, or a file.
 
 The paper draws 50,000 words from CoCA's frequency list, which cannot be shipped. ``common_words`` makes a like list
-from the package ``wordfreq`` (offline; data CC BY-SA 4.0), most frequent first. A word stays when it
+from the package ``wordfreq`` (offline; data CC BY-SA 4.0), most frequent first. A word is kept if it
 
 - is written with three or more letters a-z, a vowel among them: no contractions, numbers, or initialisms;
 - is known to ``simplemma`` and is its own lemma, in lower case: no inflected duplicates, and few names;
 - is on none of the lists in ``text/data``: stop words, names, offensive words, and fragments.
 
-41,790 of wordfreq's 320,000 entries stay: the rest are names, inflections, misspellings and other languages.
-``docs/prompts.md`` says where each list comes from, and under what licence.
+41,790 of wordfreq's 320,000 entries are kept: the rest are names, inflections, misspellings and other languages.
+``docs/prompts.md`` gives the source and licence of each list.
 """
 
 import re
@@ -27,8 +27,8 @@ from spag.text.words import parse_words
 SHIPPED = "shipped"
 FREQUENCY = "frequency"
 EXCLUDED_LISTS = ("stopwords", "names", "offensive", "fragments")
-_FUNCTION_WORDS = 300  # most frequent words that are left out where no list of stop words is
-_WORDFREQ_SIZE = 400_000  # more than it has: all of it
+_FUNCTION_WORDS = 300  # most frequent words that are left out if there is no list of stop words
+_WORDFREQ_SIZE = 400_000  # more than its size: all of it
 _WRITTEN = re.compile(r"(?=.*[aeiouy])[a-z]{3,}")
 
 
@@ -46,9 +46,10 @@ def load_words(source: str, top: int, language: str = "en") -> list[str]:
 
 @cache
 def _words_of(language: str) -> tuple[str, ...]:
-    """The words of another language: lemmas of three letters or more, less the most frequent, which are function words.
+    """The words of another language: lemmas of three letters or more, except the most frequent, which are function
+    words.
 
-    Where nouns are capitalised, names stay in the list.
+    If nouns are capitalised, names stay in the list.
     """
     from wordfreq import top_n_list  # noqa: PLC0415  # its tables take a while to load
 
@@ -71,7 +72,7 @@ def shipped_words() -> list[str]:
 
 
 def common_words(top: int, language: str = "en") -> list[str]:
-    """Return the ``top`` most frequent words that one can play with, or all there are, most frequent first."""
+    """Return the ``top`` most frequent playable words, or all of them, most frequent first."""
     return list((_all_common_words() if language == "en" else _words_of(language))[:top])
 
 

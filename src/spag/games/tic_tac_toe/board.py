@@ -86,7 +86,7 @@ class TicTacToe(OpenGame):
         return super().split_of(_task(squares) if isinstance(squares, list) else task)
 
     def custom_task(self, text: str) -> Task:
-        """Return the opening that a person typed: the squares of the moves already made."""
+        """Parse a typed opening: the squares of the moves already made."""
         task = _task([int(character) for character in text if character in "0123456789"])
         self.start(task, 0)
         return task
@@ -144,13 +144,13 @@ class TicTacToe(OpenGame):
         return "\n".join(" | ".join(cells[row : row + 3]) for row in (0, 3, 6))
 
     def decisions(self) -> Sequence[Decision]:
-        """Return the 4,520 boards on which somebody moves."""
+        """Return the 4,520 boards on which the game goes on."""
         return [self.decision(board, _task(squares), ()) for board, squares in solver.decisions().items()]
 
     def score_policy(self, policy: Mapping[str, Mapping[str, float]]) -> Mapping[str, float]:
-        """Return ``value_kept``, the probability of a move that keeps the game value, a mean over the boards where some
-        move loses it; and mean results of games from the held-out openings, as either player: ``value_lost`` against a
-        best response, ``against_perfect`` and ``against_random``.
+        """Return ``value_kept``, the mean probability of a move that keeps the game value on boards where some move
+        loses it; and mean results of games from the held-out openings, as either player: ``value_lost`` against a best
+        response, ``against_perfect`` and ``against_random``.
         """
         bare = {board: {int(move.strip("[]")): chance for move, chance in policy[board].items()} for board in policy}
         choices = [board for board in bare if len(solver.best_moves(board)) < len(bare[board])]

@@ -1,8 +1,8 @@
-"""The board of tic-tac-toe, its symmetries, perfect play by minimax, and what a policy earns.
+"""The tic-tac-toe board, its symmetries, perfect play by minimax, and the expected reward of a policy.
 
-A board is nine characters of ``X``, ``O`` and ``.``, row by row; its squares are numbered 1 to 9. X moves first. From
-the empty board 5,478 boards can be reached, few enough to remember the value of each. A policy gives each move's
-probability on every board.
+A board is nine characters of ``X``, ``O`` and ``.``, row by row; its squares are numbered 1 to 9. X moves first. 5,478
+boards can be reached from the empty one, few enough to cache the value of each. A policy gives each move's probability
+on every board.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,12 +13,12 @@ Policy = Mapping[str, Mapping[int, float]]
 
 EMPTY = "." * 9
 LINES = ((1, 2, 3), (4, 5, 6), (7, 8, 9), (1, 4, 7), (2, 5, 8), (3, 6, 9), (1, 5, 9), (3, 5, 7))
-_ROTATED = (3, 6, 9, 2, 5, 8, 1, 4, 7)  # where a quarter turn takes squares 1 to 9
+_ROTATED = (3, 6, 9, 2, 5, 8, 1, 4, 7)  # where a quarter turn moves squares 1 to 9
 _MIRRORED = (3, 2, 1, 6, 5, 4, 9, 8, 7)
 
 
 def mark_to_move(board: str) -> str:
-    """Return whose move it is: ``X``, who begins, or ``O``."""
+    """Return the mark to move: ``X``, which begins, or ``O``."""
     return "X" if board.count("X") == board.count("O") else "O"
 
 
@@ -44,13 +44,13 @@ def winning_line(board: str) -> tuple[int, ...] | None:
 
 @cache
 def legal_moves(board: str) -> tuple[int, ...]:
-    """Return the free squares, none when somebody has won."""
+    """Return the free squares; none when somebody has won."""
     return () if winning_line(board) else tuple(square for square in range(1, 10) if board[square - 1] == ".")
 
 
 @cache
 def value(board: str) -> int:
-    """Return what perfect play brings the player to move: 1 a win, 0 a draw, -1 a loss."""
+    """Return the value of perfect play for the player to move: 1 a win, 0 a draw, -1 a loss."""
     if winning_line(board):
         return -1  # the other has just won
     return max((-value(place(board, square)) for square in legal_moves(board)), default=0)
@@ -58,12 +58,12 @@ def value(board: str) -> int:
 
 @cache
 def best_moves(board: str) -> tuple[int, ...]:
-    """Return the moves that keep the value of ``board``, slow wins among them."""
+    """Return the moves that keep the value of ``board``, including slow wins."""
     return tuple(square for square in legal_moves(board) if -value(place(board, square)) == value(board))
 
 
 def decisions() -> Mapping[str, tuple[int, ...]]:
-    """Return every board on which somebody moves, with moves that lead to it."""
+    """Return every board on which the game goes on, with moves that lead to it."""
     found: dict[str, tuple[int, ...]] = {}
     new: dict[str, tuple[int, ...]] = {EMPTY: ()}
     while new:
@@ -80,7 +80,7 @@ def openings(plies: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
     """Return every sequence of up to ``plies`` first moves (4 at most: nobody has won by then) from which perfect play
     draws.
 
-    Those that are rotations or reflections of one another are together.
+    Rotations and reflections of one another are grouped.
     """
     classes: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
     for length in range(plies + 1):
@@ -97,18 +97,18 @@ def _images(squares: tuple[int, ...]) -> Iterable[tuple[int, ...]]:
 
 
 def uniform(board: str) -> Mapping[int, float]:
-    """Return the chances of a player who takes any free square."""
+    """Return the move probabilities of a player that takes any free square."""
     return dict.fromkeys(legal_moves(board), 1 / len(legal_moves(board)))
 
 
 def perfect(board: str) -> Mapping[int, float]:
-    """Return the chances of a player who takes any square that keeps the value."""
+    """Return the move probabilities of a player that takes any square that keeps the value."""
     return dict.fromkeys(best_moves(board), 1 / len(best_moves(board)))
 
 
 def reward(policy: Policy, mark: str, opponent: Callable[[str], Mapping[int, float]] | None) -> Callable[[str], float]:
-    """Return a function of the board: the expected reward of ``mark``, which follows ``policy``, against ``opponent``,
-    or against a best response where it is ``None``.
+    """Return a function of the board: the expected reward of ``mark`` when it follows ``policy`` against ``opponent``,
+    or against a best response if ``None``.
     """
 
     @cache

@@ -1,8 +1,8 @@
 """20 Questions: yes-or-no questions about an everyday thing, until a question names it.
 
-An answer is one of the words of ``_ANSWER``, in any case, with or without "Answer:" before it and a mere repetition
-("it is not", "they can") behind it. Anything that says more is illegal: "Yes, it is yellow." ``things.txt`` is our own
-selection: ``[category]``, then lines ``name | alias``.
+An answer is one of the words of ``_ANSWER``, in any case, optionally after "Answer:" and followed by a mere repetition
+("it is not", "they can"). Anything that says more is illegal: "Yes, it is yellow." ``things.txt`` is our own selection:
+``[category]``, then lines ``name | alias``.
 """
 
 import re
@@ -41,7 +41,7 @@ def things() -> Entries:
 
 @dataclass(frozen=True)
 class TwentyQuestions(GuessingGame):
-    """The game about the things of ``things.txt``, or one that a person typed."""
+    """The game about the things of ``things.txt``, or a typed one."""
 
     name = "twenty_questions"
     title = "20 Questions"

@@ -18,8 +18,8 @@ LOCAL = "local"
 
 @contextmanager
 def connected(address: str) -> Iterator[None]:
-    """Connect to the cluster at ``address`` (``local`` starts one on this machine); an open connection is used and left
-    open.
+    """Connect to the cluster at ``address`` (``local`` starts one on this machine); an open connection is reused and
+    left open.
 
     Raises ``ConfigError`` when there is none.
     """
@@ -28,7 +28,7 @@ def connected(address: str) -> Iterator[None]:
         return
     _check_reachable(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's coming default
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's future default
     on_sigterm = signal.getsignal(signal.SIGTERM)
     try:
         dashboard = False if address == LOCAL else None

@@ -1,9 +1,9 @@
-"""Self-play on Ray: one engine actor per GPU (or group of GPUs), few games out at a time, finished ones to one writer.
+"""Self-play on Ray: one engine actor per GPU (or group of GPUs), few games per actor at a time, and one writer.
 
-The games and their seeds are those of one machine, whoever plays them. An actor that dies, or finishes no game for
-``cluster.deadline`` seconds, is replaced and its games are played again elsewhere; a dead driver resumes from its file.
-The driver stores what has arrived before it hands out more, so a slow disk slows the engines instead of filling memory.
-Online learning keeps the actors over many plays and gives them new weights in between (``RayPlayers``).
+The games and their seeds are the same as on one machine, whichever actor plays them. An actor that dies, or finishes no
+game for ``cluster.deadline`` seconds, is replaced and its games are played again elsewhere; a dead driver resumes from
+its file. The driver stores finished games before it hands out more, so a slow disk slows the engines instead of filling
+memory. Online learning keeps the actors across plays and sends them new weights in between (``RayPlayers``).
 """
 
 import time
@@ -34,11 +34,11 @@ _AHEAD = 2  # calls in flight on each worker
 _LOSSES = 3  # lost workers per slot without a finished game in between: play ends
 
 _Assignment = tuple[Game, Mapping[str, str] | None]
-"""A game, and by role the name of the player that plays it (``None``: the role's own name)."""
+"""A game, and the name of the player of each role (``None``: the role's name)."""
 
 
 class _Phase(Enum):
-    """The phase of a worker: its process starts (or waits for room), its engines open, it plays."""
+    """The state of a worker: its process starts (or waits for resources), its engines open, it plays."""
 
     STARTING = auto()
     OPENING = auto()
@@ -76,16 +76,16 @@ def play_on_ray(
     stack: ExitStack,
     note: Callable[[str], None],
 ) -> Iterator[list[Episode]]:
-    """Start workers, which ``stack`` stops, and yield episodes as they finish anywhere."""
+    """Start workers, stopped by ``stack``, and yield episodes as they finish on any of them."""
     return open_on_ray(job, cluster, stack, note, most=len(specs)).play(specs, stats)
 
 
 def open_on_ray(
     job: PlayJob, cluster: ClusterConfig, stack: ExitStack, note: Callable[[str], None], *, most: int | None = None
 ) -> "RayPlayers":
-    """Start workers, at most ``most``, which ``stack`` stops.
+    """Start at most ``most`` workers, stopped by ``stack``.
 
-    ``cluster.address`` must be set. Raises ``ConfigError`` when there is no cluster or nothing in it can play.
+    ``cluster.address`` must be set. Raises ``ConfigError`` if there is no cluster or nothing in it can play.
     """
     assert cluster.address is not None
     stack.enter_context(connected(cluster.address))
@@ -95,7 +95,7 @@ def open_on_ray(
 
 
 class RayPlayers:
-    """Workers whose engines stay open from one play to the next."""
+    """Workers whose engines stay open between plays."""
 
     def __init__(
         self, job: PlayJob, cluster: ClusterConfig, note: Callable[[str], None], *, most: int | None = None
@@ -125,17 +125,17 @@ class RayPlayers:
         game: Game | None = None,
         players: Mapping[str, str] | None = None,
     ) -> Iterator[list[Episode]]:
-        """Yield every game once, with those that arrive at the same time; ``stats`` gets the totals.
+        """Yield every game once, grouped by arrival; ``stats`` gets the totals.
 
-        ``game`` is by default the job's; ``players`` says by role which of the opened players plays, by default that of
-        the role's name. Raises what opening a model raises, and ``EngineError`` when engines are lost again and again
-        without finishing a game.
+        ``game`` is by default the job's; ``players`` names the opened player of each role, by default the one with the
+        role's name. Raises the errors of opening a model, and ``EngineError`` if engines are lost repeatedly without
+        finishing a game.
         """
         self.stats, self.losses = stats or PlayStats(), 0
         self._assign((game or self._own[0], players))
         self.queue = GameQueue(specs, self.most_held)
         for worker in self.workers:
-            worker.last_seen = time.monotonic()  # replies were not read since the last play
+            worker.last_seen = time.monotonic()  # replies have not been read since the last play
             self._submit(worker)
         while self.queue.left:
             if episodes := [episode for worker in self._ready_workers() for episode in self._receive(worker)]:
@@ -143,12 +143,12 @@ class RayPlayers:
             self._replace_hung()
 
     def update_weights(self, weights: "Mapping[str, Tensor]", player: str | None = None) -> None:
-        """Give new weights to the engine of ``player``, or to all engines, here and where lost ones are replaced.
+        """Give new weights to the engine of ``player``, or to all engines, including later replacements of lost ones.
         Returns at once.
 
-        As ``UpdatableEngine.update_weights`` says; each engine takes them before its next game, and one that cannot
-        counts as lost. The values are those of this moment: they may change afterwards. Raises ``EngineError`` while
-        games are left of the last play.
+        See ``UpdatableEngine.update_weights``; each engine takes them before its next game, and one that cannot counts
+        as lost. Values are copied now, and may change afterwards. Raises ``EngineError`` while games of the last play
+        are left.
         """
         if self.queue.left:
             raise EngineError("weights change only between plays")
@@ -159,7 +159,7 @@ class RayPlayers:
             worker.calls.append(worker.actor.update_weights.remote(held, player))
 
     def close(self) -> None:
-        """Stop all workers; engines with processes of their own get a moment to end them."""
+        """Stop all workers; engines with their own processes get a moment to end them."""
         closing = [worker.actor.close.remote() for worker in self.workers if worker.phase is _Phase.PLAYING]
         if closing:
             ray.wait(closing, num_returns=len(closing), timeout=5.0)
@@ -199,7 +199,7 @@ class RayPlayers:
                 self._replace(worker, first_line(error.cause))
                 return []
             if isinstance(error.cause, SpagError):
-                raise error.cause from None  # a model that does not load on one node loads on none
+                raise error.cause from None  # a model that fails to load on one node fails on all
             raise
         except RayError as error:
             self._replace(worker, f"{type(error).__name__}: {first_line(error, 150)}")
@@ -237,10 +237,10 @@ class RayPlayers:
                 self._replace(worker, f"no reply for {limit:g} s")
             elif not worker.calls:
                 worker.last_seen = now
-                self._submit(worker)  # games have come back from a lost worker
+                self._submit(worker)  # games have been returned from a lost worker
 
     def _replace(self, worker: _PlayWorker, why: str) -> None:
-        """Replace a dead or hanging worker."""
+        """Replace a dead or hung worker."""
         self.losses += 1
         ray.kill(worker.actor)
         self.workers.remove(worker)

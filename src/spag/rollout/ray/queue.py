@@ -1,7 +1,7 @@
-"""The queue of games on a cluster, and which worker holds which. Pure bookkeeping, no Ray.
+"""The queue of games on a cluster, and the games that each worker holds. Pure bookkeeping, no Ray.
 
-A worker holds at most ``most`` games, and near the end no more than its equal share of what is left, so that all
-workers end together. A game counts once: what a lost worker sends late is refused.
+A worker holds at most ``most`` games, and near the end no more than an equal share of the rest, so that all workers
+finish together. A game counts once: late results of a lost worker are refused.
 """
 
 import math
@@ -12,7 +12,7 @@ from spag.rollout.runner import GameSpec
 
 
 class GameQueue:
-    """Games that wait, and games that workers hold. Workers are known by number."""
+    """Waiting games, and games held by workers. Workers are identified by number."""
 
     def __init__(self, specs: Iterable[GameSpec], most: int) -> None:
         self.most = most
@@ -21,7 +21,7 @@ class GameQueue:
 
     @property
     def left(self) -> int:
-        """Games not finished yet."""
+        """The number of unfinished games."""
         return len(self._waiting) + sum(map(len, self._held.values()))
 
     def held(self, worker: int) -> int:

@@ -1,8 +1,8 @@
-"""Online steps that Ray actors play, on GPUs and nodes that do not train: ``RayStepPlayer``.
+"""Online steps played by Ray actors, on GPUs and nodes that do not train: ``RayStepPlayer``.
 
-The first training process leads the actors: it hands out the games of a step, writes them as they end, and sends new
-weights once a step through Ray's object store. The other training processes only train. A step's games follow from seed
-and step, so they are those that the training processes would have played.
+The first training process controls the actors: it hands out the games of a step, writes them as they end, and sends new
+weights once per step through Ray's object store. The other training processes only train. A step's games are determined
+by seed and step, so they are the same games that the training processes would play.
 """
 
 import logging
@@ -54,15 +54,13 @@ class RayStepPlayer(StepPlayer):
     def play_games(
         self, game: Game, names: Mapping[str, str], specs: Sequence[GameSpec], stats: PlayStats
     ) -> Iterator[Sequence[Episode]]:
-        assert self._actors is not None  # the other processes have no share
+        assert self._actors is not None  # the other processes play nothing
         return self._actors.play(
             specs, stats, game=game, players={role: _key(game, engine_name(name)) for role, name in names.items()}
         )
 
     def _open(self) -> RayPlayers:
-        """Start the actors. On a cluster without GPUs, cores are shared as if every training process were an actor,
-        too.
-        """
+        """Start the actors. On a cluster without GPUs, training processes get shares of the cores like actors."""
         count = self.cluster.online_workers or 1
         names = {POLICY, *self.settings.met} - {"self"}
         models = {name: self.model_of(name) for name in names}
@@ -75,7 +73,7 @@ class RayStepPlayer(StepPlayer):
 
 
 def _open_players(own: StepPlayer, models: Mapping[str, ModelConfig], stack: ExitStack) -> dict[str, Player]:
-    """Open the engines of all players on a node. Each player is there once for every game, because bots differ by
+    """Open the engines of all players on a node. Each player is listed once per game, because bots differ by
     game.
     """
     here = {name: fetch(model, cache_folder()) for name, model in models.items()}

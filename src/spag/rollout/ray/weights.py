@@ -1,10 +1,10 @@
-"""Transfer of weights to the engines of other nodes: models through storage that all nodes see, a folder or any fsspec
+"""Transfer of weights to engines on other nodes: models go through storage visible to all nodes, a folder or any fsspec
 URL.
 
-A checkpoint is stored under its digest; the list of its files is written last, so that a half-written copy is never
-loaded. What changes between the plays of online learning
-goes through Ray's object store as numpy arrays, which Ray copies in one piece where it pickles tensors: 538 MB took 4 s
-as tensors.
+A checkpoint is stored under its digest; the list of its files is written last, so that a partial copy is never loaded.
+Weights that change between the plays of online learning
+go through Ray's object store as numpy arrays, which Ray copies in one piece, whereas it pickles tensors: 538 MB took 4
+s as tensors.
 """
 
 import fcntl
@@ -29,14 +29,13 @@ _SHARED = "shared:"
 
 
 def publish(model: ModelConfig, storage: str | None) -> ModelConfig:
-    """Return ``model`` under a name that other nodes find: its full path, or its copy in ``storage``, made unless it is
-    there.
+    """Return ``model`` under a name that other nodes find: its full path, or its copy in ``storage``, made if missing.
 
-    Only folders are copied. Raises ``ModelError`` for a folder that is no model, ``ConfigError`` for a storage URL of
-    an unknown kind, ``StorageError`` when it cannot be written.
+    Only folders are copied. Raises ``ModelError`` for a folder that is not a model, ``ConfigError`` for a storage URL
+    of an unknown kind, ``StorageError`` if it cannot be written.
     """
     folder = Path(model.name).expanduser()
-    if storage is None or not folder.is_dir():  # processes of other nodes work in other folders
+    if storage is None or not folder.is_dir():  # processes on other nodes have other working folders
         return model.model_copy(update={"name": str(folder.resolve())}) if folder.exists() else model
     target = f"{storage.rstrip('/')}/{folder.parent.name}-{weights_digest(str(folder))}"
     folders = (folder, *map(Path, (read_roles(str(folder)) or {}).values()))
@@ -57,7 +56,9 @@ def publish(model: ModelConfig, storage: str | None) -> ModelConfig:
 
 
 def fetch(model: ModelConfig, cache: Path) -> ModelConfig:
-    """Return ``model`` with its published weights in a folder of this node, under ``cache``. Raises ``ModelError``."""
+    """Return ``model`` with its published weights copied to a folder of this node, under ``cache``. Raises
+    ``ModelError``.
+    """
     if not model.name.startswith(_SHARED):
         return model
     url = model.name.removeprefix(_SHARED)
@@ -65,7 +66,7 @@ def fetch(model: ModelConfig, cache: Path) -> ModelConfig:
     local = cache / "weights" / Path(root).name
     local.parent.mkdir(parents=True, exist_ok=True)
     with (local.parent / f".{local.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # one worker of a node fetches, the others wait for it
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one worker per node fetches, the others wait for it
         if not local.is_dir():
             try:
                 with folder_beside(local) as beside:
@@ -81,7 +82,7 @@ def fetch(model: ModelConfig, cache: Path) -> ModelConfig:
 
 
 def pack(weights: "Mapping[str, Tensor]") -> dict[str, tuple[Any, str, tuple[int, ...]]]:
-    """Return each weight's bytes, (N,) uint8, type and shape. On the CPU no memory is copied."""
+    """Return each weight's bytes, (N,) uint8, dtype and shape. On the CPU no memory is copied."""
     import torch  # noqa: PLC0415 - slow, and only learning needs it
 
     flat = {
@@ -95,7 +96,7 @@ def pack(weights: "Mapping[str, Tensor]") -> dict[str, tuple[Any, str, tuple[int
 
 
 def unpack(packed: "Mapping[str, tuple[Any, str, tuple[int, ...]]]") -> "dict[str, Tensor]":
-    """Return the tensors that ``pack`` took, in memory of their own."""
+    """Return the tensors given to ``pack``, in their own memory."""
     import torch  # noqa: PLC0415
 
     return {

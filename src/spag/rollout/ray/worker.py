@@ -1,5 +1,5 @@
-"""The Ray actor that plays: it opens engines once and keeps games in flight over them until its driver ends. They may
-learn between plays.
+"""The Ray actor that plays: it opens engines once and keeps games in flight until its driver ends. Weights may change
+between plays.
 
 Each call of ``advance`` brings new games and returns finished ones; two calls are always in flight, so that an engine
 never waits for the network.
@@ -27,8 +27,8 @@ BEAT_S = 0.2
 class PlayJob:
     """The job of every worker.
 
-    ``open_players`` returns the players of ``game`` by role, or players by any name for plays that say who takes which
-    role. ``gpus``: how many one worker needs, where the cluster has any.
+    ``open_players`` returns the players of ``game`` by role, or by any name if plays assign players to roles. ``gpus``:
+    how many one worker needs, if the cluster has any.
     """
 
     open_players: Callable[[ExitStack], Mapping[str, Player]]
@@ -48,7 +48,7 @@ class PlayWorker:
         self._runner: Runner | None = None
 
     def ready(self) -> None:
-        """Return as soon as the process runs: that tells a full node from an engine that is slow to open."""
+        """Return as soon as the process runs, to tell a full node from an engine that is slow to open."""
 
     def open(self, job: PlayJob) -> None:
         """Open the engines. Raises ``SpagError``."""
@@ -56,8 +56,8 @@ class PlayWorker:
         self.assign(job.game, None)
 
     def assign(self, game: Game, names: Mapping[str, str] | None) -> None:
-        """Play ``game`` from now on, each role by the opened player of that name; ``None``: players go by their roles'
-        names.
+        """Play ``game`` from now on; ``names`` gives each role's opened player; ``None``: the one with the role's
+        name.
         """
         players = self._players if names is None else {role: self._players[name] for role, name in names.items()}
         self._runner = Runner(game, players, PlayStats(), self._in_flight)

@@ -1,9 +1,9 @@
-"""The judge of Adversarial Taboo (arXiv 2404.10642, section 3.1): who won, at which utterance, and why.
+"""The judge of Adversarial Taboo (arXiv 2404.10642, section 3.1): the winner, the deciding utterance, and the reason.
 
 Checks come in upstream's order. The defender: a guess, right or wrong, decides; else saying the target loses. The
 attacker: saying the target or announcing a guess breaks the rules. ``paper`` mode rules as the published code does
 (``paper.py``). ``strict`` mode, the default, finds the target in any inflection or disguise (``spag.text``) and reads
-guesses in many wordings (``guesses.py``). A defender who announces that it knows the word but names none plays on,
+guesses in many wordings (``guesses.py``). A defender that announces that it knows the word but names none plays on,
 unless it says the target elsewhere in the same utterance.
 """
 
@@ -42,14 +42,14 @@ def judge_utterance(
 def announces_guess(
     text: str, target_word: str, mode: JudgeMode, language: str = "en", role: Role = Role.DEFENDER
 ) -> bool:
-    """Tell whether the judge takes ``text``, said by ``role``, for a guess, right or wrong."""
+    """Tell whether the judge treats ``text``, said by ``role``, as a guess, right or wrong."""
     if mode == JudgeMode.PAPER:
         return paper.announces_guess(text)
     return bool(find_guess(text, target_word, language, by_defender=role == Role.DEFENDER))
 
 
 def final_verdict(length: int) -> Verdict:
-    """Return the tie of a game of ``length`` utterances in which nothing was decided."""
+    """Return a tie: nothing was decided in ``length`` utterances."""
     return Verdict(
         TabooOutcome.TIE,
         length,
@@ -58,8 +58,8 @@ def final_verdict(length: int) -> Verdict:
 
 
 def judge_episode(episode: Any, mode: JudgeMode | str = JudgeMode.STRICT) -> Verdict:
-    """Judge an English episode, or any object with a history, ``target_word`` and ``max_turns``, whatever outcome it
-    records.
+    """Judge an English episode, or any object with a history, ``target_word`` and ``max_turns``; its recorded outcome
+    is ignored.
 
     Judging stops at the first decision or after ``2 * max_turns`` utterances; ``Verdict.length`` counts up to there.
     Each utterance is judged by the role recorded with it. Raises ``ConfigError`` for an unknown mode.
@@ -109,7 +109,7 @@ def _judge_attacker(text: str, target_word: str, language: str) -> tuple[TabooOu
 
 
 def _said(text: str, target_word: str, language: str) -> str | None:
-    """Say how ``text`` says the target, in words that follow "the defender"; ``None`` where it does not."""
+    """Say how ``text`` says the target, as words that follow "the defender"; ``None`` if it does not."""
     lexicon = language_of(language).lexicon
     form = find_form(text, target_word, lexicon)
     if form is not None:

@@ -35,17 +35,17 @@ from spag.text.matching import TOKEN, Target, phrase_end, target_of
 _STARS_INSIDE = re.compile(r"\*(?<=[^\W_]\*)\**(?=[^\W_])")
 _QUOTE = re.compile(r"[`*\"'_~](?:(?<=[`*\"])[`*\"]*|(?<![^\W_].)['_~]*|['_~]*(?![^\W_]))")
 _QUOTES = re.compile(r'"{2,}')
-_SPACES = re.compile(r"[^\S\n](?:(?<! )[^\S\n]*|[^\S\n]+)")  # all but single spaces
+_SPACES = re.compile(r"[^\S\n](?:(?<! )[^\S\n]*|[^\S\n]+)")  # any but single spaces
 _ESCAPED_MARK = re.compile(r"\\(?=[\"'`*_])")
 _SPELLED = re.compile(r"[^\W_](?:[ \-.,]{1,3}[^\W_](?![^\W_])){2,}")
-_OPENING = ' !?.,;:-—–=>([{\n"¡¿'  # what may stand between an announcement and a word alone
-_MOST = 20  # announcements, and clauses behind one, looked at in one utterance
+_OPENING = ' !?.,;:-—–=>([{\n"¡¿'  # may separate an announcement from a bare word
+_MOST = 20  # announcements, and clauses after one, looked at in one utterance
 _WIDTH = 400  # how far after an announcement its guess may begin, in characters
 _LONGEST = 3  # words of a wrong guess, where the target has fewer
 
 
 class Wording(Enum):
-    """How a phrase is said, which decides when a wrong one counts as a guess."""
+    """How a phrase is worded, which decides whether a wrong one counts as a guess."""
 
     NAMED = "it is X: any short phrase counts"
     LOOSE = "also a wording of talk: counts when it is no longer than the target, no adjective, and nobody's name"
@@ -121,7 +121,7 @@ def _in_doubt(text: str, start: int, grammar: Grammar) -> bool:
 
 
 def _announced(after: str, grammar: Grammar) -> Iterator[Guess]:
-    """Yield what may be named in the text behind an announcement."""
+    """Yield what may be named in the text after an announcement."""
     # "I know the word is X", "I know the word: X"
     direct = grammar.direct.match(after)
     opened = direct.end() if direct is not None else 0
@@ -167,7 +167,7 @@ def _named(text: str, start: int, grammar: Grammar, wording: Wording) -> Iterato
 
 
 def _phrase(text: str, start: int, grammar: Grammar, wording: Wording) -> Guess | None:
-    """Return the phrase from ``start`` on, or ``None`` for nothing or a mere denial."""
+    """Return the phrase from ``start`` on, or ``None`` if it is empty or a mere denial."""
     contrast = grammar.contrast.match(text, start)
     if contrast is not None:
         start = contrast.end()
@@ -208,7 +208,7 @@ def _is_right(guess: Guess, target: Target, grammar: Grammar) -> bool:
 
 
 def _is_named(guess: Guess, target: Target, grammar: Grammar, *, by_defender: bool) -> bool:
-    """Tell whether a phrase that is not the target is said as a guess, and not to talk about the word."""
+    """Tell whether a phrase other than the target is a guess, and not talk about the word."""
     if guess.quoted:
         return True
     if grammar.no_names.match(guess.phrase) or grammar.talk.search(guess.phrase):

@@ -1,11 +1,11 @@
-"""The judge of the published code (Linear95/SPAG at 4abe36b), kept to compare with its results; strict
+"""The judge of the published code (Linear95/SPAG at 4abe36b), kept for comparison with its results; strict
 mode is the better one.
 
-Its known defects are kept: forms are matched as substrings (``cat`` in ``category``), a guess is right when a form
-merely opens it (``cathedral`` for ``cat``), and nothing hidden is seen. A form in double, single or back quotes is a
-form too, so one more character, the quote, may stand before it; so a quoted plural must be upstream's to the letter.
-Upstream takes plurals from a language library; here simple rules give them, and ``data/plurals.txt`` where the library
-decides otherwise, for every word of the paper's list and of ours.
+Its known defects are kept: forms are matched as substrings (``cat`` in ``category``), a guess is right if it merely
+begins with a form (``cathedral`` for ``cat``), and disguises go unseen. A form in double, single or back quotes is also
+a form, so a quote may precede it; a quoted plural must therefore match upstream's exactly. Upstream takes plurals from
+a language library; here they come from simple rules, and from ``data/plurals.txt`` where the library differs, for every
+word of the paper's list and of ours.
 """
 
 import re
@@ -52,17 +52,17 @@ def _right_guess(target_word: str) -> re.Pattern[str]:
 
 
 def stops_play(role: Role | str, text: str) -> bool:
-    """Tell whether upstream's loop of play ends with this utterance; it asks for nothing else."""
+    """Tell whether upstream's play loop ends with this utterance; nothing else ends it early."""
     return role == Role.DEFENDER and _ANNOUNCEMENT in text.lower()
 
 
 def announces_guess(text: str) -> bool:
-    """Tell whether upstream takes ``text`` for a guess, right or wrong."""
+    """Tell whether upstream treats ``text`` as a guess, right or wrong."""
     return _ANY_GUESS.search(text.lower()) is not None
 
 
 def judge_utterance(role: Role | str, text: str, target_word: str) -> tuple[TabooOutcome, str] | None:
-    """Judge one utterance as upstream does; ``None`` while the game goes on."""
+    """Judge one utterance like upstream; ``None`` while the game goes on."""
     guessed, text = announces_guess(text), text.lower()
     said = next((form for form in _forms(target_word) if form in text), None)
     if role == Role.ATTACKER:
