@@ -39,8 +39,8 @@ def plan_command(
 ) -> None:
     """Print what a run takes, by stage: samples or games, tokens, hours, and memory; on this machine, or on GPUs.
 
-    Only the model's config is read, no weights. Exit status 3: the run does not fit;
-    the nearest settings that would are named.
+    Only the model's config is read, no weights. Exit status 3: the run does not fit; the nearest settings that would
+    are named.
     """
     from spag.planning.here import plan_here
     from spag.planning.hours import Assumptions

@@ -70,10 +70,9 @@ def online_updates(
     Copies of merged samples are drawn one by one, and merged again within each mini-batch. So merging only saves time,
     and mini-batches are equally large, as in PPO. Cutting the merged samples instead would give one mini-batch most of
     the weight and another nearly none, and AdamW, whose update hardly depends on a gradient's scale, would let a rare
-    sample count as much as all copies of a frequent one. Every loss is divided by the
-    weight of the pass over the mini-batches: not by its own, which would favour the samples of a smaller mini-batch.
-    ``left_out``: the weight of samples that have no gradient. They count in that divisor, so that what is left does
-    not stand for the whole step.
+    sample count as much as all copies of a frequent one. Every loss is divided by the weight of the pass over the
+    mini-batches: not by its own, which would favour the samples of a smaller mini-batch. ``left_out``: the weight of
+    samples that have no gradient. They count in that divisor, so that what is left does not stand for the whole step.
     """
     weight = (sum(sample.weight for sample in samples) + left_out) / minibatches
     for epoch in range(epochs):

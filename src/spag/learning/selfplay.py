@@ -8,9 +8,8 @@
 Games are on disk before they count: a killed run returns to its last checkpoint and trains on the files again. Every
 process plays its share and reads all games; the first one writes. With ``overlap`` n, a thread plays the next n steps
 while the current one is trained. Step k has the weights after step k-1-n (at first: the start's), never older ones, so
-no
-game is ever dropped; importance weights correct for the n steps between. A checkpoint waits for the games played ahead,
-so that it need not keep their older weights.
+no game is ever dropped; importance weights correct for the n steps between. A checkpoint waits for the games played
+ahead, so that it need not keep their older weights.
 """
 
 import time

@@ -40,8 +40,8 @@ class Work:
     """The samples or games of a stage (for play, in brackets): how many; tokens fed after packing (read after prefix
     caching) and trained (generated after distinct texts); the mean length of a text; the tokens fed and trained in the
     largest micro-batch (of the longest text); micro-batches (utterances); the ``games`` learned from; the tokens of all
-    prompts as they
-    are sent, and all tokens ``drawn``; how often each sample is trained on, and how many times longer texts may be.
+    prompts as they are sent, and all tokens ``drawn``; how often each sample is trained on, and how many times longer
+    texts may be.
     """
 
     count: int

@@ -2,9 +2,8 @@
 URL.
 
 A checkpoint is stored under its digest; the list of its files is written last, so that a partial copy is never loaded.
-Weights that change between the plays of online learning
-go through Ray's object store as numpy arrays, which Ray copies in one piece, whereas it pickles tensors: 538 MB took 4
-s as tensors.
+Weights that change between the plays of online learning go through Ray's object store as numpy arrays, which Ray copies
+in one piece, whereas it pickles tensors: 538 MB took 4 s as tensors.
 """
 
 import fcntl
