@@ -123,7 +123,7 @@ def offline_rl_terms(
 ) -> "Tensor":
     """Return each sample's loss, weighted but without ``sft_coef``: (B,).
 
-    The tensors are the same as in ``offline_rl_loss``.
+    ``logprob``, ``ref_logprob``, ``reward``, ``weight`` and ``is_sft``, each (B,), are those of ``offline_rl_loss``.
     """
     ratio = importance_ratio(logprob, ref_logprob)
     advantage = reward - kl_coef * (logprob - ref_logprob)
@@ -151,12 +151,12 @@ def offline_rl_loss(
     loss = -1/n_rl * sum_RL weight_i * min(A_i * ratio_i, A_i * clip(ratio_i, 1 - clip_range, 1 + clip_range))
            - sft_coef/n_sft * sum_SFT weight_i * lp_i
 
-    All tensors are (B,). ``logprob`` (lp) and ``ref_logprob`` are means over a sample's trained tokens, in nats.
-    ``is_sft`` is true (or 1) for rows of the SFT mix; their ``reward`` and ``ref_logprob`` are not used. ``n_rl`` and
-    ``n_sft`` count the rows of the whole batch; the default counts this one. The paper's advantage is a constant
-    estimate, with a separate KL term outside the clip. We follow the published code: A contains the KL estimate and is
-    NOT detached, so the KL is clipped together with the reward and its gradient flows. The frozen model that played is
-    both behavior policy and KL reference.
+    All tensors are (B,). ``logprob`` (lp) and ``ref_logprob`` are means over a sample's trained tokens, in nats, and
+    ``weight`` is its weight. ``is_sft`` is true (or 1) for rows of the SFT mix; their ``reward`` and ``ref_logprob``
+    are not used. ``n_rl`` and ``n_sft`` count the rows of the whole batch; the default counts this one. The paper's
+    advantage is a constant estimate, with a separate KL term outside the clip. We follow the published code: A contains
+    the KL estimate and is NOT detached, so the KL is clipped together with the reward and its gradient flows. The
+    frozen model that played is both behavior policy and KL reference.
     """
     terms = offline_rl_terms(logprob, ref_logprob, reward, weight, is_sft, kl_coef=kl_coef, clip_range=clip_range)
     return _mixed(terms, is_sft.bool(), sft_coef, n_rl, n_sft)
