@@ -21,7 +21,7 @@ ABOUT = {
     "demo": Preset("Taboo: imitation, then one SPAG iteration", "2 CPU cores", "10 minutes"),
     "nim": Preset("Nim online, scored against perfect play", "2 CPU cores", "5 minutes"),
     "kuhn": Preset("Kuhn poker online, scored exactly", "2 CPU cores", "8 minutes"),
-    "tic-tac-toe": Preset("tic-tac-toe online, scored on all boards", "2 CPU cores", "45 minutes"),
+    "tic-tac-toe": Preset("tic-tac-toe online, scored on all boards", "2 CPU cores", "1 hour"),
     "taboo-online": Preset("Taboo: imitation, then online steps", "2 CPU cores", "not measured"),
     "textarena-mix": Preset("three TextArena games and Taboo, online", "2 CPU cores", "not measured"),
     "qwen3": Preset("the paper's recipe with a current model", "1 GPU, 80 GB", "not planned"),
