@@ -1,6 +1,6 @@
 # make demo    install, then the whole loop on a small real model, and Nim online, on the CPU
 # make test    install, then every test that takes seconds
-# make fast    the tests not marked slow that need no language model, cluster, vLLM or browser (88 s of CPU in one process, on a busy machine)
+# make fast    the tests not marked slow that need no language model, cluster, vLLM or browser
 # make test-long      the tests that take longer: the built package, kills, clusters that lose nodes, examples, benchmarks
 # make test-adapters  the tests of adapters whose packages need an environment of their own
 # make test-all       these three

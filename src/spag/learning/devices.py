@@ -17,7 +17,6 @@ from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError, require_package
 from spag.learning.sharding import deepspeed_settings, fsdp_plugin
 from spag.models.loading import checked_device, default_device
-from spag.storage.machine import map_large_blocks
 
 
 def make_accelerator(model: ModelConfig, settings: UpdateSettings, seed: int) -> Accelerator:
@@ -25,7 +24,6 @@ def make_accelerator(model: ModelConfig, settings: UpdateSettings, seed: int) ->
     on_cpu = (model.device or default_device()) == "cpu"
     if on_cpu:  # otherwise DeepSpeed, imported by transformers if installed, looks for a GPU, or warns
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
-        map_large_blocks()
     check_settings(model, settings)
     for name in ("fsdp", "deepspeed"):  # read by transformers and accelerate
         os.environ[f"ACCELERATE_USE_{name.upper()}"] = str(settings.parallel == name).lower()

@@ -9,8 +9,6 @@ from pathlib import Path
 import psutil
 
 _MEMORY_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-_MMAP_THRESHOLD = -3
-"""glibc's M_MMAP_THRESHOLD (malloc.h)."""
 
 
 def memory_bytes() -> int:
@@ -33,17 +31,6 @@ def trim_heap() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
-
-
-def map_large_blocks() -> None:
-    """Let the C library map blocks of a megabyte or more one by one, so that each goes back to the system when freed.
-
-    glibc raises that limit up to 32 MB as a process frees larger blocks. Then the tensors of a training step share one
-    heap with what outlives them, which leaves holes: a fifth of the memory of a model of 135M parameters.
-    """
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None)  # absent outside glibc
-    if set_option is not None:
-        set_option(_MMAP_THRESHOLD, 1 << 20)
 
 
 def core_count() -> int:
