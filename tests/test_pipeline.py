@@ -241,6 +241,7 @@ def test_entrants_that_a_run_does_not_have_are_refused_at_once(
     assert not (tmp_path / "run" / IMITATION).exists()
 
 
+@pytest.mark.slow
 def test_a_changed_input_file_counts_as_a_changed_setting(folder: Path, model_folder: Path, words_file: Path) -> None:
     before = words_file.read_text()
     words_file.write_text(before + "harbour\n")
@@ -424,6 +425,7 @@ def test_one_roles_rewards(folder: Path, model_folder: Path, words_file: Path, r
     assert steps_of(folder, FIRST) == 2
 
 
+@pytest.mark.slow
 def test_settings_that_change_no_result_may_change(folder: Path, model_folder: Path, words_file: Path) -> None:
     before = digest_of(folder)
     free = ["spag.micro_batch_size=2", "spag.save_steps=9", "report_to=[tensorboard]"]
@@ -464,6 +466,7 @@ def test_killed_again_and_again_a_run_ends_as_if_undisturbed(
     assert [row["stage"] for row in log] == list(dict.fromkeys(row["stage"] for row in log))  # no stage twice
 
 
+@pytest.mark.slow
 def test_a_replaced_checkpoint_is_noticed(folder: Path, model_folder: Path, words_file: Path) -> None:
     shutil.copy(model_folder / "model.safetensors", folder / IMITATION / "checkpoint")
     with pytest.raises(
@@ -487,6 +490,7 @@ def test_a_deleted_checkpoint_is_named_when_it_is_needed_and_made_again_by_force
     assert digest_of(folder) == before
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_what_a_run_would_do_and_does_nothing(
     folder: Path, model_folder: Path, words_file: Path
 ) -> None:

@@ -3,6 +3,8 @@
 import re
 from collections import Counter
 
+import pytest
+
 from spag import judge_episode
 from spag.algorithms.imitation import ImitationSettings
 from spag.core.episodes import Episode
@@ -65,6 +67,7 @@ def test_openings_are_distinct() -> None:
     assert max(openings.values()) <= 6
 
 
+@pytest.mark.slow
 def test_games_share_little_wording() -> None:
     """Template-made play shares most of its 4-grams with other games; here a typical game shares next to none."""
     seen = Counter(gram for game in GAMES for gram in grams(game, 4))

@@ -11,6 +11,7 @@ from spag.games.taboo.words import EXCLUDED_LISTS, common_words, load_words, shi
 from spag.text.words import parse_words, split_of
 
 
+@pytest.mark.slow
 def test_the_shipped_list_is_a_selection_of_the_frequency_list_in_its_order() -> None:
     words, rank = shipped_words(), {word: at for at, word in enumerate(common_words(50_000))}
     assert len(words) == len(set(words)) == 2000

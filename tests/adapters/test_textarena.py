@@ -57,6 +57,7 @@ def registered() -> Iterator[dict[str, Any]]:
     ENV_REGISTRY.update(before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "check",
     [check for check in CHECKS if check is not check_hidden_information_stays_hidden],

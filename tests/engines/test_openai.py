@@ -243,6 +243,7 @@ def test_other_trouble_uses_up_retries_whatever_the_progress(start: Open) -> Non
     assert sum(call.prompt == "bad" for call in server.calls) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "words"),
     [

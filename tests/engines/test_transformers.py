@@ -55,6 +55,7 @@ def assert_greedy(model: Any, tokenizer: Any, done: dict[str, Completion]) -> No
         assert list(done[str(index)].token_ids or ()) == expected.sequences[0, ids.shape[1] :].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("concurrency", [1, 2, 8])
 @pytest.mark.parametrize("reuse", [True, False])
 def test_greedy_tokens_are_those_of_generate(loaded: tuple, concurrency: int, reuse: bool) -> None:

@@ -223,6 +223,7 @@ def test_cutting_at_the_judged_end_keeps_the_verdict(lines: list[str], max_turns
     assert judge_episode(cut, mode) == verdict
 
 
+@pytest.mark.slow
 def test_a_long_target_takes_little_memory() -> None:
     """A list of all places where 40,000 characters can be cut in two would take 1.6 GB."""
     tracemalloc.start()

@@ -34,6 +34,7 @@ def test_forms_of_a_word_share_its_split(forms: tuple[str, ...]) -> None:
     assert len({split_of(form) for form in forms}) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("language", "forms"),
     [

@@ -300,6 +300,7 @@ def tiny(model: Path, lora: dict[str, int] | None = None) -> RunConfig:
     return load_config("taboo-qwen3-1.7b", [f"{name}={json.dumps(value)}" for name, value in options.items()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overlap", [0, 2])
 def test_copies_take_turns_only_where_the_trainer_rests(overlap: int) -> None:
     plan = planner("taboo-qwen3-1.7b", 44, ALL, f"reinforce.overlap={overlap}")

@@ -179,6 +179,7 @@ def test_online_steps_are_played_by_every_training_process_or_by_actors_beside_t
     assert problems == ["training and the actors that play need 9 GPUs, but there are 8"]
 
 
+@pytest.mark.slow
 def test_evaluations_are_games_too() -> None:
     def games(more: str) -> int:
         phase = f"phases=[{{algorithm: reinforce, steps: 100, games: 64, evaluation_tasks: 16{more}}}]"

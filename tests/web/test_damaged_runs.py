@@ -167,6 +167,7 @@ def test_a_damaged_file_fails_no_page(served: Served, kind: str) -> None:
         damage(served, path, kind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_a_part_of_another_kind_fails_no_page(served: Served, seed: int) -> None:
     path = random.Random(seed).choice([path for path in served.files if path.suffix != ".yaml"])
