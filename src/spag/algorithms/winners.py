@@ -38,7 +38,7 @@ class RewardSettings:
     ``sampled_tokens``: train the sampled tokens if they are known; else the text, tokenised again with an end token, as
     upstream.
     ``roles``: roles whose samples are kept (``None``: all); other roles' samples count in the weights, then are
-    dropped. ``everyone``: both roles of every game without a broken rule, with reward and weight 1, whoever won.
+    dropped. ``everyone``: both roles of every game without a broken rule, with reward and weight 1.
     ``judge``: judge every game again, including those already judged when played.
     """
 

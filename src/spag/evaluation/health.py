@@ -107,7 +107,7 @@ def health(episodes: Iterable[Episode], game: Game, player: str | None = None) -
     Shares of games: ``outcomes``; ``figures``, the game's own (some are shares of another figure); ``shared_openings``,
     whose first utterance also opens a game on another task; ``generic_openings``, whose first utterance opens games on
     at least ``GENERIC_TASKS`` tasks. Shares of utterances: ``empty``; where players think, ``cut_thoughts``, which left
-    nothing to say; and of those of free form ``repeated``, said before in the same game by whomever; ``copied``, with
+    nothing to say; and of those of free form ``repeated``, said before in that game by either player; ``copied``, with
     ``COPIED_WORDS`` words on end from the prompt's templates; ``refusals``. Lengths are in utterances. Without games
     every figure is 0.
     """

@@ -58,9 +58,9 @@ def wilson(count: int, total: int, observations: int | None = None) -> Rate:
 def rate_over_tasks(hits: Ints, totals: Ints) -> Rate:
     """Return the share of hits among all games, with a Wilson interval that counts each task as one observation.
 
-    ``hits`` and ``totals``, shape (tasks,): by task. Games on one task are correlated (a player opens them with the
-    same utterance, whoever answers). The correlation is not estimated: with few hits, the estimate would make the
-    interval for 0 hits wider than for 1.
+    ``hits`` and ``totals``, shape (tasks,): by task. Games on one task are correlated: a player opens them with the
+    same utterance against every opponent. The correlation is not estimated: with few hits, the estimate would make
+    the interval for 0 hits wider than for 1.
     """
     return wilson(int(hits.sum()), int(totals.sum()), int(np.count_nonzero(totals)))
 

@@ -29,7 +29,7 @@ def check_start_is_pure(game: Game, seed: int) -> None:
         state = game.start(task, seed)
         assert state == game.start(task, seed), "start gives different positions for the same task and seed"
         assert not state.history and game.to_move(state) in game.roles, (
-            "a game starts without utterances, with somebody to move"
+            "a game must start without utterances and with a player to move"
         )
 
 
