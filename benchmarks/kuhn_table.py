@@ -210,6 +210,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of all hands")
     parser.add_argument("--start", type=float, default=0.0, help="standard deviation of the first logits")
     chosen = parser.parse_args()
+    if chosen.seeds < 2:
+        parser.error("--seeds must be 2 or more: a standard error needs two")
     began = time.perf_counter()
     for number, (name, options) in enumerate(ARMS.items()):
         settings, group = settings_of(options), name == BY_DEAL

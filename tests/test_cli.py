@@ -340,7 +340,7 @@ def test_play_samples_as_the_first_phase_that_plays(tmp_path: Path) -> None:
         (("run", "nothing.yaml"), "nothing.yaml: no such config file, and no preset of that name"),
         (
             ("run", "demo", "--set", "spag.taks=3"),
-            "preset demo: unknown option phases.1.taks; did you mean phases.1.tasks?",
+            "--set spag.taks=3: unknown option phases.1.taks; did you mean phases.1.tasks?",
         ),
         (
             ("play", "/no/such/model", "--output", "x.jsonl", "--count", "1", "--words", "shipped"),
@@ -350,7 +350,11 @@ def test_play_samples_as_the_first_phase_that_plays(tmp_path: Path) -> None:
             ("play", "m", "--output", "x.jsonl", "--count", "9000", "--words", "shipped"),
             "9000 words asked for, but shipped has",
         ),
+        (("run", "", "--dry-run"), "'': no such config file, and no preset of that name"),
+        (("config",), "config [OPTIONS] COMMAND [ARGS]...\n\n  Show a config with every option"),
+        (("plan", "demo", "--price", "nan"), "nan is not a finite number"),
         (("arena", "one", "--no-constant", "--output", "x"), "name at least two different models"),
+        (("arena", "a=bot:constant", "a=bot:random", "--output", "x"), "two models are called a; give them different"),
         (
             ("play", "bot:best", "--game", "kuhn_poker", "--output", "x.jsonl"),
             "bot:best: kuhn_poker has no such bot (bots: bot:random, ",

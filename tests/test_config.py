@@ -132,7 +132,7 @@ def test_a_phase_may_have_a_game_of_its_own() -> None:
         ("", ["spag.task=3"], "unknown option phases.1.task; did you mean phases.1.tasks?"),
         ("", ["spga.tasks=3"], "unknown option spga; did you mean spag?"),
         ("", ["spag.tasks"], "--set spag.tasks: write it as a.b=value"),
-        ("", ["spag.tasks=-1"], "phases.1.tasks: input should be greater than 0, got -1"),
+        ("", ["spag.tasks=-1"], "--set spag.tasks=-1: phases.1.tasks: input should be greater than 0, got -1"),
         ("", ["reinforce.steps=1"], "--set reinforce.steps: this run has no phase with algorithm reinforce"),
         ("", ["phases.2.epochs=1"], "--set phases.2.epochs: 2 is not one of the 2 entries, which count from 0"),
         (
@@ -149,7 +149,7 @@ def test_a_phase_may_have_a_game_of_its_own() -> None:
             "phases.0.reference: name one: {ema: 0.03} or {every: 40}, got {'ema': 0.1, 'every': 3}",
         ),
         ("", ["game.judge=fair"], "game.judge: input should be 'strict' or 'paper', got 'fair'"),
-        ("", ["game.max_turn=3"], "test: unknown option game.max_turn; did you mean game.max_turns?"),
+        ("", ["game.max_turn=3"], "--set game.max_turn=3: unknown option game.max_turn; did you mean game.max_turns?"),
         ("", ["game.name=kuhn_pokr"], "there is no game called 'kuhn_pokr'; did you mean kuhn_poker?"),
         ("", ["game.name=kuhn_poker", "game.words=shipped"], "unknown option game.words; "),
         ("", ["game=taboo"], "game: "),

@@ -28,6 +28,8 @@ TEXTS = {
     "seed: !!timestamp 2020-99-99": "not of the kind that its tag names",
     "seed: !!int ''": "not of the kind that its tag names",
     "seed: !!bool maybe": "not of the kind that its tag names",
+    "seed: 1\nseed: 2": "seed is given twice",
+    "model: {name: a, dtype: float32, name: b}": "name is given twice",
     "seed: !!binary aGVsbG8=": "seed: b'hello' is no plain value",
     "seed: !!python/object/apply:os.getcwd []": "could not determine a constructor",
     "model: {name: 'a\\b', device: \"a\\ab\"}": r"model.device: 'a\x07b' holds a control character",

@@ -22,6 +22,7 @@ from click.testing import CliRunner
 
 from spag.cli import main
 from spag.config.files import load_config
+from spag.config.presets import ABOUT
 from spag.games.registry import get
 from spag.planning import estimate, here
 from spag.planning.specs import GIB, KNOWN_SHAPES, find_gpu
@@ -43,6 +44,16 @@ PRETENDED = {  # GPUs of dry runs that a page shows, and CPU memory, in GiB
     "marshal-qwen3-4b": ("H100", 8, 1024),
     "taboo-qwen3-1.7b": ("A100-80", 1, 128),
     "taboo-qwen3-1.7b-lora": ("RTX-4090", 1, 64),
+}
+
+
+PLANNED = {  # presets whose hours `spag presets` shows: GPUs and kind, as `spag plan` takes them
+    "taboo-qwen3-1.7b-lora": (1, "RTX-4090"),
+    "taboo-qwen3-1.7b": (1, "A100-80"),
+    "llama2-7b-qlora": (1, "RTX-4090"),
+    "spiral-qwen3-4b": (8, "H100"),
+    "marshal-qwen3-4b": (8, "H100"),
+    "llama2-7b": (8, "A100-80"),
 }
 
 
@@ -160,3 +171,15 @@ if __name__ == "__main__":
         if text != page.read_text(encoding="utf-8"):
             page.write_text(text, encoding="utf-8")
             sys.stderr.write(f"{page}\n")
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_the_hours_that_presets_are_listed_with_are_those_of_the_plan(name: str) -> None:
+    count, kind = PLANNED[name]
+    listed, unit = ABOUT[name].time.split()
+    found = json.loads(printed(f"spag plan {name} --gpus {count} --gpu {kind} --json"))["total"]["hours"]
+    assert float(listed) / {"hours": 1, "minutes": 60}[unit] == pytest.approx(found, rel=0.05)
+
+
+def test_every_preset_with_planned_hours_names_its_gpu() -> None:
+    assert set(PLANNED) == {name for name, one in ABOUT.items() if "CPU" not in one.hardware and one.time[0].isdigit()}

@@ -11,6 +11,7 @@ import torch
 
 from spag.core.errors import ModelError
 from spag.models.finding import described_model, resolve_model
+from spag.models.gguf import _move_unless_there
 from spag.models.loading import fastest_dtype, load_model, load_tokenizer, save_model
 from spag.models.tokens import PromptStyle, encode_prompt, end_token_id, stop_token_ids
 from spag.storage.store import file_digest
@@ -72,6 +73,19 @@ def test_a_gguf_is_converted_once_wherever_its_copies_lie(tmp_path: Path, monkey
         with pytest.raises(ModelError, match=r"elsewhere/tiny\.gguf: transformers cannot load this GGUF file"):
             resolve_model(str(copy))
     assert [*converted.parent.iterdir()] == [converted]
+
+
+def test_a_gguf_that_another_process_converted_meanwhile_stays(tmp_path: Path) -> None:
+    made, folder = tmp_path / "made", tmp_path / "model"
+    for each in (made, folder):
+        each.mkdir()
+    _move_unless_there(made, folder)  # what was there holds no model
+    assert not made.exists() and not [*folder.iterdir()]
+    made.mkdir()
+    for each in (made, folder):
+        (each / "config.json").write_text(each.name)
+    _move_unless_there(made, folder)
+    assert (folder / "config.json").read_text() == "model"
 
 
 SAVING = """

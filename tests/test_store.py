@@ -14,7 +14,7 @@ import pytest
 
 from spag.core.episodes import Episode
 from spag.core.errors import DataError, RunError, StorageError
-from spag.core.types import Utterance
+from spag.core.types import Task, Utterance
 from spag.storage.disk import FileLock, FolderLock, open_locked
 from spag.storage.episodes import read_episodes
 from spag.storage.jsonfile import MAX_LINE, is_torn
@@ -49,6 +49,13 @@ def test_a_field_that_is_none_takes_no_room_whatever_texts_say(tmp_path: Path, s
     assert row["history"] == [{"role": "attacker", "content": said, **({"finish_reason": finish} if finish else {})}]
     assert "outcome" not in row and "seed" not in row
     assert list(read_episodes(path)) == [game]
+
+
+def test_none_within_the_data_of_a_task_stays(tmp_path: Path) -> None:
+    task = Task("deal-1", {"trump": None, "cards": [{"suit": None}, 3]})
+    game = Episode(task=task, history=(Utterance("first", "Hello."),), game="other")
+    write_rows(tmp_path / "e.jsonl", [game])
+    assert list(read_episodes(tmp_path / "e.jsonl")) == [game]
 
 
 TORN = [b"{", b'{"id":"g9","task":{"id":"ri', '{"id":"é'.encode()[:-1], b'{"a":[-', b"\0" * 4096, b'{"a":1\0\0', b"  "]
@@ -92,6 +99,7 @@ FOREIGN = {
     "nested text": b"{}\n" + b'{"a":' * 100_000,
     "a row that is too long": b'{}\n{"a":"' + b"x" * MAX_LINE,
     "a number": b"{}\n3",
+    "a list, then rows": b'[]\n{"a":1}\n',
 }
 
 
@@ -99,7 +107,7 @@ FOREIGN = {
 def test_a_foreign_file_is_never_touched(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "foreign"
     path.write_bytes(content)
-    with pytest.raises(DataError, match=f"^{path}: ends with something else than a row of JSON lines"):
+    with pytest.raises(DataError, match=f"^{path}: (begins|ends) with something else than a row of JSON lines"):
         JsonlStore(path, b'{"task":{"id":')
     assert path.read_bytes() == content
 

@@ -4,7 +4,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from spag.models.tokens import decode_reply
+from spag.models.tokens import decode_reply, token_texts
 
 VOCABULARY = ["<s>", "</s>", "▁What", "▁do", "What", ":", "<0xC3>", "<0xA9>"]
 
@@ -41,3 +41,21 @@ def test_a_reply_reads_as_behind_its_prompt(
 
 def test_decoded_alone_it_would_lose_its_space(llama_like: PreTrainedTokenizerFast) -> None:
     assert llama_like.decode([VOCABULARY.index("▁What")]) == "What"
+
+
+@pytest.mark.parametrize(
+    ("reply", "texts"),
+    [
+        (["▁What", "▁do", ":"], [" What", " do", ":"]),
+        (["What", "<0xC3>", "<0xA9>", "▁do"], ["What", "", "é", " do"]),  # the first byte of a character adds nothing
+        (["▁do", "<0xC3>", "▁do"], [" do", "", "� do"]),
+        (["▁do", "<0xC3>"], [" do", "�"]),
+        (["<0xC3>"] * 4 + ["▁do"], ["", "", "", "����", " do"]),
+    ],
+)
+def test_each_token_adds_its_part_of_a_reply(
+    llama_like: PreTrainedTokenizerFast, reply: list[str], texts: list[str]
+) -> None:
+    prompt, ids = ([VOCABULARY.index(token) for token in tokens] for tokens in (["<s>", "▁do", ":"], reply))
+    assert token_texts(llama_like, prompt, ids) == texts
+    assert "".join(texts) == decode_reply(llama_like, prompt, ids)

@@ -254,7 +254,14 @@ def test_every_token_of_an_update_counts_alike() -> None:
 
 def test_schedules_are_lines() -> None:
     assert [scheduled(0.5, 0.1, step, 5) for step in range(1, 8)] == pytest.approx([0.5, 0.4, 0.3, 0.2, 0.1, 0.1, 0.1])
-    assert scheduled(0.5, None, 3, 5) == scheduled(0.5, 0.1, 1, 1) == 0.5
+    assert [scheduled(0.5, 0.1, step, 1) for step in (1, 2, 3)] == pytest.approx([0.5, 0.1, 0.1])
+    assert scheduled(0.5, None, 3, 5) == 0.5
+
+
+def test_a_moving_reference_without_a_kl_term_is_refused() -> None:
+    with pytest.raises(ValueError, match="kl_coef is 0; set kl_coef"):
+        ReinforceSettings(reference={"ema": 0.02})
+    assert ReinforceSettings(reference={"ema": 0.02}, kl_coef_end=0.1).needs_reference
 
 
 def test_the_estimator_is_the_gradient_of_the_expected_rewards() -> None:

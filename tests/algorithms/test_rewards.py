@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from spag.algorithms.credit import result_of
 from spag.algorithms.winners import (
     RewardSettings,
     RewardStats,
@@ -14,6 +15,7 @@ from spag.algorithms.winners import (
     role_weights,
 )
 from spag.core.episodes import Episode, PlayerInfo, SampleType
+from spag.core.errors import DataError
 from spag.games.registry import get
 from spag.games.taboo.prompts import PromptSet, play_prompt
 from spag.games.taboo.types import TabooOutcome
@@ -33,6 +35,23 @@ INDUCED = episode("Where do you swim?", "In a lake.", "And outdoors?", "In the r
 GUESSED = episode("It flows to the sea.", GUESS, name="guessed")
 TIED = episode_of("river", "Hi", "Hello", max_turns=1, id="tied")
 VIOLATED = episode("A river!", name="violated")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "fault"),
+    [
+        ({"outcome": "banana"}, "outcome 'banana'"),
+        ({"rewards": {}}, "rewards of nobody"),
+        ({"length": -1}, "length -1"),
+        ({"length": 9}, "length 9"),
+    ],
+)
+def test_a_recorded_result_that_the_game_does_not_have_is_refused(recorded: dict[str, object], fault: str) -> None:
+    game = get("adversarial_taboo")
+    judged = {"outcome": "attacker_wins", "rewards": {"attacker": 1.0, "defender": -1.0}, "length": 4}
+    assert result_of(replace(INDUCED, **judged), game).length == 4
+    with pytest.raises(DataError, match=rf"game 'induced': its recorded result, {fault}, is none of adversarial_taboo"):
+        result_of(replace(INDUCED, **{**judged, **recorded}), game)
 
 
 def test_golden_samples(tmp_path: Path) -> None:

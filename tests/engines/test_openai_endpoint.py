@@ -1,5 +1,6 @@
 """Where requests go, with which key and through which proxy: from the environment to what arrives at a server."""
 
+import logging
 from base64 import b64encode
 from pathlib import Path
 
@@ -35,6 +36,13 @@ def call_at(server: StubServer, base_url: str) -> Call:
 
 def stub() -> StubServer:
     return StubServer(lambda call: Answer(completion("yes")))
+
+
+def test_no_log_has_a_key_in_the_address(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)  # as with -v
+    with stub() as server:
+        call_at(server, f"{server.base_url}?api-key={KEY}")
+    assert KEY not in caplog.text
 
 
 def test_a_missing_key_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, BloomConfig, GPTNeoConfig, RwkvConfig
 
 from spag.core.errors import EngineError, ModelError
 from spag.engines.base import Completion, FinishReason, Request, Sampling
@@ -105,11 +106,12 @@ def test_sampled_text_depends_on_the_requests_seed_alone(loaded: tuple) -> None:
 def test_requests_at_the_same_tokens_share_a_forward_pass(loaded: tuple) -> None:
     model, tokenizer = loaded
     rows: list[int] = []
+    engine = TransformersEngine(model, tokenizer, concurrency=4)  # it tries the model, which is not counted
     hook = model.register_forward_pre_hook(
         lambda _, args, kwargs: rows.append(kwargs["input_ids"].shape[0]), with_kwargs=True
     )
     requests = [Request(f"{i}", PROMPTS[0], Sampling(0.3, max_new_tokens=3), seed=i) for i in range(40)]
-    done = finish(TransformersEngine(model, tokenizer, concurrency=4), requests)
+    done = finish(engine, requests)
     fed = sum(rows)
     apart = finish(TransformersEngine(model, tokenizer, concurrency=4, reuse=False), requests)
     hook.remove()
@@ -189,13 +191,15 @@ def test_growing_conversations_reuse_their_slot_and_stay_exact(loaded: tuple) ->
     assert totals[True] < 0.5 * totals[False]
 
 
-def test_sliding_window_models_are_exact_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_sliding_window_models_are_exact_too(tmp_path: Path, attention: str) -> None:
     from transformers import MistralConfig, MistralForCausalLM
 
     folder = make_model(tmp_path / "m")
     config = MistralConfig(
         vocab_size=258, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, sliding_window=8, initializer_range=0.2, bos_token_id=0, eos_token_id=1, pad_token_id=1,
+        attn_implementation=attention,
     )  # fmt: skip
     torch.manual_seed(1)
     model = MistralForCausalLM(config).eval()
@@ -231,6 +235,47 @@ def test_unusual_designs_are_refused(loaded: tuple, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(model.config, "layer_types", ["full_attention", "linear_attention"], raising=False)
     with pytest.raises(ModelError, match=r"cannot cache this model \(linear_attention\); play it with vLLM"):
         TransformersEngine(model, tokenizer)
+
+
+def test_models_that_compute_something_else_over_slots_are_refused(loaded: tuple, tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {"vocab_size": 258, "hidden_size": 32, "bos_token_id": 0, "eos_token_id": 1}
+    local = [[["global", "local"], 1]]
+    for config, says in (
+        (RwkvConfig(**sizes, num_hidden_layers=2), "it does not follow the masks of slots"),
+        (BloomConfig(**sizes, n_layer=2, n_head=4), "too many values to unpack"),  # it wants a mask of two dimensions
+        (GPTNeoConfig(**sizes, num_layers=2, attention_types=local, num_heads=4), "local"),
+    ):
+        model = AutoModelForCausalLM.from_config(config).eval()
+        with pytest.raises(ModelError, match=rf"cannot cache this model \({says}.*play it with vLLM"):
+            TransformersEngine(model, loaded[1])
+
+
+def test_a_prompt_without_room_for_the_utterance_is_refused(loaded: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = loaded
+    monkeypatch.setattr(model.config, "max_position_embeddings", 64)
+    engine = TransformersEngine(model, tokenizer)
+    for request in ask(["x" * 51]):  # with BOS and 12 new tokens, 64
+        engine.submit(request)
+    with pytest.raises(EngineError, match="0: a prompt of 53 tokens and max_new_tokens=12 exceed 64 tokens; take a"):
+        engine.submit(ask(["x" * 52])[0])
+    engine.close()
+
+
+def test_the_shortest_utterance_is_counted_from_the_end_of_the_thought(loaded: tuple) -> None:
+    model, tokenizer = loaded
+    engine = TransformersEngine(model, tokenizer)
+    steps = iter(tokenizer.encode("<think>a</think>", add_special_tokens=False))
+    forward, [second] = engine._forward, tokenizer.encode("x", add_special_tokens=False)
+
+    def scripted(*fed: Any) -> torch.Tensor:
+        logits = torch.zeros_like(forward(*fed))
+        logits[:, second] = 20
+        logits[:, next(steps, 1)] = 50  # 1 is </s>
+        return logits
+
+    engine._forward = scripted  # type: ignore[method-assign]
+    sampling = Sampling(temperature=0, min_new_tokens=3, max_new_tokens=8, thought_tokens=60)
+    assert finish(engine, ask(["p"], sampling))["0"].text == "<think>a</think>xxx"
 
 
 def noise(rows: int, tokens: int) -> torch.Tensor:
@@ -290,7 +335,7 @@ def test_random_bits_are_31_and_even(size: int) -> None:
 def test_grouped_attention_is_attention_with_the_keys_repeated(queries: int, dtype: torch.dtype) -> None:
     draw = torch.Generator().manual_seed(0)
     query, key, value = (
-        torch.randn(2, heads, size, 8, generator=draw).to(dtype) for heads, size in ((6, queries), (2, 9), (2, 9))
+        torch.randn(2, *shape, generator=draw).to(dtype) for shape in ((6, queries, 8), (2, 9, 8), (2, 9, 6))
     )
     mask = attention_mask(torch.tensor([[4 + i for i in range(queries)], [2 + i for i in range(queries)]]), 9)
     found, _ = grouped_attention(torch.nn.Identity(), query, key, value, mask, scaling=0.5)

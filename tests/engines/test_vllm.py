@@ -14,11 +14,11 @@ from peft import PeftModel
 from tiny_vllm import TinyVLLM
 
 from spag.core.errors import EngineError
-from spag.engines.base import Completion, Engine, FinishReason, Request, Sampling
+from spag.engines.base import Completion, Engine, FinishReason, Request, Sampling, token_limit
 from spag.engines.transformers.engine import TransformersEngine
 from spag.engines.turns import take_turns
 from spag.engines.vllm import pool as vllm_pool
-from spag.engines.vllm.engine import VLLMEngine
+from spag.engines.vllm.engine import VLLMEngine, within_limits
 from spag.engines.vllm.messages import WorkerOutput
 from spag.engines.vllm.opening import ServedModel, start_vllm
 from spag.engines.vllm.pool import VLLMPool
@@ -338,3 +338,33 @@ def test_where_a_completion_ends(model_folder: object) -> None:
         FinishReason.STOP,
         ids[:2],
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("Hello my friend, well <think>x</think>yes", "Hello"),  # a thought that begins late
+        ("Hi <think>x</think>yes, and more", "Hi <t"),  # its mark is cut
+        ("  <think>x</think>yes, and more", "  <think>x</think>yes, "),
+        ("       Hello", "       H"),  # white space may lead to a thought
+        ("<think>" + "x" * 50, "<think>" + "x" * 23),
+        ("<think>" + "x" * 15 + "</think>yes, and", "<think>" + "x" * 15 + "</think>yes, "),
+        ("<think>" + "x" * 16 + "</think>yes", "<think>" + "x" * 16 + "</think"),  # closed too late
+        ("x</think>yes, and more", "x</th"),  # nobody opened it
+        ("Hi", "Hi"),
+        ("", ""),
+    ],
+)
+def test_tokens_end_at_the_limit_that_is_reached_first(text: str, kept: str) -> None:
+    sampling = Sampling(max_new_tokens=5, thought_tokens=30)
+
+    def decode(ids: tuple[int, ...]) -> str:
+        return "".join(map(chr, ids))
+
+    closed_at, count = None, 0
+    while count < len(text):  # as the transformers engine goes
+        count += 1
+        closed_at = count if closed_at is None and "</think>" in text[:count] else closed_at
+        if count >= token_limit(sampling, text[:count], closed_at):
+            break
+    assert decode(within_limits(tuple(map(ord, text)), decode, sampling)) == text[:count] == kept

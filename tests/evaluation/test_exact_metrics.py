@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import MistralConfig, MistralForCausalLM
 
 from spag.config.schema import ModelConfig
 from spag.evaluation.exact_metrics import move_probabilities, score_model
@@ -64,6 +65,20 @@ def test_rows_are_cut_without_changing_a_score(model_folder: Path, monkeypatch: 
     monkeypatch.setattr(scoring, "_ROW", 40)
     for logprobs, whole in zip(completion_logprobs(*asked), expected, strict=True):
         assert logprobs == pytest.approx(whole, rel=1e-5)
+
+
+def test_a_window_shorter_than_a_row_is_kept(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = load_tokenizer(str(model_folder))
+    sizes = {"vocab_size": 258, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    config = MistralConfig(**sizes, num_attention_heads=4, num_key_value_heads=2, sliding_window=16)
+    torch.manual_seed(0)
+    model = MistralForCausalLM(config).eval()
+    torch.nn.init.normal_(model.lm_head.weight)
+    monkeypatch.setattr(scoring, "_ROW", 20)  # the first row, which is tried, is shorter than the window
+    prompts = [[0, 5, 6], [0, *range(10, 40)]]
+    found = completion_logprobs(model, tokenizer, prompts, [["ab"], ["ab"]])
+    for [logprob], ids in zip(found, prompts, strict=True):
+        assert logprob == pytest.approx(by_hand(model, ids, [*tokenizer("ab").input_ids, 1]), rel=1e-5)
 
 
 @pytest.mark.slow

@@ -71,8 +71,9 @@ def test_tasks_are_words_of_a_split(tmp_path: Path) -> None:
 
 def test_a_person_may_type_a_word() -> None:
     assert GAME.custom_task(" river ") == Task("river", {"target_word": "river", "max_turns": 5})
-    with pytest.raises(DataError, match="your word is empty; write a word"):
-        GAME.custom_task("  ")
+    for empty in ("  ", "\ufeff"):  # the second is a byte-order mark
+        with pytest.raises(DataError, match="your word is empty; write a word"):
+            GAME.custom_task(empty)
 
 
 def test_replay_judges_by_the_recorded_roles() -> None:

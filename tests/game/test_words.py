@@ -8,6 +8,7 @@ from simplemma import lemmatize
 from spag.core.errors import DataError
 from spag.core.types import Split, Task
 from spag.games.registry import get
+from spag.games.taboo import words
 from spag.text.words import parse_words, split_of
 
 
@@ -59,6 +60,22 @@ def test_a_game_splits_by_the_lemma_of_its_language() -> None:
     plurals = {f"{word}s" for word in held_out if lemmatize(f"{word}s", lang="es") == word}
     assert len(plurals) > 50 and not plurals & train
     assert {game.split_of(Task(word, {"target_word": word})) for word in plurals} == {Split.HELD_OUT}
+
+
+@pytest.mark.parametrize(
+    ("language", "frequent", "kept"),
+    [
+        ("de", ["strasse", "niemals", "wort", "masse"], ("Straße", "Masse")),
+        ("fr", ["mot", "jamais", "eau"], ("eau",)),
+    ],
+)
+def test_words_of_the_frequency_list(
+    language: str, frequent: list[str], kept: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list writes ß as ss. No plain announcement can name a negation or the word for "word"."""
+    listed = ["xyz"] * words._FUNCTION_WORDS + frequent
+    monkeypatch.setattr("wordfreq.top_n_list", lambda *_, **__: listed)
+    assert words._words_of.__wrapped__(language) == kept
 
 
 def test_one_lemma_in_ten_is_held_out() -> None:

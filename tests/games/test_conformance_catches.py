@@ -13,6 +13,7 @@ from spag.core.types import Observation, Result, Split, State, Task, Utterance
 from spag.games.base import Figure, TextGame
 from spag.games.conformance import CHECKS, check_game, playing, results, visibility
 from spag.games.kuhn_poker.kuhn import KuhnPoker
+from spag.games.nim.nim import Nim
 from spag.games.tic_tac_toe.board import TicTacToe
 
 BROKEN: dict[str, TextGame] = {}
@@ -181,6 +182,12 @@ class CountsMore(TicTacToe):
         return {"player_0_moves": 1, "player_0_optimal": 2}
 
 
+@broken("check_turn_rewards")
+class RewardsOneTurn(KuhnPoker):
+    def turn_rewards(self, task: Task, history: Sequence[Utterance], result: Result) -> Sequence[float]:
+        return [1.0]
+
+
 @broken("check_explanations")
 class ExplainsTooMuch(KuhnPoker):
     def explain(self, task: Task, history: Sequence[Utterance], result: Result) -> tuple[int, int] | None:
@@ -283,6 +290,47 @@ def test_a_game_may_not_judge_by_thoughts() -> None:
 
     with pytest.raises(AssertionError, match=r"a game is judged by a thought: .*unfinished"):
         visibility.check_thoughts_stay_private(ReadsMinds(), 0)
+
+
+def test_turn_rewards_are_finite() -> None:
+    class RewardsNothing(KuhnPoker):
+        def turn_rewards(self, task: Task, history: Sequence[Utterance], result: Result) -> Sequence[float]:
+            return [float("nan")] * len(history)
+
+    with pytest.raises(AssertionError, match="must give a finite number for each of"):
+        results.check_turn_rewards(RewardsNothing(), 0)
+
+
+def test_what_is_known_later_must_be_declared_too() -> None:
+    class HidesLater(KuhnPoker):
+        bots: ClassVar = {}
+        hidden: ClassVar = {}
+
+        def observe(self, state: State, role: str) -> Observation:
+            seen = super().observe(state, role)
+            return seen if state.history else replace(seen, facts={})
+
+    with pytest.raises(AssertionError, match="the game declares nothing hidden"):
+        visibility.check_hidden_information_is_declared(HidesLater(), 0)
+
+
+def test_a_game_may_use_its_seed() -> None:
+    class DrawsTheHeap(Nim):
+        def start(self, task: Task, seed: int) -> State:
+            super().start(task, seed)
+            return State(Task(task.id, {"stones": 3 + seed % 5}), seed)
+
+    class DrawsTheDealer(KuhnPoker):
+        def observe(self, state: State, role: str) -> Observation:
+            seen = super().observe(state, role)
+            return replace(seen, facts={**seen.facts, "dealer": state.seed % 2})
+
+    game = DrawsTheHeap()
+    results.check_results_are_complete(game, 0)
+    results.check_replay_agrees_with_play(game, 0)
+    results.check_games_cut_short_are_judged(game, 0)
+    visibility.check_thoughts_stay_private(game, 0)
+    visibility.check_hidden_information_stays_hidden(DrawsTheDealer(), 0)
 
 
 def test_endless_games_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,6 +201,7 @@ def test_the_filler_weighs_nothing_and_belongs_to_no_group(model_folder: Path) -
     second = TrainingData(one, micro_batch_size=1, packed=False, rank=1, world_size=2)
     [batch] = second.batches(Update([0], [1.0]))
     assert (batch["weight"].tolist(), batch["group"].tolist()) == ([0.0], [FILLER])
+    assert batch["adapter"].tolist() == [sample.group for sample in one]  # computed by an adapter that is trained
 
 
 def online(*ids: int, **more: object) -> TrainingSample:

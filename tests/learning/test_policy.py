@@ -4,14 +4,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import make_samples, sample_logprobs
-from transformers import AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, Qwen3Config
+from tiny import make_samples, sample_logprobs, settings
+from transformers import AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GPT2Config, OPTConfig, Qwen3Config
 
 from spag.algorithms.winners import RewardSettings, assign_rewards
+from spag.config.schema import ModelConfig
 from spag.learning import forward
 from spag.learning.batches import collate
+from spag.learning.devices import make_accelerator
 from spag.learning.encoding import EncodedSample, encode_samples
 from spag.learning.forward import Capabilities, probe_capabilities
+from spag.learning.start import load
 from spag.models import packing
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.scoring import completion_logprobs
@@ -210,3 +213,14 @@ def test_whole_games_train_from_one_row_with_the_loss_of_each_utterance_alone(
         )
     assert losses[1].item() == pytest.approx(losses[0].item(), rel=1e-5)
     assert batch["input_ids"].numel() < share * sum(len(row.fed) for row in rows)
+
+
+@pytest.mark.parametrize("config", [GPT2Config, OPTConfig])
+def test_dropout_is_off_while_training(tmp_path: Path, config: type) -> None:
+    shape = {"vocab_size": 300, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    AutoModelForCausalLM.from_config(config(**shape, word_embed_proj_dim=32, ffn_dim=48)).save_pretrained(tmp_path)
+    model = ModelConfig(name=str(tmp_path), device="cpu", dtype="float32")
+    policy = load(model, None, make_accelerator(model, settings(), 0), 0).train()
+    ids = torch.arange(1, 30)[None]
+    with torch.no_grad():
+        assert torch.equal(policy(ids).logits, policy(ids).logits)

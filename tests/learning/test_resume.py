@@ -14,6 +14,7 @@ from tiny import settings, train_tiny, train_until
 import forked
 from spag.learning.checkpoints import STATE, finish_checkpoint, open_state
 from spag.learning.metrics import MetricsLog
+from spag.learning.sharding import load_shares, save_shares
 
 slow = pytest.mark.slow
 
@@ -125,6 +126,16 @@ def test_only_marked_checkpoints_survive(tmp_path: Path) -> None:
     assert not (tmp_path / "checkpoint-10").exists()
 
 
+def test_online_games_of_another_policy_go_with_its_state(tmp_path: Path) -> None:
+    for name in ("episodes", "evaluations", "snapshots"):
+        (tmp_path / name).mkdir()
+    open_state(tmp_path / "state", "a")
+    open_state(tmp_path / "state", "a")  # killed before the first checkpoint, resumed
+    assert len([*tmp_path.iterdir()]) == 4
+    open_state(tmp_path / "state", "b")
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
 def test_metrics_rows_behind_the_resume_point_and_a_torn_last_line_are_dropped(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     log = MetricsLog(path, 0)
@@ -134,3 +145,18 @@ def test_metrics_rows_behind_the_resume_point_and_a_torn_last_line_are_dropped(t
         file.write('{"step": 6, "lo')
     assert MetricsLog(path, 4).last == {"step": 4, "loss": None}
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2, 3, 4]
+
+
+def test_a_checkpoint_before_the_first_update_leaves_it_the_first(tmp_path: Path) -> None:
+    def moved(save: bool) -> torch.Tensor:
+        model = torch.nn.Linear(2, 1, bias=False)
+        torch.nn.init.zeros_(model.weight)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        if save:
+            save_shares(tmp_path / "state", model, optimizer)
+            load_shares(tmp_path / "state", model, optimizer)
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        return model.weight.detach()
+
+    assert torch.equal(moved(save=True), moved(save=False))

@@ -382,6 +382,9 @@ def test_what_a_late_step_would_find_wrong_is_refused_first(model: Path, tmp_pat
     mix = "reinforce.mix=[{name: kuhn_poker, weight: 30}, {name: nim}]"
     with pytest.raises(ConfigError, match="mix: weight 1 gives nim none of the 12 games of a step; raise the weight"):
         run_here(config_for(model, mix), tmp_path / "run")
+    mix = "reinforce.mix=[{name: kuhn_poker}, {name: nim, weight: 2}, {name: kuhn_poker}]"
+    with pytest.raises(ConfigError, match="mix: kuhn_poker is named more than once; name each game once"):
+        run_here(config_for(model, mix), tmp_path / "run")
     with pytest.raises(ConfigError, match="bot:nobody: kuhn_poker has no such bot"):
         run_here(config_for(model, 'reinforce.opponents={"bot:nobody": 1}'), tmp_path / "run")
     assert not (tmp_path / "run" / PHASE).exists()

@@ -14,6 +14,8 @@ from spag.algorithms.reinforce import ReinforceSettings
 from spag.config.schema import EngineConfig, GameConfig, ModelConfig, PhaseConfig
 from spag.core.episodes import Episode, PlayerInfo
 from spag.core.types import Split, Task
+from spag.engines.base import Sampling
+from spag.engines.bot import BotEngine
 from spag.games.base import Game
 from spag.games.kuhn_poker.kuhn import KuhnPoker
 from spag.learning.trackers import TrainProgress
@@ -23,7 +25,7 @@ from spag.models.saved import saved_weights
 from spag.rollout import steps
 from spag.rollout.matchmaking import draw_opponents
 from spag.rollout.opponents import FADE, OpponentResults, Opponents, by_results
-from spag.rollout.runner import game_specs
+from spag.rollout.runner import Player, game_specs
 from spag.rollout.steps import MixedGame, StepPlayer
 from spag.storage.episodes import read_episodes
 
@@ -65,6 +67,30 @@ def test_a_score_is_the_difference_of_rewards_in_either_seat() -> None:
     games = [hand("bot:equilibrium", 2.0), hand("bot:equilibrium", 1.0, seat=1), hand("bot:equilibrium", -2.0)]
     found = opponents([(KUHN, games)]).results(1, KUHN, ["self", "bot:equilibrium", "snapshot-2"])
     assert found == {"bot:equilibrium": OpponentResults(1.0 + 0.75 + 0.0, 3.0, 3), "snapshot-2": OpponentResults()}
+
+
+class BotPlayer(StepPlayer):
+    """Whose policy is a bot."""
+
+    def player(self, name: str, game: Game) -> Player:
+        return Player(BotEngine(game.bots["random"]), name, Sampling())
+
+
+@pytest.mark.parametrize("cut", [0, 40])
+def test_a_step_that_two_processes_began_can_end_with_one(tmp_path: Path, cut: int) -> None:
+    def player(rank: int, processes: int) -> StepPlayer:
+        settings, model = ReinforceSettings(games=8), ModelConfig(name="bot:random")
+        return BotPlayer(tmp_path, [MixedGame(KUHN)], model, EngineConfig(), settings, 0, rank, processes)
+
+    for rank in range(2):
+        with player(rank, 2) as playing:
+            playing.play(1, 0)
+    part = tmp_path / "episodes" / "step-00001.part1.jsonl"
+    part.write_bytes(part.read_bytes()[: -cut or None])
+    with player(0, 1) as playing:
+        playing.play(1, 0)
+        [(_, games)] = playing.episodes(1)
+    assert len(games) == 8
 
 
 def test_every_snapshot_is_an_opponent_once_its_step_has_ended() -> None:

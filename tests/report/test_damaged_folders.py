@@ -158,6 +158,16 @@ def test_a_page_of_whole_files_leaves_nothing_out(folder: Path) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
 
 
+def test_a_torn_last_row_hides_no_game(folder: Path) -> None:
+    for phase in folder.glob("3-*"):
+        shutil.rmtree(phase)
+    path = folder / "2-spag" / "iteration-1" / "episodes.jsonl"
+    data = path.read_bytes()
+    path.write_bytes(data + data.splitlines()[0][:100])
+    assert fault(folder) is None
+    assert "Best games of spag-1" in (folder / "report" / "index.html").read_text()
+
+
 def test_the_page_names_what_it_leaves_out(made: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(made, tmp_path / "run"))
     (folder / "arena" / "results.json").write_text('{"game": 3}')

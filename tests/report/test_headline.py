@@ -154,3 +154,4 @@ def test_numbers_in_words() -> None:
     assert [signed(value) for value in (1.6, -1.6, 0.4, -0.4)] == ["+2", "−2", "0", "0"]
     assert signed(-0.04, 1) == "0.0"
     assert [p_text(p) for p in (0.0004, 0.0312, 0.42, 1.0)] == ["p < 0.001", "p = 0.031", "p = 0.42", "p = 1.00"]
+    assert [p_text(p) for p in (0.0496, 0.0502, 0.0512)] == ["p = 0.0496", "p = 0.0502", "p = 0.051"]

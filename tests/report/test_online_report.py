@@ -36,7 +36,7 @@ def test_the_section_says_what_the_steps_came_to(folder: Path) -> None:
     assert f"from step 8 on: {SIGN}" in text and f"steps 9 to 10: {DRIFT}" in text
     assert "start, step 12 player 0 6 67 30–90" in text
     assert "imitation 0.370 – step 4 0.090 0.980 step 12 0.030 0.980 reinforce (final) 0.040 –" in text
-    assert "bot:random 1,200 0.75 -191 20 snapshot-8 96 0.40 +70 30" in text
+    assert "bot:random 1,200 0.75 −191 20 snapshot-8 96 0.40 +70 30" in text
     # 2 + 0.25 + 2.5 + 0.05 of 5 seconds leave 0.2; the evaluation after step 12 took 30 s
     assert (
         "play 2.00 40.0 log-probabilities 0.25 5.0 training 2.50 50.0 weight update 0.05 1.0 rest 0.20 4.0 "

@@ -12,8 +12,12 @@ from spag.cli.report import report_command
 from spag.config.files import dump_config
 from spag.config.schema import RunConfig
 from spag.core.errors import RunError
+from spag.report import charts
+from spag.report.arena_tables import rating_table
 from spag.report.html import visible
-from spag.report.page import write_report
+from spag.report.page import _matrix_caption, write_report
+from spag.report.plot_files import plot_style
+from taboo_games import TABOO
 
 pytestmark = pytest.mark.slow
 
@@ -90,6 +94,7 @@ def test_says_whether_it_got_better(page: Page) -> None:
     assert "At the game, against base: score +50 [+50, +50] of 100, p < 0.001; Elo +" in page.text
     assert "At the game, against imitation: score +29 [+" in page.text
     assert "on 24 held-out tasks (144 games); so few tasks show large differences only" in page.text
+    assert "Intervals are 95 %. p is not corrected for the number of comparisons. One run" in page.text
     # 70 of 100 right against 40, on each of three tasks
     assert "Reasoning of spag-1, against base: geometric mean of 3 tasks +30.0 [+" in page.text
 
@@ -165,13 +170,16 @@ def test_the_same_run_gives_the_same_bytes(folder: Path, html: str, monkeypatch:
 
 
 def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
+    folder = tmp_path / "a\u200bb"
     write_manifest(
-        tmp_path, {"1-imitation/train": {"status": "started", "fingerprint": "", "settings": {}, "seconds": 0.0}}
+        folder, {"1-imitation/train": {"status": "started", "fingerprint": "", "settings": {}, "seconds": 0.0}}
     )
-    page = Page(write_report(tmp_path).read_text(encoding="utf-8"))
+    html = write_report(folder).read_text(encoding="utf-8")
+    page = Page(html)
+    assert "<title>aU+200Bb · spag report</title>" in html
     missing = (
         "The arena has not been played yet",
-        "Not evaluated",
+        "Not evaluated. Run spag eval",
         "No self-play has finished",
         "No training step has been logged",
     )
@@ -192,6 +200,30 @@ def test_two_tasks_have_bars_but_no_radar(tmp_path: Path) -> None:
     page = Page(write_report(tmp_path).read_text(encoding="utf-8"))
     assert {path.stem for path in (tmp_path / "report" / "plots").iterdir()} == {"reasoning-bars"}
     assert "better Reasoning of spag-1, against base: geometric mean of 2 tasks" in page.text
+
+
+def test_the_heat_map_stays_legible_with_many_players() -> None:
+    captions = []
+    for count in (4, 5, 6, 10):
+        names = [f"player-{number}" for number in range(count)]
+        cells = [
+            {"players": [one, other], "games": 2, "outcomes": {"attacker_wins": 1, "tie": 1}}
+            for one in names
+            for other in names
+            if one != other
+        ]
+        with plot_style():
+            [axes] = charts.win_matrix(cells, TABOO).axes
+        sizes = [text.get_fontsize() for text in axes.texts]
+        assert len(sizes) == len(cells) * (2 if count < 6 else 1) and min(sizes) > 7
+        assert [label.get_rotation() for label in axes.get_xticklabels()] == [90 if count > 4 else 0] * count
+        captions.append(_matrix_caption({"matrix": cells}, TABOO))
+    assert [caption.startswith("Large: ") for caption in captions] == [True, True, False, False]
+
+
+def test_only_the_first_rating_is_zero_by_definition() -> None:
+    equal = [{"name": name, "points": 0.0, "low": 0.0, "high": 0.0} for name in ("base", "mine")]
+    assert rating_table({"ratings": equal}).rows == (("base", "0"), ("mine", "0 [0, 0]"))
 
 
 def test_no_run_and_broken_files_are_one_line(tmp_path: Path) -> None:

@@ -1,11 +1,14 @@
 """The endpoint of ``spag serve``, asked by OpenAI's own client over HTTP, and by clumsy and hostile ones."""
 
+import asyncio
 import json
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +110,16 @@ def test_a_completion_is_what_the_engine_says(client: openai.OpenAI, direct: Cal
     assert choice.logprobs.token_logprobs == pytest.approx(
         list(expected.logprobs)[: len(choice.logprobs.tokens)], abs=1e-4
     )
+
+
+def test_bytes_of_a_broken_character_are_left_out(http: TestClient) -> None:
+    body = {"model": "after", "messages": CHAT["messages"], "seed": 5, "max_tokens": 40, "logprobs": True}
+    [choice] = http.post("/v1/chat/completions", json=body).json()["choices"]
+    tokens = choice["logprobs"]["content"]
+    assert "".join(one["token"] for one in tokens) == choice["message"]["content"]
+    assert any("\ufffd" in one["token"] for one in tokens)  # a random model writes bytes in any order
+    for one in tokens:
+        assert one["bytes"] == (None if "\ufffd" in one["token"] else list(one["token"].encode()))
 
 
 def test_choices_differ_and_come_again_with_their_seed(client: openai.OpenAI) -> None:
@@ -350,6 +363,33 @@ def test_a_model_that_fails_says_so_and_is_reopened(model_folder: Path) -> None:
         )
 
 
+def test_texts_of_cancelled_requests_are_counted_until_they_end(
+    model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spag.serve.app.MOST_WAITING", 2)
+    go_on = threading.Event()
+    model = scripted(lambda request: str(go_on.wait(60)), model_folder)
+    app = create_app([model], Access())
+    body = {"model": "one", "prompt": "Hi", "n": 2}
+
+    async def ask() -> httpx2.Response:
+        transport = httpx2.ASGITransport(app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            return await http.post("/v1/completions", json=body)
+
+    async def scenario() -> list[int]:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(ask(), 0.5)
+        busy = (await ask()).status_code
+        go_on.set()
+        while model.unfinished:
+            await asyncio.sleep(0.01)
+        return [busy, (await ask()).status_code]
+
+    assert asyncio.run(scenario()) == [429, 200]
+    model.close()
+
+
 def test_vllm_serves_one_base_model_and_its_adapters(model_folder: Path, tmp_path: Path) -> None:
     adapted = get_peft_model(
         load_model(str(model_folder), dtype="float32", device="cpu"), LoraConfig(r=4, target_modules=["q_proj"])
@@ -366,13 +406,15 @@ def test_vllm_serves_one_base_model_and_its_adapters(model_folder: Path, tmp_pat
     ):
         assert piece in text
     assert command[-2:] == ["--lora-modules", f"after={tmp_path / 'adapter'}"]
+    longest = vllm_command([("base", base)], EngineConfig(max_length=100_000), "127.0.0.1", 8000)
+    assert longest[longest.index("--max-model-len") + 1] == "4096"  # the model's positions
     with pytest.raises(ConfigError, match="one base model"):
         vllm_command([("base", base), ("other", model_config(tmp_path))], EngineConfig(), "127.0.0.1", 8000)
 
 
 def test_on_a_gpu_vllms_server_takes_over(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Any] = []
-    monkeypatch.setattr("os.execve", lambda *arguments: started.append(arguments) or sys.exit(0))
+    monkeypatch.setattr("os.execvpe", lambda *arguments: started.append(arguments) or sys.exit(0))
     monkeypatch.setattr("spag.engines.opening.backend_of", lambda *_: Backend.VLLM)
     command = ["serve", f"tiny={model_folder}", "--set", "model.device=cpu", "--host", "0.0.0.0"]
     for is_cpu_build, status in ((False, 0), (True, 2)):
@@ -382,6 +424,12 @@ def test_on_a_gpu_vllms_server_takes_over(model_folder: Path, monkeypatch: pytes
     assert "vLLM's server on GPUs only" in answer.stderr
     [(_, words, environment)] = started
     assert words[:2] == ["vllm", "serve"] and environment["VLLM_API_KEY"] == TOKEN and TOKEN not in " ".join(words)
+
+
+def test_a_served_model_takes_no_tags(model_folder: Path) -> None:
+    answer = CliRunner().invoke(main, ["serve", f"tiny={model_folder}", "--set", "model.prompt_style=tagged"])
+    assert answer.exit_code == 2
+    assert "model.prompt_style=tagged: a served model takes no tags; set it to plain or chat" in answer.stderr
 
 
 @pytest.mark.slow

@@ -173,6 +173,31 @@ def test_a_running_run_is_followed(page: "sync_api.Page", run: Path) -> None:
         assert page.locator(".games .task").first.inner_text() == "planet"
 
 
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [
+        ("document.querySelector('.share-name').focus()", "document.activeElement.blur()"),
+        (
+            "getSelection().selectAllChildren(document.querySelector('#overview h1'))",
+            "getSelection().removeAllRanges()",
+        ),
+    ],
+    ids=["focus", "selection"],
+)
+def test_the_overview_waits_for_its_reader(page: "sync_api.Page", run: Path, begin: str, end: str) -> None:
+    with serve(site(run)) as address, JsonlStore(run / "2-spag" / "iteration-2" / "episodes.jsonl") as store:
+        page.goto(address)
+        page.locator(".share-count", has_text="11 games").wait_for()
+        page.evaluate(begin)
+        store.append(won("planet", ident="new"))
+        for _ in range(3):  # polls, the last of them surely after the index has followed
+            with page.expect_response(lambda answer: "seen=" in answer.url):
+                pass
+        assert page.locator(".share-count").last.inner_text() == "11 games"
+        page.evaluate(end)
+        page.locator(".share-count", has_text="12 games").wait_for()
+
+
 def test_a_dead_engine_says_so_and_the_game_goes_on(page: "sync_api.Page", run: Path) -> None:
     tries: list[Request] = []
 

@@ -24,6 +24,7 @@ from spag.web.queries import (
     find_games,
     games_of_task,
     match_expression,
+    neighbours,
     outcome_counts,
     shared_tasks,
 )
@@ -106,9 +107,17 @@ def test_nothing_typed_is_search_syntax(file: Path, text: str) -> None:
     assert find(index).total == 100
 
 
+def test_punctuation_alone_filters_nothing(file: Path) -> None:
+    index = index_of(file)
+    assert find(index, text="suppose !").total == find(index, text="suppose").total > 0
+    assert find(index, text="?!").total == 100
+
+
 def test_search_terms() -> None:
     assert match_expression('tell "the sea" riv') == '"tell" AND "the sea" AND "riv"*'
     assert match_expression("of a") == '"of" AND "a"'  # too short to match as a beginning
+    assert match_expression("- river ?") == '"river"*'  # no game holds the other words
+    assert match_expression('?! "…"') == ""
 
 
 def test_a_growing_file_is_followed_and_a_torn_line_waits(tmp_path: Path) -> None:
@@ -128,6 +137,29 @@ def test_a_growing_file_is_followed_and_a_torn_line_waits(tmp_path: Path) -> Non
     index.sync()
     assert [row["task"] for row in find(index).rows] == ["bread", "river"]
     assert not index.faults
+
+
+def test_a_last_game_without_its_line_break_is_shown(tmp_path: Path) -> None:
+    path = tmp_path / "games.jsonl"
+    write_rows(path, [won("river"), said("bread")])
+    path.write_bytes(path.read_bytes().removesuffix(b"\n"))
+    index = index_of(path)
+    assert [(row["number"], row["task"]) for row in find(index).rows] == [(2, "bread"), (1, "river")]
+    with JsonlStore(path) as store:  # writes the line break, and goes on
+        store.append(won("garden"))
+    index_all(index)
+    assert [(row["number"], row["task"]) for row in find(index).rows] == [(3, "garden"), (2, "bread"), (1, "river")]
+    assert index.episode("games", 3) == won("garden")
+    path.write_bytes(path.read_bytes() + b'{"hello": 1}')
+    index_all(index)
+    assert find(index).total == 3 and not index.faults
+
+
+def test_neighbours_are_games(tmp_path: Path) -> None:
+    path = tmp_path / "games.jsonl"
+    write_rows(path, [{"hello": 1}, won("river"), {"hello": 2}, {"hello": 3}, said("bread")])
+    index = index_of(path)
+    assert [neighbours(index, "games", number) for number in (2, 5)] == [(None, 5), (2, None)]
 
 
 def test_a_replaced_file_is_read_anew_and_its_old_texts_are_gone(file: Path) -> None:

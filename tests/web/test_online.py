@@ -49,6 +49,14 @@ def test_the_overview_shows_a_run_at_work(client: TestClient) -> None:
     assert re.search(r"reinforce evaluations [^–]*?\b12 games", page)
 
 
+@pytest.mark.parametrize("address", ["/", "/steps"])
+def test_tables_can_be_read_by_ear_and_scrolled_by_keyboard(client: TestClient, address: str) -> None:
+    tags = Reader(client.get(address).text).tags
+    boxes = [attrs for _, attrs in tags if attrs.get("class") == "scroll"]
+    assert boxes and all(box["role"] == "region" and box["aria-label"] and box["tabindex"] == "0" for box in boxes)
+    assert all(attrs.get("scope") == "col" for tag, attrs in tags if tag == "th")
+
+
 def test_curves_of_both_roles_share_a_scale(client: TestClient) -> None:
     [figure] = re.findall(r'aria-label="reward by step.*?</svg>', client.get("/").text, re.DOTALL)
     lines = re.findall(r'<polyline class="(\w+)" points="([^"]+)"', figure)
@@ -85,6 +93,8 @@ def test_the_steps_have_their_figures(client: TestClient) -> None:
     cells = {
         int(re.findall(r"step=(\d+)", row)[0]): re.findall(r'class="num">([^<]*)', row) for row in _table_rows(client)
     }
+    signs = {text[0] for row in cells.values() for text in (row[1], row[4])}  # of rewards
+    assert signs == {"+", "\N{MINUS SIGN}"}
     assert cells[1][0] == "6" and cells[2][0] == "12" and (cells[1][3], cells[12][3]) == ("20.0", "1.7")
 
 

@@ -11,7 +11,7 @@ from web_fixtures import SCRIPT, bot_games, duel, make_run, site, visitor, won
 
 from spag.evaluation.arena.standings import arena_report
 from spag.storage.manifest import Manifest
-from spag.storage.store import JsonlStore, write_json
+from spag.storage.store import JsonlStore, write_json, write_rows
 from taboo_games import TABOO
 
 
@@ -136,6 +136,21 @@ def test_hostile_text_is_never_markup(client: TestClient) -> None:
     assert "{{ 7 * 7 }}" in client.get("/games/spag-2/8").text
     assert html.escape(SCRIPT, quote=False).replace("'", "&#39;") in client.get("/games/spag-2/3").text
     assert "70,000 more characters" in client.get("/games/spag-2/6").text
+
+
+def test_titles_are_plain_text(client: TestClient) -> None:
+    page = client.get("/games/spag-2/11").text  # its task is a script
+    [title] = re.findall(r"<title>(.*?)</title>", page)
+    assert title.startswith("&lt;script&gt;window.hacked") and "<" not in title
+
+
+def test_only_games_are_neighbours(tmp_path: Path) -> None:
+    games = tmp_path / "games.jsonl"
+    write_rows(games, [won("river"), {"hello": 1}, won("bread"), {"hello": 2}])
+    client = TestClient(site(games), base_url="http://localhost")
+    pages = [client.get(f"/games/games/{number}").text for number in (1, 3)]
+    links = [re.findall(r'<a rel="(\w+)" href="/games/games/(\d+)"', page) for page in pages]
+    assert links == [[("next", "3")], [("prev", "1")]]
 
 
 def test_a_damaged_file_is_named_and_its_part_left_out(tmp_path: Path) -> None:

@@ -63,6 +63,8 @@ def test_only_plain_names_and_colors_reach_the_style_sheet(name: str, color: str
 
 def test_curves_and_durations() -> None:
     assert curve([1.0, 3.0], 240, 48) == "0.0,46.0 240.0,2.0"
-    assert curve([2.0, 2.0]) == "0.0,2.0 240.0,2.0"
-    assert len(curve(list(map(float, range(1000)))).split()) <= 120
+    assert curve([2.0, 2.0], 240, 48) == "0.0,24.0 240.0,24.0"
+    for count in (2, 120, 121, 239, 1000):
+        points = curve(list(map(float, range(count)))).split()
+        assert len(points) <= 120 and points[-1] == "240.0,2.0"  # thinned, and to the end
     assert [duration(seconds) for seconds in (0.3, 8, 240, 7500)] == ["under 1 s", "8 s", "4 min", "2 h 05 min"]

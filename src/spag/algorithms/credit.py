@@ -24,10 +24,20 @@ def result_of(episode: Episode, game: Game, *, judge: bool = False) -> Result:
     """Return how a game ended: as judged when it was played, or as judged by ``game`` now if it was not, or with
     ``judge``.
 
-    Raises ``DataError`` for an episode of another game, or one that cannot be replayed.
+    Raises ``DataError`` for an episode of another game, or one that cannot be replayed, or whose recorded result is
+    none of the game's.
     """
     if judge or episode.outcome is None or episode.length is None or episode.game != game.name:
         return replace(replay(game, episode), reason="")  # refuses an episode of another game
+    faults = {
+        f"outcome {episode.outcome!r}": episode.outcome not in game.outcomes,
+        f"rewards of {', '.join(episode.rewards) or 'nobody'}": not set(game.roles) <= set(episode.rewards),
+        f"length {episode.length}": not 0 <= episode.length <= len(episode.history),
+    }
+    if fault := next((what for what, wrong in faults.items() if wrong), ""):
+        raise DataError(
+            f"game {episode.id!r}: its recorded result, {fault}, is none of {game.name}; judge it again by spag judge"
+        )
     return Result(episode.outcome, episode.rewards, episode.length, "")
 
 

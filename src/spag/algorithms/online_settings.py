@@ -172,6 +172,12 @@ class OnlineSettings(UpdateSettings):
             raise ValueError(f"{what}; choose a multiple of {self.repeats}")
         return self
 
+    @model_validator(mode="after")
+    def _used_reference(self) -> "OnlineSettings":
+        if self.reference != "fixed" and not self.needs_reference:
+            raise ValueError("reference moves the policy that the KL term pulls to, and kl_coef is 0; set kl_coef")
+        return self
+
     @field_validator("opponents")
     @classmethod
     def _known_opponents(cls, weights: dict[str, float]) -> dict[str, float]:

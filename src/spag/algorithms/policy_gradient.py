@@ -44,7 +44,7 @@ def scheduled(start: float, end: float | None, step: int, steps: int) -> float:
 
     If ``end`` is ``None``, it stays at ``start``.
     """
-    return start if end is None or steps < 2 else start + (end - start) * min(1.0, (step - 1) / (steps - 1))
+    return start if end is None or step <= 1 else start + (end - start) * min(1.0, (step - 1) / max(steps - 1, 1))
 
 
 def importance_correction(batch: TokenBatch, kind: str, limit: float) -> "Tensor":

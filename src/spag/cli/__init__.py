@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import click
+from click.exceptions import NoArgsIsHelpError
 
 from spag.cli.config import config_group, presets_command
 from spag.cli.data import games_command, import_group, judge_command, words_command
@@ -96,7 +97,7 @@ class SpagGroup(click.Group):
                 formatter.write_dl(summaries(commands))
 
     def invoke(self, ctx: click.Context) -> Any:
-        _silence_bars()
+        _silence_libraries()
         _bound_kernels()
         try:
             with _terminable(), _stops_stay_stops():
@@ -106,6 +107,8 @@ class SpagGroup(click.Group):
                 traceback.print_exc()
             click.echo(f"error: {visible_text(str(error))}", err=True)
             sys.exit(2)
+        except NoArgsIsHelpError:
+            raise
         except click.UsageError as error:  # it repeats arguments, including file names; choices come in lines
             raise click.UsageError(visible_text(error.format_message(), lines=True), error.ctx) from error
         except (KeyboardInterrupt, click.Abort) as stopped:
@@ -120,8 +123,11 @@ def _bound_kernels() -> None:
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
 
 
-def _silence_bars() -> None:
-    """Keep libraries from drawing progress bars into a log; variables already set stay."""
+def _silence_libraries() -> None:
+    """Keep libraries from drawing progress bars into a log, and the hub's client from telling its retries; variables
+    already set stay.
+    """
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # what failed in the end is reported in one line
     if not sys.stderr.isatty():
         for variable in ("TQDM_DISABLE", "HF_HUB_DISABLE_PROGRESS_BARS"):
             os.environ.setdefault(variable, "1")

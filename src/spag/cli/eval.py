@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spag.cli.options import ANY_PATH, config_options, entrant, json_option, on_stop, open_reporter, read_config
+from spag.cli.options import AMOUNT, ANY_PATH, config_options, entrant, json_option, on_stop, open_reporter, read_config
 from spag.core.errors import ConfigError
 from spag.core.visible import visible_text
 from spag.evaluation.reasoning.suites import SUITES
@@ -40,7 +40,7 @@ COUNT = click.IntRange(min=1)
 )
 @click.option(
     "--temperature",
-    type=click.FloatRange(min=0),
+    type=AMOUNT,
     default=0.0,
     show_default=True,
     help="Sampling temperature; 0 is greedy.",

@@ -5,6 +5,7 @@ One rule (docs/cli.md): a config is the argument ``CONFIG`` if it is the main on
 ``--json`` prints results and lists for programs. Every command takes ``-q`` and ``-v``.
 """
 
+import math
 import os
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
@@ -51,6 +52,19 @@ class _Output(click.Path):
         with storage_errors(Path(value)), suppress(FileNotFoundError, NotADirectoryError):
             Path(value).stat()  # names that are too long, circular links
         return super().convert(value, param, ctx)
+
+
+class Amount(click.FloatRange):
+    """A finite number of at least 0: click's ranges let NaN pass."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
+
+
+AMOUNT = Amount(min=0)
 
 
 def _spooled(pipe: Path, ctx: click.Context) -> Path:
@@ -218,7 +232,7 @@ def read_config(config_name: str | None, overrides: tuple[str, ...] = (), *, def
     from spag.config.files import load_config, parse_config
 
     given = (*overrides, *click.get_current_context().meta.get(_OVERRIDES, ()))
-    return load_config(config_name, given) if config_name else parse_config(defaults, "defaults", given)
+    return parse_config(defaults, "defaults", given) if config_name is None else load_config(config_name, given)
 
 
 def verbosity(context: click.Context) -> int:

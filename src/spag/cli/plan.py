@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spag.cli.options import config_argument, json_option, read_config, task_options
+from spag.cli.options import AMOUNT, config_argument, json_option, read_config, task_options
 from spag.core.visible import visible_text
 
 if TYPE_CHECKING:
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 @config_argument
 @click.option("--gpus", type=click.IntRange(min=1), help="How many GPUs. [default: 1, or those of this machine]")
 @click.option("--gpu", "kind", help="Kind of GPU: A100-80, H100, RTX-4090, ... [default: this machine]")
-@click.option("--price", type=click.FloatRange(min=0), help="USD for each GPU hour, to show the cost.")
+@click.option("--price", type=AMOUNT, help="USD for each GPU hour, to show the cost.")
 @click.option(
     "--teacher-price",
     nargs=2,
-    type=click.FloatRange(min=0),
+    type=AMOUNT,
     metavar="IN OUT",
     help="USD for a million prompt and completion tokens of a teacher, to show what its games cost.",
 )

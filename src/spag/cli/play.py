@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from spag.cli.options import (
+    AMOUNT,
     ANY_PATH,
     config_options,
     entrant,
@@ -47,7 +48,8 @@ force_option = click.option(
 @prompts_option
 @click.option(
     "--price",
-    type=(float, float),
+    nargs=2,
+    type=AMOUNT,
     metavar="IN OUT",
     help="USD per million prompt and completion tokens, to show the cost.",
 )
@@ -187,9 +189,13 @@ def arena_command(
 
     config = resolve_dtype(read_config(config_name), lambda measure: played_dtype(output / EPISODES) or measure())
     entrants = dict(entrant(text) for text in models)
+    if len(entrants) < len(models):
+        names = [entrant(text)[0] for text in models]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise click.UsageError(f"two models are called {twice}; give them different names as NAME=MODEL")
     if constant and CONSTANT in bot_names(config.game.build()) and CONSTANT not in entrants.values():
         entrants[CONSTANT] = CONSTANT
-    if len(entrants) < max(2, len(models)):
+    if len(entrants) < 2:
         raise click.UsageError("name at least two different models; NAME=MODEL gives one a name")
     players = {name: config.model.model_copy(update={"name": model}) for name, model in entrants.items()}
     on_stop(lambda: f"{output} has {_games(output / EPISODES):,} games; the same command plays the others")

@@ -53,6 +53,8 @@ def _serve(models: "Sequence[tuple[str, ModelConfig]]", engine: "EngineConfig", 
     for _, model in models:
         if not is_local(model.name):
             raise ConfigError(f"{model.name}: only models whose weights are here can be served")
+        if model.prompt_style == "tagged":
+            raise ConfigError("model.prompt_style=tagged: a served model takes no tags; set it to plain or chat")
     if {backend_of(model, engine, reporter.note) for _, model in models} == {Backend.VLLM}:
         _become_vllm(models, engine, access, port)
 
@@ -84,4 +86,4 @@ def _become_vllm(
     command = vllm_command(models, engine, access.host, port)
     environment = {**os.environ, **({KEY_VARIABLE: access.token} if access.token else {})}
     program = Path(sys.executable).with_name("vllm")
-    os.execve(program if program.exists() else "vllm", command, environment)
+    os.execvpe(program if program.exists() else "vllm", command, environment)

@@ -149,7 +149,8 @@ def print_game_details(game: Game) -> None:
 def print_play(summary: PlaySummary, game: Game, price: Price | None) -> None:
     """Show the games played, their tokens, and the cost if the price is known."""
     stats = summary.stats
-    _say(f"{summary.games} games in the file, {summary.played_now} played now: {summary.describe(game)}")
+    games = "1 game" if summary.games == 1 else f"{summary.games} games"
+    _say(f"{games} in the file, {summary.played_now} played now: {summary.describe(game)}")
     _say(
         f"{stats.utterances} utterances, {stats.empty} empty, {stats.retries} drawn again, "
         f"{stats.prompt_tokens:,} prompt and {stats.completion_tokens:,} completion tokens"

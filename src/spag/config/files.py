@@ -7,7 +7,7 @@ where there is one. Unknown keys are refused with the nearest known name.
 import difflib
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -45,7 +45,8 @@ def load_config(name: str, overrides: Sequence[str] = ()) -> RunConfig:
         text, label = read_config_text(path), name
     else:
         known = ", ".join(preset_names())
-        raise ConfigError(f"{shown(name)[1:-1]}: no such config file, and no preset of that name (presets: {known})")
+        what = shown(name)[1:-1] or "''"  # an unset variable in a shell
+        raise ConfigError(f"{what}: no such config file, and no preset of that name (presets: {known})")
     return parse_config(text, label, overrides)
 
 
@@ -55,14 +56,24 @@ def parse_config(text: str, label: str, overrides: Sequence[str] = ()) -> RunCon
     data = {} if data is None else data
     if not isinstance(data, dict):
         raise ConfigError(f"{label}: expected a mapping of options, got {type(data).__name__}")
+    applied = {}
     for override in sorted(overrides, key=lambda text: "game.name=" not in text):  # another game has other settings
-        _apply_override(data, override)
+        applied[_apply_override(data, override)] = override
     try:
         return RunConfig.model_validate(data)
     except ConfigError as error:
-        raise ConfigError(f"{label}: {error}") from error
+        raise ConfigError(_with_source(str(error), label, applied)) from error
     except ValidationError as error:
-        raise ConfigError(f"{label}: {_describe(error, data)}") from error
+        raise ConfigError(_with_source(_describe(error, data), label, applied)) from error
+
+
+def _with_source(fault: str, label: str, applied: Mapping[str, str]) -> str:
+    """Return ``fault``, which begins with the option's name, behind the override that set the option, or behind
+    ``label``. ``applied``: the overrides by full name.
+    """
+    about = fault.removeprefix("unknown option ")
+    given = [text for key, text in applied.items() if about.startswith((f"{key}:", f"{key};", f"{key}."))]
+    return f"{f'--set {shown(given[0])[1:-1]}' if given else label}: {fault}"
 
 
 def _is_file(path: Path) -> bool:
@@ -99,7 +110,8 @@ def _nested(annotation: Any) -> type[BaseModel] | None:
     return kinds[0] if kinds else None
 
 
-def _apply_override(data: dict[str, Any], override: str) -> None:
+def _apply_override(data: dict[str, Any], override: str) -> str:
+    """Put the value of ``KEY=VALUE`` into ``data``, and return the option's full name."""
     key, equals, text = override.partition("=")
     if not equals or not _KEY.fullmatch(key):
         raise ConfigError(f"--set {shown(override)[1:-1]}: write it as a.b=value")
@@ -109,6 +121,7 @@ def _apply_override(data: dict[str, Any], override: str) -> None:
         if (before.get("name", DEFAULT) if isinstance(before, dict) else DEFAULT) != value:
             _put(data, path[:-1], {}, key)  # settings of another game
     _put(data, path, value, key)
+    return ".".join(path)
 
 
 def _phase_path(data: dict[str, Any], path: list[str]) -> list[str]:

@@ -27,7 +27,9 @@ _FAULTS = (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, O
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Safe YAML without dates, which no option accepts; merged mappings cannot grow exponentially."""
+    """Safe YAML without dates, which no option accepts, and without keys given twice; merged mappings cannot grow
+    exponentially.
+    """
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own attribute
         first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
@@ -35,6 +37,12 @@ class _PlainLoader(yaml.SafeLoader):
     }
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        seen: set[str] = set()
+        for key, _ in node.value:  # before merged ones come in, which these may replace
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f"{key.value} is given twice", key.start_mark)
+                seen.add(key.value)
         super().flatten_mapping(node)
         if len(node.value) > _MOST_VALUES:
             raise yaml.YAMLError("merged mappings have too many values")

@@ -23,6 +23,7 @@ class Sampling:
 
     ``max_prompt_tokens`` is the longest prompt, in tokens: a longer one loses its beginning; 0 keeps all. ``strip``
     drops white space around the text. The runner resamples an empty utterance up to ``empty_retries`` times.
+    ``min_new_tokens`` is the shortest utterance; tokens of an unclosed thought count too, with vLLM those of any.
     ``thought_tokens`` is the longest thought before the utterance, in tokens; 0 switches thinking off. With
     ``retry_cut``, an utterance that is empty because its thought was cut is also sampled again.
     """

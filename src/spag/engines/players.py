@@ -69,7 +69,8 @@ def members_of(model: ModelConfig) -> list[ModelConfig]:
     kind, name = split_name(model.name)
     if kind is not Kind.MIXTURE:
         return [model]
-    places = sorted(place.parent for file in MODEL_FILES for place in Path(name).expanduser().glob(f"*/{file}"))
+    # [!.]: a hidden folder is what a kill left of a model that was being saved
+    places = sorted(place.parent for file in MODEL_FILES for place in Path(name).expanduser().glob(f"[!.]*/{file}"))
     if not places:
         raise ConfigError(f"{model.name}: no model in that folder; name one whose subfolders are models")
     return [model.model_copy(update={"name": str(place)}) for place in dict.fromkeys(places)]

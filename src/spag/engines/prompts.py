@@ -1,4 +1,4 @@
-"""The tokens of a request's prompt, the same for every engine that tokenizes here."""
+"""A request's prompt as tokens, and whether a reply has room: the same for every engine that tokenizes here."""
 
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -23,6 +23,15 @@ def encode_request(
         raise EngineError(f"{request.id}: the prompt is empty, and the tokenizer has no BOS to start from")
     kept = ids[-request.sampling.max_prompt_tokens :]  # 0 keeps all
     return kept, len(kept) < len(ids)
+
+
+def check_room(request: Request, prompt_tokens: int, most: int | None, fix: str) -> None:
+    """Raise ``EngineError`` if the prompt and the longest reply need more than ``most`` tokens; ``None``: no limit."""
+    sampling = request.sampling
+    if most and prompt_tokens + sampling.most_tokens > most:
+        thought = f", thinking.max_tokens={sampling.thought_tokens}" if sampling.thought_tokens else ""
+        what = f"a prompt of {prompt_tokens} tokens{thought} and max_new_tokens={sampling.max_new_tokens}"
+        raise EngineError(f"{request.id}: {what} exceed {most} tokens; {fix}")
 
 
 @lru_cache(maxsize=512)  # in a small game most prompts recur

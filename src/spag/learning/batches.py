@@ -181,12 +181,11 @@ class TrainingData:
 
     def _filler(self) -> Batch:
         """Return the batch of a process without samples left: the shortest sample with weight 0, which is not
-        counted.
+        counted. ``adapter``: its group, whose adapter computes it.
         """
         index = min(range(len(self.samples)), key=lambda at: len(self.samples[at].input_ids))
         batch = self._batch([(index, 0.0)])
-        batch["group"] = torch.full_like(batch["group"], FILLER)
-        return batch
+        return {**batch, "adapter": batch["group"], "group": torch.full_like(batch["group"], FILLER)}
 
 
 def collate(samples: Sequence[EncodedSample], *, packed: bool) -> Batch:

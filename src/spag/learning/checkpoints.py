@@ -49,6 +49,8 @@ STATE = "state.json"
 """The algorithm's state in a checkpoint, and the number of trained samples: plain JSON."""
 LONGEST = 1 << 20
 """Longest sample of an online phase, in tokens, a bound for attention windows: samples are never cut."""
+ONLINE_GAMES = ("episodes", "evaluations", "snapshots")
+"""Folders of an online phase that hold play of its policies, or the policies themselves."""
 _MARKER = "complete"
 _PREFIX = "checkpoint-"
 
@@ -177,7 +179,7 @@ def resuming(checkpoint: Path) -> Refusals:
 
 def open_state(state: Path, wanted: str) -> Path | None:
     """Return the newest complete checkpoint with the fingerprint ``wanted``, and delete everything else in
-    ``state``.
+    ``state``; with another fingerprint also the online games beside it, which another policy played.
 
     Raises ``DataError`` for a checkpoint whose record of the steps was damaged.
     """
@@ -186,6 +188,8 @@ def open_state(state: Path, wanted: str) -> Path | None:
         if any(state.iterdir()):
             logger.warning("%s is of other samples or settings; training starts over", state)
         discard_state(state)
+        for name in ONLINE_GAMES:
+            shutil.rmtree(state.with_name(name), ignore_errors=True)
     write_atomically(label, wanted)
     complete = [folder for folder in state.glob(f"{_PREFIX}*") if (folder / _MARKER).is_file()]
     newest = max(complete, key=checkpoint_updates, default=None)

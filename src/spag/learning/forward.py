@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from spag.learning.batches import Batch, collate
 from spag.learning.encoding import EncodedSample
-from spag.models.packing import ATTENTION, UNSUPPORTED, spans_on
+from spag.models.packing import ATTENTION, UNSUPPORTED, attends_to_all, spans_on
 
 CHUNK = 128
 """Positions whose logits exist at once: 25 MB for a vocabulary of 50,000 in float32."""
@@ -58,7 +58,7 @@ def probe_capabilities(model: nn.Module, longest: int) -> Capabilities:
         if found.kept and _agrees(model, samples, chunked, expected):
             found = chunked
         packed = replace(found, packed=True)
-        if _attends_to_all(model, longest):
+        if attends_to_all(_bare(model).config, longest):
             before = _bare(model).config._attn_implementation
             set_packed_attention(model)
             if _agrees(model, samples, packed, expected):
@@ -167,16 +167,6 @@ def _bare(model: nn.Module) -> Any:
     while hasattr(inner, "module"):
         inner = inner.module
     return inner.get_base_model() if hasattr(inner, "get_base_model") else inner
-
-
-def _attends_to_all(model: nn.Module, longest: int) -> bool:
-    """Whether no attention window is shorter than the longest sample, so that every layer attends to all previous
-    tokens.
-    """
-    config = _bare(model).config.get_text_config(decoder=True)
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    window = getattr(config, "sliding_window", None)
-    return kinds <= {"full_attention", "sliding_attention"} and (window is None or window >= longest)
 
 
 def _probe(model: nn.Module, samples: list[EncodedSample], capabilities: Capabilities) -> Tensor:

@@ -19,7 +19,7 @@ import torch
 from accelerate.utils import broadcast_object_list
 from torch import Tensor
 
-from spag.algorithms.base import TokenBatch, Totals
+from spag.algorithms.base import FILLER, TokenBatch, Totals
 from spag.algorithms.online_settings import OnlineSettings
 from spag.algorithms.settings import OfflineSettings
 from spag.core.episodes import TrainingSample
@@ -249,7 +249,8 @@ class Loop:
         )
         loss, found = self.algorithm.loss(tokens)
         weight = tokens.weight[tokens.sample]
-        metrics.add(loss, found, weight.sum())
+        trained = weight if self.online is not None else tokens.group[tokens.sample] != FILLER
+        metrics.add(loss, found, trained.sum())
         if "sampling_logprob" in batch:
             mismatch = (tokens.old_logprob - tokens.sampling_logprob).abs()
             metrics.peak("mismatch_max", mismatch.where(weight > 0, mismatch.new_zeros(())))

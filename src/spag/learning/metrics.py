@@ -31,7 +31,7 @@ class StepMetrics:
         self.tokens = torch.zeros((), dtype=torch.float64, device=device)
 
     def add(self, loss: Tensor, metrics: Metrics, tokens: Tensor) -> None:
-        """Add a micro-batch: its ``loss``, ``metrics``, and how many ``tokens`` it trained, by weight; scalars."""
+        """Add a micro-batch: its ``loss``, ``metrics``, and how many ``tokens`` it trained; scalars."""
         self.loss += loss.detach().double()
         self.tokens += tokens.detach().double()
         for name, pair in metrics.items():

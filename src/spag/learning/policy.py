@@ -65,7 +65,7 @@ class TrainedPolicy:
     def use_role(self, batch: Batch, groups: Sequence[str]) -> None:
         """Activate the adapter of a micro-batch, if each role has its own."""
         if self.adapters:
-            use_adapter(self.bare, adapter_name(groups[int(batch["group"].max())]))
+            use_adapter(self.bare, adapter_name(groups[int(batch["adapter" if "adapter" in batch else "group"].max())]))
 
     def save_state(self, folder: Path, state: Mapping[str, Any]) -> None:
         """Save everything needed to resume training, and ``state``, plain JSON."""

@@ -101,8 +101,14 @@ def release_gathered(model: nn.Module) -> None:
 
 def save_shares(folder: Path, model: nn.Module, optimizer: Optimizer) -> None:
     """Write trained weights and the optimiser's state into ``folder``. Every process must call it."""
+    unused = not optimizer.state
+    state = _state(model, optimizer)
+    if unused:  # torch has made it by an update with learning rate 0, which would count as the first
+        for values in state["optimizer"]["state"].values():
+            values["step"] = torch.zeros_like(values["step"]) if isinstance(values["step"], Tensor) else 0
+        optimizer.state.clear()
     with _alone_is_fine():
-        save(_state(model, optimizer), checkpoint_id=folder / SHARES)
+        save(state, checkpoint_id=folder / SHARES)
 
 
 def load_shares(folder: Path, model: nn.Module, optimizer: Optimizer) -> None:

@@ -88,7 +88,20 @@ def load(
     if roles:
         policy.set_requires_grad([name for role, name in names.items() if roles[role]])
         policy.set_requires_grad([name for role, name in names.items() if not roles[role]], requires_grad=False)
+    _turn_dropout_off(policy)
     return policy
+
+
+def _turn_dropout_off(model: nn.Module) -> None:
+    """Set every rate of dropout to 0, as a module's or as an attention's number.
+
+    The policy that is trained is then the one that played and that old log-probabilities are of: ratios start at 1, and
+    results do not depend on the size of micro-batches. ``eval()`` would also turn gradient checkpointing off.
+    """
+    for module in model.modules():
+        rates = [name for name, value in vars(module).items() if "drop" in name and isinstance(value, float)]
+        for name in [*rates, *(["p"] if isinstance(module, nn.Dropout) else [])]:
+            setattr(module, name, 0.0)
 
 
 def _with_new_adapter(policy: Any, name: str, lora: LoraConfig, seed: int, model: str) -> Any:

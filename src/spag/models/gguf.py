@@ -3,8 +3,10 @@
 The file is dequantised once, into the user's cache.
 """
 
+import errno
 import functools
 import logging
+import shutil
 from pathlib import Path
 
 import torch
@@ -15,7 +17,7 @@ from spag.models.finding import cache_folder
 from spag.models.loading import no_progress_bars, save_model
 from spag.models.refusals import Refusals, described
 from spag.storage.disk import storage_errors
-from spag.storage.store import file_digest
+from spag.storage.store import file_digest, folder_beside
 
 logger = logging.getLogger(__name__)
 
@@ -46,9 +48,22 @@ def dequantised(gguf: Path) -> Path:
         clean = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         clean.load_state_dict(loaded.state_dict())
         clean.generation_config = loaded.generation_config
-    with storage_errors(folder):
-        save_model(clean, tokenizer, folder)
+    with storage_errors(folder), folder_beside(folder) as beside:
+        save_model(clean, tokenizer, beside / "model")
+        _move_unless_there(beside / "model", folder)
     return folder
+
+
+def _move_unless_there(made: Path, folder: Path) -> None:
+    """Rename ``made`` to ``folder``, unless another process was first: it may be reading that folder already."""
+    if (folder / "config.json").exists():
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        made.rename(folder)
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
 
 
 @functools.cache

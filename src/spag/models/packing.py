@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedConfig
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface
 
@@ -177,6 +177,16 @@ def _joined(context: tuple[tuple[int, int], ...], stretch: tuple[int, int]) -> t
     return (*context, stretch)
 
 
+def attends_to_all(config: PreTrainedConfig, longest: int) -> bool:
+    """Whether no attention window is shorter than ``longest`` tokens, so that every layer attends to all previous ones,
+    as in packed rows.
+    """
+    text = config.get_text_config(decoder=True)
+    kinds = set(getattr(text, "layer_types", None) or ["full_attention"])
+    window = getattr(text, "sliding_window", None)
+    return kinds <= {"full_attention", "sliding_attention"} and (window is None or window >= longest)
+
+
 def packed_attention(
     module: nn.Module,
     query: Tensor,
@@ -191,7 +201,7 @@ def packed_attention(
     head_dim).
 
     Without ``packed_spans``, rows are ordinary, in any number, possibly after cached keys and values: attention is
-    plain causal, or follows ``attention_mask`` (B, 1, T, keys).
+    plain causal. There is never an ``attention_mask`` (``_no_mask``), so rows must not be padded on the left.
     """
     if packed_spans is None:
         plain: tuple[Tensor, None] = sdpa_attention_forward(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from spag.models.packing import ATTENTION, UNSUPPORTED, computing_dtype, pack, spans_on
+from spag.models.packing import ATTENTION, UNSUPPORTED, attends_to_all, computing_dtype, pack, spans_on
 from spag.models.tokens import PromptStyle, end_token_id, shared_length
 
 _ROW = 2048
@@ -52,8 +52,8 @@ def completion_logprobs(
 
 
 def _logprobs(model: PreTrainedModel, asked: Sequence[Asked]) -> list[float]:
-    if not asked:
-        return []
+    if not attends_to_all(model.config, max((len(ids) for ids, _ in asked), default=0)):
+        return [_alone(model, *one) for one in asked]
     rows = list(_rows(asked))
     tried = [asked[0], asked[len(rows[0]) - 1]]  # the longest distance in one row
     expected = [_alone(model, *one) for one in tried]

@@ -105,6 +105,10 @@ def encode_follow_up(
 
 _CONTEXT = 8
 """Tokens of a prompt that ``decode_reply`` looks at."""
+_MOST_BYTES = 4
+"""Bytes of a character in UTF-8, so also tokens."""
+BROKEN = "\ufffd"
+"""What a decoder writes for bytes that are no character."""
 
 
 def decode_reply(tokenizer: "PreTrainedTokenizerBase", prompt: Sequence[int], reply: Sequence[int]) -> str:
@@ -115,6 +119,22 @@ def decode_reply(tokenizer: "PreTrainedTokenizerBase", prompt: Sequence[int], re
     return (
         text[len(before) :] if text.startswith(before) else str(tokenizer.decode(list(reply), skip_special_tokens=True))
     )
+
+
+def token_texts(tokenizer: "PreTrainedTokenizerBase", prompt: Sequence[int], reply: Sequence[int]) -> list[str]:
+    """Return what each token adds to the text of ``reply``.
+
+    A token that ends within a character adds nothing: the text comes with the token that completes the character.
+    """
+    ids, read, texts = [*prompt, *reply], len(prompt), []
+    for end in range(read + 1, len(ids) + 1):
+        text = decode_reply(tokenizer, ids[max(0, read - _CONTEXT) : read], ids[read:end])
+        if text.endswith(BROKEN) and end < len(ids) and end - read < _MOST_BYTES:
+            text = ""
+        else:
+            read = end
+        texts.append(text)
+    return texts
 
 
 def opens_thought(tokenizer: "PreTrainedTokenizerBase", prompt: Sequence[int]) -> bool:

@@ -99,7 +99,7 @@ def pair_table(arena: Arena) -> Table:
 def rating_table(arena: Arena) -> Table:
     """Elo points with their intervals."""
     rows = [
-        (row["name"], "0" if row["low"] == row["high"] else interval(row, value="points")) for row in arena["ratings"]
+        (row["name"], interval(row, value="points") if place else "0") for place, row in enumerate(arena["ratings"])
     ]
     return Table("Elo rating by reward", ("player", "points over the first"), tuple(rows))
 

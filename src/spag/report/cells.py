@@ -54,6 +54,8 @@ def p_text(p: float) -> str:
 
 def p_value(p: float) -> str:
     """Return a p-value as shown in a table."""
+    if 0.0495 <= p < 0.0505:  # two digits would not show on which side of 0.05 it is
+        return f"{p:.4f}"
     return "<0.001" if p < 0.001 else f"{p:.2g}" if p < 0.1 else f"{p:.2f}"
 
 

@@ -19,6 +19,9 @@ from spag.runs.parts import SelfPlay
 Floats = NDArray[np.float64]
 _DARK = "#111318"
 _LARGEST = 1e30
+_LEVEL_LABELS = 4  # players of the heat map up to which the names of columns do not touch
+MOST_WITH_OTHERS = 5
+"""Players up to which the heat map has room for the other outcomes."""
 
 
 def outcome_shares(plays: Sequence[SelfPlay], game: Game) -> Figure:
@@ -78,34 +81,44 @@ def ratings(rows: Sequence[Mapping[str, Any]]) -> Figure:
 
 def win_matrix(cells: Sequence[Mapping[str, Any]], game: Game) -> Figure:
     """A heat map of first role (row) against second (column): per cent of games that the first role wins, with the
-    other outcomes in small print.
+    other outcomes in small print if there is room.
     """
-    names = list(dict.fromkeys(name for cell in cells for name in cell["players"]))
+    names = players_of(cells)
     size, (first, second) = len(names), map(spaced, game.roles)
+    has_others = size <= MOST_WITH_OTHERS
+    scale = min(1, (MOST_WITH_OTHERS + 1) / size)
     won = [name for name, outcome in game.outcomes.items() if game.roles[0] in outcome.winners]
     shares = np.full((size, size), np.nan)
-    figure = Figure(figsize=(WIDTH, 1.1 + 0.8 * size))
+    figure = Figure(figsize=(WIDTH, 1.1 + (0.8 if has_others else 0.5) * size))
     axes = figure.add_subplot()
+    unit = " %" if has_others else ""
+    large: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 13 * scale, "fontweight": "bold"}
     for cell in cells:
         row, column = map(names.index, cell["players"])
         parts = {name: 100 * cell["outcomes"].get(name, 0) / cell["games"] for name in game.outcomes}
         shares[row, column] = share = sum(parts[name] for name in won)
         color = "#ffffff" if share < 50 else _DARK
-        axes.text(
-            column, row - 0.1, f"{share:.0f} %", ha="center", va="center", color=color, fontsize=13, fontweight="bold"
-        )
-        small = " · ".join(f"{part:.0f}" for name, part in parts.items() if name not in won)
-        axes.text(column, row + 0.24, small, ha="center", va="center", color=color, fontsize=8.5)
+        axes.text(column, row - 0.1 * has_others, f"{share:.0f}{unit}", color=color, **large)
+        if has_others:
+            small = " · ".join(f"{part:.0f}" for name, part in parts.items() if name not in won)
+            axes.text(column, row + 0.24, small, ha="center", va="center", color=color, fontsize=8.5)
     edges = np.arange(size + 1) - 0.5
     axes.pcolormesh(edges, edges, shares, cmap="cividis", vmin=0, vmax=100)
-    labels = [plain(name) for name in names]
+    labels = [plain(name, 24 if size <= _LEVEL_LABELS else 18) for name in names]
     axes.set(xticks=range(size), yticks=range(size), xticklabels=labels, yticklabels=labels, ylabel=first)
     axes.set_xlabel(second, labelpad=8)
     axes.invert_yaxis()
     axes.xaxis.set_label_position("top")
-    axes.tick_params(length=0, top=False, labeltop=True, labelbottom=False)
+    axes.tick_params(length=0, top=False, labeltop=True, labelbottom=False, labelsize=max(7.5, 10.5 * scale))
+    if size > _LEVEL_LABELS:
+        axes.tick_params(axis="x", rotation=90)
     axes.spines[:].set_visible(False)
     return figure
+
+
+def players_of(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the players of a matrix, in order."""
+    return list(dict.fromkeys(name for cell in cells for name in cell["players"]))
 
 
 def is_number(value: Any) -> bool:

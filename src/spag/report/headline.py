@@ -1,7 +1,7 @@
 """Did the model improve? Sentences from paired comparisons; they say if a difference may be noise, or if play is
 degenerate.
 
-A difference counts if p < 0.05, without correction: a run compares its last model with at most two others.
+A difference counts if p < 0.05, without correction for the number of players that the last model is compared with.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -19,6 +19,7 @@ from spag.core.errors import ConfigError
 from spag.core.types import Outcome
 from spag.core.visible import code, hidden
 from spag.games.base import Game
+from spag.report.cells import signed
 
 SHOWN = 20_000  # characters shown of one text
 POINTS = 120  # points of a curve
@@ -91,14 +92,17 @@ def shares(counts: Mapping[str, int], game: Game) -> Iterator[tuple[Outcome, int
 def curve(
     values: Sequence[float], width: float = 240, height: float = 48, bounds: tuple[float, float] | None = None
 ) -> str:
-    """Return the points of an SVG polyline through ``values``, thinned to at most 120 points.
+    """Return the points of an SVG polyline through ``values``, thinned to at most 120 points, the last among them.
 
     ``bounds``: the values at bottom and top, for several curves of one scale; by default the least and the greatest.
+    Values that are all equal lie halfway up.
     """
-    kept = [*values[:: max(1, -(-len(values) // POINTS))]]
-    low, high = bounds or (min(kept), max(kept))
-    across, up = width / max(1, len(kept) - 1), (height - 4) / ((high - low) or 1)
-    return " ".join(f"{index * across:.1f},{2 + (high - value) * up:.1f}" for index, value in enumerate(kept))
+    end = len(values) - 1
+    kept = [(place, values[place]) for place in (*range(0, end, max(1, -(-end // (POINTS - 1)))), end)]
+    low, high = bounds or (min(value for _, value in kept), max(value for _, value in kept))
+    across, up = width / max(1, end), (height - 4) / (high - low) if high > low else 0.0
+    top = 2 if high > low else height / 2
+    return " ".join(f"{place * across:.1f},{top + (high - value) * up:.1f}" for place, value in kept)
 
 
 def duration(seconds: float) -> str:
@@ -158,6 +162,6 @@ def environment(package: str) -> Environment:
     """Return the templates of ``package`` and of this package: escaping is always on, unknown names are errors."""
     loader = ChoiceLoader([PackageLoader(package), PackageLoader("spag.report")])
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    for function in (visible, said, capital, spaced, role_class, game_class, shares, curve, duration):
+    for function in (visible, said, capital, spaced, role_class, game_class, shares, curve, duration, signed):
         made.filters[function.__name__] = function
     return made

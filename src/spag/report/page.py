@@ -1,6 +1,6 @@
 """The page: fills data, plots and games into the template, and writes ``report/index.html`` of the run folder."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from spag.games.base import Game
 from spag.report import charts, curves
 from spag.report.arena_tables import change_table, is_competitive, pair_table, role_table
 from spag.report.headline import FEW_TASKS, arena_findings, caveats, exact_sentence, reasoning_finding, sentence
-from spag.report.html import environment, game_style, plain_name, theme
+from spag.report.html import capital, environment, game_style, plain_name, theme
 from spag.report.plot_files import plot_style, save_plot
 from spag.report.readable import ReadableRun
 from spag.report.run_tables import (
@@ -138,14 +138,16 @@ def _arena(run: ReadableRun) -> dict[str, Any]:
         "few_tasks": arena["tasks"] < FEW_TASKS,
         "arena_games": sum(cell["games"] for cell in arena["matrix"]),
         "arena_note": arena_note(run),
-        "matrix_caption": _matrix_caption(game),
+        "matrix_caption": _matrix_caption(arena, game),
         "role_tables": [role_table(arena, game, role) for role in game.roles],
         "comparisons": [*([pair_table(arena)] if is_competitive(game) else []), change_table(arena, game)],
     }
 
 
-def _matrix_caption(game: Game) -> str:
+def _matrix_caption(arena: Mapping[str, Any], game: Game) -> str:
     won = [outcome.label for outcome in game.outcomes.values() if game.roles[0] in outcome.winners]
+    if len(charts.players_of(arena["matrix"])) > charts.MOST_WITH_OTHERS:
+        return f"{capital(', '.join(won))}, in % of games."
     other = [outcome.label for outcome in game.outcomes.values() if outcome.label not in won]
     return f"Large: {', '.join(won)}. Small: {' · '.join(other)}. All in % of games."
 
@@ -189,7 +191,8 @@ def _games(run: ReadableRun) -> dict[str, Any]:
         return {"games_from": None}
     source = next((one for one in reversed(found) if one.name != "arena"), found[-1])
     game = _game_of(run, source)
-    own = (one for one in read_episodes(source.path) if one.game == game.name)  # online steps may mix games
+    played = read_episodes(source.path, torn_ok=True)
+    own = (one for one in played if one.game == game.name)  # online steps may mix games
     picked = run.part(lambda: pick_games(own, game), None)
     if picked is None:
         return {"games_from": None}

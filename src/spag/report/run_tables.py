@@ -8,7 +8,7 @@ from spag.evaluation.health_warnings import free_roles, watches_openings
 from spag.games.base import Game
 from spag.games.registry import get
 from spag.report.arena_tables import exact_table
-from spag.report.cells import Cell, DetailedCell, Table, interval, p_text, p_value, rate_cell
+from spag.report.cells import Cell, DetailedCell, Table, interval, p_text, p_value, rate_cell, signed
 from spag.report.html import duration, spaced
 from spag.runs.reading import RunFolder
 from spag.runs.records import Json
@@ -156,7 +156,7 @@ def opponents_table(opponents: Rows) -> Table:
             one["opponent"],
             f"{one['games']:,}",
             f"{one['score']:.2f}",
-            f"{one['rating']:+.0f}",
+            signed(one["rating"]),
             f"{100 * one['share']:.0f}",
         )
         for one in opponents

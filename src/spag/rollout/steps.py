@@ -167,9 +167,7 @@ class StepPlayer:
 
         ``weights_of``: the step that produced the policy's weights, recorded in the games.
         """
-        done = {
-            episode.id for path in episode_files(self.folder, step) for episode in read_episodes(path, torn_ok=True)
-        }
+        done = self._on_disk(step)
         left = [(game, spec) for game, spec in self.share(self.specs(step)) if spec.id not in done]
         if not left:
             return
@@ -183,8 +181,11 @@ class StepPlayer:
                 self.play_into(path, game, pairing, matches[pairing], played_by)
 
     def episodes(self, step: int) -> list[tuple[Game, list[Episode]]]:
-        """Return the games of ``step`` on disk, in order, by game. Raises ``DataError`` when one is missing."""
-        found = {episode.id: episode for path in episode_files(self.folder, step) for episode in read_episodes(path)}
+        """Return the games of ``step`` on disk, in order, by game. Raises ``DataError`` when one is missing.
+
+        A torn last line is skipped: with fewer processes than before, nobody appends to its file and cuts it off.
+        """
+        found = self._on_disk(step)
         specs = self.specs(step)
         if missing := [spec.id for _, spec in specs if spec.id not in found]:
             raise DataError(
@@ -192,6 +193,11 @@ class StepPlayer:
             )
         games = {id(game): game for game, _ in specs}.values()
         return [(game, [found[spec.id] for own, spec in specs if own is game]) for game in games]
+
+    def _on_disk(self, step: int) -> dict[str, Episode]:
+        """Return the finished games of ``step``, by id."""
+        files = episode_files(self.folder, step)
+        return {episode.id: episode for path in files for episode in read_episodes(path, torn_ok=True)}
 
     def play_into(
         self,

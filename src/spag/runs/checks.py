@@ -87,11 +87,14 @@ def _check_tasks(config: RunConfig, game: Game) -> None:
 
 
 def _check_mix(config: RunConfig, phase: PhaseConfig) -> None:
-    """Raise ``ConfigError`` if a game of the mix would never be played."""
+    """Raise ``ConfigError`` if a game of the mix would never be played, or is named twice."""
     settings = phase.settings
     if not isinstance(settings, OnlineSettings):
         return
     mix = phase.mix(config.game_of(phase))
+    names = [game.name for game, _ in mix]
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise ConfigError(f"mix: {twice[0]} is named more than once; name each game once, with its weight")
     groups = groups_by_weight([weight for _, weight in mix], settings.games // settings.repeats)
     for (game, weight), share in zip(mix, groups, strict=True):
         if not share:

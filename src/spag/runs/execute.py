@@ -54,7 +54,8 @@ def run(
     with FolderLock(folder):
         setup = PlaySetup.of(config, reporter, open_models)
         manifest = Manifest.open(folder, force=force)
-        if not all(map(manifest.is_done, planned_stages(config))):
+        finished = all(map(manifest.is_done, planned_stages(config)))
+        if not finished:
             check_run(config, setup.game)
             engines = plan_engines(config)
         if not manifest.stages:
@@ -64,6 +65,9 @@ def run(
         config = resolve_dtype(config, lambda measure: str(manifest.remember("dtype", measure)))
         before = Run(config, folder, Manifest.open(folder, force=force, dry=True), setup)
         _carry_out(before)  # refuses before any work
+        if finished and any(decision.is_due for decision in before.decisions.values()):
+            check_run(config, setup.game)
+            engines = plan_engines(config)
         manifest.give_up(before.decisions)
         _carry_out(Run(config, folder, manifest, setup, engines=engines))
 

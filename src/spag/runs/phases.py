@@ -95,10 +95,11 @@ def _play_iteration(run: Run, model: PlannedModel) -> None:
             "outcomes": dict(summary.outcomes),
             "games_per_hour": round(summary.games_per_hour),
             "completion_tokens": summary.tokens,
+            "learner": model.start,
         }
 
     options = settings.model_dump(mode="json", include=set(PLAY_OPTIONS))
-    stage_settings = run.settings("seed", game=model.game.model_dump(mode="json"), play=options)
+    stage_settings = run.settings(*_sections(model), game=model.game.model_dump(mode="json"), play=options)
     outputs = [f"{model.folder}/{name}" for name in (EPISODES, HEALTH)]
     run.stage(f"{model.folder}/play", stage_settings, run.trained(model.start), outputs, play)
 
@@ -120,7 +121,7 @@ def _train(run: Run, model: PlannedModel) -> None:
             seed=config.seed if model.iteration is not None else seed_of(run, model),
             credit_seed=seed_of(run, model),
             files=list(dict.fromkeys(files.values())),
-            learner=model.start if isinstance(settings, IterationSettings) else None,
+            learner=_learner(run, model) if isinstance(settings, IterationSettings) else None,
             limit=settings.max_episodes if isinstance(settings, TeacherSettings) else None,
             teacher=isinstance(settings, TeacherSettings),
             engine=run.engines.get(model.name) or PlannedEngine(**config.engine.model_dump()),
@@ -173,5 +174,15 @@ def _train_settings(run: Run, model: PlannedModel, files: Mapping[str, Path]) ->
         named |= {str(path): path for paths in mixed for path in paths}
     digests = {name: file_digest(path) for name, path in named.items()}
     about = {"algorithm": model.phase.algorithm, "options": options, "digests": digests}
-    sections = ("seed", "model") if model.start == BASE else ("seed",)
-    return run.settings(*sections, game=model.game.model_dump(mode="json"), **about)
+    return run.settings(*_sections(model), game=model.game.model_dump(mode="json"), **about)
+
+
+def _sections(model: PlannedModel) -> tuple[str, ...]:
+    """Return the sections of the config that play and training depend on; a trained start is an input instead."""
+    return ("seed", "model") if model.start == BASE else ("seed",)
+
+
+def _learner(run: Run, model: PlannedModel) -> str:
+    """Return the name of the learner in the games of this iteration: a phase added later may have renamed it."""
+    recorded: str = run.manifest.stages[f"{model.folder}/play"].get("results", {}).get("learner", model.start)
+    return recorded

@@ -20,6 +20,7 @@ from spag.adapters.guard import ApiGuard
 from spag.core.errors import SpagError, first_line
 from spag.core.thinking import OPEN, split_thought
 from spag.engines.base import Completion, FinishReason
+from spag.models.tokens import BROKEN, token_texts
 from spag.serve.models import EndpointModel
 from spag.serve.requests import Asked, ChatAsked, CompletionAsked, RefusedError, engine_requests, read_request
 from spag.web.security import Access
@@ -36,7 +37,11 @@ Json = dict[str, Any]
 class _Endpoint:
     models: dict[str, EndpointModel]
     started: int = field(default_factory=lambda: int(time.time()))
-    waiting: int = 0
+
+    @property
+    def waiting(self) -> int:
+        """The unfinished texts, including those of requests that were cancelled: the engines still generate them."""
+        return sum(model.unfinished for model in self.models.values())
 
     def model(self, name: str) -> EndpointModel:
         if name not in self.models:
@@ -57,11 +62,7 @@ class _Endpoint:
         requests = engine_requests(asked, prompts, name)
         if self.waiting + len(requests) > MOST_WAITING:
             raise RefusedError(f"{self.waiting} texts are waiting already; try again in a moment", status=429)
-        self.waiting += len(requests)
-        try:
-            done = await model.answer(requests)
-        finally:
-            self.waiting -= len(requests)
+        done = await model.answer(requests)
         opening = OPEN if prompts[0].rstrip().endswith(OPEN) else ""
         answer = _Answer(asked, name, int(time.time()), done, model.tokenizer, opening)
         if asked.stream:
@@ -121,15 +122,16 @@ class _Answer:
         if not self.asked.wants_logprobs or one.token_ids is None or one.logprobs is None:
             return None
         shown = len(one.token_ids) - (one.finish_reason is FinishReason.EOS)
-        texts = [str(self.tokenizer.decode([token])) for token in one.token_ids[:shown]]
+        texts = token_texts(self.tokenizer, one.prompt_ids or (), one.token_ids[:shown])
         values = list(one.logprobs[:shown])
         if isinstance(self.asked, CompletionAsked):
             offsets = [sum(map(len, texts[:index])) for index in range(shown)]
             return {"tokens": texts, "token_logprobs": values, "top_logprobs": None, "text_offset": offsets}
-        tokens = zip(texts, values, strict=True)
-        return {
-            "content": [{"token": t, "logprob": v, "bytes": list(t.encode()), "top_logprobs": []} for t, v in tokens]
-        }
+        described = [
+            {"token": text, "logprob": value, "bytes": None if BROKEN in text else list(text.encode())}
+            for text, value in zip(texts, values, strict=True)
+        ]
+        return {"content": [{**token, "top_logprobs": []} for token in described]}
 
     def _usage(self) -> Json:
         prompts = sum(one.prompt_tokens for one in self.done[:: self.asked.n])

@@ -74,6 +74,11 @@ class EndpointModel:
         except EngineError as error:
             raise RefusedError(str(error), status=503) from error
 
+    @property
+    def unfinished(self) -> int:
+        """How many texts its engine has yet to finish."""
+        return 0 if self._thread is None else len(self._thread.asked)
+
     def close(self) -> None:
         if self._thread is not None:
             self._thread.close()

@@ -15,7 +15,7 @@ KEY_VARIABLE = "VLLM_API_KEY"
 
 def vllm_command(models: Sequence[tuple[str, ModelConfig]], engine: EngineConfig, host: str, port: int) -> list[str]:
     """Return ``vllm serve`` and its arguments for ``models``: one base model, and adapters of it by their names. Raises
-    ``ConfigError`` for models that one vLLM cannot serve.
+    ``ConfigError`` for models that one vLLM cannot serve, ``ModelError`` for one without a readable config.
     """
     adapters: dict[str, Adapter] = {}
     names: dict[str, str] = {}  # of models that are not adapters
@@ -28,13 +28,13 @@ def vllm_command(models: Sequence[tuple[str, ModelConfig]], engine: EngineConfig
     if len(bases) != 1:
         what = f"vLLM's server holds one base model, not {', '.join(bases)}"
         raise ConfigError(f"{what}; serve them one by one, or with engine.backend=transformers")
-    first = models[0][1]
+    first, folder = models[0][1], resolve_model(bases[0])
     options: dict[str, Any] = {
         "served-model-name": list(names or bases),
         "host": host,
         "port": port,
         "dtype": first.dtype,
-        "max-model-len": engine.max_length,
+        "max-model-len": _longest(folder, engine, trust_remote_code=first.trust_remote_code),
         "max-num-seqs": engine.concurrency,
         "tensor-parallel-size": engine.tensor_parallel,
         "data-parallel-size": copy_count(engine, first.device or "cuda", visible_gpus()),
@@ -50,7 +50,15 @@ def vllm_command(models: Sequence[tuple[str, ModelConfig]], engine: EngineConfig
         options |= {"enable-lora": [], "max-lora-rank": next(rank for rank in LORA_RANKS if rank >= needed)}
         options |= {"max-loras": len(adapters)}
         options |= {"lora-modules": [f"{name}={adapter.folder}" for name, adapter in adapters.items()]}
-    command = ["vllm", "serve", resolve_model(bases[0])]
+    command = ["vllm", "serve", folder]
     for option, value in options.items():
         command += [f"--{option}", *map(str, value if isinstance(value, list) else [value])]
     return command
+
+
+def _longest(folder: str, engine: EngineConfig, *, trust_remote_code: bool) -> int:
+    """Return the longest text, in tokens: vLLM refuses more than the model's positions."""
+    from spag.engines.vllm.opening import load_config  # noqa: PLC0415 - imports torch
+
+    positions = getattr(load_config(folder, trust_remote_code=trust_remote_code), "max_position_embeddings", None)
+    return min(engine.max_length, positions or engine.max_length)

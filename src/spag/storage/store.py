@@ -5,12 +5,14 @@ line (a crash in mid-write) is cut off when the file is opened again. ``write_at
 the same folder and renames it.
 """
 
+import codecs
+import dataclasses
 import hashlib
 import mmap
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
@@ -25,19 +27,25 @@ from spag.storage.jsonfile import MAX_LINE, PADDING, decode, is_torn
 
 _DIGEST_PART = 2**30
 _DIGEST_BLOCK = 2**22
+_HEAD = 64
+"""Bytes at the beginning of a file that tell whether it holds rows."""
+_NOT_OURS = "{}: {} with something else than a row of JSON lines, so nothing is added to it; choose another output"
 
 
 def cut_torn_line(path: Path, start: bytes = b'{"') -> int:
     """Make a file of JSON lines ready for appending; return how many bytes were cut off. A missing file is fine.
 
     An incomplete last row, as after a crash, is cut off; a complete one gets its missing line break. ``start``: the
-    beginning of every row, checked if it would be the only row. Anything else at the end is not ours and stays:
-    ``DataError``.
+    beginning of every row, checked if it would be the only row. A file that begins or ends with anything else is not
+    ours and stays as it is: ``DataError``.
     """
     if not is_file_there(path):
         return 0
     with storage_errors(path), path.open("rb+") as stream:
         begin, tail = _unterminated(stream)
+        stream.seek(0)
+        if begin and stream.read(_HEAD).removeprefix(codecs.BOM_UTF8).lstrip(PADDING + b"\n")[:1] not in (b"", b"{"):
+            raise DataError(_NOT_OURS.format(path, "begins"))
         if not tail:
             return 0
         if len(tail) <= MAX_LINE and is_torn(tail, b"" if begin else start):
@@ -67,10 +75,7 @@ def _check_object(row: bytes, path: Path) -> None:
     except DataError:
         found = None
     if not isinstance(found, dict):
-        raise DataError(
-            f"{path}: ends with something else than a row of JSON lines, so nothing is added to it; "
-            "choose another output"
-        )
+        raise DataError(_NOT_OURS.format(path, "ends"))
 
 
 class JsonlStore(AbstractContextManager["JsonlStore"]):
@@ -113,13 +118,14 @@ class JsonlStore(AbstractContextManager["JsonlStore"]):
 
 
 def _line(row: Any) -> bytes:
-    """Return ``row`` as a line of JSON without fields that are ``None``. Raises ``DataError`` if it cannot be read
-    back.
+    """Return ``row`` as a line of JSON without fields that are ``None``. Raises ``DataError`` for a row that is too
+    long or not UTF-8.
     """
     try:
         data = msgspec.json.encode(row)
         if b":null" in data:  # a field, or a text that holds these characters and comes out the same
-            data = msgspec.json.encode(_without_none(msgspec.to_builtins(row)))
+            fields = {key: value for key, value in row.items() if value is not None} if isinstance(row, dict) else row
+            data = msgspec.json.encode(_without_none(fields))
     except UnicodeEncodeError as error:  # the name of a file that is not UTF-8, as of a model
         raise DataError(
             f"{error.object[:80]!a} cannot be written as JSON: it is not UTF-8; choose another name"
@@ -132,14 +138,16 @@ def _line(row: Any) -> bytes:
     return data + b"\n"
 
 
-def _without_none(plain: Any) -> Any:
-    if isinstance(plain, dict):
-        return {key: _without_none(value) for key, value in plain.items() if value is not None}
-    return (
-        [_without_none(value) for value in plain]
-        if isinstance(plain, list | tuple) and plain and isinstance(plain[0], dict)
-        else plain
-    )
+def _without_none(value: Any) -> Any:
+    """Drop fields that are ``None``; the plain JSON within, such as a task's data, keeps its own."""
+    if dataclasses.is_dataclass(value):
+        named = ((each.name, getattr(value, each.name)) for each in dataclasses.fields(value))
+        return {name: _without_none(found) for name, found in named if found is not None}
+    if isinstance(value, Mapping):
+        return {key: _without_none(found) for key, found in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_none(found) for found in value] if value and not isinstance(value[0], int | float) else value
+    return value
 
 
 @contextmanager

@@ -26,11 +26,13 @@ _HOMOGRAPHS = {
     "spelt": "spell", "thought": "think", "wound": "wind", "being": "be",
 }  # fmt: skip
 _IRREGULAR = {
-    "awoken": "awake", "axes": "axe ax axis", "bases": "base basis", "bent": "bend", "calves": "calf calve",
-    "gone": "go", "halves": "half halve", "leaves": "leaf leave", "lenses": "lens", "lives": "life live",
-    "loaves": "loaf", "mimicked": "mimic", "mimicking": "mimic", "panicked": "panic", "panicking": "panic",
-    "sheaves": "sheaf", "shelves": "shelf shelve", "shook": "shake", "slew": "slay", "staves": "staff stave",
-    "swore": "swear", "thieves": "thief", "trod": "tread", "wives": "wife", "won": "win", "worse": "bad",
+    "attaches": "attach attache", "awoken": "awake", "axes": "axe ax axis", "bases": "base basis", "bent": "bend",
+    "calves": "calf calve", "gone": "go", "grannies": "granny", "halves": "half halve", "leaves": "leaf leave",
+    "lenses": "lens", "lives": "life live", "loaves": "loaf", "masses": "mass masse", "mimicked": "mimic",
+    "mimicking": "mimic", "nannies": "nanny", "overlying": "overlie", "panicked": "panic", "panicking": "panic",
+    "secreted": "secrete", "secreting": "secrete", "sheaves": "sheaf", "shelves": "shelf shelve", "shied": "shy",
+    "shook": "shake", "singed": "singe", "skies": "sky ski", "slew": "slay", "staves": "staff stave", "swore": "swear",
+    "thieves": "thief", "trod": "tread", "weeds": "weed", "wives": "wife", "won": "win", "worse": "bad",
     "bigger": "big", "closer": "close", "cooler": "cool", "dimmer": "dim", "fatter": "fat", "flatter": "flat",
     "further": "far", "hotter": "hot", "sadder": "sad", "thinner": "thin", "wetter": "wet", "clothing": "clothe",
 }  # fmt: skip
@@ -38,8 +40,8 @@ _IRREGULAR = {
 NOUNS_TOO = _HOMOGRAPHS.keys() - {"people", "data"} | {"closer", "cooler", "dimmer"}
 # Headwords that only look like an inflection of another word: evening is not even+ing for any reader.
 _NO_INFLECTION = frozenset([
-    "bare", "corps", "evening", "gas", "herring", "inning", "lens", "morning", "news", "pudding", "series", "species",
-    "sterling", "tanner", "yes",
+    "bare", "corps", "evening", "gas", "herring", "inning", "lens", "morning", "news", "notting", "pudding", "redding",
+    "series", "species", "sterling", "tanner", "weed", "yes",
 ])  # fmt: skip
 _SHORT_WORDS = frozenset([
     "a", "i", "ah", "am", "an", "as", "at", "be", "by", "do", "eh", "go", "ha", "he", "hi", "ho", "if", "in", "is",
@@ -47,6 +49,7 @@ _SHORT_WORDS = frozenset([
     "yo",
 ])  # fmt: skip
 _RARE = 3.0  # once in a million words
+_LIKELIER = 2.0  # how much more common, in powers of ten, a stem must be than the dictionary's lemma
 _NOUN_PLURAL = 2.0  # how much less common, in powers of ten, a noun's plural may be
 _ADJECTIVE_SUFFIXES = ("ous", "able", "ible", "ful", "less", "ive")
 # Adjectives that the rules of ``is_adjective`` miss and that people use to describe a word or a thing.
@@ -72,7 +75,23 @@ def word_bases(token: str) -> frozenset[str]:
         return frozenset((token, word, *_stems(word)))
     # The dictionary has travelling -> travell, playing -> playe and fixed -> fixe.
     over = (len(lemma) > 5 and lemma.endswith("ll")) or lemma.endswith(("xe", "ye"))
-    return frozenset((token, word, lemma, lemma[:-1] if over else lemma))
+    bases = {token, word, lemma, lemma[:-1] if over else lemma}
+    return frozenset(bases | _likelier(word, lemma, bases))
+
+
+def _likelier(word: str, lemma: str, bases: set[str]) -> set[str]:
+    """Return the stems outside ``bases`` that are much more common than a rare ``lemma``: the dictionary has growing ->
+    growe.
+    """
+    stems = {*_stems(word)}
+    if word.endswith(("ies", "ied")):
+        stems.add(word[:-3] + "y")
+    elif word.endswith(("cking", "cked")):
+        stems.add(word.removesuffix("ing").removesuffix("ed")[:-1])
+    stems = {stem for stem in stems - bases if is_known(stem) and _lemma(stem) == stem}
+    if not stems or frequency(lemma) >= _RARE:  # hissing is of hiss, not of his
+        return set()
+    return {stem for stem in stems if frequency(stem) - frequency(lemma) >= _LIKELIER}
 
 
 def _stems(word: str) -> tuple[str, ...]:

@@ -44,6 +44,11 @@ def frequency_in(language: str, word: str) -> float:
     return float(zipf_frequency(word, language, wordlist="best"))
 
 
+def with_sharp_s(word: str) -> list[str]:
+    """Return the spellings of ``word`` with one ss as ß."""
+    return [f"{word[:at]}ß{word[at + 2 :]}" for at in range(len(word) - 1) if word.startswith("ss", at)]
+
+
 @dataclass(frozen=True, eq=False)
 class _Dictionary:
     """The functions of a ``Lexicon`` for a language that ``simplemma`` and ``wordfreq`` know."""
@@ -57,9 +62,17 @@ class _Dictionary:
 
     @lru_cache(maxsize=1 << 17)  # noqa: B019  # a language is never thrown away
     def lemmas(self, word: str) -> frozenset[str]:
-        cases = (word, word.capitalize()) if self.capitalised_nouns else (word,)
-        known = [case for case in cases if len(word) <= LONGEST_WORD and simplemma.is_known(case, lang=self.language)]
+        """Return the lemmas of a folded word, none if it is unknown. Folding writes ß as ss, the dictionary does not:
+        füsse is Füße.
+        """
+        if len(word) > LONGEST_WORD:
+            return frozenset()
+        known = self._known(word) or [case for spelling in with_sharp_s(word) for case in self._known(spelling)]
         return frozenset(fold(simplemma.lemmatize(case, lang=self.language), self.letters) for case in known)
+
+    def _known(self, word: str) -> list[str]:
+        cases = (word, word.capitalize()) if self.capitalised_nouns else (word,)
+        return [case for case in cases if simplemma.is_known(case, lang=self.language)]
 
     def is_known(self, word: str) -> bool:
         return bool(self.lemmas(word))

@@ -94,7 +94,8 @@ def find_form(text: str, target_word: str, lexicon: Lexicon = ENGLISH) -> str | 
     for reading in readings(text, lexicon.letters):
         if (found := _find_in(reading, target)) is not None:
             return found
-    if target.acronym and re.search(rf"(?<!\w){re.escape(target.acronym)}(?!\w)", text):
+    shouted = not any(char.islower() for char in text)  # GIVE US BREAD names no country
+    if target.acronym and not shouted and re.search(rf"(?<!\w){re.escape(target.acronym)}(?!\w)", text):
         return target.acronym
     return None
 

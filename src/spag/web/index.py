@@ -1,8 +1,9 @@
 """The games of a run in SQLite, for filters and full-text search; the games themselves stay in their files.
 
 Episode files only grow, so the index follows them by byte offset: ``sync`` reads whole lines after the last known one
-and leaves a torn last line for later. A file that shrank or was replaced is read again from its start. The database is
-private and temporary: nothing is written into the run folder. A game is identified by its source and line number.
+and leaves a torn last line for later. A file that shrank, was replaced, or goes on after a game without a line break is
+read again from its start. The database is private and temporary: nothing is written into the run folder. A game is
+identified by its source and line number.
 """
 
 import os
@@ -86,6 +87,7 @@ class _Follower:
     head: bytes = b""
     offset: int = 0
     lines: int = 0
+    is_open: bool = False  # the last line is a game without its line break
     first_fault: str = ""
     more_faults: int = 0
 
@@ -110,7 +112,7 @@ class GameIndex:
         self._troubles: dict[str, str] = {}  # by source: why it cannot be read now; "": the list of sources
         self._sources, self._games = sources, games
         self._followers: dict[str, _Follower] = {}
-        self._lock = threading.Lock()
+        self._lock, self._reading = threading.Lock(), threading.Lock()
         self._db = sqlite3.connect("", check_same_thread=False, isolation_level=None)  # "": a private temporary file
         self._db.row_factory = sqlite3.Row
         weakref.finalize(self, self._db.close)  # Python 3.13 warns about unclosed connections
@@ -147,6 +149,10 @@ class GameIndex:
 
     def sync(self) -> bool:
         """Read appended games, source by source, up to ``BATCH`` of one. Returns whether there are more."""
+        with self._reading:  # two threads would add the same lines
+            return self._sync()
+
+    def _sync(self) -> bool:
         try:
             sources = {source.name: source for source in self._sources()}
             self._troubles.pop("", None)
@@ -179,16 +185,19 @@ class GameIndex:
         try:
             with path.open("rb") as stream:
                 stat, follower = os.fstat(stream.fileno()), self._followers.get(name, _Follower(source))
-                is_same = stat.st_ino == follower.inode and stat.st_size >= follower.offset
+                grown = stat.st_size - follower.offset
+                is_same = stat.st_ino == follower.inode and (grown == 0 or (grown > 0 and not follower.is_open))
                 if name in self._followers and not (is_same and stream.read(len(follower.head)) == follower.head):
                     self._forget(name)
                     follower = _Follower(source)
                 self._followers[name] = follower
                 stream.seek(follower.offset)
                 lines = list(islice(stream, BATCH))
-                if lines and not lines[-1].endswith(b"\n"):
+                if lines and not lines[-1].endswith(b"\n") and not _is_game(lines[-1], self._games()):
                     lines.pop()  # being written
                 self._add(follower, lines)
+                if lines:
+                    follower.is_open = not lines[-1].endswith(b"\n")
                 stream.seek(0)
                 follower.inode, follower.head = stat.st_ino, stream.read(min(_HEAD, follower.offset))
                 self._troubles.pop(name, None)
@@ -228,6 +237,14 @@ class GameIndex:
         self._troubles.pop(name, None)
         with self._lock:
             self._db.execute("DELETE FROM games WHERE source = ?", (name,))
+
+
+def _is_game(line: bytes, kinds: Mapping[str, Game]) -> bool:
+    try:
+        _read(line, "", kinds)
+    except (_OtherGameError, *_UNREADABLE, DataError):
+        return False
+    return True
 
 
 def _read(line: bytes, place: str, kinds: Mapping[str, Game]) -> tuple[tuple[Any, ...], str]:

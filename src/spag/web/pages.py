@@ -135,13 +135,15 @@ def game(
     if episode is None:
         raise HTTPException(404, f"There is no game {number} in {source[:100]}.")
     shown = site.game(episode.game)
+    before, after = queries.neighbours(site.index, source, number)
     return site.page(
         request,
         "game.html",
         game=shown,
         source=source,
         number=number,
-        last=queries.last_number(site.index, source),
+        before=before,
+        after=after,
         episode=episode,
         task=shown.describe_task(episode.task),
         players={role: player.model for role, player in episode.players.items()},

@@ -95,7 +95,7 @@ def _where(asked: GameFilter, games: Mapping[str, Game]) -> tuple[str, list[Any]
         "task = ?": asked.task and asked.task.strip(),
         "length >= ?": asked.shortest,
         "length <= ?": asked.longest,
-        "id IN (SELECT rowid FROM texts WHERE texts MATCH ?)": asked.text and match_expression(asked.text),
+        "id IN (SELECT rowid FROM texts WHERE texts MATCH ?)": match_expression(asked.text or "") or None,
     }
     used = {clause: value for clause, value in terms.items() if value is not None}
     arguments = list(used.values())
@@ -108,12 +108,16 @@ def _where(asked: GameFilter, games: Mapping[str, Game]) -> tuple[str, list[Any]
 
 
 def match_expression(text: str) -> str:
-    """Turn a visitor's search into an FTS5 expression: every word must occur, phrases in double quotes as written."""
-    terms = [(phrase or word, bool(phrase)) for phrase, word in _TERM.findall(text.replace("\0", " "))]
+    """Turn a visitor's search into an FTS5 expression: every word must occur, phrases in double quotes as written.
+
+    Words without a letter or digit are not in the index and are passed over; empty if there are no others.
+    """
+    found = [(phrase or word, bool(phrase)) for phrase, word in _TERM.findall(text.replace("\0", " "))]
+    terms = [(term, is_phrase) for term, is_phrase in found if any(map(str.isalnum, term))]
     quoted = [f'"{term}"' for term, _ in terms]
     if terms and not terms[-1][1] and len(terms[-1][0]) >= _SHORTEST_PREFIX:
         quoted[-1] += "*"
-    return " AND ".join(quoted) or '""'
+    return " AND ".join(quoted)
 
 
 class GameSource(NamedTuple):
@@ -212,6 +216,9 @@ def shared_tasks(index: GameIndex, count: int) -> list[tuple[str, int]]:
     return [(row["task"], row["sources"]) for row in index.query(sql, (count,))]
 
 
-def last_number(index: GameIndex, source: str) -> int:
-    """Return the highest line number of a source's games; 0 for an unknown source."""
-    return int(index.query("SELECT coalesce(max(number), 0) FROM games WHERE source = ?", (source,))[0][0])
+def neighbours(index: GameIndex, source: str, number: int) -> tuple[int | None, int | None]:
+    """Return the line numbers of a source's games before and after ``number``; lines between may hold no game."""
+    sql = """SELECT (SELECT max(number) FROM games WHERE source = ?1 AND number < ?2),
+                    (SELECT min(number) FROM games WHERE source = ?1 AND number > ?2)"""
+    [(before, after)] = index.query(sql, (source, number))
+    return before, after

@@ -16,6 +16,8 @@ import openai
 from spag.core.errors import ConfigError
 
 logger = logging.getLogger(__name__)
+# It would log each request's whole address, and the query may hold a key.
+logging.getLogger("httpx2").setLevel(logging.WARNING)
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 CONNECT_TIMEOUT_S = 10.0

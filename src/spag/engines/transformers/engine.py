@@ -18,10 +18,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from spag.core.errors import EngineError
 from spag.core.thinking import CLOSE
 from spag.engines.base import Completion, FinishReason, Request, text_before_stop, token_limit
-from spag.engines.prompts import encode_request
+from spag.engines.prompts import check_room, encode_request
+from spag.engines.transformers.forward import SlotModel
 from spag.engines.transformers.sampler import random_bits, sample_tokens
-from spag.engines.transformers.slots import ALL_LAYERS, ATTENTION, SlotCache, attention_mask, attention_windows
-from spag.models.adapters import use_adapter
+from spag.engines.transformers.slots import SlotCache
 from spag.models.roles import weights_of_adapter
 from spag.models.tokens import (
     PromptStyle,
@@ -79,11 +79,9 @@ class TransformersEngine:
     ) -> None:
         self.concurrency, self._adapter = concurrency, adapter
         self._model, self._tokenizer, self._style, self._reuse = model, tokenizer, style, reuse
-        self._windows = attention_windows(model)
+        self._slots = SlotModel(model, adapter)
         self._dtype = str(model.dtype).removeprefix("torch.")
-        if model.config._attn_implementation == "sdpa":
-            model.set_attn_implementation(ATTENTION)
-        self._cache = SlotCache(concurrency, model.config.get_text_config(decoder=True).num_hidden_layers)
+        self._cache = SlotCache(concurrency, self._slots.layers)
         self._stop_ids = stop_token_ids(model.generation_config, tokenizer, style)
         self._vocabulary, self._token_count = len(model.get_input_embeddings().weight), token_count(tokenizer)
         check_ids(tokenizer, self._stop_ids, self._vocabulary)
@@ -92,8 +90,10 @@ class TransformersEngine:
         self._known: OrderedDict[tuple[int, ...], torch.Tensor] = OrderedDict()
 
     def submit(self, request: Request) -> None:
+        """Queue a request. Raises ``EngineError`` for an empty prompt or one that leaves no room for the utterance."""
         prompt, truncated = encode_request(self._tokenizer, request, self._style)
         check_ids(self._tokenizer, prompt, self._vocabulary)
+        check_room(request, len(prompt), self._slots.positions, "take a model with more, or shorten utterances")
         generator = torch.Generator(self._model.device).manual_seed(request.seed)
         thinking = request.sampling.thought_tokens > 0
         opening = opening_of(self._tokenizer, prompt, self._style, thinking=thinking)
@@ -221,28 +221,12 @@ class TransformersEngine:
 
     def _forward(self, slots: list[int], starts: list[int], fed: list[list[int]]) -> torch.Tensor:
         """Feed each slot its tokens; return the last position's logits, (B, V)."""
-        device = self._model.device
-        positions = self._cache.plan_forward(slots, starts, [len(tokens) for tokens in fed], device)
-        longest = positions.shape[1]
-        ids = torch.tensor([[0] * (longest - len(tokens)) + tokens for tokens in fed], device=device)
-        width = self._cache.plan.width
-        masks = {kind: attention_mask(positions, width, window) for kind, window in self._windows.items()}
-        if self._adapter is not None:
-            use_adapter(self._model, self._adapter)
-        output = self._model(
-            input_ids=ids,
-            attention_mask=masks.get(ALL_LAYERS, masks),
-            position_ids=positions.clamp(min=0),
-            past_key_values=self._cache.cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        logits: torch.Tensor = output.logits[:, -1]
-        return logits
+        return self._slots.logits(self._cache, slots, starts, fed)
 
     def _advance(self, rows: list[_Row], logits: torch.Tensor) -> list[Completion]:
         """Sample a token for each row; return the completions of rows that ended with it."""
-        too_short = (len(row.generated) < row.request.sampling.min_new_tokens for row in rows)
+        # a thought's tokens count only until it is closed
+        too_short = (len(row.generated) - (row.closed_at or 0) < row.request.sampling.min_new_tokens for row in rows)
         stops = [token for token in self._stop_ids if token < self._token_count]
         banned = {index: stops for index, is_short in enumerate(too_short) if is_short}
         generators = [row.generator if row.request.sampling.temperature > 0 else None for row in rows]

@@ -155,8 +155,8 @@ def grouped_attention(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Return (B, Q, heads, head_dim) for ``query`` (B, heads, Q, head_dim), ``key`` and ``value`` (B, kv_heads, W,
-    head_dim) and ``attention_mask`` (B, 1, Q, W), True = may be seen.
+    """Return (B, Q, heads, value_dim) for ``query`` (B, heads, Q, head_dim), ``key`` (B, kv_heads, W, head_dim),
+    ``value`` (B, kv_heads, W, value_dim) and ``attention_mask`` (B, 1, Q, W), True = may be seen.
 
     Heads that share keys become queries of one head; the stock function copies the whole cache once per head. A single
     query in float32 on the CPU is faster as plain products.
@@ -176,7 +176,7 @@ def grouped_attention(
         attended = torch.matmul(scores.softmax(-1), value)
     else:
         attended = functional.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scale)
-    return attended.reshape(batch, heads, queries, size).transpose(1, 2), None
+    return attended.reshape(batch, heads, queries, value.shape[-1]).transpose(1, 2), None
 
 
 AttentionInterface.register(ATTENTION, grouped_attention)
@@ -204,8 +204,9 @@ def attention_windows(model: PreTrainedModel) -> dict[str, int | None]:
     Raises ``ModelError`` for architectures that a slot cache cannot hold.
     """
     config = model.config.get_text_config(decoder=True)
-    kinds = set(getattr(config, "layer_types", None) or ())
-    unknown = kinds - {"full_attention", "sliding_attention"}
+    # GPT-Neo has a name of its own for the kinds; its local layers take their window from a row's length
+    kinds = set(getattr(config, "layer_types", None) or getattr(config, "attention_layers", None) or ())
+    unknown = kinds - {"full_attention", "sliding_attention", "global"}
     if unknown or type(model).__module__.startswith("transformers_modules"):
         what = ", ".join(sorted(unknown)) or "code of its own"
         raise ModelError(

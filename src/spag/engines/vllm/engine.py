@@ -19,9 +19,9 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from spag.core.errors import EngineError
-from spag.core.thinking import CLOSE, END_OF_ANSWER
+from spag.core.thinking import CLOSE, END_OF_ANSWER, OPEN
 from spag.engines.base import Completion, FinishReason, Request, Sampling, text_before_stop, token_limit
-from spag.engines.prompts import encode_request
+from spag.engines.prompts import check_room, encode_request
 from spag.engines.vllm.messages import WorkerOutput
 from spag.engines.vllm.pool import VLLMPool
 from spag.models.tokens import PromptStyle, decode_reply, opening_of, spoken, token_count
@@ -51,12 +51,8 @@ class VLLMEngine:
     def submit(self, request: Request) -> None:
         """Queue a request. Raises ``EngineError`` for an empty prompt or one that leaves no room for the utterance."""
         prompt, truncated = encode_request(self.tokenizer, request, self.style)
-        if len(prompt) + request.sampling.most_tokens > self.pool.max_length:
-            sampling = request.sampling
-            thought = f", thinking.max_tokens={sampling.thought_tokens}" if sampling.thought_tokens else ""
-            what = f"a prompt of {len(prompt)} tokens{thought} and max_new_tokens={sampling.max_new_tokens}"
-            fix = "raise engine.max_length if the model takes more, or shorten utterances"
-            raise EngineError(f"{request.id}: {what} exceed {self.pool.max_length} tokens; {fix}")
+        fix = "raise engine.max_length if the model takes more, or shorten utterances"
+        check_room(request, len(prompt), self.pool.max_length, fix)
         arguments = _sampling_arguments(request, self.stop_ids, self.style)
         callback = partial(self._finish, request, prompt, truncated)
         self._waiting.add(self.pool.submit(request.id, list(prompt), arguments, self.adapter, callback))
@@ -146,12 +142,18 @@ class VLLMEngine:
 def within_limits(
     ids: tuple[int, ...], decode: Callable[[tuple[int, ...]], str], sampling: Sampling
 ) -> tuple[int, ...]:
-    """Return the tokens up to the limits of thought and utterance: vLLM knows only their sum."""
+    """Return the tokens up to the first limit, of thought or utterance, that they reach: vLLM knows only their sum."""
+    thought, utterance = sampling.thought_tokens, sampling.max_new_tokens
     closed_at = None
-    if CLOSE in (text := decode(ids)):
-        first = bisect_left(range(len(ids) + 1), True, key=lambda count: CLOSE in decode(ids[:count]))
-        closed_at = first if first <= sampling.thought_tokens else None
-    return ids[: token_limit(sampling, text, closed_at)]
+    if CLOSE in decode(ids):
+        closed_at = bisect_left(range(len(ids) + 1), True, key=lambda count: CLOSE in decode(ids[:count]))
+    count, end = min(thought, utterance), len(ids) if closed_at is None else closed_at
+    while count < end:
+        text = decode(ids[:count])
+        if count >= token_limit(sampling, text, None):
+            return ids[:count]
+        count = thought if OPEN in text else count + 1  # a thought that has begun ends at its own limit only
+    return ids if closed_at is None else ids[: closed_at + utterance]
 
 
 def _sampling_arguments(request: Request, stop_ids: frozenset[int], style: PromptStyle) -> dict[str, Any]:
@@ -163,6 +165,7 @@ def _sampling_arguments(request: Request, stop_ids: frozenset[int], style: Promp
         "top_p": sampling.top_p or 1e-9,  # vLLM refuses 0, which keeps only the likeliest token
         "top_k": sampling.top_k,
         "max_tokens": sampling.most_tokens,
+        # with thinking, vLLM counts the thought's tokens too
         "min_tokens": min(sampling.min_new_tokens, sampling.max_new_tokens),
         "seed": request.seed & (2**63 - 1),
         "stop": [] if sampling.thought_tokens else stop,  # a thought may contain one: cut here

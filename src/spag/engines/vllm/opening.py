@@ -80,7 +80,7 @@ def start_vllm(settings: VLLMSettings, models: Sequence[ServedModel]) -> list[VL
     Raises ``ModelError`` for a model without a readable config, ``ConfigError`` for too few GPUs, ``EngineError`` if
     vLLM does not start.
     """
-    config = _load_config(settings)
+    config = load_config(settings.model, trust_remote_code=settings.trust_remote_code)
     tokenizers = [load_tokenizer(model.name, trust_remote_code=settings.trust_remote_code) for model in models]
     stops = [_stop_ids(settings, tokenizer, model.style) for tokenizer, model in zip(tokenizers, models, strict=True)]
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
@@ -100,9 +100,10 @@ def start_vllm(settings: VLLMSettings, models: Sequence[ServedModel]) -> list[VL
     ]
 
 
-def _load_config(settings: VLLMSettings) -> PreTrainedConfig:
-    with loading(settings.model, settings.model, trust_remote_code=settings.trust_remote_code):
-        config = AutoConfig.from_pretrained(settings.model, trust_remote_code=settings.trust_remote_code)
+def load_config(model: str, *, trust_remote_code: bool) -> PreTrainedConfig:
+    """Return the config of the language model in ``model``, a folder or a hub id. Raises ``ModelError``."""
+    with loading(model, model, trust_remote_code=trust_remote_code):
+        config = AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
         return config.get_text_config(decoder=True)
 
 

@@ -58,10 +58,10 @@ def played_games(game: Game, seed: int) -> Sequence[Sequence[State]]:
     ]
 
 
-def ended_games(game: Game, seed: int) -> Iterator[tuple[Task, Sequence[Utterance], Result]]:
-    """Yield task, history and result of every played game."""
-    for *_, last in played_games(game, seed):
-        yield last.task, last.history, game.result(last)
+def ended_games(game: Game, seed: int) -> Iterator[tuple[Task, Sequence[Utterance], Result, int]]:
+    """Yield task, history, result and seed of every played game."""
+    for first, *_, last in played_games(game, seed):
+        yield last.task, last.history, game.result(last), first.seed
 
 
 def two_secrets(game: Game, keys: Sequence[str], seed: int) -> Iterator[tuple[Task, Task]]:

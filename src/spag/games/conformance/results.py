@@ -68,7 +68,7 @@ def check_garbage_is_an_outcome(game: Game, seed: int) -> None:
 
 
 def check_results_are_complete(game: Game, seed: int) -> None:
-    for task, history, result in ended_games(game, seed):
+    for task, history, result, own_seed in ended_games(game, seed):
         assert result.outcome in game.outcomes, f"the outcome {result.outcome!r} is not declared"
         assert set(result.rewards) == set(game.roles), (
             f"{result.outcome}: rewards are of {set(result.rewards)}, not of every role"
@@ -80,7 +80,7 @@ def check_results_are_complete(game: Game, seed: int) -> None:
         assert low <= min(result.rewards.values()) and max(result.rewards.values()) <= high, (
             f"{result.outcome}: {dict(result.rewards)} is outside reward_range, {game.reward_range}"
         )
-        assert _ends_where_decided(game, task, history, result, seed), (
+        assert _ends_where_decided(game, task, history, result, own_seed), (
             f"{result.outcome}: length is {result.length} after {len(history)} utterances"
         )
         assert result.reason.strip() and "\n" not in result.reason, (
@@ -89,7 +89,7 @@ def check_results_are_complete(game: Game, seed: int) -> None:
 
 
 def check_rewards_agree_with_outcomes(game: Game, seed: int) -> None:
-    for _, _, result in ended_games(game, seed):
+    for _, _, result, _ in ended_games(game, seed):
         outcome, rewards = game.outcomes[result.outcome], result.rewards
         won = [rewards[role] for role in outcome.winners]
         lost = [rewards[role] for role in game.roles if role not in outcome.winners]
@@ -103,20 +103,20 @@ def check_rewards_agree_with_outcomes(game: Game, seed: int) -> None:
 
 
 def check_replay_agrees_with_play(game: Game, seed: int) -> None:
-    for task, history, result in ended_games(game, seed):
-        assert game.replay(task, history, seed) == result, f"replay of {task.id!r} differs from {result}"
+    for task, history, result, own_seed in ended_games(game, seed):
+        assert game.replay(task, history, own_seed) == result, f"replay of {task.id!r} differs from {result}"
         later = [*history, *(Utterance(role, "And another thing.") for role in game.roles)]
-        assert game.replay(task, later, seed).length == result.length, "replay counts what was said after the end"
+        assert game.replay(task, later, own_seed).length == result.length, "replay counts what was said after the end"
 
 
 def check_games_cut_short_are_judged(game: Game, seed: int) -> None:
-    for task, history, _ in ended_games(game, seed):
+    for task, history, _, own_seed in ended_games(game, seed):
         for length in range(len(history)):
-            result = game.replay(task, history[:length], seed)
+            result = game.replay(task, history[:length], own_seed)
             assert result.outcome in game.outcomes and set(result.rewards) == set(game.roles), (
                 f"cut after {length}: {result}"
             )
-            assert _ends_where_decided(game, task, history[:length], result, seed), (
+            assert _ends_where_decided(game, task, history[:length], result, own_seed), (
                 f"cut after {length} utterances, yet the length is {result.length}"
             )
 
@@ -130,7 +130,7 @@ def _ends_where_decided(game: Game, task: Task, history: Sequence[Utterance], re
 
 
 def check_episodes_are_read_back(game: Game, seed: int) -> None:
-    for task, history, result in ended_games(game, seed):
+    for task, history, result, _ in ended_games(game, seed):
         episode = Episode(
             task=task, history=tuple(history), game=game.name, outcome=result.outcome, rewards=result.rewards
         )
@@ -140,7 +140,7 @@ def check_episodes_are_read_back(game: Game, seed: int) -> None:
 
 def check_measures(game: Game, seed: int) -> None:
     shares = {figure.name: figure.of for figure in game.figures}
-    for task, history, result in ended_games(game, seed):
+    for task, history, result, _ in ended_games(game, seed):
         found = game.measure(task, history, result)
         assert set(found) <= set(shares), f"measure gives figures that are not declared: {set(found) - set(shares)}"
         for name, count in found.items():
@@ -151,8 +151,16 @@ def check_measures(game: Game, seed: int) -> None:
             )
 
 
+def check_turn_rewards(game: Game, seed: int) -> None:
+    for task, history, result, _ in ended_games(game, seed):
+        rewards = game.turn_rewards(task, history, result)
+        assert len(rewards) == len(history) and all(map(math.isfinite, rewards)), (
+            f"turn_rewards must give a finite number for each of {len(history)} utterances, not {list(rewards)}"
+        )
+
+
 def check_explanations(game: Game, seed: int) -> None:
-    for task, history, result in ended_games(game, seed):
+    for task, history, result, _ in ended_games(game, seed):
         if result.length and not game.outcomes[result.outcome].is_draw:
             span = game.explain(task, history[: result.length], result)
             assert span is None or 0 <= span[0] < span[1] <= len(history[result.length - 1].content), (

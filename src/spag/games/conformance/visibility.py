@@ -26,12 +26,13 @@ def check_observations(game: Game, seed: int) -> None:
 
 
 def check_hidden_information_is_declared(game: Game, seed: int) -> None:
-    for first, *_ in played_games(game, seed):
-        facts = [game.observe(first, role).facts for role in game.roles]
-        assert game.hidden or facts[0] == facts[1], (
-            "the roles know different facts, but the game declares nothing hidden"
-        )
-        unknown = {key for keys in game.hidden.values() for key in keys} - set(first.task.data)
+    for states in played_games(game, seed):
+        for state in states:
+            facts = [game.observe(state, role).facts for role in game.roles]
+            assert game.hidden or facts[0] == facts[1], (
+                "the roles know different facts, but the game declares nothing hidden"
+            )
+        unknown = {key for keys in game.hidden.values() for key in keys} - set(states[0].task.data)
         assert set(game.hidden) <= set(game.roles) and not unknown, (
             f"hidden must name roles and keys of Task.data, not {unknown}"
         )
@@ -54,7 +55,7 @@ def compare_secrets(game: Game, role: str, one: Task, other: Task, seed: int) ->
     """
     for number, speaker in enumerate(speakers(game, one)):
         states = play(game, one, seed + number, speaker)
-        twin = game.start(other, seed)
+        twin = game.start(other, seed + number)
         for state, later in pairwise(states):
             assert _view(game, state, role) == _view(game, twin, role), f"{role} can tell {one.data} from {other.data}"
             twin = game.apply(twin, later.history[-1])
@@ -84,7 +85,7 @@ def check_thoughts_stay_private(game: Game, seed: int) -> None:
             assert twin.result == state.result, f"a game is judged by a thought: {twin.result}, not {state.result}"
             for role in game.roles:
                 assert _view(game, twin, role) == _view(game, state, role), f"the {role} sees a thought of {said.role}"
-        bare, thoughtful = (game.replay(first.task, one.history, seed) for one in (later[-1], twin))
+        bare, thoughtful = (game.replay(first.task, one.history, first.seed) for one in (later[-1], twin))
         assert bare == thoughtful, f"replay judges a game by its thoughts: {thoughtful}, not {bare}"
 
 

@@ -135,9 +135,10 @@ class AdversarialTaboo(TextGame):
         return split_of(word, self.language) if isinstance(word, str) else Split.TRAIN
 
     def custom_task(self, text: str) -> Task:
-        if not text.strip():
+        words = parse_words([text], "your word")
+        if not words:
             raise DataError("your word is empty; write a word")
-        return self._task(parse_words([text], "your word")[0])
+        return self._task(words[0])
 
     def _task(self, word: str) -> Task:
         return Task(word, {"target_word": word, "max_turns": self.max_turns})

@@ -19,9 +19,10 @@ from pathlib import Path
 from simplemma import is_known, lemmatize
 
 from spag.core.errors import DataError
-from spag.games.taboo.languages import language_data
+from spag.games.taboo.languages import language_data, language_of
 from spag.games.taboo.promptfile import read_text
 from spag.text.english import listed
+from spag.text.lexicon import with_sharp_s
 from spag.text.words import parse_words
 
 SHIPPED = "shipped"
@@ -49,14 +50,18 @@ def _words_of(language: str) -> tuple[str, ...]:
     """The words of another language: lemmas of three letters or more, except the most frequent, which are function
     words.
 
-    If nouns are capitalised, names stay in the list.
+    If nouns are capitalised, names stay in the list. A negation and the word for "word" are left out, because a plain
+    announcement of them names nothing: "Es ist niemals!"
     """
     from wordfreq import top_n_list  # noqa: PLC0415  # its tables take a while to load
 
     frequent = top_n_list(language, _WORDFREQ_SIZE, wordlist="best")[_FUNCTION_WORDS:]
     capitals = language_data(language)["lexicon"].get("capitalised_nouns", False)
+    grammar = language_of(language).grammar
     words = (
-        (word, word.capitalize()) if capitals else (word,) for word in frequent if word.isalpha() and len(word) > 2
+        [case for each in (word, *with_sharp_s(word)) for case in ((each, each.capitalize()) if capitals else (each,))]
+        for word in frequent
+        if word.isalpha() and len(word) > 2 and word != grammar.word and not grammar.negation.fullmatch(word)
     )
     lemmas = (next((case for case in cases if _is_lemma(case, language)), None) for cases in words)
     return tuple(lemma for lemma in lemmas if lemma is not None)

@@ -2,7 +2,7 @@
 
 A prompt shows the board alone, not the moves that led there, so equal boards have equal prompts. A task is an opening:
 up to ``opening`` moves already made, so player_1 may speak first. Only openings that perfect play draws are tasks, so a
-perfect player never loses. Rotations and reflections of one opening are in the same split.
+perfect player never loses. Openings with the same board, rotated or reflected, are in the same split.
 """
 
 import random

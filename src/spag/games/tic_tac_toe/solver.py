@@ -80,13 +80,13 @@ def openings(plies: int) -> tuple[tuple[tuple[int, ...], ...], ...]:
     """Return every sequence of up to ``plies`` first moves (4 at most: nobody has won by then) from which perfect play
     draws.
 
-    Rotations and reflections of one another are grouped.
+    Those that lead to the same board, or to rotations and reflections of it, are grouped.
     """
-    classes: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+    classes: dict[str, list[tuple[int, ...]]] = {}
     for length in range(plies + 1):
         for squares in permutations(range(1, 10), length):
-            classes.setdefault(min(_images(squares)), []).append(squares)
-    return tuple(tuple(same) for first, same in classes.items() if value(board_after(first)) == 0)
+            classes.setdefault(min(map(board_after, _images(squares))), []).append(squares)
+    return tuple(tuple(same) for board, same in classes.items() if value(board) == 0)
 
 
 def _images(squares: tuple[int, ...]) -> Iterable[tuple[int, ...]]:

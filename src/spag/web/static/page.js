@@ -1,5 +1,5 @@
-// What HTML and htmx cannot say: Enter sends an utterance, the newest words stay in view, a server that is gone is named, and a phone
-// shows the games before all the filters.
+// What HTML and htmx cannot say: Enter sends an utterance, the newest words stay in view, a server that is gone is named, the overview
+// waits while it is read by keyboard or selected, and a phone shows the games before all the filters.
 document.addEventListener("keydown", (event) => {
   if (event.target.id === "utterance" && event.key === "Enter" && !event.shiftKey && !event.isComposing) {
     event.preventDefault();
@@ -16,7 +16,16 @@ document.addEventListener("htmx:afterSettle", (event) => {
 
 const offline = document.getElementById("offline");
 document.addEventListener("htmx:sendError", () => { offline.hidden = false; });
-document.addEventListener("htmx:beforeSwap", () => { offline.hidden = true; });
+document.addEventListener("htmx:beforeSwap", (event) => {
+  offline.hidden = true;
+  if (event.target.id === "overview" && isInUse(event.target)) event.preventDefault();
+});
+
+// The new overview would come without the keyboard's focus and the selection; the next poll brings it.
+function isInUse(overview) {
+  const selection = document.getSelection();
+  return overview.querySelector(":focus-visible") || (!selection.isCollapsed && selection.containsNode(overview, true));
+}
 
 const filters = document.querySelector("details.more");
 if (filters && window.matchMedia("(max-width: 46rem)").matches) filters.open = false;

@@ -1,0 +1,101 @@
+"""What a finished or interrupted run does when its settings have changed: bots play, and training is a stub."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spag.config.files import parse_config
+from spag.core.errors import ConfigError
+from spag.core.progress import SilentReporter
+from spag.learning.worker import TrainingJob
+from spag.runs import execute, phases
+from spag.runs.execute import run
+from spag.storage.episodes import read_episodes
+
+CONFIG = """
+model: {{name: "{model}", dtype: float32}}
+game: {{name: kuhn_poker}}
+phases: [{phases}]
+arena: {{entrants: ["bot:random", "bot:constant"], tasks: 2}}
+"""
+SPAG = "{algorithm: spag, iterations: 1, tasks: 4}"
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> list[TrainingJob]:
+    """The trainings of the test's runs; each writes a checkpoint that tells what it learned from."""
+    found: list[TrainingJob] = []
+
+    def train(job: TrainingJob, *_: object) -> dict[str, Any]:
+        found.append(job)
+        (job.output / "checkpoint").mkdir(parents=True)
+        (job.output / "checkpoint" / "config.json").write_text(f'{{"start": "{job.start_from}"}}')
+        return {}
+
+    monkeypatch.setattr(phases, "train_on", train)
+    monkeypatch.setattr(execute, "check_run", lambda *_: None)
+    monkeypatch.setattr(execute, "play_arena", lambda *_, **__: {"pairs": []})
+    return found
+
+
+def go(folder: Path, listed: str, model: str = "bot:random", **options: Any) -> None:
+    run(parse_config(CONFIG.format(model=model, phases=listed), "test"), folder, SilentReporter(), **options)
+
+
+def learners(job: TrainingJob) -> set[str]:
+    """Return the players of the games that a job trains on."""
+    return {player.model for file in job.files for game in read_episodes(file) for player in game.players.values()}
+
+
+def test_another_base_model_plays_its_own_games(tmp_path: Path, jobs: list[TrainingJob]) -> None:
+    go(tmp_path, SPAG)
+    go(tmp_path, SPAG, "bot:equilibrium", force=True)
+    assert [job.start_from for job in jobs] == ["bot:random", "bot:equilibrium"]
+    [file] = jobs[1].files
+    assert {player.identity["bot"] for game in read_episodes(file) for player in game.players.values()} == {
+        "equilibrium"
+    }
+
+
+def test_a_phase_added_later_does_not_rename_the_learner_of_games_on_disk(
+    tmp_path: Path, jobs: list[TrainingJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = phases.make_matches
+
+    def bots(pairs: Any, models: Any, *rest: Any) -> Any:
+        return opened(
+            pairs, {name: model.model_copy(update={"name": "bot:random"}) for name, model in models.items()}, *rest
+        )
+
+    monkeypatch.setattr(phases, "make_matches", bots)
+    stub = phases.train_on
+
+    def killed(job: TrainingJob, *rest: Any) -> Any:
+        if job.learner != "base":
+            raise KeyboardInterrupt
+        return stub(job, *rest)
+
+    twice = "{algorithm: spag, iterations: 2, tasks: 4}"
+    monkeypatch.setattr(phases, "train_on", killed)
+    with pytest.raises(KeyboardInterrupt):
+        go(tmp_path, twice)
+    monkeypatch.setattr(phases, "train_on", stub)
+    go(tmp_path, f"{twice}, {SPAG}")
+    assert [job.learner for job in jobs] == ["base", "spag-1", "spag-1-2"]
+    assert all(learners(job) == {job.learner} for job in jobs)
+
+
+@pytest.mark.parametrize("online", ["{algorithm: reinforce, steps: 3, games: 4, evaluate_every: null}"])
+def test_a_forced_redo_is_checked_and_planned_like_a_new_run(
+    tmp_path: Path, jobs: list[TrainingJob], monkeypatch: pytest.MonkeyPatch, online: str
+) -> None:
+    go(tmp_path, online.replace("3", "2"))
+
+    def refuse(*_: object) -> None:
+        raise ConfigError("checked")
+
+    go(tmp_path, online.replace("3", "2"), plan_engines=refuse)  # nothing to do, nothing to check
+    with pytest.raises(ConfigError, match="checked"):
+        go(tmp_path, online, force=True, plan_engines=refuse)
+    assert len(jobs) == 1
