@@ -94,7 +94,7 @@ def test_disk_is_that_of_models_and_of_two_states_to_resume_from() -> None:
     online = {"algorithm": "reinforce", "steps": 100, "snapshot_every": 20}
     assert of(online) == 4 + 5 * 4 + 24  # five snapshots
     assert of({**online, "snapshot_every": None}) == 4 + 24  # nobody asks for one
-    moving = {**online, "average_decay": 0.9, "reference": {"ema": 0.03}}
+    moving = {**online, "average_decay": 0.9, "reference": {"ema": 0.03}, "kl_coef": 0.1}
     assert of(moving) == 4 + 5 * 4 + 2 * (12 + 8)
     assert of(imitation, spag, due=["2-spag/iteration-3/train"]) == 4 + 24
     adapter = {**imitation, "lora": {"rank": 8}, "save_dtype": "bfloat16"}

@@ -36,13 +36,16 @@ class _PlainLoader(yaml.SafeLoader):
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+    def compose_mapping_node(self, anchor: str | None) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
         seen: set[str] = set()
-        for key, _ in node.value:  # before merged ones come in, which these may replace
-            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
-                if key.value in seen:
-                    raise yaml.constructor.ConstructorError(None, None, f"{key.value} is given twice", key.start_mark)
-                seen.add(key.value)
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):  # merged ones come in later
+            if key.value in seen:
+                raise yaml.YAMLError(f"line {key.start_mark.line + 1}: {key.value} is given twice")
+            seen.add(key.value)
+        return node
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
         super().flatten_mapping(node)
         if len(node.value) > _MOST_VALUES:
             raise yaml.YAMLError("merged mappings have too many values")
