@@ -1,10 +1,10 @@
 """Group-relative advantages, as in GRPO (arXiv 2402.03300): several games on one task are compared with each other.
 
-The advantage of a player's utterances is its reward minus the mean reward of the same role in this step's games on the
-same task against the same opponent in which it spoke, this one included: the natural choice if the task decides most of
-the reward. Opponents and seats are drawn once per group. As a game is part of its own mean, the expected gradient of a
-group of n games is (n - 1)/n of the exact one. Advantages are not divided by the group's standard deviation unless
-asked for, which favours tasks that are nearly decided (arXiv 2503.20783).
+The advantage of a player's utterances is its reward minus the mean reward of the same role over those of this step's
+games on the same task against the same opponent in which that role spoke, this game included: the natural choice if the
+task decides most of the reward. Opponents and seats are drawn once per group. As a game is part of its own mean, the
+expected gradient of a group of n games is (n - 1)/n of the exact one. Advantages are not divided by the group's
+standard deviation unless asked for, which favours tasks that are nearly decided (arXiv 2503.20783).
 """
 
 from collections.abc import Sequence

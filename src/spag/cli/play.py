@@ -188,9 +188,8 @@ def arena_command(
     from spag.runs.machine_checks import check_players
 
     config = resolve_dtype(read_config(config_name), lambda measure: played_dtype(output / EPISODES) or measure())
-    entrants = dict(entrant(text) for text in models)
-    if len(entrants) < len(models):
-        names = [entrant(text)[0] for text in models]
+    names, entrants = [entrant(text)[0] for text in models], dict(map(entrant, models))
+    if len(entrants) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise click.UsageError(f"two models are called {twice}; give them different names as NAME=MODEL")
     if constant and CONSTANT in bot_names(config.game.build()) and CONSTANT not in entrants.values():

@@ -15,7 +15,7 @@ TABOO_ROLES = ("attacker", "defender")
 
 
 class SampleType(StrEnum):
-    """The purpose of a training sample: offline RL, an SFT mix-in, or imitation."""
+    """What a training sample is for: offline RL, the SFT mix or imitation."""
 
     RL = "rl"
     SFT = "sft"

@@ -34,6 +34,13 @@ def check_room(request: Request, prompt_tokens: int, most: int | None, fix: str)
         raise EngineError(f"{request.id}: {what} exceed {most} tokens; {fix}")
 
 
+def longest_text(max_length: int, positions: int | None) -> int:
+    """Return the longest prompt and reply together, in tokens: ``max_length``, or the model's ``positions`` if it has
+    fewer.
+    """
+    return min(max_length, positions or max_length)
+
+
 @lru_cache(maxsize=512)  # in a small game most prompts recur
 def _encoded(
     tokenizer: "PreTrainedTokenizerBase", prompt: str, style: PromptStyle, *, thinking: bool

@@ -249,6 +249,7 @@ class Loop:
         )
         loss, found = self.algorithm.loss(tokens)
         weight = tokens.weight[tokens.sample]
+        # Online, a weight counts equal samples; in a file of games it is a factor of the loss.
         trained = weight if self.online is not None else tokens.group[tokens.sample] != FILLER
         metrics.add(loss, found, trained.sum())
         if "sampling_logprob" in batch:

@@ -4,6 +4,7 @@ The terminal (``cli/tables.py``), the report (``macros.html``) and the model car
 ``Table``; none of them formats cells.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -39,7 +40,12 @@ class Table:
 def signed(value: float, digits: int = 0) -> str:
     """Return a number with its sign; 0 has none."""
     text = f"{value:+.{digits}f}"
-    return text[1:] if float(text) == 0 else text.replace("-", "\N{MINUS SIGN}")
+    return text[1:] if float(text) == 0 else with_minus(text)
+
+
+def with_minus(text: str) -> str:
+    """Return a formatted number with a minus sign in place of its hyphen; that of an exponent stays."""
+    return re.sub("^-", "\N{MINUS SIGN}", text)
 
 
 def unsigned(value: float, digits: int = 0) -> str:

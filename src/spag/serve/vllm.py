@@ -6,6 +6,7 @@ from typing import Any
 
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import ConfigError
+from spag.engines.prompts import longest_text
 from spag.engines.vllm.setup import LORA_RANKS, copy_count, visible_gpus
 from spag.models.finding import Adapter, read_adapter, resolve_model
 
@@ -61,4 +62,4 @@ def _longest(folder: str, engine: EngineConfig, *, trust_remote_code: bool) -> i
     from spag.engines.vllm.opening import load_config  # noqa: PLC0415 - imports torch
 
     positions = getattr(load_config(folder, trust_remote_code=trust_remote_code), "max_position_embeddings", None)
-    return min(engine.max_length, positions or engine.max_length)
+    return longest_text(engine.max_length, positions)

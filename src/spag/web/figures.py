@@ -3,7 +3,6 @@ the list of steps.
 """
 
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from spag.games.base import Game
+from spag.report.cells import with_minus
 from spag.report.html import curve, spaced
 from spag.runs.layout import describe_phases
 from spag.runs.parts import OnlinePhase
@@ -74,7 +74,7 @@ def phases_of(run: RunFolder, read: TryRead) -> Iterator[dict[str, Any]]:
 def training_card(name: str, rows: Rows) -> dict[str, Any]:
     """Return the overview's card of an offline training: its losses, and the metrics of the last logged step."""
     last = {label: (_number(rows[-1].get(key)), form) for key, (label, form) in _OF_TRAINING.items()}
-    latest = {label: _text(number, form) for label, (number, form) in last.items() if number is not None}
+    latest = {label: with_minus(form % number) for label, (number, form) in last.items() if number is not None}
     return {"name": name, "step": rows[-1]["step"], "losses": _values(rows, "loss"), "latest": latest}
 
 
@@ -115,7 +115,7 @@ def _exact_cards(evaluations: Rows, games: Sequence[Game]) -> Iterator[Card]:
 def _card(title: str, game: Game, series: Mapping[str, Sequence[float]], scale: float, form: str) -> Card:
     drawn = {role: values for role, values in series.items() if values}
     bounds = min(map(min, drawn.values()), default=0.0), max(map(max, drawn.values()), default=0.0)
-    lines = (Line(role, _text(scale * own[-1], form), curve(own, bounds=bounds)) for role, own in drawn.items())
+    lines = (Line(role, with_minus(form % (scale * own[-1])), curve(own, bounds=bounds)) for role, own in drawn.items())
     return Card(title, game, tuple(lines))
 
 
@@ -164,9 +164,4 @@ def step_rows(
 
 
 def _cell(value: object, scale: float, form: str) -> str:
-    return "–" if (number := _number(value)) is None else _text(scale * number, form)
-
-
-def _text(value: float, form: str) -> str:
-    """Return a formatted number with a minus sign, as all tables have it; the hyphen of an exponent stays."""
-    return re.sub("^-", "\N{MINUS SIGN}", form % value)
+    return "–" if (number := _number(value)) is None else with_minus(form % (scale * number))

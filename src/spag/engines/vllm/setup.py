@@ -13,6 +13,7 @@ from typing import Any
 
 from spag.config.schema import EngineConfig
 from spag.core.errors import ConfigError
+from spag.engines.prompts import longest_text
 
 TYPICAL_FILL = 0.25
 """Average share of ``max_length`` in use. A CPU's cache is sized for it; requests that do not fit wait."""
@@ -134,7 +135,7 @@ def engine_arguments(
     ``model_positions`` is the model's context length, if known; ``token_bytes`` is the size of one token in the cache,
     and ``free_bytes`` the free memory (both only for the CPU's cache).
     """
-    length = min(settings.max_length, model_positions or settings.max_length)
+    length = longest_text(settings.max_length, model_positions)
     arguments: dict[str, Any] = {
         "model": settings.model,
         "tokenizer": settings.model,

@@ -103,7 +103,7 @@ Prompts = PromptSet | UpstreamPrompts
 
 
 class Layout(Enum):
-    """The order and headings of a training prompt's parts."""
+    """How a training prompt orders and heads its parts."""
 
     RULES_FIRST = "rules, history, instruction: the prompt of play"
     RULES_LAST = "history, rules, instruction"

@@ -34,7 +34,7 @@ _FIRST_MOVE = "The game is just initialized."
 
 
 class PromptType(StrEnum):
-    """The layout of a training prompt."""
+    """How upstream lays out a training prompt."""
 
     CHAT = "chat"
     CHAT_INVERSE = "chat_inverse"

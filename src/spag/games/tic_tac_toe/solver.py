@@ -44,7 +44,7 @@ def winning_line(board: str) -> tuple[int, ...] | None:
 
 @cache
 def legal_moves(board: str) -> tuple[int, ...]:
-    """Return the free squares; none when somebody has won."""
+    """Return the free squares, or none once a player has won."""
     return () if winning_line(board) else tuple(square for square in range(1, 10) if board[square - 1] == ".")
 
 
