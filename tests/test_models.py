@@ -181,5 +181,14 @@ def test_a_template_may_end_replies_with_a_token_of_its_own(model_folder: Path) 
     assert stop_token_ids(model.generation_config, tokenizer, PromptStyle.CHAT) == {end, tokenizer.eos_token_id}
 
 
+def test_torch_keeps_few_compiled_products(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both limits are read at the first product of a process; the user's own value stays."""
+    monkeypatch.setenv("LRU_CACHE_CAPACITY", "7")
+    monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
+    load_model(str(model_folder), device="cpu")
+    assert os.environ["LRU_CACHE_CAPACITY"] == "7"
+    assert os.environ.pop("ONEDNN_PRIMITIVE_CACHE_CAPACITY") == "64"
+
+
 def test_the_fastest_dtype_is_one_of_ours() -> None:
     assert fastest_dtype() in ("bfloat16", "float16", "float32")

@@ -151,6 +151,27 @@ def test_an_adapter_and_checkpointing_keep_the_fast_way(model_folder: Path) -> N
     assert any(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in adapted.parameters())
 
 
+def test_checkpointed_layers_compute_attention_twice_not_three_times(
+    model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packed attention recomputes itself in the backward pass, unless the layer around it does."""
+    calls: list[int] = []
+    plain = packing.sdpa_attention_forward
+    monkeypatch.setattr(packing, "sdpa_attention_forward", lambda *a, **k: calls.append(1) or plain(*a, **k))
+    gradients, counts, batch = [], [], collate(encoded(model_folder), packed=True)
+    for checkpointed in (False, True):
+        model = load_model(str(model_folder), dtype="float32", device="cpu").train()
+        capabilities = probe_capabilities(model, 100)
+        if checkpointed:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        calls.clear()
+        sample_logprobs(model, batch, capabilities).sum().backward()
+        counts.append(len(calls))
+        gradients.append(torch.cat([weight.grad.flatten() for weight in model.parameters() if weight.grad is not None]))
+    assert counts == [2 * len(batch["spans"]) * model.config.num_hidden_layers] * 2
+    torch.testing.assert_close(*gradients)
+
+
 def test_a_trained_model_scores_replies_as_it_does_elsewhere(model_folder: Path) -> None:
     """Exact figures are read off the policy in training, whose attention is that of packed rows already."""
     model, tokenizer = load_model(str(model_folder), dtype="float32", device="cpu"), load_tokenizer(str(model_folder))

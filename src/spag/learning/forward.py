@@ -93,6 +93,7 @@ def token_scores(
     arguments: dict[str, Any] = {"input_ids": batch["input_ids"], "use_cache": False}
     if capabilities.packed:
         arguments |= {"position_ids": batch["position_ids"], "packed_spans": _spans(batch)}
+        arguments["in_checkpoint"] = bool(getattr(_bare(model), "is_gradient_checkpointing", False))
     if capabilities.kept:
         arguments["logits_to_keep"] = batch["columns"]
     if capabilities.chunked:

@@ -33,6 +33,8 @@ from spag.models.refusals import loading
 from spag.models.roles import LONE_ADAPTER, ROLES, adapter_names
 from spag.models.speed import core_speeds
 from spag.models.weights import check_complete, check_finite, check_size, weights_of
+from spag.storage.home import expanded
+from spag.storage.machine import limit_kernel_caches
 from spag.storage.store import folder_beside, write_json
 
 
@@ -93,6 +95,7 @@ def load_model(
     freezes the base model, for an adapter to train. Raises ``ModelError`` for broken files and for missing, unexpected
     or non-finite weights, and ``ConfigError`` for a missing device.
     """
+    limit_kernel_caches()
     device = checked_device(device)
     source = resolve_model(name)
     adapted = adapter_base(Path(source))
@@ -143,7 +146,7 @@ def load_adapters(
 
     Options and errors are those of ``load_model``; adapters of different base models also raise ``ModelError``.
     """
-    if len(bases := {adapter_base(Path(folder).expanduser()) for folder in adapters.values()}) > 1:
+    if len(bases := {adapter_base(expanded(folder)) for folder in adapters.values()}) > 1:
         raise ModelError(f"{', '.join(adapters.values())}: are adapters of {len(bases)} base models; one is needed")
     (first, folder), *others = adapters.items()
     model = load_model(
@@ -157,7 +160,7 @@ def load_adapters(
     )
     for name, folder in others:
         with loading(folder, folder):
-            model = with_adapter(model, Path(folder).expanduser(), name=name, trainable=trainable)
+            model = with_adapter(model, expanded(folder), name=name, trainable=trainable)
         check_finite(folder, (weight for weight in weights_of(model) if f".{name}." in weight[0]), "train it again")
     return model.eval()
 
@@ -184,6 +187,7 @@ def fastest_dtype() -> str:
     """
     if torch.cuda.is_available():
         return "bfloat16" if torch.cuda.is_bf16_supported() else "float16"
+    limit_kernel_caches()
     half, full = core_speeds()
     return "float32" if full >= half else "bfloat16"
 

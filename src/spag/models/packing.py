@@ -195,10 +195,13 @@ def packed_attention(
     attention_mask: Tensor | None,
     *,
     packed_spans: list[Span] | None = None,
+    in_checkpoint: bool = False,
     **options: Any,
 ) -> tuple[Tensor, None]:
     """Return (1, T, heads, head_dim) for ``query`` (1, heads, T, head_dim), ``key`` and ``value`` (1, kv_heads, T,
     head_dim).
+
+    ``in_checkpoint``: the backward pass recomputes the whole layer, so attention must not be recomputed once more.
 
     Without ``packed_spans``, rows are ordinary, in any number, possibly after cached keys and values: attention is
     plain causal. There is never an ``attention_mask`` (``_no_mask``), so rows must not be padded on the left.
@@ -224,7 +227,7 @@ def packed_attention(
         return torch.cat(parts, dim=1).to(computed)
 
     with torch.autocast(query.device.type, enabled=False):
-        if not (torch.is_grad_enabled() and query.requires_grad):
+        if in_checkpoint or not (torch.is_grad_enabled() and query.requires_grad):
             return attend(query, key, value), None
         # Autograd would keep each span's context: a prefix once per fork. So the backward pass recomputes attention.
         return checkpoint(attend, query, key, value, use_reentrant=False), None
