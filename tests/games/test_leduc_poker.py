@@ -77,6 +77,27 @@ def test_an_illegal_move_costs_a_chip_more_than_is_paid_in(moves: str, cost: int
     assert result.rewards == {one: -cost if one == role else cost for one in GAME.roles}
 
 
+def test_the_honest_bot_bets_what_it_holds() -> None:
+    """A known weakness: it never bluffs. Its chances are exactly those by which it is scored."""
+    honest = {
+        solver.information_set(rank, board, moves): betting.honest_chances(
+            rank, None if betting.rounds(moves)[1] is None else board, betting.legal_moves(moves)
+        )
+        for moves in betting.histories()
+        for rank in betting.RANKS
+        for board in betting.RANKS
+    }
+    assert solver.exploitability(honest) == pytest.approx(0.88409, abs=1e-5)
+    assert solver.exploitability(UNIFORM) == pytest.approx(2.37361, abs=1e-5)
+    rng, seen = random.Random(0), Counter[tuple[str, str]]()
+    paired, high = play("JQJ", "check", "check"), play("QKJ", "bet")
+    for _ in range(1000):
+        seen["paired", GAME.bots["honest"](GAME.observe(paired, "player_0"), rng)] += 1
+        seen["high", GAME.bots["honest"](GAME.observe(high, "player_1"), rng)] += 1
+    assert 840 < seen["paired", "[bet]"] < 910  # 0.875
+    assert 790 < seen["high", "[raise]"] < 875 and seen["high", "[fold]"] < 110  # 5 / 6 and 1 / 12
+
+
 def test_the_board_is_hidden_in_the_first_round() -> None:
     """Only then: with the board as the only difference, prompts are equal up to the second round."""
     before, after = ("bet",), ("bet", "call")
@@ -88,6 +109,7 @@ def test_the_board_is_hidden_in_the_first_round() -> None:
     assert GAME.prompt(GAME.observe(play("KQJ", *after), "player_0")).endswith(
         "\n\nFirst round: bet call\nSecond round:\nYou are player_0. You hold K, the board is J. [check] or [bet]?\n"
     )
+    assert "You hold K, the board is K: a pair." in GAME.prompt(GAME.observe(play("KQK", *after), "player_0"))
 
 
 @pytest.mark.parametrize("count", [1, 7, 30, 100, None])

@@ -5,6 +5,7 @@ A task is a numbered hand. Both splits hold every deal of ranks in proportion to
 is nearly balanced.
 """
 
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +15,7 @@ from pydantic import Field
 
 from spag.core.errors import DataError
 from spag.core.types import Observation, Outcome, Result, Split, State, Task
-from spag.games.base import Decision, Figure, split_in_id
+from spag.games.base import Bot, Decision, Figure, split_in_id
 from spag.games.leduc_poker import betting, solver
 from spag.games.moves import ROLES, MoveGame, Moves, in_rounds, move_outcomes
 
@@ -32,6 +33,12 @@ def _deal(task: Task) -> betting.Deal:
 
 def _task(id: str, deal: betting.Deal) -> Task:
     return Task(f"{id}-{''.join(deal)}", dict(zip(("player_0", "player_1", "board"), deal, strict=True)))
+
+
+def _honest_bot(observation: Observation, rng: random.Random) -> str:
+    facts = observation.facts
+    chances = betting.honest_chances(facts["card"], facts.get("board"), facts["legal"])
+    return f"[{rng.choices(list(chances), list(chances.values()))[0]}]"
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,7 @@ class LeducPoker(MoveGame):
             "unfinished", "unfinished", "#a3a9b6", rule="A hand that was cut short is void: both take their chips back."
         ),
     }
+    bots: ClassVar[Mapping[str, Bot]] = {**MoveGame.bots, "honest": _honest_bot}
     figures = (
         *MoveGame.figures,
         *(Figure(f"{role}_blunders", f"{role}: folds a pair", role, of=f"{role}_moves") for role in ROLES),
@@ -134,8 +142,11 @@ class LeducPoker(MoveGame):
         return f"{first} against {second}, board {board}"
 
     def describe_view(self, observation: Observation) -> str:
-        board = f", the board is {observation.facts['board']}" if "board" in observation.facts else ""
-        return f"You hold {observation.facts['card']}{board}."
+        card, board = observation.facts["card"], observation.facts.get("board")
+        if board is None:
+            return f"You hold {card}."
+        # Small models do not see by themselves that two cards are equal.
+        return f"You hold {card}, the board is {board}{': a pair' if card == board else ''}."
 
     def decisions(self) -> Sequence[Decision]:
         """Return the 288 information sets; their keys are those of ``solver.information_set``, their prompts share
