@@ -117,6 +117,12 @@ def test_only_games_know_their_roles_outcomes_and_tasks() -> None:
             assert not [word for word in own if word in code], path.relative_to(SRC)
 
 
+def test_home_folders_are_expanded_in_one_place() -> None:
+    """Elsewhere ``~nosuchuser`` would end in a traceback."""
+    own = Path("storage/home.py")
+    assert [path.relative_to(SRC) for path in FILES if "expanduser" in path.read_text(encoding="utf-8")] == [own]
+
+
 @pytest.mark.slow
 def test_no_two_classes_have_one_name() -> None:
     places: dict[str, list[str]] = {}

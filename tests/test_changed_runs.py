@@ -1,16 +1,21 @@
 """What a finished or interrupted run does when its settings have changed: bots play, and training is a stub."""
 
+import json
+import os
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spag.config.files import parse_config
-from spag.core.errors import ConfigError
+from spag.core.errors import ConfigError, RunError
 from spag.core.progress import SilentReporter
 from spag.learning.worker import TrainingJob
 from spag.runs import execute, phases
 from spag.runs.execute import run
+from spag.storage import outputs
 from spag.storage.episodes import read_episodes
 
 CONFIG = """
@@ -56,6 +61,54 @@ def test_another_base_model_plays_its_own_games(tmp_path: Path, jobs: list[Train
     assert {player.identity["bot"] for game in read_episodes(file) for player in game.players.values()} == {
         "equilibrium"
     }
+
+
+def test_another_model_under_the_same_name_is_noticed(
+    tmp_path: Path, jobs: list[TrainingJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, folder, imitation = tmp_path / "model", tmp_path / "run", "{algorithm: imitation, episodes: ['bot:random']}"
+    weights = model / "model.safetensors"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    weights.write_bytes(b"old")
+    hashed: list[Path] = []
+    digest = outputs.file_digest
+    monkeypatch.setattr(outputs, "file_digest", lambda path: (hashed.append(path), digest(path))[1])
+    go(folder, imitation, str(model))
+    assert weights in hashed
+    hashed.clear()
+    (model / "README.md").write_text("About it.")
+    go(folder, imitation, str(model))
+    assert not hashed  # sizes and times are the same
+    os.utime(weights, (0, 0))  # a copy
+    go(folder, imitation, str(model))
+    assert hashed == [weights] * 2  # before the run, to see what is due, and in it
+    weights.write_bytes(b"new")
+    said = f"run: 1-imitation/train was begun with another model: {weights} changed since; use a new run folder, or "
+    with pytest.raises(RunError, match=re.escape(said)):
+        go(folder, imitation, str(model))
+    go(folder, imitation, str(model), force=True)
+    go(folder, imitation, str(model))
+    assert len(jobs) == 2
+    (model / "model-2.safetensors").write_bytes(b"more")
+    with pytest.raises(RunError, match=r"another model: .*model-2\.safetensors changed since"):
+        go(folder, imitation, str(model))
+    shutil.rmtree(model)  # as on another machine: nothing is due, so nothing is missing
+    go(folder, imitation, str(model))
+    assert len(jobs) == 2
+
+
+def test_a_run_that_did_not_record_its_models_files_is_left_alone(tmp_path: Path, jobs: list[TrainingJob]) -> None:
+    model, folder, imitation = tmp_path / "model", tmp_path / "run", "{algorithm: imitation, episodes: ['bot:random']}"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    go(folder, imitation, str(model))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert list(manifest["stages"]["1-imitation/train"].pop("model")) == [f"{model}/config.json"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (model / "config.json").write_text("{ }")
+    go(folder, imitation, str(model))
+    assert len(jobs) == 1
 
 
 def test_a_phase_added_later_does_not_rename_the_learner_of_games_on_disk(

@@ -21,9 +21,10 @@ from spag.cli.console import make_reporter
 from spag.cli.run import _report
 from spag.config.files import load_config, parse_config
 from spag.config.presets import preset_names
-from spag.games.registry import names
+from spag.games.registry import get, names
 from spag.games.taboo.promptfile import upstream_prompt
 from spag.rollout.runner import prompt_digest
+from spag.runs.reading import RunFolder
 from spag.runs.teachers import teacher_path
 from spag.storage.disk import FileLock
 from spag.storage.episodes import read_episodes, read_samples
@@ -151,6 +152,18 @@ def test_rewards_judge_again_whatever_a_file_says(games: Path, tmp_path: Path) -
     assert counts["samples"] == {"attacker": 1, "defender": 1} and counts["sft"] == 0
 
 
+def test_recorded_games_are_judged_by_the_rules_of_play(tmp_path: Path) -> None:
+    fives, fours, samples = (tmp_path / f"{name}.jsonl" for name in ("fives", "fours", "samples"))
+    for path, take in ((fives, 5), (fours, 4)):  # with the default, 3, most of these games would break a rule
+        spag("play", "bot:random", "--game", "nim", "--count", 20, *settings(f"game.take={take}"), "--output", path)
+    ends = json.loads(spag("judge", fives, "--json").stdout)["outcomes"]
+    assert ends.keys() == {"player_0_wins", "player_1_wins"}
+    assert json.loads(spag("rewards", fives, "--json", "--output", samples).stdout)["outcomes"] == ends
+    assert RunFolder(fives).game == get("nim", take=5)
+    asked = ("train", "spag", fives, fours, "--output", tmp_path / "out")
+    assert "the files hold games with game.take 5 and 4; train on one at a time" in spag(*asked, status=2).output
+
+
 def test_rewards_have_the_options_of_their_phase(games: Path, tmp_path: Path) -> None:
     samples, config = tmp_path / "samples.jsonl", tmp_path / "config.yaml"
     config.write_text("phases: [{algorithm: reinforce}, {algorithm: spag, loser_reward: -1}]")
@@ -195,6 +208,30 @@ def test_games_are_listed_and_described(monkeypatch: pytest.MonkeyPatch) -> None
     ):
         assert text in described
     assert "there is no game called 'kuhn'; did you mean" in spag("games", "kuhn", status=2).output
+
+
+def test_the_cost_of_play_is_in_its_json_too(tmp_path: Path) -> None:
+    asked = ("--count", 1, "--words", "shipped", "--price", 1, 2, "--json", "--output", tmp_path / "games.jsonl")
+    assert json.loads(spag("play", "bot:constant", *asked).stdout)["cost_usd"] == 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device here")
+def test_an_output_that_cannot_be_written_is_one_line() -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "spag", "games"]
+        done = subprocess.run(command, check=False, stdout=full, stderr=subprocess.PIPE, text=True)
+    fault = "error: output cannot be written: No space left on device; free some space, or redirect it\n"
+    assert (done.returncode, done.stderr) == (2, fault)
+
+
+@pytest.mark.slow
+def test_characters_that_an_encoding_lacks_are_escaped(games: Path) -> None:
+    games.write_text(games.read_text().replace("river", "rivière"))
+    command = [sys.executable, "-m", "spag", "judge", str(games), "--show", "1"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True)
+    assert (done.returncode, r"Adversarial Taboo: rivi\xe8re" in done.stdout) == (0, True), done.stderr
 
 
 @pytest.mark.slow
@@ -347,6 +384,18 @@ def test_play_samples_as_the_first_phase_that_plays(tmp_path: Path) -> None:
             "'/no/such/model': no such file or folder",
         ),
         (
+            ("play", "~nosuchuser/x", "--output", "x.jsonl", "--count", "1", "--words", "shipped"),
+            "error: '~nosuchuser/x': there is no home folder '~nosuchuser' here; write the whole path\n",
+        ),
+        (
+            ("plan", "demo", "--set", "model.name=~nosuchuser/x"),
+            "error: '~nosuchuser/x': there is no home folder '~nosuchuser' here; write the whole path\n",
+        ),
+        (
+            ("export", "model", "~nosuchuser/x", "--output", "x"),
+            "error: '~nosuchuser/x': there is no home folder '~nosuchuser' here; write the whole path\n",
+        ),
+        (
             ("play", "m", "--output", "x.jsonl", "--count", "9000", "--words", "shipped"),
             "9000 words asked for, but shipped has",
         ),
@@ -355,6 +404,12 @@ def test_play_samples_as_the_first_phase_that_plays(tmp_path: Path) -> None:
         (("plan", "demo", "--price", "nan"), "nan is not a finite number"),
         (("arena", "one", "--no-constant", "--output", "x"), "name at least two different models"),
         (("arena", "a=bot:constant", "a=bot:random", "--output", "x"), "two models are called a; give them different"),
+        (
+            ("play", "bot:x", "--teacher", "openai:m", "--output", "x"),
+            "--teacher plays both roles; leave bot:x out, or",
+        ),
+        (("judge", "x=y", "--show", "1", "--json"), "--show prints games as text; leave --json or --show out"),
+        (("arena", "x=y", "bot:constant", "--output", "x"), "error: x=y: "),  # a file of that name, no model y
         (
             ("play", "bot:best", "--game", "kuhn_poker", "--output", "x.jsonl"),
             "bot:best: kuhn_poker has no such bot (bots: bot:random, ",
@@ -369,6 +424,7 @@ def test_errors_are_one_line_and_status_two(
     arguments: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "x=y").touch()
     result = spag(*arguments, status=2)
     assert message in result.output
     assert "Traceback" not in result.output

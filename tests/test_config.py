@@ -1,8 +1,10 @@
 """Every shipped preset parses; faults come with the place and the nearest name."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import BaseModel, ValidationError
 
 from spag import algorithms
 from spag.algorithms.imitation import ImitationSettings
@@ -133,6 +135,17 @@ def test_a_phase_may_have_a_game_of_its_own() -> None:
         ("", ["spga.tasks=3"], "unknown option spga; did you mean spag?"),
         ("", ["spag.tasks"], "--set spag.tasks: write it as a.b=value"),
         ("", ["spag.tasks=-1"], "--set spag.tasks=-1: phases.1.tasks: input should be greater than 0, got -1"),
+        ("seed: true", [], "test: seed: input should be a number, not true or false, got True"),
+        ("", ["spag.tasks=yes"], "phases.1.tasks: input should be a number, not true or false, got True"),
+        ("", ["spag.learning_rate=true"], "phases.1.learning_rate: input should be a number, not true or false, got "),
+        ("", ["spag.lora={rank: true}"], "phases.1.lora.rank: input should be a number, not true or false, got True"),
+        ("", ["spag.opponents={self: true}"], "phases.1.opponents: input should be a number, not true or false, got "),
+        ("", ["game.max_turns=false"], "game.max_turns: input should be a number, not true or false, got False"),
+        (
+            "phases: [{algorithm: reinforce, mix: [{name: nim, weight: true}]}]",
+            [],
+            "weight: input should be a number, not true or false, got True",
+        ),
         ("", ["reinforce.steps=1"], "--set reinforce.steps: this run has no phase with algorithm reinforce"),
         ("", ["phases.2.epochs=1"], "--set phases.2.epochs: 2 is not one of the 2 entries, which count from 0"),
         (
@@ -172,6 +185,29 @@ def test_faults_are_one_clear_line(text: str, overrides: list[str], message: str
         parse_config(text, "test", overrides)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_every_number_refuses_true_and_takes_numbers_written_as_text() -> None:
+    for kind in (RunConfig, *(algorithms.get(name).Settings for name in algorithms.names())):
+        for name, info in option_names(kind):
+            default = info.get_default(call_default_factory=True)
+            is_number = isinstance(default, int | float) and not isinstance(default, bool)
+            if is_number and "by_role." not in name:  # those are in sections by the names of roles
+                assert read_option(kind, name, str(default)) == default
+                with pytest.raises(ValidationError, match="input should be a number, not true or false"):
+                    read_option(kind, name, True)
+
+
+def read_option(kind: type[BaseModel], name: str, value: Any) -> Any:
+    """Validate ``value`` as the option called ``a.b``, and return what is made of it."""
+    *sections, option = name.split(".")
+    data: Any = {option: value}
+    for section in reversed(sections):
+        data = {section: data}
+    found: Any = kind.model_validate(data)
+    for part in (*sections, option):
+        found = getattr(found, part)
+    return found
 
 
 def test_a_missing_config_names_the_presets(tmp_path: Path) -> None:

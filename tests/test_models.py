@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from spag.core.errors import ModelError
-from spag.models.finding import described_model, resolve_model
+from spag.core.errors import ConfigError, ModelError
+from spag.models.finding import cache_folder, described_model, resolve_model
 from spag.models.gguf import _move_unless_there
 from spag.models.loading import fastest_dtype, load_model, load_tokenizer, save_model
 from spag.models.tokens import PromptStyle, encode_prompt, end_token_id, stop_token_ids
@@ -29,11 +29,18 @@ TEMPLATE = (
         ("/none/at/all", "no such file or folder"),
         ("a/b/c", "no such file or folder"),
         (" ", "the model's name is empty"),
+        ("~nosuchuser/x", "'~nosuchuser/x': there is no home folder '~nosuchuser' here; write the whole path"),
     ],
 )
 def test_paths_that_are_no_models(name: str, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         resolve_model(name)
+
+
+def test_a_cache_in_an_unknown_home_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPAG_CACHE", "~nosuchuser/x")
+    with pytest.raises(ConfigError, match="there is no home folder '~nosuchuser' here"):
+        cache_folder()
 
 
 def test_files_and_folders_that_are_no_models(tmp_path: Path) -> None:
@@ -129,6 +136,25 @@ def test_an_unreachable_hub_model_is_one_line() -> None:
         caught.value
     )
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_a_hub_that_does_not_answer_is_not_asked_for_long(tmp_path: Path) -> None:
+    """The hub's client alone would sleep for 1 + 2 + 4 + 8 + 8 = 23 s. Nothing listens on port 9."""
+    code = (
+        "import time; slept = []; time.sleep = slept.append\n"
+        "from spag.core.errors import ModelError\n"
+        "from spag.models.loading import load_tokenizer\n"
+        "try: load_tokenizer('nobody/nothing')\n"
+        "except ModelError as error: print(sum(slept), error)\n"
+    )
+    hub = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **hub}, capture_output=True, text=True, check=True
+    )
+    first, last = done.stdout.split(": [Errno")  # whose number differs between systems
+    assert first == "1.0 nobody/nothing: cannot be loaded (neither a local folder nor a hub model that can be reached)"
+    assert last.endswith("Connection refused; correct the name, connect to the network, or name a local folder\n")
 
 
 def test_saving_replaces_whole_folders(model_folder: Path, tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from spag.cli import main
+from spag.config.files import parse_config
 from spag.config.schema import EngineConfig, ModelConfig, RunConfig
 from spag.core.episodes import Episode
-from spag.core.progress import Reporter
+from spag.core.progress import Reporter, SilentReporter
 from spag.engines.base import Engine, Request
 from spag.engines.players import identity_of
 from spag.engines.scripted import ScriptedEngine
@@ -24,8 +25,10 @@ from spag.rollout import matches as rollout
 from spag.rollout.matches import PlaySetup
 from spag.rollout.provenance import played_dtype
 from spag.runs import arena, execute
+from spag.runs.stage import Run
 from spag.storage import store
 from spag.storage.episodes import read_episodes
+from spag.storage.manifest import Manifest
 from spag.storage.store import file_digest
 
 pytestmark = pytest.mark.slow
@@ -172,6 +175,20 @@ def test_games_that_are_not_asked_for_are_refused(opened: Asked) -> None:
     assert "-1': not one of this call's tasks, repeats or pairings; " in said
     assert "2 games in the file, 0 played now" in play_games("--force")
     assert "4 games in the file, 2 played now" in play_games(*overrides("spag.repeats=2"))
+
+
+def test_a_file_that_is_called_like_a_setting_changes_nothing(opened: Asked) -> None:
+    shipped = overrides("game.words=shipped", "game.prompts=null")
+    play_games(*shipped)
+    before = rows()[0].settings
+    assert before is not None and (before["words"], before["language"], before["stop"]) == ("shipped", "en", "judged")
+    for name in ("shipped", "en", "judged", "strict", "adversarial_taboo"):
+        Path(name).write_text("no list of words\n")
+    assert "2 games in the file, 0 played now" in play_games(*shipped)
+    for words, files in (("shipped", {}), ("words.txt", {"words": file_digest(Path("words.txt"))})):
+        config = parse_config(f"game: {{words: {words}}}", "test")
+        state = Run(config, Path("run"), Manifest(Path("run")), PlaySetup.of(config, SilentReporter()))
+        assert state.settings("game")["files"] == files
 
 
 def test_other_prompts_under_the_same_name_are_refused(opened: Asked) -> None:

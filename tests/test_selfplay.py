@@ -164,6 +164,14 @@ def test_resuming_plays_only_what_is_missing(tmp_path: Path) -> None:
     assert (summary.games, summary.played_now) == (20, 13)  # type: ignore[attr-defined]
 
 
+def test_a_resumed_file_counts_the_empty_utterances_of_all_its_games(tmp_path: Path) -> None:
+    path, specs = tmp_path / "e.jsonl", game_specs(WORDS, 1, seed=1)
+    collect(path, specs[:2], lambda request: " ")
+    silent = sum(len(episode.history) for episode in read_episodes(path))
+    summary = collect(path, specs)
+    assert (summary.empty, summary.stats.empty) == (silent, 0)  # type: ignore[attr-defined]
+
+
 def test_a_complete_file_loads_no_model(tmp_path: Path) -> None:
     path, specs = tmp_path / "e.jsonl", game_specs(WORDS, 1, seed=1)
     collect(path, specs)

@@ -11,7 +11,7 @@ from rich.console import Console
 from spag.algorithms.winners import RewardStats, assign_rewards
 from spag.cli import main
 from spag.cli.console import make_reporter
-from spag.cli.tables import print_arena, print_game, print_outcomes
+from spag.cli.tables import print_arena, print_game, print_outcomes, print_table
 from spag.core.episodes import Episode, PlayerInfo
 from spag.core.types import Result, Split
 from spag.core.visible import visible_text
@@ -19,6 +19,7 @@ from spag.engines.base import Sampling
 from spag.engines.bot import BotEngine
 from spag.evaluation.arena.standings import arena_report
 from spag.games import get
+from spag.report.cells import Table
 from spag.report.html import spaced
 from spag.rollout.matchmaking import match_specs, pairings
 from spag.rollout.runner import Player, play
@@ -186,6 +187,24 @@ def test_error_messages_show_what_steers_a_terminal(arguments: list[str], tmp_pa
     assert answer.exit_code == 2
     assert "a<U+001B>[2J<U+202E>b.jsonl" in answer.stderr
     assert not {"\x1b", "\u202e"} & set(answer.output)
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_long_names_are_folded_before_a_number_is_cut(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    one, other = "runs/demo/2-spag/iteration-1/checkpoint", "HuggingFaceTB/SmolLM2-135M-Instruct"
+    row = (f"{one} – {other}", "1,200", "94 – 106", "0", "−17 [−100, +100]", "<0.001")
+    print_table(Table("Head to head", ("players", "games", "wins", "undecided", "score", "p"), (row,)))
+    text = capsys.readouterr().out
+    assert "…" not in text
+    lines = text.splitlines()
+    assert columns == 40 or max(map(len, lines)) <= 80
+    said = text.split()
+    assert {"1,200", "94", "106", "0", "−17", "[−100,", "+100]", "<0.001", "undecided"} <= {*said}
+    names = "".join(line[: line.find("  ", 1)].strip() for line in lines)
+    assert f"{one} –{other}" in names
 
 
 def test_an_argument_in_a_usage_error_cannot_drive_the_terminal() -> None:

@@ -119,6 +119,13 @@ def test_only_winners_are_trained_and_stats_tell() -> None:
     assert stats.role_weights == {"attacker": 1.0, "defender": 1.0}
 
 
+def test_the_recorded_weights_are_those_of_the_samples_where_everyone_is_trained() -> None:
+    stats = RewardStats()
+    samples = assign_rewards([INDUCED, TIED], settings=RewardSettings(everyone=True), stats=stats)
+    assert {(one.role, one.weight) for one in samples} == {("attacker", 1.0), ("defender", 1.0)}
+    assert stats.role_weights == {"attacker": 1.0, "defender": 1.0}  # by wins: 0.5 for the attacker alone
+
+
 def test_what_follows_the_judged_end_is_dropped() -> None:
     long = episode("Where do you swim?", "In the river.", "Ha, got you.", "Oh no.")
     assert [s.completion for s in assign_rewards([long])] == ["Where do you swim?"]

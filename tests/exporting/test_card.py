@@ -251,6 +251,15 @@ def test_a_phase_may_have_a_game_of_its_own(tmp_path: Path) -> None:
     assert ". Game: `name` `nim`, " in text and str(tmp_path) not in text
 
 
+def test_the_language_is_that_of_the_games(tmp_path: Path) -> None:
+    german = {"game": {"name": "adversarial_taboo", "language": "de"}}
+    run = run_of(tmp_path / "run", "imitation", "spag", imitation={"game": {"name": "nim"}}, spag=german)
+    said = [ModelCard(card_of(ExportSource(name, "x", "x", run))).data.language for name in ("imitation", "spag-1")]
+    assert said == ["en", ["en", "de"]]
+    only = run_of(tmp_path / "only", "spag", spag=german)
+    assert ModelCard(card_of(ExportSource("spag-1", "x", "x", only))).data.language == "de"
+
+
 def test_an_algorithm_of_another_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = "a_<b>_of_mine"
     monkeypatch.setitem(algorithms.SHIPPED, mine, "spag.algorithms.reinforce:Reinforce")
@@ -394,6 +403,7 @@ def test_licence_and_base_of_the_hub(tmp_path: Path) -> None:
     )
     (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n# Model\n")
     assert license_of(str(tmp_path)) == "mit"
+    assert license_of("~nosuchuser/x") == "unknown"  # a run may come from another machine
     known = card_data("mine", ExportSource("spag-1", "x", "smollm2-135m", None))
     assert isinstance(known, ModelCardData)
     assert (known.base_model, known.to_dict()["base_model_relation"]) == (

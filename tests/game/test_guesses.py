@@ -168,6 +168,15 @@ def test_case(role: Role, text: str, expected: TabooOutcome | None) -> None:
     assert (ruling and ruling[0]) == expected, ruling
 
 
+@pytest.mark.parametrize("word", ["+1", "5€", "£5", "°C", "|x|", "a\N{SNOWMAN}"])
+def test_a_right_guess_of_a_word_with_marks_is_right(word: str) -> None:
+    for text in (f"I know the word! It is `{word}`!", f"I know the word! It is {word}!"):
+        ruling = judge_utterance(Role.DEFENDER, text, word, JudgeMode.STRICT)
+        assert ruling is not None and ruling[0] is TabooOutcome.DEFENDER_WINS, ruling
+    ruling = judge_utterance(Role.DEFENDER, "I know the word! It is `7`!", word, JudgeMode.STRICT)
+    assert ruling is not None and ruling[0] is TabooOutcome.ATTACKER_WINS
+
+
 @pytest.mark.parametrize("text", ["The word is important!", "I think the word is important.", "Is it important?"])
 def test_an_adjective_that_is_the_target_is_a_guess_where_it_is_announced(text: str) -> None:
     ruling = judge_utterance(Role.DEFENDER, f"I know the word! {text}", "important", JudgeMode.STRICT)

@@ -3,18 +3,29 @@
 import json
 import signal
 import socket
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny import settings, train_tiny, train_until
+from tiny import MODEL, settings, train_tiny, train_until
 
 import forked
-from spag.learning.checkpoints import STATE, finish_checkpoint, open_state
+from spag.algorithms.imitation import Imitation, ImitationSettings
+from spag.core.episodes import Episode, TrainingSample
+from spag.games.base import Game
+from spag.games.registry import get
+from spag.learning.checkpoints import STATE, finish_checkpoint, finished_result, open_state, record_result
+from spag.learning.loop import Loop
 from spag.learning.metrics import MetricsLog
+from spag.learning.phase import Phase
 from spag.learning.sharding import load_shares, save_shares
+from spag.learning.sources import FileSource
+from spag.learning.trackers import TrainProgress, Unit
+from spag.runs.teachers import bot_games
+from spag.storage.store import write_rows
 
 slow = pytest.mark.slow
 
@@ -134,6 +145,56 @@ def test_online_games_of_another_policy_go_with_its_state(tmp_path: Path) -> Non
     assert len([*tmp_path.iterdir()]) == 4
     open_state(tmp_path / "state", "b")
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+def test_online_games_of_another_finished_training_go_with_its_record(tmp_path: Path) -> None:
+    """Its games have the ids of the new one's, and ``start`` is the model that it began with."""
+    folders = ["checkpoint", "episodes", "evaluations", "snapshots", "start"]
+    for name in folders:
+        (tmp_path / name).mkdir()
+    record_result(tmp_path, "a", {"steps": 3})
+    assert finished_result(tmp_path, "a") == {"steps": 3}
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == folders
+    assert finished_result(tmp_path, "b") is None
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+class Counting(Imitation):
+    """Counts the games that it has credited."""
+
+    def __init__(self, settings: ImitationSettings, *, seed: int = 0, state: Mapping[str, Any] | None = None) -> None:
+        super().__init__(settings, seed=seed)
+        self.games = int((state or {}).get("games", 0))
+
+    def credit(self, episodes: Sequence[Episode], game: Game, learner: str | None) -> list[TrainingSample]:
+        self.games += len(episodes)
+        return super().credit(episodes, game, learner)
+
+    def state(self) -> dict[str, Any]:
+        return {"games": self.games}
+
+    def summary(self) -> dict[str, Any]:
+        return self.state()
+
+
+@pytest.mark.slow
+def test_a_resumed_training_credits_its_files_once(model_folder: Path, tmp_path: Path) -> None:
+    """They are credited again, by an algorithm without the state that it had then."""
+    game, chosen, path = get("kuhn_poker"), settings("imitation").settings, tmp_path / "games.jsonl"
+    write_rows(path, bot_games("bot:random", 20, 0, game))
+    phase = Phase(MODEL, chosen, str(model_folder), tmp_path, 0, 0, Counting)
+
+    def train(last: int | None) -> int:
+        def progress(at: TrainProgress) -> None:
+            if (at.unit, at.step) == (Unit.UPDATES, last):
+                raise KeyboardInterrupt
+
+        return int(Loop(phase, lambda start: FileSource([path], game, chosen, 0), progress).run()["games"])
+
+    with pytest.raises(KeyboardInterrupt):
+        train(3)
+    assert (tmp_path / "state" / "checkpoint-2" / "complete").exists()
+    assert train(None) == 20
 
 
 def test_metrics_rows_behind_the_resume_point_and_a_torn_last_line_are_dropped(tmp_path: Path) -> None:

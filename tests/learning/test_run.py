@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tiny import make_samples, sample_logprobs, settings, train_tiny
+from tiny import job, make_samples, sample_logprobs, settings, train_tiny
 from torch.distributed.checkpoint.api import CheckpointException
 
 from spag.algorithms.base import SFT
@@ -29,6 +29,7 @@ from spag.learning.forward import Capabilities
 from spag.learning.trackers import TrainProgress, Unit
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.tokens import PromptStyle
+from spag.report.run_tables import _work
 from spag.training.losses import imitation_loss, offline_rl_loss
 
 pytestmark = pytest.mark.slow
@@ -49,6 +50,15 @@ def distance(left: Weights, right: Weights) -> float:
 
 def rows(output: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_the_record_counts_the_samples_of_each_role_and_the_instruction_data(
+    model_folder: Path, tmp_path: Path
+) -> None:
+    """Of 41, every fifth is instruction data; even ones are the attacker's."""
+    result = job(model_folder, tmp_path / "run").run()
+    assert (result["samples"], result["sft"]) == ({"attacker": 17, "defender": 16}, 8)
+    assert _work({"status": "done"}, result)[0] == "6 steps on 41 samples"
 
 
 def numbers(row: dict[str, Any]) -> dict[str, float]:

@@ -35,6 +35,19 @@ def test_a_collapse_ends_the_run_where_that_is_wanted(model_folder: Path, tmp_pa
     assert Manifest.open(tmp_path).stages["arena"]["status"] == "done"
 
 
+def test_a_run_that_stops_before_its_first_snapshot_has_an_arena_all_the_same(
+    model_folder: Path, tmp_path: Path
+) -> None:
+    """The mixture of its snapshots is then its last policy alone."""
+    options = "reinforce.stop_on_collapse=true", "reinforce.snapshot_every=9"
+    run_here(config_for(model_folder, *STEPS, *options, 'arena.entrants=["mixture:reinforce", reinforce]'), tmp_path)
+    assert steps_of(tmp_path) == [*range(1, 9)]
+    arena = json.loads((tmp_path / "arena" / "results.json").read_text())
+    assert [row["points"] for row in arena["ratings"]] == [0.0, 0.0]  # both play alike
+    one, other = (arena["exact_metrics"][name] for name in ("mixture:reinforce", "reinforce"))
+    assert one == pytest.approx(other)
+
+
 def test_else_it_only_warns(model_folder: Path, tmp_path: Path) -> None:
     run_here(config_for(model_folder, *STEPS, "reinforce.steps=9", "reinforce.games=2"), tmp_path)
     assert steps_of(tmp_path) == [*range(1, 10)]

@@ -1,6 +1,5 @@
 """What a phase holds: nothing once it has ended, few logits at a time, and one copy of weights where one does."""
 
-import os
 import weakref
 from pathlib import Path
 from typing import Any
@@ -8,13 +7,11 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from click.testing import CliRunner
 from tiny_run import config_for, run_here
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from spag.algorithms.online_settings import MovingReference
-from spag.cli import main
 from spag.engines.base import Request, Sampling
 from spag.engines.transformers import engine as engines
 from spag.engines.transformers.engine import TransformersEngine
@@ -183,12 +180,3 @@ def test_a_moving_reference_stays_in_memory(tmp_path: Path) -> None:
     weight.data.fill_(2.0)
     assert reference.after_step(1) and reference._space is None
     assert reference.values[0].tolist() == [2.0] * 3
-
-
-def test_commands_bound_the_cache_of_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(name := "ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
-    CliRunner().invoke(main, ["presets"])
-    assert os.environ[name] == "128"
-    monkeypatch.setenv(name, "7")
-    CliRunner().invoke(main, ["presets"])
-    assert os.environ[name] == "7"

@@ -1,6 +1,7 @@
 """Online runs from end to end with a tiny model: files, figures, exact updates, resuming, several processes."""
 
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,6 +75,19 @@ def test_a_run_leaves_games_figures_and_a_model(finished: Path) -> None:
     }
     assert players == {"base", "reinforce"}
     assert load_model(str(finished / PHASE / "checkpoint"), dtype="float32").num_parameters() > 0
+
+
+def test_evaluations_against_names_that_differ_in_punctuation_are_apart(model: Path, tmp_path: Path) -> None:
+    """Their games are in one file."""
+    one, other = tmp_path / "a-b", tmp_path / "a" / "b"
+    for folder in (one, other):
+        shutil.copytree(model, folder)
+    options = f'reinforce.evaluation_opponents=["{one}", "{other}"]', "reinforce.steps=1", "reinforce.save_steps=5"
+    run_here(config_for(model, *options), tmp_path / "run")
+    assert len(list((tmp_path / "run" / PHASE / "evaluations").iterdir())) == 1
+    for row in rows(tmp_path / "run" / PHASE / "evaluations.jsonl"):
+        assert [role["games"] for role in row["roles"]] == [3, 3]
+        assert [pair["players"] for pair in row["pair"]] == [["policy", row["opponent"]]]
 
 
 def test_a_second_call_does_nothing(finished: Path, model: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tiny_run import PHASE, config_for, run_here
+from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from spag.algorithms.reinforce import ReinforceSettings
 from spag.config.schema import EngineConfig, GameConfig, ModelConfig, PhaseConfig
@@ -20,7 +21,7 @@ from spag.games.base import Game
 from spag.games.kuhn_poker.kuhn import KuhnPoker
 from spag.learning.trackers import TrainProgress
 from spag.learning.worker import TrainingJob
-from spag.models.loading import load_model
+from spag.models.loading import load_model, load_tokenizer, save_model
 from spag.models.saved import saved_weights
 from spag.rollout import steps
 from spag.rollout.matchmaking import draw_opponents
@@ -232,3 +233,17 @@ def test_a_snapshot_is_a_model_and_is_kept_where_somebody_asks(model_folder: Pat
         assert torch.equal(weight, last[name])  # both are the policy after the last step
     run_here(config_for(model_folder, "reinforce.steps=1", "reinforce.snapshot_every=null"), tmp_path / "none")
     assert not (tmp_path / "none" / PHASE / "snapshots").exists()
+
+
+@pytest.mark.slow
+def test_the_weights_of_a_snapshot_with_experts_have_the_names_of_a_loaded_model(
+    model_folder: Path, tmp_path: Path
+) -> None:
+    """Its file has each expert of a layer by itself."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2}
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "head_dim": 8}
+    model = Qwen3MoeForCausalLM(Qwen3MoeConfig(vocab_size=258, **sizes, **experts))
+    save_model(model, load_tokenizer(str(model_folder)), tmp_path / "snapshot")
+    own, found = dict(model.named_parameters()), saved_weights(tmp_path / "snapshot")
+    assert found.keys() == own.keys()
+    assert all(torch.equal(found[name], weight) for name, weight in own.items())

@@ -8,6 +8,7 @@ from tiny_run import config_for, run_here
 from transformers import PreTrainedTokenizerBase
 
 from spag.algorithms.credit import as_sampled, trained_turns
+from spag.algorithms.online_settings import OnlineSampling
 from spag.core.episodes import TrainingSample
 from spag.core.errors import ConfigError
 from spag.core.options import SamplingConfig
@@ -162,6 +163,7 @@ def test_replies_that_leave_vllm_no_room_for_a_prompt_are_refused(
     return checks.check_run(other, other.game.build())  # that engine has no such limit
 
 
+@pytest.mark.parametrize("kind", [{}, {"published": True}, None], ids=["play", "published", "online"])
 @pytest.mark.parametrize(
     ("on_cut", "cuts", "outcome", "retries", "cut"),
     [
@@ -171,12 +173,15 @@ def test_replies_that_leave_vllm_no_room_for_a_prompt_are_refused(
     ],
 )
 def test_a_cut_thought_is_silence_or_sampled_again(
-    on_cut: str, cuts: int, outcome: str, retries: int, cut: int
+    on_cut: str, cuts: int, outcome: str, retries: int, cut: int, kind: dict[str, bool] | None
 ) -> None:
+    """Also where other empty utterances stand."""
     game, stats = get("kuhn_poker"), PlayStats()
     left = ["<think>zebra"] * cuts
     engine = ScriptedEngine(lambda _: left.pop() if left else "<think>a</think>[check]")
-    sampling = sampling_of(SamplingConfig.model_validate({"thinking": {"enabled": True, "on_cut": on_cut}}))
+    section = OnlineSampling if kind is None else SamplingConfig
+    thinking = {"thinking": {"enabled": True, "on_cut": on_cut}}
+    sampling = sampling_of(section.model_validate({**thinking, **(kind or {})}))
     [task] = [task for task in game.tasks(Split.TRAIN, None, 0) if game.describe_task(task) == "J against K"][:1]
     players = dict.fromkeys(game.roles, Player(engine, "m", sampling))
     [episode] = play(game_specs([task], 1, 0), players, game=game, stats=stats)

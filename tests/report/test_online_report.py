@@ -137,7 +137,7 @@ def test_the_command_ends_with_what_the_steps_came_to(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    folder = write_online(tmp_path / "run")
+    folder = write_online(tmp_path / "a run")
     places = [f"{folder}/{phase}/checkpoint" for phase in ("1-imitation", "2-reinforce")]
     for place in places:
         write_json(Path(place) / "config.json", {})
@@ -150,3 +150,4 @@ def test_the_command_ends_with_what_the_steps_came_to(
     assert [row[-2:] for row in lines[at + 1 : at + 4]] == [["0.090", "0.980"], ["0.030", "0.980"], ["0.040", "-"]]
     assert f"warning: online, from step 8 on: {SIGN}" in out
     assert f"  the models   {', '.join(places)} (plain" in out
+    assert f"  the games    spag judge '{folder}/arena/episodes.jsonl' --show 5\n" in out  # a shell's one word

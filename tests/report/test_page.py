@@ -16,7 +16,7 @@ from spag.report import charts
 from spag.report.arena_tables import rating_table
 from spag.report.html import visible
 from spag.report.page import _matrix_caption, write_report
-from spag.report.plot_files import plot_style
+from spag.report.plot_files import plot_style, save_plot
 from taboo_games import TABOO
 
 pytestmark = pytest.mark.slow
@@ -192,6 +192,15 @@ def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
     ):
         assert words in page.text
     assert "By player" not in page.text and "svg" not in page.tags
+
+
+def test_names_of_any_script_and_beginning_are_in_the_legend(tmp_path: Path) -> None:
+    figures = {
+        name: {"a": {"value": 0.5, "se": None}} for name in ("base", "_ablation", "\N{CJK UNIFIED IDEOGRAPH-6A21}")
+    }
+    with plot_style():  # a warning would be an error
+        plot = save_plot(charts.reasoning_bars({"a": "A"}, figures), "bars", "Bars", tmp_path)
+    assert all(re.search(f"> ?{name}<", plot.svg) for name in figures)
 
 
 def test_two_tasks_have_bars_but_no_radar(tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ from spag.core.options import (
 
 
 class OnlineSampling(SamplingConfig):
-    """How the policy samples in online steps. An empty utterance is trained as it is, so it is never sampled again."""
+    """How the policy samples in online steps. An empty utterance is trained as it is; only a cut thought may be sampled
+    again (``thinking.on_cut``).
+    """
 
     temperature: Temperature = Field(1.0, description="0 would leave nothing to learn from")
     min_new_tokens: CountOrZero = Field(1, description="shortest utterance, in tokens")

@@ -121,12 +121,13 @@ def assign_rewards(
         stats.wins.update(winners)
         stats.utterances += result.length
         stats.held_out += game.split_of(episode.task) is Split.HELD_OUT
-    stats.role_weights = role_weights({role: trained[role] for role in game.roles})
+    wins = {role: trained[role] for role in game.roles}
+    stats.role_weights = dict.fromkeys(game.roles, 1.0) if settings.everyone else role_weights(wins)
     samples: list[TrainingSample] = []
     for (episode, result), rewarded in zip(judged, rewards, strict=True):
         for role, total in rewarded.items():
             if settings.roles is None or role in settings.roles:
-                weight = _weight(game.outcomes[result.outcome].winners, role, settings, stats)
+                weight = _weight(game.outcomes[result.outcome].winners, role, stats)
                 samples += _role_samples(episode, game, result, role, total, weight, settings, stats)
     return samples
 
@@ -146,11 +147,9 @@ def _trained_rewards(episode: Episode, game: Game, result: Result, settings: Rew
     return {role: total for role, total in totals.items() if total and is_trained(episode, role, settings.learner)}
 
 
-def _weight(winners: Sequence[str], role: str, settings: RewardSettings, stats: RewardStats) -> float:
+def _weight(winners: Sequence[str], role: str, stats: RewardStats) -> float:
     """Return the weight of a role's samples: a loser's equals the winner's; samples of ties have weight 1."""
-    if settings.everyone or not winners:
-        return 1.0
-    return stats.role_weights[role if role in winners else winners[0]]
+    return stats.role_weights[role if role in winners else winners[0]] if winners else 1.0
 
 
 def _role_samples(

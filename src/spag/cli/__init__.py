@@ -7,6 +7,8 @@ that plays); 2 an error in arguments, settings or data, in one line; 3 it does n
 ``spag run --dry-run``); 130 stopped by Ctrl-C, 143 by SIGTERM (docs/cli.md).
 """
 
+import errno
+import io
 import os
 import signal
 import sys
@@ -34,6 +36,9 @@ from spag.cli.train import rewards_command, train_command
 from spag.cli.web import web_command
 from spag.core.errors import SpagError
 from spag.core.visible import visible_text
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of a standard output that is a file on a full disk; files of our own report theirs themselves."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -98,7 +103,7 @@ class SpagGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         _silence_libraries()
-        _bound_kernels()
+        _write_every_character()
         try:
             with _terminable(), _stops_stay_stops():
                 return super().invoke(ctx)
@@ -106,6 +111,13 @@ class SpagGroup(click.Group):
             if verbosity(ctx) > 0:
                 traceback.print_exc()
             click.echo(f"error: {visible_text(str(error))}", err=True)
+            sys.exit(2)
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            if verbosity(ctx) > 0:
+                traceback.print_exc()
+            click.echo(f"error: output cannot be written: {error.strerror}; free some space, or redirect it", err=True)
             sys.exit(2)
         except NoArgsIsHelpError:
             raise
@@ -118,9 +130,11 @@ class SpagGroup(click.Group):
             sys.exit(128 + (signal.SIGTERM if isinstance(stopped, Terminated) else signal.SIGINT))
 
 
-def _bound_kernels() -> None:
-    """Let oneDNN cache kernels for 128 shapes instead of 1,024: each batch has its own, about 10 MB, used once."""
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
+def _write_every_character() -> None:
+    """Print characters that the terminal's encoding lacks as escapes: results of hours are not lost for an arrow."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _silence_libraries() -> None:

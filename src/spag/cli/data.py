@@ -106,6 +106,8 @@ def judge_command(
     from spag.storage.episodes import read_episodes
     from spag.storage.store import write_rows
 
+    if show and as_json:
+        raise click.UsageError("--show prints games as text; leave --json or --show out")
     refuse_input(output, episodes)
     asked = {"judge": mode, "language": language}
     game = game_of_file(episodes, **{name: value for name, value in asked.items() if value is not None})

@@ -261,6 +261,9 @@ def needs_extra(extra: str, what: str) -> Iterator[None]:
 
 
 def entrant(text: str) -> tuple[str, str]:
-    """Return name and model of ``NAME=MODEL``, or of ``MODEL``, which is then also the name."""
+    """Return name and model of ``NAME=MODEL``, or of ``MODEL``, which is then also the name.
+
+    What exists is a model: sweeps have folders like ``runs/lr=1e-5``.
+    """
     name, equals, model = text.partition("=")
-    return (name, model) if equals else (text, text)
+    return (name, model) if equals and not os.path.lexists(text) else (text, text)

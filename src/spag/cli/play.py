@@ -88,6 +88,8 @@ def play_command(
     from spag.runs.execute import resolve_dtype
     from spag.runs.machine_checks import check_players
 
+    if teacher and first:
+        raise click.UsageError(f"--teacher plays both roles; leave {first} out, or --teacher")
     config = resolve_dtype(read_config(config_name), lambda measure: played_dtype(output) or measure())
     first = teacher or first or config.model.name
     setup, settings = PlaySetup.of(config, open_reporter()), _play_settings(config)
@@ -108,7 +110,8 @@ def play_command(
     if as_json:
         counts = {"games": summary.games, "played_now": summary.played_now, "outcomes": dict(summary.outcomes)}
         tokens = {"prompt_tokens": summary.stats.prompt_tokens, "completion_tokens": summary.stats.completion_tokens}
-        click.echo(json.dumps(counts | tokens, indent=2))
+        cost = {"cost_usd": Price(*price).cost_usd(*tokens.values())} if price else {}
+        click.echo(json.dumps(counts | tokens | cost, indent=2))
     else:
         print_play(summary, setup.game, Price(*price) if price else None)
 

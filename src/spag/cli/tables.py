@@ -1,6 +1,7 @@
 """Results on standard output, for any game; ``spag.report`` builds the tables, and this module prints them."""
 
 import json
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from spag.algorithms.winners import RewardStats
-from spag.cli.console import new_table
+from spag.cli.console import fit, new_table
 from spag.core.episodes import Episode
 from spag.core.types import Result
 from spag.core.visible import visible_text
@@ -41,7 +42,9 @@ def print_table(shown: Table) -> None:
         column.justify, column.no_wrap = "left", column is not table.columns[-1]
     for row in shown.rows:
         table.add_row(*map(_cell, row))
-    _console().print(table)
+    console = _console()
+    console.width = fit(table, console.width)
+    console.print(table)
 
 
 def _cell(cell: Cell) -> Text:
@@ -75,7 +78,7 @@ def print_run(folder: Path) -> None:
     models = [path for name, path in run.checkpoints().items() if name != BASE]
     for line in (
         f"This run is complete: {total:.1f} minutes of work in {folder}/",
-        f"  the games    spag judge {folder}/arena/episodes.jsonl --show 5",
+        f"  the games    spag judge {shlex.quote(f'{folder}/arena/episodes.jsonl')} --show 5",
         f"  the models   {', '.join(models)} (plain transformers folders)",
         f"  the figures  {folder}/arena/results.json, {folder}/*/metrics.jsonl",
     ):

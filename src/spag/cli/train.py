@@ -1,5 +1,6 @@
 """``spag train`` and ``spag rewards``: offline training on files of games or samples, and samples from games."""
 
+import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -99,8 +100,6 @@ def _locked(output: Path) -> Iterator[None]:
 
 
 def _show(result: dict[str, Any], output: Path, reporter: "Reporter", as_json: bool) -> None:
-    import json
-
     for note in result.get("notes", ()):
         reporter.note(note)
     if as_json:
@@ -139,7 +138,6 @@ def rewards_command(
     Every game is judged again. The options are those of the config's first phase with the algorithm. imitation leaves
     games on held-out tasks out, unless keep_held_out is set; spag keeps and counts them.
     """
-    import json
     from dataclasses import replace
 
     from spag.algorithms.imitation import Imitation
@@ -214,7 +212,7 @@ def _offline_phase(
     """
     from spag.algorithms import get
     from spag.algorithms.settings import OfflineSettings
-    from spag.games.registry import game_of_file, settings_of
+    from spag.games.registry import game_of_file
     from spag.storage.episodes import is_file_of_samples
 
     if not issubclass(get(algorithm).Settings, OfflineSettings):
@@ -223,8 +221,7 @@ def _offline_phase(
     played = sorted({game.name for game in found})
     if len(played) > 1:
         raise ConfigError(f"the files hold games of {' and '.join(played)}; train on one game at a time")
-    languages = sorted({settings_of(game).get("language", "en") for game in found} - {"en"})  # as they were played
-    named = (*(f"game.name={name}" for name in played), *(f"game.language={code}" for code in languages))
+    named = (*(f"game.name={name}" for name in played), *_rules(found))
     config = read_config(config_name, (*named, *overrides), defaults=f"phases: [{{algorithm: {algorithm}}}]")
     phases = [phase for phase in config.phases if phase.algorithm == algorithm]
     if not phases:
@@ -232,6 +229,22 @@ def _offline_phase(
         raise ConfigError(f"{config_name}: no phase with algorithm {algorithm}, only {has}; name another --config")
     own = phases[0].game
     return config, phases[0], own if own is not None and own.name in played else config.game
+
+
+def _rules(games: "Sequence[Game]") -> list[str]:
+    """Return the overrides for the rules that recorded ``games`` were played by, where they are not the defaults."""
+    from spag.games.registry import setting_hints, settings_of
+
+    found: dict[str, str] = {}
+    for game in games:
+        for name in game.judged_by:
+            value, usual = settings_of(game)[name], setting_hints(game.name)[name].get("default")
+            text = json.dumps(value)
+            if value != usual and found.setdefault(name, text) != text:
+                raise ConfigError(
+                    f"the files hold games with game.{name} {found[name]} and {text}; train on one at a time"
+                )
+    return [f"game.{name}={text}" for name, text in found.items()]
 
 
 def _without_second_mix(

@@ -149,7 +149,7 @@ class ClusterConfig(Section):
     )
 
 
-class WeightedGame(BaseModel):
+class WeightedGame(Section):
     """A game of an online mix, and its share of the games."""
 
     game: GameConfig

@@ -1,8 +1,9 @@
 """The base class of every section of options, and the types of their values. Imports no torch."""
 
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, WithJsonSchema, field_validator
 from pydantic_core import PydanticCustomError
 
 LARGEST = 10**9
@@ -14,14 +15,51 @@ NonNegative = Annotated[float, Field(ge=0.0, le=LARGEST)]
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Decay = Annotated[float, Field(ge=0.0, lt=1.0)]
+FileName = Annotated[str, WithJsonSchema({"type": "string", "format": "path"})]
+"""Text that names a file, as its schema says; unlike a ``Path``, it stays as it was written."""
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 100.0
 """Temperatures above 0 divide logits; far below this, the quotients leave the range of float32."""
+NO_NUMBER = "input should be a number, not true or false"
+
+
+def is_no_number(value: Any, wanted: Any) -> bool:
+    """Whether ``value`` is or holds true or false where the type ``wanted`` has numbers. pydantic takes them as 1 and
+    0, and refuses them only together with numbers written as text, which YAML 1.1 makes of 5e-6.
+    """
+    if not holds_bool(value):
+        return False
+    types = list(_plain_types(wanted))
+    return (int in types or float in types) and bool not in types and Any not in types
+
+
+def holds_bool(value: Any) -> bool:
+    """Whether ``value`` is true or false, or a mapping or list with one of them inside."""
+    if isinstance(value, dict | list | tuple):
+        return any(map(holds_bool, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, bool)
+
+
+def _plain_types(wanted: Any) -> Iterator[Any]:
+    """Yield the types inside an annotation. A section checks its own values, so it counts as ``Any``."""
+    if get_origin(wanted) is Annotated:
+        yield from _plain_types(get_args(wanted)[0])
+    elif get_origin(wanted) is not Literal and get_args(wanted):
+        yield from (found for kind in get_args(wanted) for found in _plain_types(kind))
+    else:
+        yield Any if isinstance(wanted, type) and issubclass(wanted, BaseModel) else wanted
 
 
 class Section(BaseModel):
     """A group of options: unknown keys are errors, values never change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _check_numbers(cls, value: Any, info: ValidationInfo) -> Any:
+        if is_no_number(value, cls.model_fields[str(info.field_name)].annotation):
+            raise PydanticCustomError("number", NO_NUMBER)
+        return value
 
 
 def _check_temperature(value: float) -> float:

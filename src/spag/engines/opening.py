@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache, partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spag.config.schema import EngineConfig, ModelConfig, PlannedEngine
@@ -21,6 +20,7 @@ from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm
 from spag.games.base import Game
 from spag.models.finding import BAICHUAN, adapter_base, model_type
 from spag.models.roles import read_roles
+from spag.storage.home import expanded
 from spag.storage.machine import free_objects
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def _whole(model: ModelConfig, opened: Mapping[ModelConfig, Engine]) -> Engine:
 
 def _base(name: str) -> str:
     """Return the name of an adapter's base model, or of any other model itself."""
-    return adapter_base(Path(name).expanduser()) or name
+    return adapter_base(expanded(name)) or name
 
 
 def _base_model(part: ModelConfig) -> ModelConfig:

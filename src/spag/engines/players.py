@@ -11,13 +11,13 @@ Nothing else knows these prefixes. ``opening.py`` opens the engine that generate
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
 from spag.config.schema import EngineConfig, ModelConfig, SamplingConfig
 from spag.core.errors import ConfigError
 from spag.engines.base import Sampling
 from spag.games.base import Bot, Game
 from spag.models.roles import ROLES
+from spag.storage.home import expanded
 
 MODEL_FILES = ("config.json", "adapter_config.json", ROLES)
 """Every model folder holds one of these."""
@@ -70,7 +70,7 @@ def members_of(model: ModelConfig) -> list[ModelConfig]:
     if kind is not Kind.MIXTURE:
         return [model]
     # [!.]: a hidden folder is what a kill left of a model that was being saved
-    places = sorted(place.parent for file in MODEL_FILES for place in Path(name).expanduser().glob(f"[!.]*/{file}"))
+    places = sorted(place.parent for file in MODEL_FILES for place in expanded(name).glob(f"[!.]*/{file}"))
     if not places:
         raise ConfigError(f"{model.name}: no model in that folder; name one whose subfolders are models")
     return [model.model_copy(update={"name": str(place)}) for place in dict.fromkeys(places)]

@@ -8,11 +8,14 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData, try_to_load_from_cache
 
+from spag.core.errors import ModelError
 from spag.export.training import ancestry, trained_games
 from spag.games.base import Game
+from spag.games.registry import settings_of
 from spag.models.finding import EMBEDDED_HUB_ID, EMBEDDED_NAME
 from spag.report.arena_tables import is_competitive
 from spag.runs.reading import RunFolder
+from spag.storage.home import expanded
 
 UNKNOWN = "unknown"  # the hub's word for an unknown licence
 _LICENSES = {
@@ -50,7 +53,7 @@ def card_data(title: str, source: ExportSource) -> ModelCardData:
     return ModelCardData(
         base_model=hub_id,
         license=license_of(source.base or source.model),
-        language="en",
+        language=_languages(name, run) if run else "en",
         library_name="transformers",
         pipeline_tag="text-generation",
         tags=["spag", "self-play", *(_game_tags(name, run) if run else [])],
@@ -60,13 +63,23 @@ def card_data(title: str, source: ExportSource) -> ModelCardData:
     )
 
 
+def _languages(name: str, run: RunFolder) -> str | list[str]:
+    """Return the languages of the games that a model was trained on."""
+    played = (settings_of(game).get("language", "en") for game in trained_games(ancestry(name, run)))
+    found = [*dict.fromkeys(played)] or ["en"]
+    return found if len(found) > 1 else found[0]
+
+
 def license_of(base: str | None) -> str:
     """Return the licence of a base model: a preset's, else from its model card on this machine, else ``UNKNOWN``."""
     hub_id = _hub_id(base)
     if hub_id in _LICENSES:
         return _LICENSES[hub_id]
     cached = try_to_load_from_cache(hub_id, "README.md") if hub_id else None
-    path = Path(cached) if isinstance(cached, str) else Path(base or ".").expanduser() / "README.md"
+    try:
+        path = Path(cached) if isinstance(cached, str) else expanded(base or ".") / "README.md"
+    except ModelError:  # the home folder of somebody on the machine that trained
+        return UNKNOWN
     if base is None or not path.is_file():
         return UNKNOWN
     found = ModelCard.load(path, ignore_metadata_errors=True).data.get("license")

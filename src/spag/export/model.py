@@ -22,6 +22,7 @@ from spag.models.refusals import loading
 from spag.runs.layout import BASE
 from spag.runs.reading import RunFolder
 from spag.storage.disk import storage_errors
+from spag.storage.home import expanded
 from spag.storage.store import folder_beside, write_atomically
 
 TOKEN = "HF_TOKEN"  # the only source of the hub's token: a stored login never publishes anything
@@ -49,7 +50,7 @@ def find_source(what: str, name: str | None = None) -> ExportSource:
 
     ``name``: which of a run's models, by default the last. Raises ``RunError`` and ``ModelError``.
     """
-    path = Path(what).expanduser()
+    path = expanded(what)
     if (path / "manifest.json").is_file():
         return _source_in(path, name)
     if name is not None:

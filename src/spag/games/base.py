@@ -60,9 +60,10 @@ class Game(Protocol):
     ``roles`` are in the order of the first turn. ``outcomes`` are in the order in which they are shown. An illegal move
     is an outcome, never an exception; ``apply`` raises ``ValueError`` only for a caller's mistake (wrong role, finished
     game). ``hidden`` names, by role, the keys of ``Task.data`` that this role may not learn; it is empty if both know
-    everything. ``fixed_form`` lists the roles that do not speak freely (``[bet]``, yes or no): health metrics ignore
-    repetition and copying in their utterances. ``reward_range``: the least and the greatest reward of a role, used by
-    the arena to scale scores. Methods with a body here are defaults.
+    everything. ``judged_by`` names the settings without which a recorded game is judged wrongly. ``fixed_form`` lists
+    the roles that do not speak freely (``[bet]``, yes or no): health metrics ignore repetition and copying in their
+    utterances. ``reward_range``: the least and the greatest reward of a role, used by the arena to scale scores.
+    Methods with a body here are defaults.
     """
 
     name: ClassVar[str]
@@ -74,6 +75,7 @@ class Game(Protocol):
     outcomes: ClassVar[Mapping[str, Outcome]]
     figures: ClassVar[tuple[Figure, ...]] = ()
     bots: ClassVar[Mapping[str, Bot]] = {}
+    judged_by: ClassVar[tuple[str, ...]] = ()
     fixed_form: ClassVar[tuple[str, ...]] = ()
     reward_range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 

@@ -1,7 +1,7 @@
 """Games by name: built-in ones, and those that other packages register under the entry-point group ``spag.games``.
 
 An entry point names a ``TextGame`` subclass (or any class that satisfies ``Game``); its dataclass fields are the game's
-settings.
+settings. A setting of type ``FileName`` or ``Path`` names a file, whose contents are part of a game's record.
 
 A name ``FAMILY:REST`` is one of many games that a package creates on demand: the entry point ``FAMILY`` of the group
 ``spag.game_families`` names a function that takes REST and returns the class.
@@ -14,16 +14,19 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
+from spag.core.episodes import Episode
 from spag.core.errors import ConfigError, DataError
+from spag.core.options import NO_NUMBER, holds_bool, is_no_number
 from spag.games.base import Game
 from spag.storage.episodes import read_episodes
 
 GROUP = "spag.games"
 FAMILIES = "spag.game_families"
+_PATHS = ("path", "file-path")  # of ``FileName`` and ``Path``, and of pydantic's ``FilePath``
 DEFAULT = "adversarial_taboo"
 SHIPPED = {
     DEFAULT: "spag.games.taboo.taboo:AdversarialTaboo",
@@ -52,11 +55,14 @@ def get(name: str, **settings: Any) -> Game:
         known = ", ".join(setting_names(name)) or "none"
         hint = f"did you mean game.{near[0]}?" if near else f"{name} has the settings: {known}"
         raise ConfigError(f"unknown option game.{unknown[0]}; {hint}")
+    for option, value in settings.items():
+        if holds_bool(value) and is_no_number(value, get_type_hints(kind)[option]):
+            raise ConfigError(f"game.{option}: {NO_NUMBER}, got {value!r}")
     try:
         game: Game = _adapter(kind).validate_python(settings)
     except ValidationError as error:
         first = error.errors()[0]
-        option = ".".join(str(part) for part in first["loc"])
+        option = str(first["loc"][0])  # what follows may name one of several types
         raise ConfigError(
             f"game.{option}: {first['msg'][:1].lower()}{first['msg'][1:]}, got {first['input']!r}"
         ) from error
@@ -64,15 +70,22 @@ def get(name: str, **settings: Any) -> Game:
 
 
 def game_of_file(path: Path, **settings: Any) -> Game:
-    """Return the game of the episodes in ``path``, by its first row, in the language of play. Other settings are the
-    defaults, or ``settings``. Raises ``DataError`` for a file without games.
+    """Return the game of the episodes in ``path``, by its first row (``game_of``). Raises ``DataError`` for a file
+    without games.
     """
     first = next(iter(read_episodes(path)), None)
     if first is None:
         raise DataError(f"{path}: holds no games")
-    recorded = first.settings or {}
-    kept = {name: recorded[name] for name in setting_names(first.game) if name == "language" and name in recorded}
-    return get(first.game, **{**kept, **settings})
+    return game_of(first, **settings)
+
+
+def game_of(episode: Episode, **settings: Any) -> Game:
+    """Return the game of ``episode`` under the recorded rules of play (``Game.judged_by``). Other settings are the
+    defaults, or ``settings``.
+    """
+    recorded = episode.settings or {}
+    kept = {name: recorded[name] for name in _game_class(episode.game).judged_by if name in recorded}
+    return get(episode.game, **{**kept, **settings})
 
 
 def setting_names(name: str) -> list[str]:
@@ -86,11 +99,28 @@ def settings_of(game: Game) -> Mapping[str, Any]:
     return values
 
 
+def files_of(game: Game) -> Mapping[str, Path]:
+    """Return the files that a game's settings name, by option, whether they exist or not: values of a type whose schema
+    is that of a path, except the words that may be given instead.
+    """
+    found, settings = {}, settings_of(game)
+    for name, hint in _schema(type(game)).items():
+        value, kinds = settings[name], hint.get("anyOf", [hint])
+        words = [word for kind in kinds for word in (*kind.get("enum", ()), kind.get("const"))]
+        if isinstance(value, str) and value not in words and any(kind.get("format") in _PATHS for kind in kinds):
+            found[name] = Path(value)
+    return found
+
+
 def setting_hints(name: str) -> Mapping[str, Any]:
     """Return the JSON schema of each setting: default, description, choices."""
-    schema = _adapter(_game_class(name)).json_schema()
-    hints: Mapping[str, Any] = schema.get("properties", {})
-    return hints
+    return _schema(_game_class(name))
+
+
+@cache
+def _schema(kind: type) -> Mapping[str, Any]:
+    properties: Mapping[str, Any] = _adapter(kind).json_schema().get("properties", {})
+    return properties
 
 
 @cache

@@ -49,7 +49,7 @@ STATE = "state.json"
 """The algorithm's state in a checkpoint, and the number of trained samples: plain JSON."""
 LONGEST = 1 << 20
 """Longest sample of an online phase, in tokens, a bound for attention windows: samples are never cut."""
-ONLINE_GAMES = ("episodes", "evaluations", "snapshots")
+ONLINE_GAMES = ("episodes", "evaluations", "snapshots", "start")
 """Folders of an online phase that hold play of its policies, or the policies themselves."""
 _MARKER = "complete"
 _PREFIX = "checkpoint-"
@@ -188,8 +188,7 @@ def open_state(state: Path, wanted: str) -> Path | None:
         if any(state.iterdir()):
             logger.warning("%s is of other samples or settings; training starts over", state)
         discard_state(state)
-        for name in ONLINE_GAMES:
-            shutil.rmtree(state.with_name(name), ignore_errors=True)
+        _discard_games(state.parent)
     write_atomically(label, wanted)
     complete = [folder for folder in state.glob(f"{_PREFIX}*") if (folder / _MARKER).is_file()]
     newest = max(complete, key=checkpoint_updates, default=None)
@@ -214,7 +213,8 @@ class _Finished(msgspec.Struct):
 
 
 def finished_result(output: Path, wanted: str) -> dict[str, Any] | None:
-    """Return the result written by ``record_result`` for the same fingerprint; else delete it and partial checkpoints.
+    """Return the result written by ``record_result`` for the same fingerprint; else delete it and partial checkpoints,
+    and with another fingerprint the online games beside it.
 
     Raises ``DataError`` for a file of that name that ``record_result`` did not write.
     """
@@ -223,6 +223,8 @@ def finished_result(output: Path, wanted: str) -> dict[str, Any] | None:
     if finished is not None and finished.fingerprint == wanted and (output / "checkpoint").is_dir():
         discard_state(output / "state")
         return finished.result
+    if finished is not None and finished.fingerprint != wanted:  # before its record, which tells whose games they are
+        _discard_games(output)
     record.unlink(missing_ok=True)
     for leftover in output.glob(".checkpoint-*"):
         discard_state(leftover)
@@ -259,6 +261,11 @@ def discard_state(state: Path) -> None:
     """Delete ``state`` so that a half-deleted checkpoint never counts as complete."""
     _discard_all(state, but=None)
     shutil.rmtree(state, ignore_errors=True)
+
+
+def _discard_games(output: Path) -> None:
+    for name in ONLINE_GAMES:
+        shutil.rmtree(output / name, ignore_errors=True)
 
 
 def _discard_all(state: Path, *, but: Path | None) -> None:

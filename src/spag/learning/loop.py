@@ -34,7 +34,7 @@ from spag.learning.phase import Phase
 from spag.learning.policy import TrainedPolicy
 from spag.learning.references import LogprobCache, logprobs_of, reference_of_files
 from spag.learning.schedule import learning_rate_share
-from spag.learning.sources import Source, Start
+from spag.learning.sources import Source, Start, sample_counts
 from spag.learning.trackers import OnProgress, Trackers, TrainProgress, Unit
 from spag.learning.updates import apply_gradients, checked_norm, syncing
 from spag.models.loading import no_progress_bars
@@ -64,6 +64,7 @@ class Loop:
         self.progress = progress if self.is_first else None  # only one process writes the progress file
         self.fingerprint = checkpoints.phase_fingerprint(phase)
         self.total_updates = 0
+        self.counts: dict[str, Any] = {}  # of the samples of files
 
     def run(self) -> dict[str, Any]:
         """Train, write ``checkpoint/``, and return the result, or the earlier result if training is complete."""
@@ -73,7 +74,8 @@ class Loop:
         if finished is not None:
             return dict(finished)
         state = checkpoints.read_state(resume_from) if resume_from else {}
-        self.algorithm = phase.algorithm(phase.settings, seed=phase.credit_seed, state=state.get("algorithm"))
+        credited = state.get("algorithm") if self.online else None  # games of files are credited again
+        self.algorithm = phase.algorithm(phase.settings, seed=phase.credit_seed, state=credited)
         self.samples_seen = int(state.get("samples_seen", 0))
         self.updates_done = checkpoints.checkpoint_updates(resume_from) if resume_from else 0
         each = self.online.updates if self.online else 1
@@ -95,7 +97,7 @@ class Loop:
                     if not self._train_on_play(step, self.online):
                         break
             result: dict[str, Any] = {"steps": self.updates_done // each, "trained_samples": self.samples_seen}
-            result |= self.algorithm.summary()
+            result |= self.algorithm.summary() | self.counts
             result |= {"metrics": self.metrics.last if self.metrics else {}, **self.source.results()}
         self.trackers.close()
         self._finish({**result, "seconds": round(time.perf_counter() - began, 1)})
@@ -162,6 +164,7 @@ class Loop:
         samples.sort(key=lambda sample: (sample.episode_id or "", -1 if sample.turn is None else sample.turn))
         if self.is_first:
             write_rows(output / "samples.jsonl", samples)
+        self.counts = sample_counts(samples)
         encoded = encode_samples(samples, self.policy.tokenizer, self.style, settings.max_length)
         data, size = self._data(encoded), settings.global_batch_size
         self.samples_seen = (settings.max_steps or 0) * size or len(samples) * settings.epochs

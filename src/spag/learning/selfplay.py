@@ -211,7 +211,9 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
                 specs = game_specs(tasks, 1, derive_seed(self.seed, "evaluation", pairing.title))
                 named = [type(spec)(f"{pairing.title}: {spec.task.id}", spec.task, spec.seed) for spec in specs]
                 self.player.play_into(path, game, pairing, named, {POLICY: weights_after(step)})
-            report = arena_report(read_episodes(path), game, (POLICY, opponent))
+            met = {POLICY, opponent}  # the file may also hold games of a name that differs in punctuation
+            games = (one for one in read_episodes(path) if {info.model for info in one.players.values()} == met)
+            report = arena_report(games, game, (POLICY, opponent))
             own = [row for row in report["roles"] if row["name"] == POLICY]
             about = {"step": step, "game": game.name, "opponent": opponent}
             self.evaluations.append({**about, "roles": own, "pair": report["pairs"], "exact": exact})

@@ -5,6 +5,7 @@ Files have one step, trained for many updates.
 """
 
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -63,6 +64,13 @@ class Material:
 
     games: Sequence[tuple[Game, Sequence[Episode]]] = ()
     samples: Sequence[TrainingSample] = ()
+
+
+def sample_counts(samples: Sequence[TrainingSample]) -> dict[str, Any]:
+    """Return how many samples each role has, and the SFT mix if there is one, for the phase's record."""
+    roles = Counter(sample.role or "other" for sample in samples if sample.type is not SampleType.SFT)
+    sft = len(samples) - roles.total()
+    return {"samples": dict(roles), **({"sft": sft} if sft else {})}
 
 
 class Source(AbstractContextManager["Source"], Protocol):

@@ -7,7 +7,6 @@ policy differs slightly from the trained one.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -26,6 +25,7 @@ from spag.models.finding import adapter_base
 from spag.models.loading import load_adapters, load_model
 from spag.models.refusals import Refusals, described
 from spag.models.roles import LONE_ADAPTER, adapter_names, model_of_role
+from spag.storage.home import expanded
 
 
 def trainable(
@@ -78,7 +78,7 @@ def load(
     }
     names = adapter_names(roles)
     starts = {name: model_of_role(model.name, *role.rsplit("/", 1)) for role, name in names.items()}
-    if any(adapter_base(Path(start).expanduser()) for start in starts.values()):
+    if any(adapter_base(expanded(start)) for start in starts.values()):
         policy: Any = load_adapters(starts, trainable=True, **options)
     else:
         policy = load_model(model.name, trainable_adapter=True, **options)

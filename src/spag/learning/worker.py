@@ -29,6 +29,7 @@ from spag.learning.trackers import OnProgress, TrainProgress
 from spag.models.tokens import PromptStyle
 from spag.rollout.provenance import game_record
 from spag.rollout.steps import MixedGame, StepPlayer
+from spag.storage.home import expanded
 from spag.storage.machine import free_objects
 from spag.storage.parents import exit_with_parent
 from spag.storage.store import file_digest
@@ -80,7 +81,7 @@ class TrainingJob(BaseModel, frozen=True):
 
     def to_json(self) -> str:
         """Return the job with absolute paths, for processes with other working folders."""
-        start = Path(self.start_from).expanduser()
+        start = expanded(self.start_from)
         absolute = {
             "output": self.output.absolute(),
             "files": [path.absolute() for path in self.files],

@@ -13,8 +13,9 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from spag.core.errors import DataError, ModelError
+from spag.core.errors import ConfigError, DataError, ModelError
 from spag.models.roles import read_roles
+from spag.storage.home import expanded
 from spag.storage.jsonfile import read_json
 
 EMBEDDED_NAME = "smollm2-135m"
@@ -36,7 +37,7 @@ def resolve_model(name: str) -> str:
         return _dequantised(embedded_gguf())
     if not name.strip():
         raise ModelError("the model's name is empty; name a hub id, a folder or a GGUF file")
-    path = Path(name).expanduser()
+    path = expanded(name)
     if roles := read_roles(name):
         raise ModelError(
             f"{name}: has an adapter for each role, and here one model is needed; name one: {', '.join(roles.values())}"
@@ -81,8 +82,8 @@ def described_model(name: str) -> str:
 
 
 def cache_folder() -> Path:
-    """Return the folder of converted models: ``$SPAG_CACHE``, else ``~/.cache/spag``."""
-    return Path(os.environ.get("SPAG_CACHE", "~/.cache/spag")).expanduser()
+    """Return the folder of converted models: ``$SPAG_CACHE``, else ``~/.cache/spag``. Raises ``ConfigError``."""
+    return expanded(os.environ.get("SPAG_CACHE", "~/.cache/spag"), ConfigError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ def read_adapter(folder: Path) -> Adapter | None:
     except DataError as error:
         raise ModelError(f"{error}; this is no LoRA adapter's config, save or download the adapter again") from error
     base = described.base_model_name_or_path
-    if (Path(base).expanduser() / ADAPTER_CONFIG).exists():
+    if (expanded(base) / ADAPTER_CONFIG).exists():
         raise ModelError(
             f"{file}: base_model_name_or_path is {base}, an adapter itself; merge that into its base model first"
         )
@@ -143,8 +144,8 @@ def adapter_base(folder: Path) -> str | None:
 
 def model_type(name: str) -> str | None:
     """Return the model type of a local folder, for an adapter its base model's; ``None`` if there is no such folder."""
-    folder = Path(name).expanduser()
-    config = Path(adapter_base(folder) or folder).expanduser() / _CONFIG
+    folder = expanded(name)
+    config = expanded(adapter_base(folder) or folder) / _CONFIG
     try:
         return read_json(config, _ModelFile).model_type
     except DataError:  # loading reports what is wrong with it

@@ -7,11 +7,12 @@ from typing import Any
 
 import huggingface_hub
 
+from spag.core.errors import ModelError
+from spag.models.files import folder_files
 from spag.models.finding import adapter_base, resolve_model
+from spag.models.hub import check_reachable
 from spag.models.roles import read_roles
 from spag.storage.store import file_digest
-
-_NEVER_READ = frozenset({".bin", ".h5", ".md", ".msgpack", ".pt", ".pth"})  # pickled weights and texts about the model
 
 
 def weights_digest(name: str) -> str:
@@ -29,19 +30,14 @@ def _contents(name: str) -> list[Any]:
     folder = Path(resolve_model(name))
     if not folder.is_dir():
         return _revision(name)
-    files = [[file.name, file_digest(file)] for file in _files(folder)]
+    files = [[file.name, file_digest(file)] for file in folder_files(folder)]
     base = adapter_base(folder)
     return files + (_contents(base) if base is not None else [])
 
 
-def _files(folder: Path) -> list[Path]:
-    """Return the files that determine a model's output, in order."""
-    files = [file for file in sorted(folder.iterdir()) if file.is_file() and not file.name.startswith(".")]
-    return [file for file in files if file.suffix not in _NEVER_READ]
-
-
 def _revision(name: str) -> list[Any]:
     try:  # its folder in the hub's cache is named after the commit
+        check_reachable(name)
         return [name, Path(huggingface_hub.hf_hub_download(name, "config.json")).parent.name]
-    except (OSError, ValueError):
+    except (OSError, ValueError, ModelError):
         return [name]  # loading it reports what is wrong

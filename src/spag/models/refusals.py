@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 
 from spag.core.errors import ModelError, SpagError
 from spag.models.finding import BAICHUAN, model_type
+from spag.models.hub import check_reachable
 
 LIBRARY_ERRORS = (
     ArithmeticError,  # transformers, for sizes of 0; jinja2, from computations of a template
@@ -66,7 +67,11 @@ def _is_refusal(error: BaseException) -> bool:
 
 
 def loading(name: str, source: str, *, trust_remote_code: bool = False) -> Refusals:
-    """Translate errors while ``name`` is read from ``source``, a folder or a hub id, into ``ModelError``."""
+    """Translate errors while ``name`` is read from ``source``, a folder or a hub id, into ``ModelError``. Raises it at
+    once if the hub is needed and cannot be reached.
+    """
+    if not Path(source).exists():
+        check_reachable(source)
     return Refusals(lambda error: ModelError(_load_failure(name, source, error, trust_remote_code)))
 
 

@@ -8,10 +8,10 @@ Each folder holds a LoRA adapter and its tokenizer: a separate model, for peft a
 
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TypeVar
 
 from spag.core.errors import ConfigError, DataError, ModelError
+from spag.storage.home import expanded
 from spag.storage.jsonfile import read_json
 
 ROLES = "roles.json"
@@ -41,7 +41,7 @@ def read_roles(name: str) -> dict[str, str] | None:
     """Return the adapter folders of the model ``name`` by role; ``None`` for a model without roles. Raises
     ``ModelError``.
     """
-    folder = Path(name).expanduser()
+    folder = expanded(name)
     file = folder / ROLES
     if not file.is_file():
         return None

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spag.models.finding import model_type
 from spag.models.roles import LONE_ADAPTER, adapter_name, read_roles
 
 if TYPE_CHECKING:
@@ -21,8 +22,23 @@ def saved_weights(folder: Path) -> dict[str, "Tensor"]:
     if roles is not None:
         parts = {adapter_name(role): Path(place) for role, place in roles.items()}
         return {name: value for adapter, place in parts.items() for name, value in _of_adapter(place, adapter).items()}
-    is_adapter = (folder / "adapter_config.json").is_file()
-    return _of_adapter(folder, LONE_ADAPTER) if is_adapter else _in_files(folder)
+    if (folder / "adapter_config.json").is_file():
+        return _of_adapter(folder, LONE_ADAPTER)
+    return _loaded(folder) if _are_converted(folder) else _in_files(folder)
+
+
+def _are_converted(folder: Path) -> bool:
+    """Whether transformers joins or renames weights as it loads them: a file has each expert of a layer by itself."""
+    from transformers.conversion_mapping import get_checkpoint_conversion_mapping  # noqa: PLC0415 - imports torch
+
+    return bool(get_checkpoint_conversion_mapping(model_type(str(folder))))
+
+
+def _loaded(folder: Path) -> dict[str, "Tensor"]:
+    from spag.models.loading import load_model  # noqa: PLC0415 - imports torch
+
+    model = load_model(str(folder), dtype="float32", device="cpu")
+    return {name: weight.detach() for name, weight in model.named_parameters()}
 
 
 def _of_adapter(folder: Path, adapter: str) -> dict[str, "Tensor"]:

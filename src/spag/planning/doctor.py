@@ -110,7 +110,7 @@ def look_around() -> Machine:
         torch_cuda=cuda,
         torch_trouble=trouble,
         shared=shutil.disk_usage(path).total if (path := Path("/dev/shm")).is_dir() else None,
-        disks={what: _free_bytes(place.expanduser().absolute()) for what, place in kept.items()},
+        disks={what: _free_bytes(place.absolute()) for what, place in kept.items()},
         packages={name: installed[name] for name in ("torch", "transformers", *OPTIONAL) if name in installed},
         embedded=_embedded_version(installed),
         vllm=installed_vllm(),

@@ -13,7 +13,9 @@ from typing import Any
 from spag.algorithms.settings import LoraConfig
 from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError, ModelError
+from spag.models.hub import check_reachable
 from spag.models.refusals import Refusals, described
+from spag.storage.home import expanded
 from spag.storage.machine import core_count, memory_bytes
 
 GIB = 2**30
@@ -93,7 +95,9 @@ def read_shape(name: str, *, trust_remote_code: bool = False) -> ModelShape:
 
     fix = "give a folder that holds its config.json, which is all a plan needs (--set model.name=FOLDER)"
     with Refusals(lambda error: ModelError(f"{name}: its config cannot be read ({described(error, 120)}); {fix}")):
-        config = AutoConfig.from_pretrained(str(Path(name).expanduser()), trust_remote_code=trust_remote_code)
+        if not (place := expanded(name)).exists():
+            check_reachable(name)
+        config = AutoConfig.from_pretrained(str(place), trust_remote_code=trust_remote_code)
         return shape_of(config, name)
 
 

@@ -206,6 +206,7 @@ def look(place: int) -> tuple[str, str]:
 
 
 def plain(name: str, longest: int = 24) -> str:
-    """Return a name as a label, without line breaks and not too long."""
+    """Return a name as a label, without line breaks and not too long. Legends leave out what begins with ``_``."""
     name = " ".join("".join(char if char.isprintable() else " " for char in name).split())
+    name = f" {name}" if name.startswith("_") else name
     return name if len(name) <= longest else f"{name[: longest - 1]}…"

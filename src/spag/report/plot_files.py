@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from warnings import catch_warnings, filterwarnings
 
 from markupsafe import Markup
 from matplotlib import rc_context
@@ -82,7 +83,8 @@ def save_plot(figure: Figure, name: str, says: str, folder: Path) -> Plot:
 
 def _saved(figure: Figure, name: str, kind: str, **options: Any) -> bytes:
     stream = BytesIO()
-    with rc_context({"svg.hashsalt": name}):
+    with rc_context({"svg.hashsalt": name}), catch_warnings():
+        filterwarnings("ignore", "Glyph .* missing", UserWarning)  # a Chinese name: boxes in the PNG, whole in the SVG
         figure.savefig(stream, format=kind, **options)
     return stream.getvalue()
 

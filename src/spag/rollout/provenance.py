@@ -21,11 +21,11 @@ from spag.algorithms.credit import prompt_digest
 from spag.core.episodes import Episode, PlayerInfo
 from spag.core.errors import RunError
 from spag.games.base import Game
-from spag.games.registry import settings_of
+from spag.games.registry import files_of, settings_of
 from spag.rollout.runner import GameSpec
+from spag.storage.changes import changes
 from spag.storage.disk import is_file_there
 from spag.storage.episodes import read_episodes
-from spag.storage.manifest import changes
 from spag.storage.store import file_digest, write_rows
 
 
@@ -40,12 +40,12 @@ class Provenance:
 def game_record(game: Game) -> dict[str, Any]:
     """Return the settings of ``game`` that are not ``None``, with files replaced by their hashes."""
     settings = {name: value for name, value in settings_of(game).items() if value is not None}
-    return {**settings, **{name: file_digest(path) for name, path in named_files(settings).items()}}
+    return {**settings, **{name: file_digest(path) for name, path in named_files(game).items()}}
 
 
-def named_files(settings: Mapping[str, Any]) -> dict[str, Path]:
-    """Return the files named in a game's settings, by option: their contents are part of the settings."""
-    return {name: Path(value) for name, value in settings.items() if isinstance(value, str) and Path(value).is_file()}
+def named_files(game: Game) -> dict[str, Path]:
+    """Return the existing files named in a game's settings, by option: their contents are part of the settings."""
+    return {name: path for name, path in files_of(game).items() if path.is_file()}
 
 
 def check_games(

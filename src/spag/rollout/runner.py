@@ -19,6 +19,9 @@ from spag.games.base import Game
 from spag.games.registry import DEFAULT, get
 from spag.storage.episodes import MAX_UTTERANCE
 
+CUT_RETRIES = 2
+"""How often a cut thought is sampled again with ``retry_cut``, even where other empty utterances stand."""
+
 
 @dataclass(frozen=True, slots=True)
 class GameSpec:
@@ -82,9 +85,10 @@ def should_retry(completion: Completion, attempt: int, sampling: Sampling) -> bo
     """Whether to sample again: a sampled utterance is empty, with retries left. A cut thought stands, unless
     ``retry_cut``.
     """
-    if completion.finish_reason is FinishReason.THOUGHT and not sampling.retry_cut:
-        return False
-    return not completion.text.strip() and attempt < sampling.empty_retries and sampling.temperature > 0
+    most = sampling.empty_retries
+    if completion.finish_reason is FinishReason.THOUGHT:
+        most = CUT_RETRIES if sampling.retry_cut else 0
+    return not completion.text.strip() and attempt < most and sampling.temperature > 0
 
 
 def without_thought(completion: Completion, sampling: Sampling) -> Completion:

@@ -31,6 +31,7 @@ class PlaySummary:
 
     games: int = 0
     tokens: int = 0  # of all utterances; 0 if the engine reports none
+    empty: int = 0  # utterances of the file without text
     played_now: int = 0
     seconds: float = 0.0
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -44,6 +45,7 @@ class PlaySummary:
         """Add the totals of ``other``."""
         self.games += other.games
         self.tokens += other.tokens
+        self.empty += other.empty
         self.played_now += other.played_now
         self.seconds += other.seconds
         self.outcomes.update(other.outcomes)
@@ -107,5 +109,6 @@ def _left_to_play(path: Path, specs: Sequence[GameSpec], summary: PlaySummary) -
 def _count(summary: PlaySummary, episode: Episode) -> None:
     summary.games += 1
     summary.tokens += sum(len(said.token_ids or ()) for said in episode.history)
+    summary.empty += sum(not said.content.strip() for said in episode.history)
     if episode.outcome is not None:
         summary.outcomes[episode.outcome] += 1

@@ -18,6 +18,7 @@ from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm
 from spag.models.finding import EMBEDDED_NAME, adapter_base, embedded_gguf, resolve_model
 from spag.models.roles import model_of_role, models_of
 from spag.runs.layout import mixed_model, planned_models
+from spag.storage.home import expanded
 from spag.storage.machine import core_count, memory_bytes, open_files
 
 SLOT_TOKENS = 128
@@ -118,7 +119,7 @@ def _check_model(model: ModelConfig, config: RunConfig) -> None:
     import spag.models.baichuan  # noqa: F401, PLC0415 - registers its config
     from spag.models.refusals import loading  # noqa: PLC0415 - slow to import
 
-    folder = Path(model.name).expanduser()
+    folder = expanded(model.name)
     if model.name == EMBEDDED_NAME:
         embedded_gguf()  # refuses it if its package is not installed
         return

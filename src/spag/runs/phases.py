@@ -12,7 +12,6 @@ from spag.core.types import Split
 from spag.engines.players import Kind, kind_of
 from spag.evaluation.health import health
 from spag.games.base import drawn
-from spag.games.registry import settings_of
 from spag.learning.launch import train_on
 from spag.rollout.matches import make_matches, play_matches
 from spag.rollout.matchmaking import draw_opponents, spread
@@ -88,8 +87,8 @@ def _play_iteration(run: Run, model: PlannedModel) -> None:
         write_json(path.with_name(HEALTH), found)
         for warning in found["warnings"]:
             run.setup.reporter.note(f"{title}: {warning}")
-        outcome, stats = summary.describe(game), summary.stats
-        run.setup.reporter.note(f"{title}: {summary.games} games, {outcome}, {stats.empty} empty utterances")
+        what = f"{summary.games} games, {summary.describe(game)}, {summary.empty} empty utterances"
+        run.setup.reporter.note(f"{title}: {what}")
         return {
             "games": summary.games,
             "outcomes": dict(summary.outcomes),
@@ -170,7 +169,7 @@ def _train_settings(run: Run, model: PlannedModel, files: Mapping[str, Path]) ->
     if isinstance(settings, OfflineSettings) and settings.sft_data:
         named[str(settings.sft_data)] = settings.sft_data
     if isinstance(settings, OnlineSettings) and settings.mix:
-        mixed = (named_files(settings_of(game)).values() for game, _ in model.phase.mix(model.game))
+        mixed = (named_files(game).values() for game, _ in model.phase.mix(model.game))
         named |= {str(path): path for paths in mixed for path in paths}
     digests = {name: file_digest(path) for name, path in named.items()}
     about = {"algorithm": model.phase.algorithm, "options": options, "digests": digests}

@@ -16,7 +16,7 @@ from spag.config.schema import ModelConfig, RunConfig
 from spag.core.errors import RunError
 from spag.evaluation.result_files import load_health, load_reasoning, load_results
 from spag.games.base import Game
-from spag.games.registry import DEFAULT, get
+from spag.games.registry import DEFAULT, game_of, get
 from spag.runs.execute import resolve_dtype
 from spag.runs.layout import BASE, EPISODES, HEALTH, PlannedModel, planned_models, planned_stages, trained_models
 from spag.runs.parts import GameFile, OnlinePhase, SelfPlay, StageProgress, games_of, read_metrics
@@ -80,7 +80,7 @@ class RunFolder:
             return self.config.game.build()
         for source in self.sources():
             for episode in read_episodes(source.path, torn_ok=True):
-                return get(episode.game)
+                return game_of(episode)
         return get(DEFAULT)
 
     @property

@@ -8,7 +8,9 @@ from typing import Any
 
 from spag.config.files import dump_config
 from spag.config.schema import ModelConfig, PlannedEngine, RunConfig
-from spag.engines.players import Kind
+from spag.engines.players import Kind, is_local
+from spag.games.registry import get as get_game
+from spag.models.files import model_files
 from spag.rollout.matches import PlaySetup
 from spag.rollout.provenance import named_files
 from spag.rollout.steps import SNAPSHOTS
@@ -47,8 +49,16 @@ class Run:
         if name == BASE:
             return self.config.model.name
         if (model := mixed_model(self.config, name)) is not None:
-            return f"{Kind.MIXTURE}{self.folder / model.folder / SNAPSHOTS}"
+            if not self._stopped_without_snapshot(model):
+                return f"{Kind.MIXTURE}{self.folder / model.folder / SNAPSHOTS}"
+            self.setup.reporter.note(f"{name}: {model.name} stopped before its first snapshot; its last policy plays")
+            name = model.name
         return str(self.folder / self.models[name].folder / "checkpoint") if name in self.models else name
+
+    def _stopped_without_snapshot(self, model: PlannedModel) -> bool:
+        stage = f"{model.folder}/train"
+        results = self.manifest.stages[stage].get("results", {}) if self.manifest.is_done(stage) else {}
+        return "stopped" in results and not (self.folder / model.folder / SNAPSHOTS).is_dir()
 
     def model(self, name: str) -> ModelConfig:
         return self.config.model.model_copy(update={"name": self.checkpoint(name)})
@@ -61,7 +71,8 @@ class Run:
     def settings(self, *sections: str, **more: Any) -> dict[str, Any]:
         """Return these sections of the config as a stage's settings, with the digests of the files they name."""
         dumped = self.config.model_dump(mode="json", include=set(sections))
-        files = named_files(more.get("game", dumped.get("game")) or {})
+        game = more.get("game", dumped.get("game"))
+        files = named_files(get_game(**game)) if game else {}
         return {**dumped, **more, "files": {name: file_digest(path) for name, path in files.items()}}
 
     def stage(
@@ -78,9 +89,12 @@ class Run:
         """Run ``work`` unless the manifest says that it is done; a redo deletes ``outputs`` first.
 
         ``kept``: those of ``outputs`` that later stages and people read, by default all; their later replacement is
-        detected. ``free``: a setting that may change; the stage then continues with the existing files.
+        detected. Settings with the section ``model`` include the files of a local model, which may be replaced under
+        the same name. ``free``: a setting that may change; the stage then continues with the existing files.
         """
-        decision = self.decisions[name] = self.manifest.begin(name, settings, inputs, free, outputs)
+        start = self.config.model.name if "model" in settings else ""
+        model = model_files(start) if start and is_local(start) else {}
+        decision = self.decisions[name] = self.manifest.begin(name, settings, inputs, free, outputs, model)
         if self.manifest.dry:
             return
         if decision.action is Action.REDO:

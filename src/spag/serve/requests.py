@@ -4,7 +4,9 @@ A field with a neutral value (``presence_penalty=0``) may be sent with that valu
 ``min_tokens`` are vLLM's.
 """
 
+import re
 import secrets
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
@@ -24,6 +26,8 @@ NEUTRAL: dict[str, Any] = {
 """Unsupported fields, and their neutral values."""
 LABELS = {"user", "metadata"}
 """Fields about the client; they are ignored."""
+
+_BRANCH = re.compile(r"(?:constrained-)?str|list\[.*")  # pydantic's names of the types that a value may have
 
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
@@ -130,10 +134,19 @@ def read_request(body: bytes, kind: type[Asked]) -> Asked:
     try:
         return kind.model_validate(sent)
     except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"]) or "the request"
+        first = _first_fault(error.errors())
+        field = ".".join(str(part) for part in first["loc"] if not _BRANCH.fullmatch(str(part))) or "the request"
         says = "is not supported here" if first["type"] in ("extra_forbidden", "literal_error") else str(first["msg"])
         raise RefusedError(f"{field}: {says[:1].lower()}{says[1:]}", field=field) from error
+
+
+def _first_fault(errors: Sequence[Any]) -> Any:
+    """Return the first error. A value that may be text or a list has one for each: the one that fits it best."""
+    place = errors[0]["loc"]
+    if not place or not _BRANCH.fullmatch(str(place[-1])):
+        return errors[0]
+    same = [error for error in errors if error["loc"][: len(place) - 1] == place[:-1]]
+    return max(same, key=lambda error: (len(error["loc"]), not error["type"].endswith("_type")))
 
 
 def engine_requests(asked: Asked, prompts: list[str], name: str) -> list[Request]:

@@ -1,7 +1,6 @@
 """vLLM's own server: its command line for the models to serve. Imports no vLLM."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from spag.config.schema import EngineConfig, ModelConfig
@@ -9,6 +8,7 @@ from spag.core.errors import ConfigError
 from spag.engines.prompts import longest_text
 from spag.engines.vllm.setup import LORA_RANKS, copy_count, visible_gpus
 from spag.models.finding import Adapter, read_adapter, resolve_model
+from spag.storage.home import expanded
 
 KEY_VARIABLE = "VLLM_API_KEY"
 """The variable from which vLLM reads the token: on the command line others could see it."""
@@ -21,7 +21,7 @@ def vllm_command(models: Sequence[tuple[str, ModelConfig]], engine: EngineConfig
     adapters: dict[str, Adapter] = {}
     names: dict[str, str] = {}  # of models that are not adapters
     for name, model in models:
-        if adapter := read_adapter(Path(model.name).expanduser()):
+        if adapter := read_adapter(expanded(model.name)):
             adapters[name] = adapter
         else:
             names[name] = model.name

@@ -4,7 +4,8 @@
 
     never begun                                   RUN
     given up by a forced run                      REDO
-    other settings, or its files were replaced    REFUSE; with force REDO
+    other settings or files of its model, or its
+    own files were replaced                       REFUSE; with force REDO
     its files are gone                            SKIP, and REFUSE for a later stage that needs them; with force REDO
     built on other results of an earlier stage    REDO; that stage was redone by force, and this one goes with it
     begun, or done with another free setting      RUN, which goes on with the files that are there
@@ -25,21 +26,31 @@ from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
 
 from spag.core.errors import DataError, RunError
+from spag.storage.changes import changes
 from spag.storage.disk import storage_errors
 from spag.storage.jsonfile import convert, read_json
-from spag.storage.outputs import Outputs, lost_outputs, outputs_digest, record_outputs, replaced_outputs
+from spag.storage.outputs import (
+    Outputs,
+    changed_files,
+    lost_outputs,
+    outputs_digest,
+    record_files,
+    record_outputs,
+    replaced_outputs,
+)
 from spag.storage.store import JsonlStore, write_json
 
 SCHEMA_VERSION = 1
 Names = Sequence[str]
 Settings = Mapping[str, Any]
+Files = Mapping[str, Path] | None
 
 
 class Record(TypedDict):
     """A stage in the manifest. ``waiting``: a forced run discarded its results, for the reason ``given_up``.
 
     ``free``: settings that may differ without a redo. ``built_on``: a digest of the results of each earlier stage that
-    it reads.
+    it reads. ``model``: the files of the local model that it began with.
     """
 
     status: Literal["waiting", "started", "done"]
@@ -50,6 +61,7 @@ class Record(TypedDict):
     built_on: NotRequired[dict[str, str | None]]
     results: NotRequired[dict[str, Any]]
     outputs: NotRequired[Outputs]
+    model: NotRequired[Outputs]
 
 
 class _File(TypedDict):
@@ -64,7 +76,7 @@ class StageRequest:
 
     ``free``, ``built_on``: as in its record; the digest is ``None`` for a stage that is not done. ``replaced``,
     ``lost``: its files whose contents changed, or that are gone. ``missing``: lost files by the earlier stage that made
-    them.
+    them. ``changed``: files of the model that changed since the stage began.
     """
 
     settings: Settings
@@ -74,6 +86,7 @@ class StageRequest:
     replaced: Names = ()
     lost: Names = ()
     missing: Mapping[str, str] = field(default_factory=dict)
+    changed: Names = ()
 
 
 class Action(Enum):
@@ -136,6 +149,8 @@ def _fault(record: Record, request: StageRequest) -> str:
     known, asked = sorted(record.get("built_on", {})), sorted(request.built_on)
     if changed := changes(record["settings"], request.settings):
         return f"was begun with other settings ({', '.join(changed)})"
+    if request.changed:
+        return f"was begun with another model: {request.changed[0]} changed since"
     if known != asked and record.get("free") == request.free:
         return f"was built on {', '.join(known) or 'nothing'}, not on {', '.join(asked) or 'nothing'}"
     if request.replaced:
@@ -178,8 +193,12 @@ class Manifest:
         """Return whether ``stage`` has been done, even if its results have changed since."""
         return stage in self.stages and self.stages[stage]["status"] == "done"
 
-    def decide(self, stage: str, settings: Settings, inputs: Names = (), free: Any = None) -> StageDecision:
-        """Return what to do with ``stage``, which reads the results of ``inputs``. Raises ``RunError`` when refused."""
+    def decide(
+        self, stage: str, settings: Settings, inputs: Names = (), free: Any = None, model: Files = None
+    ) -> StageDecision:
+        """Return what to do with ``stage``, which reads the results of ``inputs`` and the files of ``model``. Raises
+        ``RunError`` when refused.
+        """
         outputs, lost = self._outputs(stage), {name: lost_outputs(self.folder, self._outputs(name)) for name in inputs}
         request = StageRequest(
             settings=json.loads(json.dumps(settings)),  # lists for tuples, as the manifest has them
@@ -189,6 +208,7 @@ class Manifest:
             replaced=replaced_outputs(self.folder, outputs),
             lost=lost_outputs(self.folder, outputs),
             missing={name: files[0] for name, files in lost.items() if files},
+            changed=changed_files(model or {}, self.stages[stage].get("model", {}) if stage in self.stages else {}),
         )
         decision = decide(self.stages.get(stage), request)
         if decision.action is Action.REFUSE:
@@ -202,12 +222,18 @@ class Manifest:
             self._save()
 
     def begin(
-        self, stage: str, settings: Settings, inputs: Names = (), free: Any = None, outputs: Names = ()
+        self,
+        stage: str,
+        settings: Settings,
+        inputs: Names = (),
+        free: Any = None,
+        outputs: Names = (),
+        model: Files = None,
     ) -> StageDecision:
         """Decide, and record a due stage as started; a redo deletes ``outputs`` first. Raises the errors of ``decide``,
         and ``StorageError``.
         """
-        decision = self.decide(stage, settings, inputs, free)
+        decision = self.decide(stage, settings, inputs, free, model)
         if self.dry and decision.is_due:
             self.stages[stage] = _given_up(decision)
         elif decision.is_due:
@@ -218,6 +244,8 @@ class Manifest:
             seconds = self.stages[stage]["seconds"] if stage in self.stages else 0.0
             record: Record = {"status": "started", "settings": dict(settings), "seconds": seconds}
             self.stages[stage] = {**record, "free": free, "built_on": self._built_on(inputs)}
+            if model:
+                self.stages[stage]["model"] = record_files(model)
             self._save()
         return decision
 
@@ -263,15 +291,3 @@ def _remove(path: Path) -> None:
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
-
-
-def changes(old: Settings, new: Settings, prefix: str = "") -> list[str]:
-    """Return the dotted settings that differ, with both values: ``arena.tasks was 2, is 3``."""
-    changed = []
-    for key in sorted({*old, *new}):
-        before, after = old.get(key), new.get(key)
-        if isinstance(before, Mapping) and isinstance(after, Mapping):
-            changed += changes(before, after, f"{prefix}{key}.")
-        elif before != after:
-            changed.append(f"{prefix}{key} was {before!r}, is {after!r}")
-    return changed

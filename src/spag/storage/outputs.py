@@ -1,4 +1,5 @@
-"""The outputs of a finished stage: size, time and hash of each file, to detect files that were lost or replaced since.
+"""The outputs of a finished stage, and the files of the model that it began with: size, time and hash of each, to
+detect files that were lost or replaced since.
 
 A file with unchanged size and time counts as the same; if only the time changed, it is hashed again, since copying a
 run folder changes all times.
@@ -13,7 +14,7 @@ from spag.storage.store import file_digest
 
 
 class FileRecord(TypedDict):
-    """A file of a run folder. ``size`` in bytes, ``mtime_ns`` its modification time, ``digest`` its contents' hash."""
+    """A file. ``size`` in bytes, ``mtime_ns`` its modification time, ``digest`` its contents' hash."""
 
     size: int
     mtime_ns: int
@@ -21,7 +22,7 @@ class FileRecord(TypedDict):
 
 
 Outputs = dict[str, FileRecord]
-"""Records by path in the run folder."""
+"""Records by path in the run folder, or by the name of a file outside."""
 
 
 def record_outputs(folder: Path, names: Iterable[str]) -> Outputs:
@@ -30,6 +31,19 @@ def record_outputs(folder: Path, names: Iterable[str]) -> Outputs:
     """
     found = (path for name in names for path in _files(folder / name))
     return {path.relative_to(folder).as_posix(): _record(path) for path in found}
+
+
+def record_files(files: Mapping[str, Path]) -> Outputs:
+    """Return the record of files outside the run folder, by the names given to them. Raises ``DataError``."""
+    return {name: _record(path) for name, path in files.items()}
+
+
+def changed_files(files: Mapping[str, Path], known: Mapping[str, FileRecord]) -> list[str]:
+    """Return the names of files that came, went or changed since they were recorded; none if all of them are gone, as
+    on another machine.
+    """
+    names = sorted({*files, *known}) if files and known else []
+    return [name for name in names if name not in files or name not in known or not _is_same(files[name], known[name])]
 
 
 def lost_outputs(folder: Path, outputs: Mapping[str, FileRecord]) -> list[str]:

@@ -1,7 +1,6 @@
 """Opens transformers engines for a base model and its LoRA adapters."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from spag.config.schema import EngineConfig, ModelConfig
@@ -9,6 +8,7 @@ from spag.engines.transformers.engine import TransformersEngine
 from spag.models.finding import adapter_base
 from spag.models.loading import load_adapters, load_model, load_tokenizer
 from spag.models.tokens import PromptStyle
+from spag.storage.home import expanded
 
 
 def open_transformers(models: Sequence[ModelConfig], engine: EngineConfig) -> list[TransformersEngine]:
@@ -16,7 +16,7 @@ def open_transformers(models: Sequence[ModelConfig], engine: EngineConfig) -> li
     first = models[0]
     options: dict[str, Any] = {"dtype": first.dtype, "device": first.device}
     options["trust_remote_code"] = first.trust_remote_code
-    adapters = {f"adapter-{at}": one for at, one in enumerate(models) if adapter_base(Path(one.name).expanduser())}
+    adapters = {f"adapter-{at}": one for at, one in enumerate(models) if adapter_base(expanded(one.name))}
     names = {one: name for name, one in adapters.items()} if len(adapters) > 1 else {}
     shared = load_adapters({name: adapters[name].name for name in names.values()}, **options) if names else None
     engines = []

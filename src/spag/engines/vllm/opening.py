@@ -4,7 +4,6 @@ import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 import torch
@@ -26,6 +25,7 @@ from spag.models.finding import check_generation_config, read_adapter, resolve_m
 from spag.models.loading import checked_device, load_tokenizer
 from spag.models.refusals import loading
 from spag.models.tokens import PromptStyle, stop_token_ids, token_count
+from spag.storage.home import expanded
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def open_vllm(models: Sequence[ModelConfig], engine: EngineConfig, split: int) -
     An adapter listed twice can be given two sets of weights. ``split`` is how many vLLMs share the memory. Raises the
     errors of ``start_vllm``.
     """
-    adapters = [read_adapter(Path(model.name).expanduser()) for model in models]
+    adapters = [read_adapter(expanded(model.name)) for model in models]
     folders = [str(adapter.folder) for adapter in adapters if adapter]
     first, gpus = models[0], visible_gpus()
     device = own_device(checked_device(first.device), gpus)

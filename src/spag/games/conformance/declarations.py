@@ -65,6 +65,7 @@ def check_figures(game: Game, seed: int) -> None:
 def check_settings_make_the_same_game(game: Game, seed: int) -> None:
     again = get(game.name, **settings_of(game))
     assert type(again) is type(game) and again == game, f"{game.name} with settings_of(game) is another game: {again}"
+    assert set(game.judged_by) <= settings_of(game).keys(), f"judged_by names no settings: {game.judged_by}"
 
 
 def check_games_are_values(game: Game, seed: int) -> None:

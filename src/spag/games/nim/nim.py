@@ -45,6 +45,8 @@ class Nim(OpenGame):
     )
     bots: ClassVar[Mapping[str, Bot]] = {"random": random_bot, "perfect": _perfect_bot, "constant": constant_bot}
 
+    judged_by: ClassVar[tuple[str, ...]] = ("take",)
+
     largest_heap: Annotated[int, Field(ge=4, le=_LARGEST, description="stones in the largest starting heap")] = 30
     smallest_heap: Annotated[int, Field(ge=1, le=_LARGEST, description="stones in the smallest starting heap")] = 1
     take: Annotated[int, Field(ge=2, le=9, description="stones that a move takes, at most")] = 3

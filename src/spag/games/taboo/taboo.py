@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from spag.core.errors import ConfigError, DataError
+from spag.core.options import FileName
 from spag.core.types import Observation, Outcome, Result, Split, State, Task, Utterance
 from spag.games.base import Bot, Figure, TextGame, drawn, outcome_map
 from spag.games.taboo.explain import deciding_span
@@ -74,6 +75,7 @@ class AdversarialTaboo(TextGame):
             TabooOutcome.TIE, "tie", "#a3a9b6", rule="When every turn is played and nothing was decided, nobody wins."
         ),
     )
+    judged_by: ClassVar[tuple[str, ...]] = ("language",)
     figures = (
         Figure("induced", "attacker wins by luring"),
         Figure("wrong_guess", "attacker wins by a wrong guess", limit=0.75, warning=_WRONG),
@@ -99,10 +101,10 @@ class AdversarialTaboo(TextGame):
         ENGLISH.language
     )
     prompts: Annotated[
-        str | None, Field(description="prompt file (spag import prompts makes one); null takes the project's own")
+        FileName | None, Field(description="prompt file (spag import prompts makes one); null takes the project's own")
     ] = None
     words: Annotated[
-        str,
+        FileName | Literal["shipped", "frequency"],
         Field(
             description="shipped (2,000 everyday words), frequency (a frequency list), or a file with one word a line"
         ),

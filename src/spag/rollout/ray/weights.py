@@ -18,6 +18,7 @@ from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError, ModelError, StorageError, first_line
 from spag.models.identity import weights_digest
 from spag.models.roles import read_roles
+from spag.storage.home import expanded
 from spag.storage.store import folder_beside
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def publish(model: ModelConfig, storage: str | None) -> ModelConfig:
     Only folders are copied. Raises ``ModelError`` for a folder that is not a model, ``ConfigError`` for a storage URL
     of an unknown kind, ``StorageError`` if it cannot be written.
     """
-    folder = Path(model.name).expanduser()
+    folder = expanded(model.name)
     if storage is None or not folder.is_dir():  # processes on other nodes have other working folders
         return model.model_copy(update={"name": str(folder.resolve())}) if folder.exists() else model
     target = f"{storage.rstrip('/')}/{folder.parent.name}-{weights_digest(str(folder))}"

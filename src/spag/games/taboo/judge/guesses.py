@@ -27,7 +27,7 @@ from spag.games.taboo.grammar import Grammar
 from spag.games.taboo.languages import language_of
 from spag.text.english import ENGLISH, is_adjective
 from spag.text.evasions import find_evasion
-from spag.text.folding import unmasked, without_tags
+from spag.text.folding import fold, unmasked, without_tags
 from spag.text.matching import TOKEN, Target, phrase_end, target_of
 
 # Expressions that search whole utterances begin with a literal character, which is fast to find, and then look behind
@@ -200,6 +200,8 @@ def _is_right(guess: Guess, target: Target, grammar: Grammar) -> bool:
         end = phrase_end(rest, target)
         if end is not None and grammar.end.match(rest, end):
             return True
+    if guess.phrase == fold(target.word, target.lexicon.letters).strip():
+        return True  # marks too: +1, £5
     if target.literal:
         return False
     said = find_evasion(guess.phrase, target.word, target.lexicon)

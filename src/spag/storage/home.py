@@ -1,0 +1,16 @@
+"""Paths that begin with a home folder: ``~/models`` or ``~ada/models``."""
+
+from pathlib import Path
+
+from spag.core.errors import ModelError, SpagError
+
+
+def expanded(path: str | Path, kind: type[SpagError] = ModelError) -> Path:
+    """Return ``path`` with the home folder for ``~`` or ``~USER``. Raises ``kind``, by default the error of a model's
+    name, if there is no such home folder.
+    """
+    try:
+        return Path(path).expanduser()
+    except (RuntimeError, ValueError) as error:  # ValueError: a null byte, as in a damaged adapter's config
+        start = Path(path).parts[0]
+        raise kind(f"{str(path)!r}: there is no home folder {start!r} here; write the whole path") from error
