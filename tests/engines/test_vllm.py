@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -279,6 +280,24 @@ def test_a_vllm_that_does_not_start_says_why(child: str, message: str, monkeypat
     monkeypatch.delenv("VLLM_LOGGING_LEVEL", raising=False)
     with pytest.raises(EngineError, match=message):
         VLLMPool(ARGUMENTS, [{}], 258)
+
+
+def test_a_vllm_that_ends_before_it_is_asked_leaves_no_open_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the process may have ended before its settings are sent."""
+    logs: list[Any] = []
+    plain = vllm_pool.VLLMReplica.send
+
+    def late(self: vllm_pool.VLLMReplica, message: object) -> None:
+        self._process.wait()
+        logs.append(self._log)
+        plain(self, message)
+
+    monkeypatch.setattr(vllm_pool, "_CHILD", "raise ValueError('no room')")
+    monkeypatch.setattr(vllm_pool.VLLMReplica, "send", late)
+    monkeypatch.delenv("VLLM_LOGGING_LEVEL", raising=False)
+    with pytest.raises(EngineError, match="vLLM ended: ValueError: no room"):
+        VLLMPool(ARGUMENTS, [{}], 258)
+    assert [log.closed for log in logs] == [True]
 
 
 def test_a_vllm_that_dies_while_playing_is_an_error(monkeypatch: pytest.MonkeyPatch, model_folder: object) -> None:

@@ -58,7 +58,11 @@ class VLLMReplica:
             start_new_session=True,  # Ctrl-C is for this process, which closes it
         )
         theirs.close()
-        self.send(setup)
+        try:
+            self.send(setup)
+        except EngineError:  # it has ended already, and nobody else can close the file
+            self.close()
+            raise
 
     def send(self, message: Any) -> None:
         try:
