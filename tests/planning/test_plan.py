@@ -483,10 +483,10 @@ def test_a_cpu_computes_in_what_is_faster_there(half: float, full: float, number
 
 @pytest.mark.slow
 def test_shipped_presets_take_what_was_measured() -> None:
-    """Resident memory in float32: `kuhn` 3.9 GiB (6 steps), its imitation 3.3."""
+    """Resident memory in float32: `kuhn` 3.55 GiB (11 steps), its imitation 3.24."""
     found = {one.name: one for one in Planner(load_config("kuhn"), SMOLLM, cpu(2e10, 15e10)).stages}
-    assert found["imitation"].memory.total / GIB == pytest.approx(3.3, rel=0.1)
-    assert found["reinforce"].memory.total / GIB == pytest.approx(3.9, rel=0.1)
+    assert found["imitation"].memory.total / GIB == pytest.approx(3.24, rel=0.1)
+    assert found["reinforce"].memory.total / GIB == pytest.approx(3.55, rel=0.1)
     assert not any(one.problems for one in found.values())
 
 
