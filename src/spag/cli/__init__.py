@@ -108,17 +108,11 @@ class SpagGroup(click.Group):
             with _terminable(), _stops_stay_stops():
                 return super().invoke(ctx)
         except SpagError as error:
-            if verbosity(ctx) > 0:
-                traceback.print_exc()
-            click.echo(f"error: {visible_text(str(error))}", err=True)
-            sys.exit(2)
+            _end(ctx, visible_text(str(error)))
         except OSError as error:
             if error.errno not in _NO_ROOM:
                 raise
-            if verbosity(ctx) > 0:
-                traceback.print_exc()
-            click.echo(f"error: output cannot be written: {error.strerror}; free some space, or redirect it", err=True)
-            sys.exit(2)
+            _end(ctx, f"output cannot be written: {error.strerror}; free some space, or redirect it")
         except NoArgsIsHelpError:
             raise
         except click.UsageError as error:  # it repeats arguments, including file names; choices come in lines
@@ -128,6 +122,14 @@ class SpagGroup(click.Group):
                 signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one ends the clean-up, without a traceback
             click.echo(f"stopped; {visible_text(what_stays(ctx))}", err=True)
             sys.exit(128 + (signal.SIGTERM if isinstance(stopped, Terminated) else signal.SIGINT))
+
+
+def _end(ctx: click.Context, fault: str) -> NoReturn:
+    """End the command with one line, and with ``-v`` the traceback of the error being handled."""
+    if verbosity(ctx) > 0:
+        traceback.print_exc()
+    click.echo(f"error: {fault}", err=True)
+    sys.exit(2)
 
 
 def _write_every_character() -> None:

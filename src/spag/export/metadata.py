@@ -78,7 +78,7 @@ def license_of(base: str | None) -> str:
     cached = try_to_load_from_cache(hub_id, "README.md") if hub_id else None
     try:
         path = Path(cached) if isinstance(cached, str) else expanded(base or ".") / "README.md"
-    except ModelError:  # the home folder of somebody on the machine that trained
+    except ModelError:  # a home folder of the machine that trained
         return UNKNOWN
     if base is None or not path.is_file():
         return UNKNOWN

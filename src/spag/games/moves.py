@@ -34,6 +34,11 @@ def constant_bot(observation: Observation, rng: random.Random) -> str:
     return f"[{observation.facts['legal'][0]}]"
 
 
+def drawn_move(chances: Mapping[str, float], rng: random.Random) -> str:
+    """Play a move with its chance."""
+    return f"[{rng.choices(list(chances), list(chances.values()))[0]}]"
+
+
 def move_outcomes(
     win: str, illegal: str, draw: Outcome, *, wins: str = "wins", labels: Sequence[str] = ROLES
 ) -> Mapping[str, Outcome]:

@@ -187,7 +187,6 @@ def fastest_dtype() -> str:
     """
     if torch.cuda.is_available():
         return "bfloat16" if torch.cuda.is_bf16_supported() else "float16"
-    limit_kernel_caches()
     half, full = core_speeds()
     return "float32" if full >= half else "bfloat16"
 

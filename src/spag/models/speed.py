@@ -5,6 +5,8 @@ from time import process_time
 
 import torch
 
+from spag.storage.machine import limit_kernel_caches
+
 _LONG_ENOUGH = 0.1
 """CPU seconds of a measurement: sandboxes may count CPU time in steps of 10 ms."""
 
@@ -14,6 +16,7 @@ def core_speeds() -> tuple[float, float]:
     """Return one core's operations per second in bfloat16 and in float32, for matrix products as in a small model.
     Measured in CPU time, so that other programs hardly matter.
     """
+    limit_kernel_caches()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -17,7 +17,7 @@ from spag.core.errors import DataError
 from spag.core.types import Observation, Outcome, Result, Split, State, Task, Utterance
 from spag.games.base import Bot, Decision, Figure, split_in_id
 from spag.games.kuhn_poker import solver
-from spag.games.moves import ROLES, MoveGame, Moves, constant_bot, in_rounds, move_outcomes, random_bot
+from spag.games.moves import ROLES, MoveGame, Moves, constant_bot, drawn_move, in_rounds, move_outcomes, random_bot
 
 RULES = """\
 This is Kuhn poker, for two players, player_0 and player_1. The deck has three cards: K is the highest, Q is next, J \
@@ -35,7 +35,7 @@ def _task(id: str, first: str, second: str) -> Task:
 def _equilibrium_bot(observation: Observation, rng: random.Random) -> str:
     moves = tuple(said.content.strip("[]") for said in observation.history)
     chances = solver.equilibrium()[solver.information_set(observation.facts["card"], moves)]
-    return f"[{rng.choices(list(chances), list(chances.values()))[0]}]"
+    return drawn_move(chances, rng)
 
 
 @dataclass(frozen=True)

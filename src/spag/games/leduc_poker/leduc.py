@@ -17,7 +17,7 @@ from spag.core.errors import DataError
 from spag.core.types import Observation, Outcome, Result, Split, State, Task
 from spag.games.base import Bot, Decision, Figure, split_in_id
 from spag.games.leduc_poker import betting, solver
-from spag.games.moves import ROLES, MoveGame, Moves, in_rounds, move_outcomes
+from spag.games.moves import ROLES, MoveGame, Moves, drawn_move, in_rounds, move_outcomes
 
 RULES = """\
 Leduc poker: player_0 and player_1 pay one chip each and get one card each of J, J, Q, Q, K, K. There are two rounds \
@@ -37,8 +37,7 @@ def _task(id: str, deal: betting.Deal) -> Task:
 
 def _honest_bot(observation: Observation, rng: random.Random) -> str:
     facts = observation.facts
-    chances = betting.honest_chances(facts["card"], facts.get("board"), facts["legal"])
-    return f"[{rng.choices(list(chances), list(chances.values()))[0]}]"
+    return drawn_move(betting.honest_chances(facts["card"], facts.get("board"), facts["legal"]), rng)
 
 
 @dataclass(frozen=True)
