@@ -41,7 +41,7 @@ from spag.core.types import State, Utterance
 from spag.learning.encoding import encode_samples
 from spag.learning.loop import Loop, Phase, Start
 from spag.learning.metrics import Row
-from spag.learning.selfplay import Place, SelfplaySource
+from spag.learning.selfplay import SelfplaySource
 from spag.learning.sources import Material, Policy
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.tokens import PromptStyle, encode_prompt, stop_token_ids
@@ -132,19 +132,17 @@ class TimedSelfplay(SelfplaySource):
 
 def open_endless(work: Work, folder: Path, start: Start) -> TimedSelfplay:
     """Open the self-play of games without a judge."""
-    settings = settings_of(work)
     player = StepPlayer(
         folder=folder,
         mix=[MixedGame(GAME)],
         policy=ModelConfig(name=start.policy, dtype=work.dtype, device=MODEL.device),
         engine=EngineConfig(backend="transformers", concurrency=min(work.games, 32), in_flight=work.games),
-        settings=settings,
+        settings=settings_of(work),
         seed=SEED,
         rank=start.rank,
         world_size=start.world_size,
     )
-    place = Place(folder, start.step, start.rank == 0)
-    return TimedSelfplay(player, settings, SEED, start.tokenizer, PromptStyle.PLAIN, place)
+    return TimedSelfplay(player, PromptStyle.PLAIN, start)
 
 
 def train(work: Work, folder: Path) -> tuple[dict[str, float], list[dict[str, float]]]:

@@ -61,6 +61,9 @@ OTHERS = (
     "{% macro m(x) %}({{ x }}){% endmacro %}{% for i in range(3) %}{% if i == 1 %}{% continue %}{% endif %}"
     "{{ m(i * 2) + '-' * 3 + '%s' % i + '{:>4}'.format(i) }}{% endfor %}{% set x %}a{{ bos_token }}{% endset %}{{ x }}"
     "{{ 'abc'.replace('b', 'd').center(9) | indent(4) }}{{ ', '.join(['a', 'b']) }}{{ 'x' | center(5) }}",
+    "{{ '**%s** 12345' % 'x' + '** {{0}} {} 12345'.format(1234567890) + '%s' % 10**9 }}"
+    "{{ [1, [2, {'a': 3}]] | tojson(indent=1) }}{{ messages | map(attribute='role') | list | batch(2) | list }}"
+    "{% set a, b = [1], {'c': (4, 5)} %}{{ a == [1] and b.c in [(4, 5)] }}{{ 2.345 | round(1) }}",
 )
 DOUBLED = (
     "n.x + n.x",
@@ -71,6 +74,10 @@ DOUBLED = (
     "'%s%s' % (n.x, n.x)",
     "n.x.replace('a', n.x)",
     "n.x | replace('a', n.x)",
+    "[n.x, n.x]",
+    "{1: n.x, 2: n.x}",
+    "dict(a=n.x, b=n.x)",
+    "namespace(a=n.x, b=n.x)",
 )
 
 
@@ -93,6 +100,18 @@ ENDLESS = {
     "a list of lists, written": doubling("[n.x, n.x]") + "{{ n.x }}",
     "a width": "{{ 'x'.center(10**10) }}",
     "a width of a filter": "{{ 'x' | center(10**10) }}",
+    "a width of a number": "{{ 5 | center(10**10) }}",
+    "a width of bytes": "{{ 'x'.encode().center(10**10) }}",
+    "bytes of a number": "{{ (5).to_bytes(10**10, 'big') }}",
+    "a width inside a list": "{{ '{0[0]:{0[1]}}'.format([1, 10**10]) }}",
+    "an indent of JSON": "{{ [1, 2] | tojson(indent=10**10) }}",
+    "a batch": "{{ [1] | batch(10**10, 2) | list }}",
+    "slices": "{{ [1] | slice(10**10) | list }}",
+    "a number that is replaced": "{{ ('1' * 10**6) | replace(1, 'x' * 10**6) }}",
+    "a separator of an iterator": "{{ range(9999) | map('string') | join('x' * 10**6) }}",
+    "an attribute of links": "{{ ('http://a.b ' * 10**4) | urlize(rel='x' * 10**6) }}",
+    "digits of a number": "{{ 5 | round(-10**9) }}{{ 5 | round(10**9, 'ceil') }}",
+    "many long numbers": "{{ ('{0}' * 10**6).format(9 ** 3000) }}",
     "an indent": "{{ 'a\n' | indent(10**10) }}",
     "a width of a format": "{{ '{:9999999999}'.format(1) }}",
     "a width of %": "{{ '%9999999999d' % 1 }}",
@@ -138,3 +157,8 @@ def test_a_long_conversation_is_not_refused(tokenizer: PreTrainedTokenizerBase) 
     tokenizer.chat_template = QWEN
     messages = [{"role": "user", "content": "x" * 1000}] * 1000
     assert len(chat_text(tokenizer, messages, reply_follows=True)) > 1_000_000
+
+
+def test_a_prompt_does_not_depend_on_the_day(tokenizer: PreTrainedTokenizerBase) -> None:
+    tokenizer.chat_template = "{{ strftime_now('%d %b %Y') }}"
+    assert chat_text(tokenizer, MESSAGES, reply_follows=True) == "26 Jul 2024"

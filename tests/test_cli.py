@@ -404,10 +404,6 @@ def test_play_samples_as_the_first_phase_that_plays(tmp_path: Path) -> None:
         (("plan", "demo", "--price", "nan"), "nan is not a finite number"),
         (("arena", "one", "--no-constant", "--output", "x"), "name at least two different models"),
         (("arena", "a=bot:constant", "a=bot:random", "--output", "x"), "two models are called a; give them different"),
-        (
-            ("play", "bot:x", "--teacher", "openai:m", "--output", "x"),
-            "--teacher plays both roles; leave bot:x out, or",
-        ),
         (("judge", "x=y", "--show", "1", "--json"), "--show prints games as text; leave --json or --show out"),
         (("arena", "x=y", "bot:constant", "--output", "x"), "error: x=y: "),  # a file of that name, no model y
         (
@@ -675,6 +671,22 @@ def test_a_config_is_shown_resolved_and_validated(tmp_path: Path) -> None:
     path.write_text("phases: [{algorithm: reinforce, stpes: 3}]")
     result = spag("config", "validate", path, status=2)
     assert result.output == f"error: {path}: unknown option phases.0.stpes; did you mean phases.0.steps?\n"
+
+
+def test_names_of_files_are_taken_as_they_are(games: Path, tmp_path: Path) -> None:
+    for name in ("words #2.txt", "a: b", "2024", "[x]", "été \N{SEEDLING}", "null"):
+        for flag, option in (("--words", "words"), ("--prompts", "prompts")):
+            shown = parse_config(spag("config", "show", "demo", flag, name).stdout, "shown")
+            assert (shown.game.model_extra or {})[option] == name
+    sft = tmp_path / "mine #1.json"
+    sft.write_text(json.dumps([{"instruction": "Say hi.", "input": "", "output": "hi"}]))
+    assert "1 SFT rows" in spag("rewards", games, "--sft", sft, "--output", tmp_path / "samples.jsonl").output
+
+
+@pytest.mark.parametrize("command", ["report {}", "web {}", "eval {} --output x", "export model {} --output x"])
+def test_a_name_that_no_file_can_have_is_one_line(command: str) -> None:
+    name = "x" * 300
+    assert spag(*command.format(name).split(), status=2).output.startswith(f"error: {name}")
 
 
 def test_a_report_without_its_extra_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

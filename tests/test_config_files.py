@@ -107,6 +107,8 @@ def test_a_name_of_no_file_is_one_line(name: str) -> None:
         (f"{'x' * 5000}=1", "write it as a.b=value"),
         (f"{'a.' * 5000}a=1", "write it as a.b=value"),
         ("game.name=[1]", "game: a game has a name"),
+        ("phases.9.game.name=nim", "--set phases.9.game.name: 9 is not one of the 2 entries, which count from 0"),
+        ("phases.x.game.name=nim", "--set phases.x.game.name: x is not one of the 2 entries, which count from 0"),
     ],
 )
 def test_an_override_that_cannot_be_is_one_line(override: str, message: str) -> None:

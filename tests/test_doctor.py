@@ -67,6 +67,14 @@ def test_endpoint_and_key() -> None:
     assert "OpenAI; OPENAI_API_KEY is set" in found(replace(SMALL, has_key=True), "openai:MODEL").detail
 
 
+def test_no_part_of_a_password_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    for address, shown in (("https://me:hid@den@example.org/v1", "https://example.org/v1"), ("me:hidden", None)):
+        monkeypatch.setenv("OPENAI_BASE_URL", address)
+        assert doctor._endpoint() == shown
+    wrong = found(replace(SMALL, endpoint=None, has_key=True), "openai:MODEL")
+    assert (wrong.status, wrong.detail) == (Status.MISSING, "OPENAI_BASE_URL is not an address")
+
+
 def test_optional_packages() -> None:
     missing = found(SMALL, "deepspeed")
     assert (missing.status, missing.fix) == (Status.MISSING, "pip install '.[deepspeed]'")

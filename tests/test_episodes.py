@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spag.algorithms.spag import assign_rewards
+from spag.algorithms.winners import assign_rewards
 from spag.core.episodes import Episode, SampleType, TrainingSample
 from spag.core.errors import DataError
 from spag.games.taboo.upstream import upstream_episode, upstream_sample

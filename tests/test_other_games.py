@@ -88,7 +88,8 @@ def test_a_run_of_another_game_goes_to_its_end(
 def test_a_game_without_teacher_games_names_its_bots(tmp_path: Path) -> None:
     config = parse_config("game: {name: kuhn_poker}\nmodel: {dtype: float32}", "test")
     with pytest.raises(
-        ConfigError, match=r"kuhn_poker ships no teacher games; .* a bot of it: bot:random, bot:equilibrium"
+        ConfigError,
+        match=r"kuhn_poker ships no teacher games; .* a bot of it: bot:random, bot:constant, bot:equilibrium",
     ):
         run(config, tmp_path, SilentReporter())
 

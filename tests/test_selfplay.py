@@ -10,7 +10,7 @@ import pytest
 
 from spag.config.schema import EngineConfig, ModelConfig, SamplingConfig
 from spag.core.episodes import Episode
-from spag.core.errors import DataError, RunError
+from spag.core.errors import DataError, EngineError, RunError
 from spag.core.progress import SilentReporter
 from spag.core.seeds import derive_seed
 from spag.engines.base import Completion, Engine, Player, Request, Sampling
@@ -90,6 +90,19 @@ def test_two_engines_each_speak_for_their_role() -> None:
     assert episode.outcome == TabooOutcome.DEFENDER_WINS
     assert episode.players["defender"].model == "d"
     assert episode.players["defender"].sampling["temperature"] == 0
+
+
+def test_games_that_ended_before_an_engine_failed_count() -> None:
+    def refuse(request: Request) -> str:
+        raise EngineError("the endpoint is gone")
+
+    says = {"g": "Guess it.", "h": "river"}  # saying the word ends the second game
+    attacker, defender = ScriptedEngine(lambda request: says[request.id]), ScriptedEngine(refuse)
+    sides = {role: Player(one, "m", Sampling()) for role, one in zip(ROLES, (attacker, defender), strict=True)}
+    batches = play_batches(TABOO, [GameSpec(name, task_of("river"), 0) for name in says], sides, PlayStats())
+    assert [episode.id for episode in next(batches)] == ["h"]
+    with pytest.raises(EngineError, match="gone"):
+        next(batches)
 
 
 def test_empty_utterances_are_drawn_again_then_stand_and_are_counted() -> None:

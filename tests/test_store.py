@@ -18,7 +18,7 @@ from spag.core.types import Task, Utterance
 from spag.storage.disk import FileLock, FolderLock, open_locked
 from spag.storage.episodes import read_episodes
 from spag.storage.jsonfile import MAX_LINE, is_torn
-from spag.storage.store import JsonlStore, cut_torn_line, write_atomically, write_rows
+from spag.storage.store import JsonlStore, cut_torn_line, write_atomically, write_json, write_rows
 from taboo_games import task_of
 
 
@@ -107,7 +107,7 @@ FOREIGN = {
 def test_a_foreign_file_is_never_touched(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "foreign"
     path.write_bytes(content)
-    with pytest.raises(DataError, match=f"^{path}: (begins|ends) with something else than a row of JSON lines"):
+    with pytest.raises(DataError, match=f"^{path}: does not (begin|end) with a row of JSON lines"):
         JsonlStore(path, b'{"task":{"id":')
     assert path.read_bytes() == content
 
@@ -220,6 +220,7 @@ def test_text_that_is_not_utf8_is_one_line_and_leaves_the_file(tmp_path: Path) -
     for write in (
         lambda: write_rows(path, [{"model": "\udcff"}]),
         lambda: JsonlStore(path).append({"model": "\udcff"}),
+        lambda: write_json(path, {"files": ["\udcff"]}),
     ):
         with pytest.raises(DataError, match=r"'\\udcff' cannot be written as JSON: it is not UTF-8"):
             write()

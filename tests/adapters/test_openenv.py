@@ -205,7 +205,7 @@ def test_any_other_address_asks_for_a_token() -> None:
 
 
 def test_a_failing_opponent_leaves_the_game_where_it_was() -> None:
-    replies = iter(["Hm?", EngineError("the endpoint is gone")])
+    replies = iter(["Hm?", EngineError("the endpoint is gone"), "Hm."])
 
     def reply(request: Request) -> str:
         said = next(replies)
@@ -222,6 +222,7 @@ def test_a_failing_opponent_leaves_the_game_where_it_was() -> None:
         with pytest.raises(RuntimeError, match="the opponent failed: the endpoint is gone"):
             client.step(GameAction(text="Again."))
         assert client.state().step_count == 1
+        assert client.step(GameAction(text="Again.")).observation.prompt  # it is opened again
 
 
 def test_a_slow_opponent_and_a_slow_request_are_given_up() -> None:

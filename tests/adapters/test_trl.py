@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from spag.adapters.opponent import Opponent, engine_of
 from spag.adapters.trl import GameRollout, game_prompts, game_reward, role_reward
-from spag.core.errors import EngineError
+from spag.core.errors import ConfigError, EngineError
 from spag.core.types import Split
 from spag.engines.base import Request
 from spag.engines.scripted import ScriptedEngine
@@ -160,6 +160,11 @@ def test_role_reward_takes_each_roles_mean_within_its_group() -> None:
     roles = ["a", "d", "a", "d"] * 2
     rewards = [1.0, 0.0, 0.0, -1.0, 3.0, 3.0, 3.0, 5.0]
     assert role_reward(["p"] * 4 + ["q"] * 4, rewards, roles) == [0.5, 0.5, -0.5, -0.5, 0.0, -1.0, 0.0, 1.0]
+
+
+def test_a_role_that_the_game_does_not_have_is_refused() -> None:
+    with pytest.raises(ConfigError, match="role 'atacker': adversarial_taboo has the roles attacker, defender"):
+        GameRollout(get("adversarial_taboo"), roles=("attacker", "atacker"))
 
 
 def test_processes_with_nothing_left_still_generate_while_others_play(tokenizer: Any) -> None:

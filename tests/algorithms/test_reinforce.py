@@ -42,6 +42,9 @@ def test_baselines_move_once_a_step_and_games_of_a_step_share_them() -> None:
     assert baselines.values == {"a": 1.0, "b": -1.0}
     assert baselines.move([("a", -1.0)]) == {"a": 1.0}
     assert baselines.values == {"a": 0.0, "b": -1.0}  # 0.5 * 1 + 0.5 * -1; the other stays
+    many = [f"against {number}" for number in range(9)]
+    baselines.move([(name, 1.0) for name in many])
+    assert [*baselines.values] == ["a", "b", *many]  # rows of metrics have the same order in every process
     still = Baselines(decay=1.0)
     assert still.move([("a", 1.0)]) == {"a": 0.0} and still.values == {}
 
@@ -262,6 +265,11 @@ def test_a_moving_reference_without_a_kl_term_is_refused() -> None:
     with pytest.raises(ValueError, match="kl_coef is 0; set kl_coef"):
         ReinforceSettings(reference={"ema": 0.02})
     assert ReinforceSettings(reference={"ema": 0.02}, kl_coef_end=0.1).needs_reference
+
+
+def test_evaluations_need_an_opponent() -> None:
+    with pytest.raises(ValueError, match="at least 1 item"):
+        ReinforceSettings(evaluation_opponents=[])
 
 
 def test_the_estimator_is_the_gradient_of_the_expected_rewards() -> None:

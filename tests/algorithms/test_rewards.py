@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from spag.algorithms.credit import result_of
+from spag.algorithms.imitation import Imitation, ImitationSettings
+from spag.algorithms.spag import Spag, SpagSettings
 from spag.algorithms.winners import (
     RewardSettings,
     RewardStats,
@@ -16,6 +18,7 @@ from spag.algorithms.winners import (
 )
 from spag.core.episodes import Episode, PlayerInfo, SampleType
 from spag.core.errors import DataError
+from spag.core.types import Task, Utterance
 from spag.games.registry import get
 from spag.games.taboo.prompts import PromptSet, play_prompt
 from spag.games.taboo.types import TabooOutcome
@@ -52,6 +55,26 @@ def test_a_recorded_result_that_the_game_does_not_have_is_refused(recorded: dict
     assert result_of(replace(INDUCED, **judged), game).length == 4
     with pytest.raises(DataError, match=rf"game 'induced': its recorded result, {fault}, is none of adversarial_taboo"):
         result_of(replace(INDUCED, **{**judged, **recorded}), game)
+
+
+NIM = Episode(
+    task=Task("heap-6-0", {"stones": 6}),
+    history=(Utterance("player_0", "[1]"), Utterance("player_1", "[5]")),
+    id="six",
+    game="nim",
+    outcome="player_1_wins",
+    rewards={"player_0": -1.0, "player_1": 1.0},
+    length=2,
+    settings={"take": 5},
+)
+
+
+def test_a_recorded_game_must_be_one_of_the_game_and_its_rules() -> None:
+    with pytest.raises(DataError, match=r"game 'six' was played with take 5, not 3; set game\.take"):
+        Imitation(ImitationSettings()).credit([NIM], get("nim"), None)
+    assert [sample.completion for sample in Spag(SpagSettings()).credit([NIM], get("nim", take=5), None)] == ["[5]"]
+    with pytest.raises(DataError, match="the game 'six': task 'x': stones is None"):
+        result_of(replace(NIM, task=Task("x", {})), get("nim", take=5))
 
 
 def test_golden_samples(tmp_path: Path) -> None:

@@ -114,11 +114,16 @@ def test_a_run_survives_a_node_and_a_process(cluster: Cluster, doomed: Any, mode
 @pytest.mark.long
 @pytest.mark.cluster
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")  # Ray of itself
-def test_an_error_in_a_process_is_the_error_of_the_call(cluster: Cluster, model_folder: Path, tmp_path: Path) -> None:
+def test_an_error_in_a_process_is_the_error_of_the_call(
+    cluster: Cluster, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the processes find files by relative names, and then refuse the batch size
+    Path("mix.json").write_text('[{"instruction": "Say a.", "input": "", "output": "a"}]')
     samples = tmp_path / "samples.jsonl"
     write_rows(samples, [TrainingSample(prompt="p", completion="c", reward=1.0)] * 8)
     model = ModelConfig(name=str(model_folder), dtype="float32", device="cpu")
     options = {"algorithm": "spag", "processes": 2, "global_batch_size": 8, "micro_batch_size": 8}
+    options["sft_data"] = "mix.json"
     job = TrainingJob(
         model=model,
         phase=PhaseConfig.model_validate(options),

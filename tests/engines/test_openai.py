@@ -15,6 +15,7 @@ from spag.core.errors import ConfigError, EngineError
 from spag.engines.base import Completion, FinishReason, Request, Sampling
 from spag.engines.openai.engine import OpenAIEngine
 from spag.engines.pricing import Price
+from spag.engines.thread import ModelThread
 
 KEY = "sk-secret-0123456789"
 Open = Callable[..., tuple[OpenAIEngine, StubServer]]
@@ -153,12 +154,28 @@ def test_text_and_finish_reason(
     assert collect(engine) == [Completion("a", text, reason, prompt_tokens=7, completion_tokens=5)]
 
 
+def test_half_a_character_becomes_a_question_mark(start: Open) -> None:
+    """It could be neither stored nor sent back in the next prompt."""
+    engine, _ = start(answers(answered({"content": "Hi \ud83d!", "reasoning_content": "\ude00"})))
+    engine.submit(ask(thought_tokens=8))
+    assert [done.text for done in collect(engine)] == ["<think>?</think>Hi ?!"]
+
+
 def test_a_server_that_tells_no_usage(start: Open) -> None:
     body = json.loads(GOOD.body)
     del body["usage"]
     free, _ = start(answers(Answer(json.dumps(body).encode())))
     free.submit(ask())
     assert collect(free)[0].prompt_tokens == 0
+
+
+def test_requests_join_those_in_flight_in_a_thread(start: Open) -> None:
+    engine, server = start(lambda call: Answer(GOOD.body, delay_s=60 if call.number == 0 else 0))
+    thread = ModelThread(lambda: engine)
+    thread.ask(ask("long"))
+    server.wait_for_calls(1)
+    assert thread.ask(ask("short")).wait(30).text == "yes"
+    thread.close()
 
 
 @pytest.mark.slow

@@ -61,7 +61,9 @@ def test_bots_and_models_play_together_and_models_come_from_the_given_function()
             open_players(configs("bot:none", "x/y"), KUHN, EngineConfig(), stack, open_models=scripted)
 
 
-def test_what_was_opened_before_a_model_failed_is_closed(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_opened_before_a_model_failed_is_closed(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     closed: list[str] = []
 
     class Closing(ScriptedEngine):
@@ -74,10 +76,34 @@ def test_what_was_opened_before_a_model_failed_is_closed(model_folder: Path, mon
         return [Closing(lambda _: "")] if models[0].name == str(model_folder) else opened(models, engine)
 
     monkeypatch.setattr(opening, "_open_transformers", first_is_fake)
-    models = [ModelConfig(name=name, device="cpu") for name in (str(model_folder), "./nothing")]
-    with pytest.raises(ModelError, match="no such file or folder"), ExitStack() as stack:
+    (tmp_path / "config.json").write_text("{}")
+    models = [ModelConfig(name=str(folder), device="cpu") for folder in (model_folder, tmp_path)]
+    with pytest.raises(ModelError, match=str(tmp_path)), ExitStack() as stack:
         open_models(models, EngineConfig(backend="transformers"), stack)
     assert closed == ["closed"]
+    with pytest.raises(ModelError, match="no such file or folder"), ExitStack() as stack:
+        open_models([models[0], ModelConfig(name="./nothing")], EngineConfig(backend="transformers"), stack)
+    assert closed == ["closed"]  # nothing was opened
+
+
+def test_a_base_and_its_adapter_are_opened_at_once_however_the_base_is_written(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = list[list[str]]()
+
+    def noted(models: Sequence[ModelConfig], engine: EngineConfig) -> Sequence[Engine]:
+        groups.append([model.name for model in models])
+        return [ScriptedEngine(lambda _: "")] * len(models)
+
+    monkeypatch.setattr(opening, "_open_transformers", noted)
+    monkeypatch.setenv("HOME", str(model_folder.parent))
+    config = {"peft_type": "LORA", "base_model_name_or_path": str(model_folder), "r": 4}  # as training writes it
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    names = [f"~/{model_folder.name}", str(tmp_path)]
+    with ExitStack() as stack:
+        models = [ModelConfig(name=name, device="cpu") for name in names]
+        open_models(models, EngineConfig(backend="transformers"), stack)
+    assert groups == [names]
 
 
 @pytest.mark.slow

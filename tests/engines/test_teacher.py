@@ -27,7 +27,6 @@ def test_teacher_games_are_collected_priced_and_resumed(tmp_path: Path, monkeypa
         monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-value")
         command = [
             "play",
-            "--teacher",
             "openai:gpt-test",
             "--words",
             str(words),
@@ -55,7 +54,6 @@ def test_a_missing_key_is_said_before_any_game(tmp_path: Path, monkeypatch: pyte
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     command = [
         "play",
-        "--teacher",
         "openai:m",
         "--words",
         "shipped",

@@ -4,16 +4,25 @@ model, float32.
 
 import math
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, BloomConfig, GPTNeoConfig, RwkvConfig
+from transformers import (
+    AutoModelForCausalLM,
+    BloomConfig,
+    Gemma3nForCausalLM,
+    Gemma3nTextConfig,
+    GPTNeoConfig,
+    RwkvConfig,
+)
 
 from spag.core.errors import EngineError, ModelError
-from spag.engines.base import Completion, FinishReason, Request, Sampling
+from spag.engines.base import Completion, FinishReason, Request, RequestError, Sampling
+from spag.engines.thread import ModelThread
 from spag.engines.transformers.engine import TransformersEngine
 from spag.engines.transformers.sampler import random_bits, sample_tokens
 from spag.engines.transformers.slots import attention_mask, grouped_attention
@@ -208,6 +217,24 @@ def test_sliding_window_models_are_exact_too(tmp_path: Path, attention: str) -> 
     assert_greedy(model, tokenizer, done)
 
 
+@pytest.mark.slow
+def test_layers_may_take_the_keys_of_earlier_ones(loaded: tuple) -> None:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "head_dim": 8, "laurel_rank": 4}
+    sizes |= {"num_hidden_layers": 6, "num_kv_shared_layers": 2, "activation_sparsity_pattern": [0.0] * 6}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size_per_layer_input": 8}
+    sizes |= {"vocab_size": 258, "vocab_size_per_layer_input": 258, "sliding_window": 16}
+    kinds = ["sliding_attention", "full_attention"] * 3
+    model = Gemma3nForCausalLM(Gemma3nTextConfig(**sizes, layer_types=kinds)).eval()
+    found = [
+        finish(TransformersEngine(model, loaded[1], concurrency=4, reuse=reuse), ask(PROMPTS))
+        for reuse in (True, False)
+    ]
+    for name, done in found[0].items():
+        assert done.token_ids == found[1][name].token_ids
+        assert done.logprobs == pytest.approx(found[1][name].logprobs, abs=1e-4)
+
+
 def test_limits_and_stop_strings(loaded: tuple) -> None:
     model, tokenizer = loaded
     free = finish(
@@ -261,11 +288,44 @@ def test_a_prompt_without_room_for_the_utterance_is_refused(loaded: tuple, monke
     engine.close()
 
 
+def test_a_request_that_is_refused_in_a_thread_stops_no_other(loaded: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokenizer = loaded
+    monkeypatch.setattr(model.config, "max_position_embeddings", 64)
+    thread = ModelThread(lambda: TransformersEngine(model, tokenizer))
+    replies = [thread.ask(request) for request in ask(["x", "x" * 52, "y"])]
+    assert len(replies[0].wait(60).token_ids or ()) == len(replies[2].wait(60).token_ids or ()) == 12
+    with pytest.raises(RequestError, match="1: a prompt of 53 tokens"):
+        replies[1].wait(60)
+    assert thread.problem is None
+    thread.close()
+
+
+def test_requests_join_those_in_flight_in_a_thread(loaded: tuple) -> None:
+    model, tokenizer = loaded
+    thread = ModelThread(lambda: TransformersEngine(model, tokenizer, concurrency=2))
+    long = thread.ask(Request("long", "a", Sampling(min_new_tokens=400, max_new_tokens=400), 0))
+    while not long.text_so_far:
+        time.sleep(0.01)
+    thread.ask(Request("short", "b", GREEDY, 0)).wait(60)
+    assert not long.future.done()
+    thread.close()
+
+
+def test_a_text_can_be_watched_while_it_waits_for_a_slot(loaded: tuple) -> None:
+    model, tokenizer = loaded
+    engine = TransformersEngine(model, tokenizer, concurrency=1)
+    for number in range(2):
+        engine.submit(Request(f"{number}", "a", Sampling(max_new_tokens=4, min_new_tokens=4), number))
+    assert [done.id for done in engine.poll()] == ["0"]
+    assert engine.partial("1")  # its first token has the logits of the other's
+    engine.close()
+
+
 def test_the_shortest_utterance_is_counted_from_the_end_of_the_thought(loaded: tuple) -> None:
     model, tokenizer = loaded
     engine = TransformersEngine(model, tokenizer)
     steps = iter(tokenizer.encode("<think>a</think>", add_special_tokens=False))
-    forward, [second] = engine._forward, tokenizer.encode("x", add_special_tokens=False)
+    forward, [second] = engine._slots.logits, tokenizer.encode("x", add_special_tokens=False)
 
     def scripted(*fed: Any) -> torch.Tensor:
         logits = torch.zeros_like(forward(*fed))
@@ -273,7 +333,7 @@ def test_the_shortest_utterance_is_counted_from_the_end_of_the_thought(loaded: t
         logits[:, next(steps, 1)] = 50  # 1 is </s>
         return logits
 
-    engine._forward = scripted  # type: ignore[method-assign]
+    engine._slots.logits = scripted  # type: ignore[method-assign]
     sampling = Sampling(temperature=0, min_new_tokens=3, max_new_tokens=8, thought_tokens=60)
     assert finish(engine, ask(["p"], sampling))["0"].text == "<think>a</think>xxx"
 

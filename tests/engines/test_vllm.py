@@ -3,8 +3,12 @@ behind.
 """
 
 import os
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +18,13 @@ import torch
 from peft import PeftModel
 from tiny_vllm import TinyVLLM
 
+from gloo_nccl import at_the_trainer
+from spag.config.schema import ModelConfig
 from spag.core.errors import EngineError
-from spag.engines.base import Completion, Engine, FinishReason, Request, Sampling, token_limit
+from spag.engines.base import Completion, Engine, FinishReason, GroupPlace, Request, Sampling, token_limit
 from spag.engines.transformers.engine import TransformersEngine
 from spag.engines.turns import take_turns
+from spag.engines.vllm import broadcast, opening
 from spag.engines.vllm import pool as vllm_pool
 from spag.engines.vllm.engine import VLLMEngine, within_limits
 from spag.engines.vllm.messages import WorkerOutput
@@ -263,6 +270,77 @@ def test_opening_again_leaves_nothing_behind(vllm_engines: list[VLLMEngine], tmp
     assert not torch.distributed.is_initialized()
     model.load_state_dict(new)
     assert_same(learned, ask(TransformersEngine(model, load_tokenizer(str(folder))), PROMPTS, GREEDY))
+
+
+def test_a_model_learns_from_broadcasts(
+    vllm_engines: list[VLLMEngine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM's own ``nccl`` transfer with gloo in NCCL's place: in many chunks, in two groups in turn, and between them
+    by host memory.
+    """
+    folder = make_model(tmp_path / "far", hidden_size=128)
+    model = load_model(str(folder), dtype="float32", device="cpu")
+    old = {name: value.detach().clone() for name, value in model.named_parameters()}
+    plain = opening.engine_arguments
+
+    def with_gloo(*settings: Any, **rest: Any) -> dict[str, Any]:
+        extension = {"worker_extension_cls": "gloo_in_vllm.GlooExtension"}
+        return plain(*settings, **rest) | {"weight_transfer_config": {"backend": "nccl"}} | extension
+
+    monkeypatch.setattr(opening, "engine_arguments", with_gloo)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.setattr(broadcast, "BUFFER_BYTES", 100_000)
+    at_the_trainer(monkeypatch)
+    assert vllm_engines
+    settings = VLLMSettings(str(folder), "float32", "cpu", concurrency=8, max_length=512)
+    [engine] = start_vllm(settings, [ServedModel(str(folder))])
+    end = broadcast.WeightBroadcast(ModelConfig(name=str(folder), dtype="float32"), torch.device("cpu"), "")
+    try:
+        for factor in (1.2, 0.7):
+            with socket.create_server(("127.0.0.1", 0)) as server:
+                place = GroupPlace("127.0.0.1", server.getsockname()[1], 2)
+            forming = end.open(place)
+            assert engine.join_group(replace(place, rank=1)) is None
+            forming.result(60)
+            new = {name: factor * value for name, value in old.items()}
+            named, update, sums = end.described(new)
+            sending = end.send(named)
+            engine.receive_weights(update, sums)
+            sending.result(60)
+            model.load_state_dict(new, strict=False)
+            there = TransformersEngine(model, load_tokenizer(str(folder)))
+            assert_same(ask(engine, PROMPTS, GREEDY), ask(there, PROMPTS, GREEDY))
+            end.close()
+            engine.update_weights(old)
+            assert_same(ask(engine, PROMPTS, GREEDY), ask(reference(folder), PROMPTS, GREEDY))
+    finally:
+        engine.close()
+        end.close()
+
+
+def test_the_stand_in_packs_as_vllm_does(vllm_engines: list[VLLMEngine]) -> None:
+    """The trainer's side of a broadcast, in vLLM's own code: where chunks end, and their bytes."""
+    assert vllm_engines
+    code = """
+import torch, gloo_nccl, gloo_in_vllm
+from vllm.distributed.weight_transfer.packed_tensor import packed_nccl_broadcast_producer as theirs
+class Group:
+    def __init__(self): self.sent = []
+    def broadcast(self, tensor, src): self.sent.append(tensor.clone())
+weights = [(str(size), torch.randn(size)) for size in (3, 1, 40, 2, 2, 2, 9, 1)]
+for most in (1, 12, 20, 50, 1000):
+    one, other = Group(), Group()
+    for send, group in ((theirs, one), (gloo_nccl.packed_nccl_broadcast_producer, other)):
+        send(iter(weights), group, src=0, post_iter_func=lambda item: item[1], buffer_size_bytes=most)
+    assert len(one.sent) == len(other.sent)
+    assert all(map(torch.equal, one.sent, other.sent))
+    print(len(one.sent))
+"""
+    there = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", code], env=there, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    chunks = [int(line) for line in done.stdout.splitlines() if line.isdigit()]
+    assert len(chunks) == 5 and chunks[0] == 8 and chunks[-1] == 1
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,11 @@ def test_bradley_terry_of_three_to_one() -> None:
     assert bradley_terry(wins).tolist() == pytest.approx([0.0, 400 * np.log10(3.5 / 1.5)])
 
 
+def test_ratings_of_players_that_hardly_met_converge() -> None:
+    points = bradley_terry(np.array([[0, 0, 0], [0, 0, 0], [24_000, 0, 0]]))
+    assert points.tolist() == pytest.approx([0, points[2] / 2, points[2]], rel=1e-4)  # two even games lie between
+
+
 def test_ratings_of_an_all_win_player_are_finite_and_ordered() -> None:
     grid = grid_of(
         "abc",

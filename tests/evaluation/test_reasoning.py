@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from spag.config.files import dump_config
 from spag.config.schema import ModelConfig, RunConfig
-from spag.core.errors import ConfigError, RunError
+from spag.core.errors import ConfigError, DataError, RunError
 from spag.core.progress import SilentReporter
 from spag.evaluation.reasoning import evaluate as reasoning
 from spag.evaluation.reasoning.evaluate import evaluate_reasoning
@@ -147,6 +147,14 @@ def test_a_stopped_evaluation_goes_on(
         for task, figure in model["tasks"].items():
             assert resumed["models"][name]["tasks"][task]["metrics"] == figure["metrics"]
             assert resumed["models"][name]["tasks"][task]["difference"] == figure["difference"]
+    lost = tmp_path / "out" / "tiny" / "spag_counting.jsonl"
+    items = lost.read_bytes()
+    lost.unlink()
+    with pytest.raises(DataError, match=r"spag_counting.jsonl: cannot be read: No such file"):
+        evaluate_reasoning(models, BOTH, tmp_path / "out", SilentReporter())
+    computed.clear()
+    evaluate_reasoning(models, BOTH, tmp_path / "out", SilentReporter(), force=True)
+    assert (lost.read_bytes(), computed) == (items, [])  # its answers are cached
 
 
 def test_answers_within_a_task_are_kept_as_json(

@@ -11,7 +11,7 @@ from arena_games import FOUL, HANDSHAKE, WIN, ending
 from spag.core.errors import DataError
 from spag.evaluation.arena.standings import arena_report
 from spag.evaluation.health import health
-from spag.evaluation.result_files import load_health, load_results
+from spag.evaluation.result_files import load_health, load_reasoning, load_results
 from taboo_games import TABOO
 
 GAMES = [ending("a", "b", "river", WIN), ending("b", "a", "river", FOUL)]
@@ -104,3 +104,14 @@ def test_a_file_of_a_game_that_is_not_installed_or_that_cannot_be_read(tmp_path:
         load_health(written(tmp_path / "health.json", found))
     with pytest.raises(DataError, match="cannot be read"):
         load_health(tmp_path)
+
+
+def test_a_comparison_on_a_task_has_a_p_value(tmp_path: Path) -> None:
+    score = {"value": 0.0, "low": -0.1, "high": 0.1}
+    model = {
+        "tasks": {"t": {"value": 0.5, "se": None, "items": 1, "difference": score}},
+        "geometric_mean": {"value": 0.5, "difference": score},
+    }
+    found = {"reference": "a", "tasks": {"t": {"label": "T", "metric": "acc", "shots": 0}}, "models": {"a": model}}
+    with pytest.raises(DataError, match=r"models\[...\].tasks\[...\].difference: object missing required field `p`"):
+        load_reasoning(written(tmp_path / "results.json", found))

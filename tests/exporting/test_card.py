@@ -380,8 +380,10 @@ def test_folders_stay_at_home() -> None:
         {"algorithm": "imitation", "episodes": ["~/games.jsonl", "teacher"], "sft_data": "/home/me/alpaca.json"},
         {"algorithm": "spag", "opponents": {"/home/me/other": 1.0, "self": 2.0}},
     ]
-    config = {"model": {"name": "/home/me/llama"}, "phases": phases}
+    arena = {"entrants": ["base", "mixture:/home/me/snapshots"]}
+    config = {"model": {"name": "/home/me/llama"}, "phases": phases, "arena": arena}
     shared = shareable_config(RunConfig.model_validate(config))
+    assert shared.arena.entrants == ["base", "mixture:./snapshots"]
     assert shared.model.name == "./llama"
     imitation, spag = (phase.settings for phase in shared.phases)
     assert (imitation.episodes, str(imitation.sft_data)) == (["./games.jsonl", "teacher"], "alpaca.json")
@@ -404,6 +406,11 @@ def test_licence_and_base_of_the_hub(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("---\nlicense: mit\n---\n# Model\n")
     assert license_of(str(tmp_path)) == "mit"
     assert license_of("~nosuchuser/x") == "unknown"  # a run may come from another machine
+    for number, broken in enumerate((b"---\nlicense: [\n---\n", b"---\n- mit\n---\n", b"---\nlicense: \xff\n---\n")):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "README.md").write_bytes(broken)
+        assert license_of(str(folder)) == "unknown"
     known = card_data("mine", ExportSource("spag-1", "x", "smollm2-135m", None))
     assert isinstance(known, ModelCardData)
     assert (known.base_model, known.to_dict()["base_model_relation"]) == (

@@ -62,7 +62,7 @@ def test_a_run_gives_its_last_model_in_the_dtype_it_played_in(tmp_path: Path) ->
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "mine", "run"]  # nothing of the work is left
 
 
-def test_which_model_of_a_run(tmp_path: Path) -> None:
+def test_which_model_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = make_run(tmp_path / "run", "imitation", "spag-1", "spag-2")
     base = str(tmp_path / "base")
     chosen = {name: find_source(str(run), name) for name in (None, "base", "imitation", "spag-1")}
@@ -71,6 +71,8 @@ def test_which_model_of_a_run(tmp_path: Path) -> None:
     assert chosen["imitation"].model == str(run / "1-imitation" / "checkpoint")
     inside = find_source(str(run / "2-spag" / "iteration-1" / "checkpoint"))
     assert (inside.name, inside.base, inside.run and inside.run.folder) == ("spag-1", base, run)
+    monkeypatch.chdir(run / "2-spag" / "iteration-1")
+    assert find_source("checkpoint").name == "spag-1"
     alone = find_source(base)
     assert (alone.name, alone.model, alone.run) == ("base", base, None)
 

@@ -114,6 +114,12 @@ def test_braces_in_words_and_utterances_are_left_alone() -> None:
     assert "{0} {role} }{" in play_prompt(observe(state, "defender"))
 
 
+def test_literal_braces_of_a_header_and_of_names_are_written_once() -> None:
+    prompts = replace(DEFAULT, header="\n{{Talk}}\n", names={"attacker": "{{A}}", "defender": "{{D}}"})
+    prompt = play_prompt(observe(position("river", 5, TALK[:1]), "defender"), prompts)
+    assert "\n{Talk}\n- {A}: Where do you like to swim?\n" in prompt and prompt.endswith("\n{D} says:\n")
+
+
 def test_training_prompts_vary_in_paraphrase_layout_and_names_and_repeat_by_seed() -> None:
     observation = observe(position("river", 5, TALK[:2]), "attacker")
     drawn = [training_prompt(observation, random.Random(seed)) for seed in range(400)]
@@ -156,6 +162,8 @@ def test_stop_strings_cut_either_label() -> None:
 def test_stop_strings_follow_the_line_of_the_set() -> None:
     assert stop_strings(replace(DEFAULT, line="<{role}> {content}\n", cue=""))[:2] == ("\n<defender>", "\n<attacker>")
     assert "\n" not in stop_strings(replace(DEFAULT, line="{content} ({role})\n"))
+    literal = replace(DEFAULT, line="{role} {{content}}: {content}\n", cue="")
+    assert stop_strings(literal)[:2] == ("\ndefender {content}:", "\nattacker {content}:")
 
 
 def test_an_attacker_without_a_target_word_is_a_bug() -> None:

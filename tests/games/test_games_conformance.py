@@ -2,10 +2,13 @@
 
 import random
 from functools import cache
+from pathlib import Path
 
 import pytest
 
+from outside import install
 from spag import games
+from spag.core.errors import ConfigError
 from spag.core.types import Observation, Split, Task
 from spag.games.base import Game
 from spag.games.conformance import CHECKS, Check
@@ -53,6 +56,30 @@ def test_taboo_as_upstream_plays_it_conforms(judge: str, check: Check) -> None:
 @pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW.get(name, ())) for name in SHIPPED])
 def test_conformance(name: str, check: Check) -> None:
     check(game_of(name), 0)
+
+
+FOREIGN = """
+from dataclasses import dataclass
+from spag.games.base import TextGame
+
+@dataclass(frozen=True)
+class Odd(TextGame):
+    low: int = 1
+
+    def __post_init__(self):
+        if self.low > 2:
+            raise ValueError("low is above 2")
+"""
+
+
+def test_faults_of_a_foreign_game_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = {"odd": "odd_game:Odd", "gone": "nowhere:Gone"}
+    install(tmp_path, "odd-games", "spag.games", entries, {"odd_game.py": FOREIGN})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match=r"^game: low is above 2, got \{'low': 3\}$"):
+        games.get("odd", low=3)
+    with pytest.raises(ConfigError, match=r"^gone: nowhere:Gone cannot be loaded: No module named 'nowhere'$"):
+        games.get("gone")
 
 
 @pytest.mark.slow

@@ -72,6 +72,13 @@ def test_a_batch_of_one_kind_gives_zero_for_the_other(is_sft: float) -> None:
     assert logprob.grad.tolist() == pytest.approx([-0.25, -0.25] if is_sft else [-0.9, -0.9])
 
 
+def test_what_sft_rows_hold_beside_their_logprob_spoils_no_gradient() -> None:
+    logprob, ones = tensor([-1.0, -3.0]).requires_grad_(), tensor([1.0, 1.0])
+    columns = tensor([-1.0, -math.inf]), 2 * ones, ones, tensor([0.0, 1.0])
+    offline_rl_loss(logprob, *columns, kl_coef=0.2, sft_coef=0.5, clip_range=0.2).backward()
+    assert logprob.grad.tolist() == pytest.approx([-1.8, -0.5])  # -(A - kl_coef), and -sft_coef
+
+
 def test_clipping_stops_the_gradient_only_where_the_update_would_go_further() -> None:
     # log-ratio log 1.5 is beyond 1.2: with A > 0 the clipped branch wins; only the advantage's own gradient is left:
     # kl_coef * 1.2. With A < 0 the unclipped branch is smaller: gradient -(A * ratio - kl_coef * ratio).

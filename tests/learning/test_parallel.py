@@ -127,9 +127,8 @@ def fsdp(model_folder: Path, tied_folder: Path, tmp_path_factory: pytest.TempPat
     ]
     run_together(folder, jobs)
     for name in ("twenty", "uneven", "tied", "resumed"):
-        assert "fsdp" in json.loads(
-            (folder / f"{name}.json").read_text()
-        )  # beside what stays gathered after the forward pass
+        # Beside what stays gathered after the forward pass. One process may evaluate or save for long.
+        assert {"fsdp", "waits 1 day, 0:00:00"} <= set(json.loads((folder / f"{name}.json").read_text()))
     return folder
 
 
@@ -175,7 +174,7 @@ def test_zero3_gives_the_losses_and_weights_of_one_process(model_folder: Path, a
     run_together(tmp_path, jobs)
     for name, file in {"twenty": FULL, "uneven": FULL, "adapter": ADAPTER}.items():
         offloaded = ["optimizer on the CPU", "parameters on the CPU"] if name == "uneven" else []
-        assert json.loads((tmp_path / f"{name}.json").read_text()) == [*offloaded, "zero3"]
+        assert json.loads((tmp_path / f"{name}.json").read_text()) == [*offloaded, "waits 1 day, 0:00:00", "zero3"]
         assert_same(alone / name, tmp_path / name, file)
     with pytest.raises(
         RunError, match=r"checkpoint-4 was saved by DeepSpeed with 2 processes; resume with parallel=deepspeed and 2"

@@ -5,7 +5,15 @@ from pathlib import Path
 import pytest
 import torch
 from tiny import make_samples, sample_logprobs, settings
-from transformers import AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GPT2Config, OPTConfig, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GPT2Config,
+    MixtralConfig,
+    OPTConfig,
+    Qwen3Config,
+)
 
 from spag.algorithms.winners import RewardSettings, assign_rewards
 from spag.config.schema import ModelConfig
@@ -236,9 +244,10 @@ def test_whole_games_train_from_one_row_with_the_loss_of_each_utterance_alone(
     assert batch["input_ids"].numel() < share * sum(len(row.fed) for row in rows)
 
 
-@pytest.mark.parametrize("config", [GPT2Config, OPTConfig])
-def test_dropout_is_off_while_training(tmp_path: Path, config: type) -> None:
+@pytest.mark.parametrize("config", [GPT2Config, OPTConfig, MixtralConfig])
+def test_dropout_and_noise_of_routers_are_off_while_training(tmp_path: Path, config: type) -> None:
     shape = {"vocab_size": 300, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    shape |= {"intermediate_size": 48, "num_key_value_heads": 2, "router_jitter_noise": 0.5}
     AutoModelForCausalLM.from_config(config(**shape, word_embed_proj_dim=32, ffn_dim=48)).save_pretrained(tmp_path)
     model = ModelConfig(name=str(tmp_path), device="cpu", dtype="float32")
     policy = load(model, None, make_accelerator(model, settings(), 0), 0).train()

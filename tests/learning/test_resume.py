@@ -159,6 +159,14 @@ def test_online_games_of_another_finished_training_go_with_its_record(tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
 
+def test_models_that_a_killed_training_was_saving_go(tmp_path: Path) -> None:
+    for name in (".checkpoint-a", ".start-b", "snapshots/.step-00002-c", "snapshots/step-00001"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "model.safetensors").touch()
+    assert finished_result(tmp_path, "a") is None
+    assert [path.name for path in tmp_path.rglob("*")] == ["snapshots", "step-00001", "model.safetensors"]
+
+
 class Counting(Imitation):
     """Counts the games that it has credited."""
 

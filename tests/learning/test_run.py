@@ -2,6 +2,8 @@
 
 import errno
 import importlib.util
+import io
+import itertools
 import json
 import math
 import shutil
@@ -9,10 +11,12 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from traceback import StackSummary
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tiny import job, make_samples, sample_logprobs, settings, train_tiny
@@ -20,17 +24,21 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from spag.algorithms.base import SFT
 from spag.cli import Terminated
+from spag.cli.console import ConsoleReporter
 from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError, DataError, RunError, StorageError
 from spag.learning.batches import collate
 from spag.learning.encoding import encode_samples
 from spag.learning.failures import clear_failures
 from spag.learning.forward import Capabilities
+from spag.learning.launch import _progress_bars
 from spag.learning.trackers import TrainProgress, Unit
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.tokens import PromptStyle
 from spag.report.run_tables import _work
+from spag.storage.store import write_rows
 from spag.training.losses import imitation_loss, offline_rl_loss
+from taboo_games import TABOO, episode_of
 
 pytestmark = pytest.mark.slow
 Weights = dict[str, torch.Tensor]
@@ -300,6 +308,16 @@ def test_progress_counts_reference_samples_and_then_steps(model_folder: Path, tm
     assert [at.loss for at in steps] == [row["loss"] for row in rows(tmp_path)]
 
 
+def test_a_resumed_training_shows_what_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    reporter, now = ConsoleReporter(Console(file=io.StringIO())), itertools.count(0.0, 30.0)
+    with pytest.MonkeyPatch.context() as patch, caplog.at_level("INFO", "spag"):
+        patch.setattr("spag.cli.console.time", SimpleNamespace(monotonic=lambda: next(now)))
+        with _progress_bars(reporter, "spag") as show:
+            for step in (501, 502):
+                show(TrainProgress(Unit.UPDATES, step, 1000, 1.0, None))
+    assert "502/1000, 4:09:00 left" in caplog.messages[-1]  # two updates in a minute, and 498 to go
+
+
 def test_the_output_folder_holds_what_the_page_says(model_folder: Path, tmp_path: Path) -> None:
     train_tiny(model_folder, tmp_path / "run")
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
@@ -370,6 +388,20 @@ def test_what_cannot_work_is_refused_in_one_line(model_folder: Path, tmp_path: P
         train_tiny(model_folder, tmp_path, settings(micro_batch_size=16))
     with pytest.raises(ConfigError, match=r"dtype=float16.*CPU"):
         train_tiny(model_folder, tmp_path, model=ModelConfig(dtype="float16", device="cpu"))
+
+
+def test_games_that_gave_no_sample_are_refused_beside_instruction_data(model_folder: Path, tmp_path: Path) -> None:
+    ties, mix = tmp_path / "ties.jsonl", tmp_path / "mix.json"
+    write_rows(ties, [episode_of("river", "A long one.", "Hm.", max_turns=1, id="a", game=TABOO.name)])
+    mix.write_text('[{"instruction": "Say a.", "input": "", "output": "a"}]')
+    chosen = job(model_folder, tmp_path / "out", settings(sft_data=str(mix), max_steps=1))
+    with pytest.raises(DataError, match="no game gave a sample"):
+        chosen.model_copy(update={"files": [ties]}).run()
+
+
+def test_seeds_may_have_63_bits(model_folder: Path, tmp_path: Path) -> None:
+    """As those of a run's second phase with the same algorithm."""
+    train_tiny(model_folder, tmp_path, settings(max_steps=1, lora={"rank": 2}), seed=2**63 - 1)
 
 
 def test_a_loss_that_is_no_number_stops_the_training_and_names_the_step(model_folder: Path, tmp_path: Path) -> None:

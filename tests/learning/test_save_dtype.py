@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from spag.cli import main
 from spag.models.loading import load_model
+from tiny_model import make_model
 
 pytestmark = pytest.mark.slow
 
@@ -49,6 +50,13 @@ def test_weights_are_rounded_once_when_they_are_saved(folders: tuple[Path, Path]
     # what the next stage starts from, and computes its reference with
     policy = load_model(str(folders[1] / "out" / "checkpoint"), dtype="float32", device="cpu").state_dict()
     assert all(torch.equal(policy[name], weight.float()) for name, weight in rounded.items())
+
+
+def test_tied_weights_are_saved_once(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    """An engine takes the weights of a snapshot by the names of a loaded model, which has one of the two."""
+    saved = trained(folders[1], make_model(tmp_path / "tied", tie_word_embeddings=True), "spag.save_dtype=bfloat16")
+    loaded = load_model(str(folders[1] / "out" / "checkpoint"), dtype="float32", device="cpu")
+    assert saved.keys() == dict(loaded.named_parameters()).keys()
 
 
 def test_adapters_stay_in_full_precision(folders: tuple[Path, Path], model_folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 together.py FILE, a JSON list of {"model", "output", "settings", "count", "stop"}. ``stop`` ends a training after that
 update, as an error would. What the processes saw goes to OUTPUT.json: whether the model was sharded while it trained,
-and what DeepSpeed offloaded.
+what DeepSpeed offloaded, and how long they would have waited for each other.
 """
 
 import json
@@ -51,6 +51,9 @@ def run(job: dict) -> None:
         pass
     finally:
         Loop._loss = original
+    if torch.distributed.is_initialized():
+        group = torch.distributed.distributed_c10d._get_default_group()
+        kinds.add(f"waits {group._get_backend(torch.device('cpu')).options._timeout}")
     if os.environ.get("RANK", "0") == "0":
         output.with_suffix(".json").write_text(json.dumps(sorted(kinds)))
 

@@ -23,6 +23,7 @@ from spag.core.progress import SilentReporter
 from spag.games.kuhn_poker.kuhn import KuhnPoker
 from spag.games.tic_tac_toe.board import TicTacToe
 from spag.models.loading import load_model, load_tokenizer
+from spag.rollout.runner import play_batches
 from spag.rollout.steps import MixedGame, StepPlayer, step_specs
 from spag.runs.execute import run
 from spag.storage.episodes import read_episodes
@@ -79,7 +80,8 @@ def test_a_run_leaves_games_figures_and_a_model(finished: Path) -> None:
 
 def test_evaluations_against_names_that_differ_in_punctuation_are_apart(model: Path, tmp_path: Path) -> None:
     """Their games are in one file."""
-    one, other = tmp_path / "a-b", tmp_path / "a" / "b"
+    deep = tmp_path / ("x" * 200) / "y"  # a file's name may have 255 bytes
+    one, other = deep / "a-b", deep / "a" / "b"
     for folder in (one, other):
         shutil.copytree(model, folder)
     options = f'reinforce.evaluation_opponents=["{one}", "{other}"]', "reinforce.steps=1", "reinforce.save_steps=5"
@@ -228,6 +230,24 @@ def test_playing_ahead_lags_one_update_behind(model: Path, finished: Path, tmp_p
     assert metrics[1]["mismatch"] < metrics[1]["mismatch_max"]
     assert [row["staleness"] for row in metrics] == [0, 1, 1, 1]
     assert [row["staleness"] for row in rows(finished / PHASE / "metrics.jsonl")] == [0, 0, 0, 0]
+
+
+def test_an_interruption_does_not_wait_for_the_steps_ahead(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(game: Any, specs: list[Any], *others: Any) -> Iterator[list[Episode]]:
+        for ended in play_batches(game, specs, *others):
+            time.sleep(0.5 * specs[0].id.startswith("2/"))
+            yield ended
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("spag.rollout.steps.play_batches", slow)
+    monkeypatch.setattr("spag.learning.loop.Loop._record", interrupt)  # step 1 is trained, step 2 is being played
+    with pytest.raises(KeyboardInterrupt):
+        run_here(config_for(model, *AHEAD, "reinforce.overlap=1", "engine.concurrency=1"), tmp_path)
+    assert len(list(read_episodes(tmp_path / PHASE / "episodes" / "step-00002.jsonl"))) < 12
 
 
 def test_games_are_never_older_than_the_bound(model: Path, tmp_path: Path) -> None:

@@ -215,6 +215,14 @@ def test_a_step_loads_each_snapshot_once(model_folder: Path, tmp_path: Path, mon
     assert loaded[0] == "step-00001" and all(one != other for one, other in pairwise(loaded))
 
 
+@pytest.mark.slow
+def test_a_frozen_opponent_is_hashed_once(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[str] = []
+    monkeypatch.setattr(steps, "identity_of", lambda model: hashed.append(model.name) or {"weights": "start"})
+    run_here(config_for(model_folder, "reinforce.opponents={start: 1}", "reinforce.steps=2"), tmp_path)
+    assert hashed == [str(model_folder)]
+
+
 def moves(folder: Path) -> dict[str, Any]:
     games = [game for path in sorted((folder / "episodes").iterdir()) for game in read_episodes(path)]
     return {

@@ -5,6 +5,7 @@ by role.
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,6 +27,7 @@ from spag.engines.players import bot_of
 from spag.export.model import find_source, save_weights
 from spag.games.kuhn_poker.kuhn import KuhnPoker
 from spag.learning.devices import make_accelerator
+from spag.learning.loop import Loop
 from spag.learning.start import load
 from spag.models.adapters import use_adapter
 from spag.models.identity import weights_digest
@@ -99,6 +101,22 @@ def test_a_run_ends_with_an_adapter_for_each_role(finished: Path) -> None:
         info.model for game in read_episodes(finished / "arena" / "episodes.jsonl") for info in game.players.values()
     }
     assert entrants == {"base", "reinforce"}
+
+
+def test_no_adapter_keeps_its_cache_while_the_policy_trains(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[list[int]] = []
+    update = Loop._update
+
+    def note(loop: Loop, *rest: Any) -> Any:
+        engines = loop.source.player._engines["policy"].engines.values()  # type: ignore[attr-defined]
+        kept.extend(ids for engine in engines for ids in engine._cache.tokens)
+        return update(loop, *rest)
+
+    monkeypatch.setattr(Loop, "_update", note)
+    run_here(config_for(model, *PER_ROLE, "reinforce.steps=1"), tmp_path)
+    assert kept and not any(kept)
 
 
 def test_each_adapter_begins_as_the_lone_one_and_learns_alone(model: Path) -> None:

@@ -100,3 +100,5 @@ def test_disk_is_that_of_models_and_of_two_states_to_resume_from() -> None:
     adapter = {**imitation, "lora": {"rank": 8}, "save_dtype": "bfloat16"}
     trained = 8 * 30 * sum(map(sum, SMOLLM.maps.values()))
     assert of(adapter) * SMOLLM.parameters == trained * (4 + 24)
+    whole = of({"algorithm": "spag", "iterations": 1}, adapter, imitation)  # the last trains the adapter further
+    assert whole * SMOLLM.parameters == pytest.approx(SMOLLM.parameters * (4 + 24) + 2 * trained * 4)

@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from spag.algorithms.credit import result_of
 from spag.algorithms.imitation import Imitation, ImitationSettings
+from spag.algorithms.settings import LoraConfig
 from spag.algorithms.spag import Spag, SpagSettings
 from spag.cli import main
 from spag.config.files import load_config
@@ -84,6 +85,37 @@ def test_on_several_gpus_sharding_is_the_nearest_change_and_it_does_fit() -> Non
     [advice] = planned("A100-80", 8, *REPLICAS)[0].advice
     assert advice.startswith("parallel=fsdp:")
     assert not planned("A100-80", 8, *REPLICAS, "imitation.parallel=fsdp")[0].problems
+
+
+def test_a_phase_trains_all_weights_until_one_makes_an_adapter() -> None:
+    small = {"algorithm": "imitation", "episodes": ["bot:random"], "max_episodes": 10, "global_batch_size": 2}
+    adapters = ({"lora": {"rank": 4, "quantize": True}}, {}, {"lora": {"rank": 8}})
+    phases = [small, *({**small, **one} for one in adapters)]
+    config = RunConfig.model_validate({"game": {"name": "nim"}, "phases": phases})
+    *trainings, arena = Planner(config, SMOLLM, A100).stages
+    adapter = SMOLLM.adapter(LoraConfig(rank=4))
+    assert [one.memory.gradients for one in trainings] == [4 * SMOLLM.parameters, *[4 * adapter] * 3]
+    base = 4 * SMOLLM.parameters
+    assert trainings[1].memory.weights < base / 2  # in 4 bits, as it alone asks
+    assert [one.memory.weights for one in trainings[2:]] == [base + 4 * adapter] * 2
+    assert arena.memory.policies == 2 * 2 * SMOLLM.parameters  # the base, and the first phase's for the adapters
+
+
+def test_held_out_tasks_are_played_too_where_a_phase_keeps_them() -> None:
+    def games(keep: bool) -> int:
+        phase = {"algorithm": "spag", "template": "play", "keep_held_out": keep}
+        config = RunConfig.model_validate({"game": {"name": "tic_tac_toe"}, "phases": [phase]})
+        return Planner(config, SMOLLM, A100).stages[0].count
+
+    train, held_out = (len(get("tic_tac_toe").tasks(split, None, 0)) for split in (Split.TRAIN, Split.HELD_OUT))
+    assert held_out and [games(False), games(True)] == [train, train + held_out]
+
+
+def test_a_game_without_bots_and_teacher_games_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    game = get("nim", take=7)
+    monkeypatch.setattr(type(game), "bots", {})
+    with pytest.raises(ConfigError, match="nim: a plan needs a bot or teacher games to stand in for play"):
+        play_work(game, 23.0)
 
 
 REFUSED = [
@@ -442,6 +474,7 @@ def test_json_holds_the_same_figures_and_assumptions_can_be_changed() -> None:
     (("demo", "--gpu", "V100"),
     "error: --gpu V100: no such kind of GPU is known (known: A100-40, A100-80, H100, H200, L40S, A10G"),
     (("demo", "--set", "model.name=org/unknown"), "error: org/unknown: its config cannot be read"),
+    (("demo", "--price", "2", "--set", "model.device=cpu"), "error: --price: this plan uses a CPU"),
     (("demo", "--assume", "turns=1"), "error: --assume turns=1: there is no assumption turns"),
     (("demo", "--assume", "mfu=2"), "error: --assume mfu=2: input should be less than or equal to 1"),
     (("demo", "--assume", "utterance=-1"), "error: --assume utterance=-1: input should be greater than 0"),

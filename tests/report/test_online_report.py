@@ -8,7 +8,7 @@ from matplotlib.colors import to_hex
 from run_fixtures import write_run
 from test_page import Page
 
-from online_files import DRIFT, KUHN, SIGN, evaluation, metrics, write_online
+from online_files import CONFIG, DRIFT, KUHN, SIGN, evaluation, metrics, write_online
 from spag.cli.tables import print_run
 from spag.report import curves
 from spag.report.page import write_report
@@ -78,6 +78,26 @@ def test_a_run_at_work_needs_no_evaluation_and_no_arena(tmp_path: Path) -> None:
     text = text_of(folder)
     assert "12 steps, each a batch" in text and "Exact figures" not in text and "Evaluations on held-out" not in text
     assert "Warnings of collapse" not in text
+
+
+def test_the_games_of_the_last_phase_that_has_begun_are_shown(tmp_path: Path) -> None:
+    folder = write_online(tmp_path / "run", finished=False)
+    waiting = "- {algorithm: group, steps: 2, games: 4, group_size: 2}\n"
+    (folder / "config.yaml").write_text(CONFIG + waiting)
+    write_report(folder)
+    assert "games of reinforce-online-step-00012" in text_of(folder)
+
+
+def test_steps_without_advantage_are_named_with_the_model_that_they_trained_only(tmp_path: Path) -> None:
+    folder, idle = write_online(tmp_path / "run"), "100 % of its last training samples had no advantage"
+    dead = {f"kuhn_poker/{role}/{name}": 1 for role in KUHN.roles for name in ("no_advantage", "samples")}
+    write_rows(folder / "2-reinforce" / "metrics.jsonl", [metrics(step) | dead for step in range(1, 13)])
+    write_report(folder)
+    assert idle in text_of(folder)
+    arena = folder / "arena" / "results.json"
+    arena.write_text(arena.read_text().replace('"reinforce"', '"spag-1"'))  # trained after the online phase
+    write_report(folder)
+    assert idle not in text_of(folder)
 
 
 def test_a_damaged_file_is_one_line(tmp_path: Path) -> None:

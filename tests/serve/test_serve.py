@@ -33,7 +33,7 @@ from spag.models.tokens import PromptStyle
 from spag.serve.app import MOST_BYTES, create_app
 from spag.serve.models import EndpointModel, open_model
 from spag.serve.requests import NEUTRAL
-from spag.serve.vllm import vllm_command
+from spag.serve.vllm import vllm_command, vllm_environment
 from spag.web.security import Access
 
 TEMPLATE = (
@@ -391,7 +391,9 @@ def test_texts_of_cancelled_requests_are_counted_until_they_end(
     model.close()
 
 
-def test_vllm_serves_one_base_model_and_its_adapters(model_folder: Path, tmp_path: Path) -> None:
+def test_vllm_serves_one_base_model_and_its_adapters(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     adapted = get_peft_model(
         load_model(str(model_folder), dtype="float32", device="cpu"), LoraConfig(r=4, target_modules=["q_proj"])
     )
@@ -409,8 +411,21 @@ def test_vllm_serves_one_base_model_and_its_adapters(model_folder: Path, tmp_pat
     assert command[-2:] == ["--lora-modules", f"after={tmp_path / 'adapter'}"]
     longest = vllm_command([("base", base)], EngineConfig(max_length=100_000), "127.0.0.1", 8000)
     assert longest[longest.index("--max-model-len") + 1] == "4096"  # the model's positions
+    monkeypatch.setenv("HOME", str(model_folder.parent))
+    home = model_config(Path("~") / model_folder.name)
+    assert vllm_command([("base", home), ("after", after)], EngineConfig(max_length=512), "127.0.0.1", 8000) == command
     with pytest.raises(ConfigError, match="one base model"):
-        vllm_command([("base", base), ("other", model_config(tmp_path))], EngineConfig(), "127.0.0.1", 8000)
+        vllm_command([("base", base), ("other", ModelConfig(name="x/y"))], EngineConfig(), "127.0.0.1", 8000)
+
+
+@pytest.mark.parametrize(("device", "gpus"), [(None, None), ("cuda", None), ("cuda:0", "5"), ("cuda:1", "7,8")])
+def test_vllms_server_runs_on_the_device_asked_for(
+    device: str | None, gpus: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7,8,9")
+    engine = EngineConfig(tensor_parallel=1 if gpus == "5" else 2)
+    found = vllm_environment(ModelConfig(device=device), engine, None)
+    assert found.get("CUDA_VISIBLE_DEVICES") == gpus
 
 
 def test_on_a_gpu_vllms_server_takes_over(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -455,7 +470,7 @@ def test_the_command_serves_and_stops(model_folder: Path) -> None:
         (["bot:random"], "bot:random: only models whose weights are here can be served"),
         (["openai:gpt"], "openai:gpt: only models whose weights are here can be served"),
         (["./nothing-here"], "no such file or folder"),
-        (["a=x", "a=y"], "two models have one name"),
+        (["a=x", "a=y"], "two models are called a; give them different names as NAME=MODEL"),
         (["x", "--host", "0.0.0.0"], "a token is required beyond loopback"),
     ],
 )

@@ -2,6 +2,7 @@
 replaced.
 """
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -241,7 +242,17 @@ def test_the_run_folder_tells_stages_sources_and_checkpoints(tmp_path: Path) -> 
     ]  # fmt: skip
     assert [source.name for source in folder.sources()] == ["spag-1", "spag-2"]
     assert list(folder.checkpoints()) == ["base", "imitation", "spag-1"]
-    assert [row["step"] for row in folder.metrics("imitation")] == [1, 2, 3, 4, 5]
+    assert [row["step"] for row in folder.metrics(folder.models[0])] == [1, 2, 3, 4, 5]
+
+
+def test_a_file_that_vanishes_while_it_is_looked_at_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_run(tmp_path / "run")
+    (folder / "2-spag" / "iteration-2" / ".health.json.new").symlink_to("gone")
+    monkeypatch.setattr(Path, "is_file", lambda path: True)  # as it was a moment ago
+    idle = RunFolder(folder).progress()[3].idle_s
+    assert idle is not None and idle < 3600
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
@@ -261,6 +272,12 @@ def test_a_plain_file_of_episodes_will_do(file: Path) -> None:
     assert folder.checkpoints() == {}
     assert folder.game == TABOO.__class__()
     assert index_of(file).episode("games", 1) == next(iter(read_episodes(file)))
+
+
+def test_the_name_of_a_file_need_not_be_utf8(tmp_path: Path) -> None:
+    run = RunFolder(bot_games("kuhn_poker", tmp_path / os.fsdecode(b"bad\xff.jsonl")))
+    index = index_all(GameIndex(run.sources, lambda: run.games))
+    assert index.episode("bad?", 1) == next(iter(read_episodes(run.folder)))
 
 
 def test_the_game_is_that_of_the_settings_or_of_the_first_episode(tmp_path: Path) -> None:

@@ -69,6 +69,15 @@ def test_curves_of_both_roles_share_a_scale(client: TestClient) -> None:
     assert max(first) < min(second)
 
 
+def test_an_exact_curve_has_a_point_for_each_evaluated_step(tmp_path: Path) -> None:
+    folder = write_online(tmp_path / "run", finished=False)
+    rows = [evaluation(step) | {"opponent": name} for step in (4, 12) for name in ("start", "bot:random")]
+    write_rows(folder / "2-reinforce" / "evaluations.jsonl", rows)
+    with visitor(site(folder)) as client:
+        [figure] = re.findall(r'aria-label="exploitability by step.*?</svg>', client.get("/").text, re.DOTALL)
+    assert re.findall(r'points="([^"]+)"', figure) == ["0.0,2.0 240.0,46.0"]
+
+
 def test_the_games_of_any_step_can_be_opened(client: TestClient, folder: Path) -> None:
     page = client.get("/steps").text
     assert [int(step) for step in re.findall(r'href="/games\?phase=reinforce&amp;step=(\d+)"', page)] == [

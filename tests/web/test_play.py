@@ -10,7 +10,8 @@ import pytest
 from starlette.testclient import TestClient
 from web_fixtures import HOSTILE, TypingEngine, at_once, bot_games, fail, site, visitor
 
-from spag.config.schema import EngineConfig, ModelConfig
+from spag.config.files import dump_config
+from spag.config.schema import EngineConfig, ModelConfig, RunConfig
 from spag.core.errors import ModelError
 from spag.core.types import Task
 from spag.engines.base import Engine, Request, Sampling
@@ -18,8 +19,11 @@ from spag.engines.opening import open_model
 from spag.engines.scripted import ScriptedEngine
 from spag.engines.thread import ModelThread
 from spag.games.kuhn_poker.kuhn import KuhnPoker
+from spag.runs.reading import RunFolder
+from spag.web.live_games import _sampling
 from spag.web.models import ModelPool
-from spag.web.sessions import LONGEST_UTTERANCE, MOST_GAMES, Sessions
+from spag.web.sessions import LONGEST_UTTERANCE, MOST_GAMES, Sessions, WebMatch
+from taboo_games import ROLES, TABOO, task_of
 
 SWAP = {"hx-request": "true"}
 
@@ -210,6 +214,24 @@ def test_an_empty_reply_is_drawn_again_twice_and_then_stands(run: Path) -> None:
         address = begin(client, "defender")
         assert "(silence)" in settled(client, address)
     assert len({request.seed for request in asked}) == 3
+
+
+def test_a_cut_thought_is_marked() -> None:
+    state, models = TABOO.start(task_of("river"), 0), ModelPool(at_once(lambda request: "<think>Water, but"))
+    match = WebMatch(TABOO, state, "defender", "imitation", models, Sampling(thought_tokens=5))
+    while match.reply:
+        match.advance()
+    [said] = match.state.history
+    assert (said.content, said.thought, said.finish_reason) == ("", "Water, but", "thought")
+    models.close()
+
+
+def test_an_opponent_samples_as_its_role_does_in_the_last_phase_of_the_game(tmp_path: Path) -> None:
+    by_role = {"defender": {"temperature": 0.5}}
+    spag = {"algorithm": "spag", "sampling": {"temperature": 0.9}, "sampling_by_role": by_role}
+    poker = {"algorithm": "reinforce", "game": {"name": "kuhn_poker"}, "sampling": {"temperature": 0.1}}
+    (tmp_path / "config.yaml").write_text(dump_config(RunConfig.model_validate({"phases": [spag, poker]})))
+    assert [_sampling(RunFolder(tmp_path), role).temperature for role in ROLES] == [0.9, 0.5]
 
 
 def test_two_models_are_kept_and_the_one_unused_for_longest_goes() -> None:

@@ -5,7 +5,9 @@ It answers whole batches of positions, from any thread.
 
 import itertools
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from threading import Lock
 
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import EngineError
@@ -28,9 +30,9 @@ def engine_of(name: str, game: Game) -> Callable[[], Engine]:
 
 
 @dataclass
-class Opponent:
-    """A player of ``game``, opened in the background; ``limit_s`` bounds a reply. Its draws depend on a game's seed and
-    position alone. Use as a context manager.
+class Opponent(AbstractContextManager["Opponent"]):
+    """A player of ``game``, opened in the background, and again after a failure; ``limit_s`` bounds a reply. Its draws
+    depend on a game's seed and position alone. Use as a context manager.
     """
 
     game: Game
@@ -40,6 +42,7 @@ class Opponent:
 
     def __post_init__(self) -> None:
         self._thread = ModelThread(self.open_engine)
+        self._reopening = Lock()
         self._ids = itertools.count()
 
     def replies(self, states: Sequence[State]) -> list[Utterance]:
@@ -66,14 +69,14 @@ class Opponent:
 
     def _ask(self, state: State, attempt: int) -> Reply:
         request = next_request(str(next(self._ids)), self.game, state, state.seed, attempt, self.sampling)
-        return self._thread.ask(request)
+        with self._reopening:
+            if self._thread.problem is not None:
+                self._thread = ModelThread(self.open_engine)
+            return self._thread.ask(request)
 
     def close(self) -> None:
         """Free the model."""
         self._thread.close()
-
-    def __enter__(self) -> "Opponent":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

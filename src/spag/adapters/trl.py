@@ -22,6 +22,7 @@ import msgspec
 from spag.adapters.opponent import Opponent
 from spag.adapters.transcript import Trajectory, cut
 from spag.adapters.turns import after, prompt_of
+from spag.core.errors import ConfigError
 from spag.core.types import Split, State, Task
 from spag.games.base import Game
 from spag.models.tokens import PromptStyle
@@ -49,7 +50,8 @@ def game_prompts(
 @dataclass(frozen=True)
 class GameRollout:
     """The ``rollout_func``. ``roles``: those that are trained, all by default; ``style``: how prompts become tokens;
-    ``thinking``: chat templates ask for a private thought before each utterance.
+    ``thinking``: chat templates ask for a private thought before each utterance. Raises ``ConfigError`` for a role that
+    the game lacks.
     """
 
     game: Game
@@ -57,6 +59,10 @@ class GameRollout:
     roles: tuple[str, ...] = ()
     style: PromptStyle = PromptStyle.CHAT
     thinking: bool = False
+
+    def __post_init__(self) -> None:
+        if unknown := sorted({*self.roles} - {*self.game.roles}):
+            raise ConfigError(f"role {unknown[0]!r}: {self.game.name} has the roles {', '.join(self.game.roles)}")
 
     def __call__(self, prompts: list[str], trainer: "GRPOTrainer") -> dict[str, list[Any] | None]:
         """Play the games of ``prompts``; return TRL's fields and those that ``game_reward`` reads, in their order."""

@@ -24,8 +24,8 @@ def result_of(episode: Episode, game: Game, *, judge: bool = False) -> Result:
     """Return how a game ended: as judged when it was played, or as judged by ``game`` now if it was not, or with
     ``judge``.
 
-    Raises ``DataError`` for an episode of another game, or one that cannot be replayed, or whose recorded result is
-    none of the game's.
+    Raises ``DataError`` for an episode of another game, on a task that it cannot play, or that cannot be replayed, and
+    one whose recorded result is none of the game's.
     """
     if judge or episode.outcome is None or episode.length is None or episode.game != game.name:
         return replace(replay(game, episode), reason="")  # refuses an episode of another game
@@ -38,6 +38,7 @@ def result_of(episode: Episode, game: Game, *, judge: bool = False) -> Result:
         raise DataError(
             f"game {episode.id!r}: its recorded result, {fault}, is none of {game.name}; judge it again by spag judge"
         )
+    replay(game, replace(episode, history=()))  # refuses a task that the game cannot play
     return Result(episode.outcome, episode.rewards, episode.length, "")
 
 

@@ -7,16 +7,15 @@ expected gradient of a group of n games is (n - 1)/n of the exact one. Advantage
 standard deviation unless asked for, which favours tasks that are nearly decided (arXiv 2503.20783).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from spag.algorithms.credit import RoleRewards, as_sampled, opponents_of, relative_to_mean, trained_turns
-from spag.algorithms.online_settings import OnlineSettings, RewardOverride
+from spag.algorithms.credit import RoleRewards, Turn, opponents_of, relative_to_mean, trained_turns
+from spag.algorithms.online_settings import OnlineSettings
 from spag.algorithms.policy_gradient import PolicyGradient
-from spag.core.episodes import Episode, TrainingSample
-from spag.games.base import Game
+from spag.core.episodes import Episode
 
 
 class GroupSettings(OnlineSettings):
@@ -40,18 +39,16 @@ class Group(PolicyGradient):
     name: ClassVar[str] = "group"
     Settings: ClassVar[type[OnlineSettings]] = GroupSettings
 
-    def credit(self, episodes: Sequence[Episode], game: Game, learner: str | None) -> list[TrainingSample]:
-        rewards = RoleRewards(game, self.settings.rewards.get(game.name, RewardOverride()))
-        samples: list[TrainingSample | None] = []
-        for role in (role for role in game.roles if self.settings.roles in ("both", role)):
-            turns = list(trained_turns(episodes, game, role, learner))
-            played = {id(turn.episode): turn.episode for turn in turns}
-            relative = relative_to_mean(
-                [rewards.of(one, role) for one in played.values()],
-                [(one.task.id, opponents_of(one, role, learner)) for one in played.values()],
-                rewards.spread,
-                normalize=self.settings.normalize_advantages,
-            )
-            advantages = dict(zip(played, relative, strict=True))
-            samples += [as_sampled(turn, game, advantages[id(turn.episode)]) for turn in turns]
-        return [sample for sample in samples if sample is not None]
+    def advantages(
+        self, episodes: Sequence[Episode], role: str, learner: str | None, rewards: RoleRewards
+    ) -> Iterable[tuple[Turn, float]]:
+        turns = list(trained_turns(episodes, rewards.game, role, learner))
+        played = {id(turn.episode): turn.episode for turn in turns}
+        relative = relative_to_mean(
+            [rewards.of(one, role) for one in played.values()],
+            [(one.task.id, opponents_of(one, role, learner)) for one in played.values()],
+            rewards.spread,
+            normalize=self.settings.normalize_advantages,
+        )
+        by_game = dict(zip(played, relative, strict=True))
+        return [(turn, by_game[id(turn.episode)]) for turn in turns]

@@ -5,17 +5,15 @@ the term of that sum for the teacher's reply, with length-normalised log-probabi
 produced the published results. With ``kl_coef`` 0 it is weighted SFT, and computes no reference.
 """
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from spag.algorithms.base import Metrics, Needs, TokenBatch, at_least_one, mean_of
 from spag.algorithms.settings import TeacherSettings
-from spag.algorithms.winners import RewardSettings, RewardStats, assign_rewards
-from spag.core.episodes import Episode, SampleType, TrainingSample
+from spag.algorithms.winners import OfflineAlgorithm
+from spag.core.episodes import SampleType
 from spag.core.options import NonNegative
-from spag.games.base import Game
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,31 +32,18 @@ class ImitationSettings(TeacherSettings):
     )
 
 
-class Imitation:
+class Imitation(OfflineAlgorithm):
     """Satisfies ``spag.algorithms.base.Algorithm``."""
 
     name: ClassVar[str] = "imitation"
     Settings: ClassVar[type[TeacherSettings]] = ImitationSettings
 
-    def __init__(self, settings: ImitationSettings, *, seed: int = 0, state: Mapping[str, Any] | None = None) -> None:
-        self.settings, self.seed, self.stats = settings, seed, RewardStats()
-
     @property
     def needs(self) -> Needs:
         return Needs(reference=self.settings.kl_coef > 0)
 
-    def credit(self, episodes: Sequence[Episode], game: Game, learner: str | None) -> list[TrainingSample]:
-        chosen = self.settings
-        settings = RewardSettings(
-            discount=chosen.discount,
-            template=chosen.template,
-            sampled_tokens=chosen.completions == "sampled",
-            seed=self.seed,
-            sample_type=SampleType.IMITATION,
-            learner=learner,
-            everyone=chosen.utterances == "all",
-        )
-        return assign_rewards(episodes, settings=settings, game=game, stats=self.stats)
+    def reward_settings(self) -> dict[str, Any]:
+        return {"sample_type": SampleType.IMITATION, "everyone": self.settings.utterances == "all"}
 
     def loss(self, batch: TokenBatch) -> "tuple[Tensor, Metrics]":
         kl_coef, sft_coef = self.settings.kl_coef, self.settings.sft_coef
@@ -74,12 +59,6 @@ class Imitation:
         if self.needs.reference:
             metrics["kl"] = mean_of(logprob - reference, counted * ~sft)
         return imitation + sft_coef * mixed, metrics
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def summary(self) -> dict[str, Any]:
-        return self.stats.summary()
 
 
 def imitation_terms(logprob: "Tensor", ref_logprob: "Tensor", weight: "Tensor", *, kl_coef: float) -> "Tensor":

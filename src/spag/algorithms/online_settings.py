@@ -128,7 +128,9 @@ class OnlineSettings(UpdateSettings):
     )
     evaluate_every: Count | None = Field(10, description="steps between evaluations on held-out tasks; null: none")
     evaluation_tasks: Count = Field(16, description="held-out tasks of an evaluation, each played in both roles")
-    evaluation_opponents: list[str] = Field([START], description="whom an evaluation meets: start, a model or a bot")
+    evaluation_opponents: Annotated[list[str], Field(min_length=1)] = Field(
+        [START], description="whom an evaluation meets: start, a model or a bot"
+    )
     stop_on_collapse: bool = Field(False, description="end the phase after a step that shows a collapse, else warn")
 
     @property

@@ -7,18 +7,21 @@ With ``overlap`` games are older, and the engine's policy played them: ratios to
 since a single update would otherwise have no trust region (its ratio to the policy before it is 1).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spag.algorithms.base import Metrics, Needs, TokenBatch, mean_of
-from spag.algorithms.online_settings import OnlineSettings
+from spag.algorithms.credit import RoleRewards, Turn, as_sampled
+from spag.algorithms.online_settings import OnlineSettings, RewardOverride
+from spag.core.episodes import Episode, TrainingSample
+from spag.games.base import Game
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 class PolicyGradient:
-    """The base of online algorithms: everything but their options and ``credit``."""
+    """The base of online algorithms: everything but their options and ``advantages``."""
 
     def __init__(self, settings: Any, *, seed: int = 0, state: Mapping[str, Any] | None = None) -> None:
         self.settings = settings
@@ -28,6 +31,22 @@ class PolicyGradient:
         settings: OnlineSettings = self.settings
         entropy = bool(settings.entropy_coef or settings.entropy_coef_end)
         return Needs(reference=settings.needs_reference, entropy=entropy)
+
+    def advantages(
+        self, episodes: Sequence[Episode], role: str, learner: str | None, rewards: RoleRewards
+    ) -> Iterable[tuple[Turn, float]]:
+        """Return the trained utterances of ``role``, each with its advantage. Called once a step for each role."""
+        raise NotImplementedError
+
+    def credit(self, episodes: Sequence[Episode], game: Game, learner: str | None) -> list[TrainingSample]:
+        rewards = RoleRewards(game, self.settings.rewards.get(game.name, RewardOverride()))
+        samples = [
+            as_sampled(turn, game, advantage)
+            for role in game.roles
+            if self.settings.roles in ("both", role)
+            for turn, advantage in self.advantages(episodes, role, learner, rewards)
+        ]
+        return [sample for sample in samples if sample is not None]
 
     def loss(self, batch: TokenBatch) -> "tuple[Tensor, Metrics]":
         return policy_gradient_loss(batch, self.settings)
@@ -53,10 +72,7 @@ def importance_correction(batch: TokenBatch, kind: str, limit: float) -> "Tensor
     w_t = exp(old_t - sampling_t). ``token``: min(w_t, limit) (truncated importance sampling); ``sequence``:
     min(prod w over the utterance, limit); ``mask``: w_t where 1/limit <= w_t <= limit, else 0.
     """
-    log_ratio = (batch.old_logprob - batch.sampling_logprob).detach()
-    if kind == "sequence":
-        return batch.total(log_ratio).exp().clamp(max=limit)[batch.sample]
-    ratio = log_ratio.exp()
+    ratio = _ratio_to_engine(batch, kind)
     if kind == "mask":
         return ratio.where((ratio <= limit) & (ratio >= 1.0 / limit), ratio.new_zeros(()))
     return ratio.clamp(max=limit)
@@ -64,10 +80,13 @@ def importance_correction(batch: TokenBatch, kind: str, limit: float) -> "Tensor
 
 def limited_share(batch: TokenBatch, kind: str, limit: float) -> "Tensor":
     """Return 1 for each token whose importance weight was truncated or masked, else 0: (K,)."""
-    log_ratio = (batch.old_logprob - batch.sampling_logprob).detach()
-    ratio = (batch.total(log_ratio)[batch.sample] if kind == "sequence" else log_ratio).exp()
-    low = 1.0 / limit if kind == "mask" else 0.0
+    ratio, low = _ratio_to_engine(batch, kind), 1.0 / limit if kind == "mask" else 0.0
     return ((ratio > limit) | (ratio < low)).float()
+
+
+def _ratio_to_engine(batch: TokenBatch, kind: str) -> "Tensor":
+    log_ratio = (batch.old_logprob - batch.sampling_logprob).detach()
+    return (batch.total(log_ratio)[batch.sample] if kind == "sequence" else log_ratio).exp()
 
 
 def policy_gradient_terms(

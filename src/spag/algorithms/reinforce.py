@@ -7,7 +7,8 @@ Both roles are trained, winners and losers. Differs from SPIRAL: the baseline mo
 all games of a step in any order; opponents other than the policy itself have separate baselines.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Annotated, Any, ClassVar
@@ -16,7 +17,7 @@ from pydantic import Field
 
 from spag.algorithms.credit import (
     RoleRewards,
-    as_sampled,
+    Turn,
     by_group,
     is_trained,
     normalized,
@@ -24,9 +25,9 @@ from spag.algorithms.credit import (
     trained_turns,
     without_drift,
 )
-from spag.algorithms.online_settings import OnlineSettings, RewardOverride
+from spag.algorithms.online_settings import OnlineSettings
 from spag.algorithms.policy_gradient import PolicyGradient
-from spag.core.episodes import Episode, TrainingSample
+from spag.core.episodes import Episode
 from spag.core.options import Fraction
 from spag.games.base import Game
 
@@ -57,31 +58,21 @@ class Reinforce(PolicyGradient):
         self.settings = settings
         self.baselines = Baselines(settings.baseline_decay, dict((state or {}).get("baselines", {})))
 
-    def credit(self, episodes: Sequence[Episode], game: Game, learner: str | None) -> list[TrainingSample]:
-        rewards = RoleRewards(game, self.settings.rewards.get(game.name, RewardOverride()))
-        samples: list[TrainingSample | None] = []
-        for role in game.roles:
-            if self.settings.roles in ("both", role):
-                samples += self._role_samples(episodes, game, role, learner, rewards)
-        return [sample for sample in samples if sample is not None]
-
-    def _role_samples(
-        self, episodes: Sequence[Episode], game: Game, role: str, learner: str | None, rewards: RoleRewards
-    ) -> list[TrainingSample | None]:
-        turns = list(trained_turns(episodes, game, role, learner))
-        played = {id(episode): episode for episode in episodes if is_trained(episode, role, learner)}
-        keys = {key: _baseline_key(episode, game, role, learner) for key, episode in played.items()}
-        paid = {key: rewards.of(episode, role) for key, episode in played.items()}
-        baselines = self.baselines.move([(keys[key], paid[key]) for key in played])
-        advantages = [
-            self.settings.discount**turn.later * (paid[id(turn.episode)] - baselines[keys[id(turn.episode)]])
-            for turn in turns
-        ]
+    def advantages(
+        self, episodes: Sequence[Episode], role: str, learner: str | None, rewards: RoleRewards
+    ) -> Iterable[tuple[Turn, float]]:
+        played = [episode for episode in episodes if is_trained(episode, role, learner)]
+        keys = {id(episode): _baseline_key(episode, rewards.game, role, learner) for episode in played}
+        paid = {id(episode): rewards.of(episode, role) for episode in played}
+        baselines = self.baselines.move([(key, paid[game]) for game, key in keys.items()])
+        relative = {game: paid[game] - baselines[key] for game, key in keys.items()}
+        turns = list(trained_turns(played, rewards.game, role, learner))
+        advantages = [self.settings.discount**turn.later * relative[id(turn.episode)] for turn in turns]
         advantages = without_drift(advantages, rewards.spread)
         if self.settings.normalize_advantages:
             groups = [keys[id(turn.episode)] for turn in turns]
             advantages = by_group(advantages, groups, lambda own: normalized(own, rewards.spread))
-        return [as_sampled(turn, game, advantage) for turn, advantage in zip(turns, advantages, strict=True)]
+        return zip(turns, advantages, strict=True)
 
     def state(self) -> dict[str, Any]:
         return {"baselines": self.baselines.values}
@@ -111,9 +102,12 @@ class Baselines:
         """Take the rewards of a step's games by key; return the baselines that these games get."""
         if self.decay == 1.0:
             return dict.fromkeys((key for key, _ in rewards), 0.0)
+        by_key: dict[str, list[float]] = defaultdict(list)
+        for key, reward in rewards:
+            by_key[key].append(reward)
         found = {}
-        for key in {key for key, _ in rewards}:
-            mean = fmean(reward for other, reward in rewards if other == key)
+        for key, own in by_key.items():
+            mean = fmean(own)
             found[key] = self.values.get(key, mean)
             self.values[key] = self.decay * found[key] + (1.0 - self.decay) * mean
         return found

@@ -5,17 +5,14 @@ the advantage is a constant estimate and the KL term is outside the clipped one.
 estimate is part of the advantage and is not detached, so it is clipped together with the reward and its gradient flows.
 """
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from spag.algorithms.base import Metrics, Needs, TokenBatch, at_least_one, mean_of
 from spag.algorithms.settings import IterationSettings
-from spag.algorithms.winners import RewardSettings, RewardStats, assign_rewards
-from spag.core.episodes import Episode, TrainingSample
+from spag.algorithms.winners import OfflineAlgorithm
 from spag.core.options import NonNegative, Positive
-from spag.games.base import Game
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,32 +47,20 @@ class SpagSettings(IterationSettings):
         return self
 
 
-class Spag:
+class Spag(OfflineAlgorithm):
     """Satisfies ``spag.algorithms.base.Algorithm``."""
 
     name: ClassVar[str] = "spag"
     Settings: ClassVar[type[IterationSettings]] = SpagSettings
 
-    def __init__(self, settings: SpagSettings, *, seed: int = 0, state: Mapping[str, Any] | None = None) -> None:
-        self.settings, self.seed, self.stats = settings, seed, RewardStats()
-
     @property
     def needs(self) -> Needs:
         return Needs(reference=self.settings.objective == "offline_rl")
 
-    def credit(self, episodes: Sequence[Episode], game: Game, learner: str | None) -> list[TrainingSample]:
+    def reward_settings(self) -> dict[str, Any]:
         chosen = self.settings
-        settings = RewardSettings(
-            discount=chosen.discount,
-            loser_reward=chosen.loser_reward,
-            tie_reward=chosen.tie_reward,
-            template=chosen.template,
-            sampled_tokens=chosen.completions == "sampled",
-            seed=self.seed,
-            roles=None if chosen.roles == "both" else frozenset({chosen.roles}),
-            learner=learner,
-        )
-        return assign_rewards(episodes, settings=settings, game=game, stats=self.stats)
+        roles = None if chosen.roles == "both" else frozenset({chosen.roles})
+        return {"loser_reward": chosen.loser_reward, "tie_reward": chosen.tie_reward, "roles": roles}
 
     def loss(self, batch: TokenBatch) -> "tuple[Tensor, Metrics]":
         chosen, sft = self.settings, batch.is_sft
@@ -94,12 +79,6 @@ class Spag:
             metrics["importance_ratio"] = mean_of(ratio, played)
             metrics["clip_fraction"] = mean_of(((ratio - 1.0).abs() > chosen.clip_range).float(), played)
         return loss, metrics
-
-    def state(self) -> dict[str, Any]:
-        return {}
-
-    def summary(self) -> dict[str, Any]:
-        return self.stats.summary()
 
 
 def importance_ratio(logprob: "Tensor", ref_logprob: "Tensor") -> "Tensor":
@@ -125,11 +104,13 @@ def offline_rl_terms(
 
     ``logprob``, ``ref_logprob``, ``reward``, ``weight`` and ``is_sft``, each (B,), are those of ``offline_rl_loss``.
     """
+    sft = is_sft.bool()
+    ref_logprob = ref_logprob.where(~sft, logprob.detach())  # SFT rows may hold anything: no infinite ratio
     ratio = importance_ratio(logprob, ref_logprob)
     advantage = reward - kl_coef * (logprob - ref_logprob)
     clipped = ratio.clamp(1.0 - clip_range, 1.0 + clip_range)
     surrogate = (advantage * ratio).minimum(advantage * clipped)
-    return -weight * logprob.where(is_sft.bool(), surrogate)
+    return -weight * logprob.where(sft, surrogate)
 
 
 def offline_rl_loss(

@@ -14,24 +14,23 @@ become certain. If rewards are differences of values and ``discount`` is 0, they
 false`` leaves them as they are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
 from spag.algorithms.credit import (
     RoleRewards,
-    as_sampled,
+    Turn,
     opponents_of,
     relative_to_mean,
     result_of,
     trained_turns,
     without_drift,
 )
-from spag.algorithms.online_settings import OnlineSettings, RewardOverride
+from spag.algorithms.online_settings import OnlineSettings
 from spag.algorithms.policy_gradient import PolicyGradient
-from spag.core.episodes import Episode, TrainingSample
-from spag.games.base import Game
+from spag.core.episodes import Episode
 
 
 class TurnwiseSettings(OnlineSettings):
@@ -62,20 +61,18 @@ class Turnwise(PolicyGradient):
     name: ClassVar[str] = "turnwise"
     Settings: ClassVar[type[OnlineSettings]] = TurnwiseSettings
 
-    def credit(self, episodes: Sequence[Episode], game: Game, learner: str | None) -> list[TrainingSample]:
-        final = RoleRewards(game, self.settings.rewards.get(game.name, RewardOverride()))
-        rewards = {id(episode): turn_rewards(episode, final) for episode in episodes}
-        samples: list[TrainingSample | None] = []
-        for role in (role for role in game.roles if self.settings.roles in ("both", role)):
-            turns = list(trained_turns(episodes, game, role, learner))
-            returns = returns_of([(turn.later, rewards[id(turn.episode)][turn.at]) for turn in turns], self.settings)
-            advantages = without_drift(returns, final.spread)
-            if self.settings.centre:
-                opponents = [opponents_of(turn.episode, role, learner) for turn in turns]
-                normalize = self.settings.normalize_advantages
-                advantages = relative_to_mean(returns, opponents, final.spread, normalize=normalize)
-            samples += [as_sampled(turn, game, advantage) for turn, advantage in zip(turns, advantages, strict=True)]
-        return [sample for sample in samples if sample is not None]
+    def advantages(
+        self, episodes: Sequence[Episode], role: str, learner: str | None, rewards: RoleRewards
+    ) -> Iterable[tuple[Turn, float]]:
+        turns = list(trained_turns(episodes, rewards.game, role, learner))
+        played = {id(turn.episode): turn.episode for turn in turns}
+        paid = {game: turn_rewards(episode, rewards) for game, episode in played.items()}
+        returns = returns_of([(turn.later, paid[id(turn.episode)][turn.at]) for turn in turns], self.settings)
+        if not self.settings.centre:
+            return zip(turns, without_drift(returns, rewards.spread), strict=True)
+        opponents = [opponents_of(turn.episode, role, learner) for turn in turns]
+        normalize = self.settings.normalize_advantages
+        return zip(turns, relative_to_mean(returns, opponents, rewards.spread, normalize=normalize), strict=True)
 
 
 def turn_rewards(episode: Episode, final: RoleRewards) -> list[float]:

@@ -20,10 +20,11 @@ from typing import Any
 
 from spag.algorithms.credit import is_trained, result_of
 from spag.core.episodes import Episode, SampleType, TrainingSample
+from spag.core.errors import DataError
 from spag.core.seeds import derive_seed
 from spag.core.types import Result, Split
 from spag.games.base import Game
-from spag.games.registry import DEFAULT, get
+from spag.games.registry import DEFAULT, get, settings_of
 
 _LARGEST_POWER = 600.0
 """e to this is 1e260: sums of powers up to it stay finite."""
@@ -194,3 +195,43 @@ def _prompt(episode: Episode, game: Game, at: int, settings: RewardSettings) -> 
     return game.training_prompt(
         observation, random.Random(derive_seed(settings.seed, episode.id or episode.task.id, *utterance))
     )
+
+
+def refuse_other_rules(episodes: Iterable[Episode], game: Game) -> None:
+    """Raise ``DataError`` for a game recorded under another value of a setting of ``game.judged_by``."""
+    rules = {name: value for name, value in settings_of(game).items() if name in game.judged_by}
+    for episode in episodes:
+        for name, value in rules.items():
+            if (played := (episode.settings or {}).get(name, value)) != value:
+                raise DataError(
+                    f"game {episode.id!r} was played with {name} {played!r}, not {value!r}; set game.{name}"
+                )
+
+
+class OfflineAlgorithm:
+    """The base of the paper's two algorithms: everything but their options and loss."""
+
+    def __init__(self, settings: Any, *, seed: int = 0, state: Mapping[str, Any] | None = None) -> None:
+        self.settings, self.seed, self.stats = settings, seed, RewardStats()
+
+    def reward_settings(self) -> dict[str, Any]:
+        """Return the fields of ``RewardSettings`` that are the algorithm's own."""
+        raise NotImplementedError
+
+    def credit(self, episodes: Sequence[Episode], game: Game, learner: str | None) -> list[TrainingSample]:
+        refuse_other_rules(episodes, game)
+        settings = RewardSettings(
+            discount=self.settings.discount,
+            template=self.settings.template,
+            sampled_tokens=self.settings.completions == "sampled",
+            seed=self.seed,
+            learner=learner,
+            **self.reward_settings(),
+        )
+        return assign_rewards(episodes, settings=settings, game=game, stats=self.stats)
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def summary(self) -> dict[str, Any]:
+        return self.stats.summary()

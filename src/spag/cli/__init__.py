@@ -61,9 +61,7 @@ def _stops_stay_stops() -> Iterator[None]:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Raise ``Terminated`` on SIGTERM in the block, if nobody else handles it; torchrun ends its processes
-    itself.
-    """
+    """Raise ``Terminated`` on SIGTERM in the block, unless others handle it; torchrun ends its processes itself."""
     ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     if not ours or "WORLD_SIZE" in os.environ:
         yield
@@ -110,6 +108,8 @@ class SpagGroup(click.Group):
         except SpagError as error:
             _end(ctx, visible_text(str(error)))
         except OSError as error:
+            if error.filename is not None:  # a name that is too long, or a folder without rights
+                _end(ctx, visible_text(f"{os.fsdecode(error.filename)}: {error.strerror}"))
             if error.errno not in _NO_ROOM:
                 raise
             _end(ctx, f"output cannot be written: {error.strerror}; free some space, or redirect it")
@@ -140,9 +140,7 @@ def _write_every_character() -> None:
 
 
 def _silence_libraries() -> None:
-    """Keep libraries from drawing progress bars into a log, and the hub's client from telling its retries; variables
-    already set stay.
-    """
+    """Keep progress bars of libraries and retries of the hub's client out of a log; variables already set stay."""
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # what failed in the end is reported in one line
     if not sys.stderr.isatty():
         for variable in ("TQDM_DISABLE", "HF_HUB_DISABLE_PROGRESS_BARS"):

@@ -118,9 +118,7 @@ class _Once(logging.Filter):
 
 
 class _VisibleFormatter(logging.Formatter):
-    """Messages contain names and texts of models and files: each becomes one line, and none can control the
-    terminal.
-    """
+    """Messages contain foreign names and texts: each becomes one line, and none can control the terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
         return visible_text(super().format(record), lines=record.exc_info is not None)

@@ -46,11 +46,7 @@ def games_command(name: str | None, as_json: bool) -> None:
 
 @click.command("words")
 @click.option(
-    "--source",
-    default="frequency",
-    show_default=True,
-    metavar="shipped|frequency|FILE",
-    help="Source of the words.",
+    "--source", default="frequency", show_default=True, metavar="shipped|frequency|FILE", help="Source of the words."
 )
 @click.option(
     "--top", type=click.IntRange(min=1), default=50_000, show_default=True, help="How many, most frequent first."

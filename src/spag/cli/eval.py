@@ -38,13 +38,7 @@ COUNT = click.IntRange(min=1)
 @click.option(
     "--samples", type=COUNT, default=1, show_default=True, help="Answers drawn per item; the score is their mean."
 )
-@click.option(
-    "--temperature",
-    type=AMOUNT,
-    default=0.0,
-    show_default=True,
-    help="Sampling temperature; 0 is greedy.",
-)
+@click.option("--temperature", type=AMOUNT, default=0.0, show_default=True, help="Sampling temperature; 0 is greedy.")
 @click.option("--chat", is_flag=True, help="Ask in the model's chat template; thoughts do not count as the answer.")
 @click.option("--batch-size", type=COUNT, default=16, show_default=True, help="Requests computed at once.")
 @click.option(

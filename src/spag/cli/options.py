@@ -5,6 +5,7 @@ One rule (docs/cli.md): a config is the argument ``CONFIG`` if it is the main on
 ``--json`` prints results and lists for programs. Every command takes ``-q`` and ``-v``.
 """
 
+import json
 import math
 import os
 import textwrap
@@ -30,9 +31,7 @@ LONGEST_PIPE = 2**34
 
 
 class _InputFile(click.Path):
-    """A file to read. Input from a pipe is kept in a file while the command runs, because commands read their files
-    more than once.
-    """
+    """A file to read. Commands read files more than once, so a pipe is kept in a file while the command runs."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
@@ -124,33 +123,33 @@ config_option = click.option(
 )
 
 
+def quoted(text: object) -> str:
+    """Return a text as YAML, which reads names such as ``2024`` or ``a #1`` otherwise; an empty one is null."""
+    return json.dumps(str(text), ensure_ascii=False) if str(text) else ""
+
+
 def setting(
-    flag: str, override: str, metavar: str, text: str, *, multiple: bool = False
+    flag: str, override: str, metavar: str, text: str, as_yaml: Callable[[str], str] = quoted
 ) -> Callable[[Command], Command]:
-    """Return an option that is short for ``--set OVERRIDE``, its value in place of ``{}``; ``read_config`` applies
-    it.
-    """
+    """Return an option short for ``--set OVERRIDE``, its value in place of ``{}``; ``read_config`` applies it."""
 
-    def keep(context: click.Context, _: click.Parameter, value: Any) -> None:
-        values = value if multiple else [value]
-        context.meta.setdefault(_OVERRIDES, []).extend(override.format(one) for one in values if one is not None)
+    def keep(context: click.Context, _: click.Parameter, values: tuple[str, ...]) -> None:
+        context.meta.setdefault(_OVERRIDES, []).extend(override.format(as_yaml(one)) for one in values)
 
-    return click.option(flag, metavar=metavar, help=text, multiple=multiple, expose_value=False, callback=keep)
+    return click.option(flag, metavar=metavar, help=text, multiple=True, expose_value=False, callback=keep)
 
 
-set_option = setting("--set", "{}", "A.B=VALUE", "Change one option of the config; may be repeated.", multiple=True)
-seed_option = setting("--seed", "seed={}", "NUMBER", "Short for --set seed=NUMBER.")
+set_option = setting("--set", "{}", "A.B=VALUE", "Change one option of the config; may be repeated.", str)
+seed_option = setting("--seed", "seed={}", "NUMBER", "Short for --set seed=NUMBER.", str)
 game_option = setting("--game", "game.name={}", "NAME", "Short for --set game.name=NAME; spag games lists them.")
 words_option = setting(
     "--words", "game.words={}", "shipped|frequency|FILE", "Target words of Taboo; short for --set game.words=..."
 )
 prompts_option = setting("--prompts", "game.prompts={}", "FILE", "Prompt file; short for --set game.prompts=FILE.")
 ray_option = setting(
-    "--ray",
-    "cluster.address={}",
-    "auto|local|ADDRESS",
+    "--ray", "cluster.address={}", "auto|local|ADDRESS",
     "Play and train on this Ray cluster; short for --set cluster.address=...",
-)
+)  # fmt: skip
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
@@ -181,9 +180,7 @@ def task_options(command: Command) -> Command:
 
 
 def address_options(port: int) -> Callable[[Command], Command]:
-    """Return a decorator that adds ``--host``, ``--port`` (``port`` by default) and ``--token`` to a serving
-    command.
-    """
+    """Return a decorator that adds ``--host``, ``--port`` (by default ``port``) and ``--token``."""
 
     def add(command: Command) -> Command:
         where = "Address to bind; any but loopback needs a token."
@@ -258,6 +255,16 @@ def needs_extra(extra: str, what: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         package = (error.name or str(error)).partition(".")[0]
         raise ConfigError(f"{what} needs the package {package}; install it: pip install '.[{extra}]'") from error
+
+
+def entrants(texts: Iterable[str]) -> dict[str, str]:
+    """Return models by name. Raises ``click.UsageError`` for a name that is given twice."""
+    found: dict[str, str] = {}
+    for name, model in map(entrant, texts):
+        if name in found:
+            raise click.UsageError(f"two models are called {name}; give them different names as NAME=MODEL")
+        found[name] = model
+    return found
 
 
 def entrant(text: str) -> tuple[str, str]:

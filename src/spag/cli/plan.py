@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from spag.cli.options import AMOUNT, config_argument, json_option, read_config, task_options
+from spag.core.errors import ConfigError
 from spag.core.visible import visible_text
 
 if TYPE_CHECKING:
@@ -13,8 +14,8 @@ if TYPE_CHECKING:
 
 @click.command("plan")
 @config_argument
-@click.option("--gpus", type=click.IntRange(min=1), help="How many GPUs. [default: 1, or those of this machine]")
-@click.option("--gpu", "kind", help="Kind of GPU: A100-80, H100, RTX-4090, ... [default: this machine]")
+@click.option("--gpus", type=click.IntRange(min=1), help="How many GPUs. [default: 1 with --gpu, else this machine's]")
+@click.option("--gpu", "kind", help="Kind of GPU: A100-80 (default with --gpus), H100, RTX-4090, ...")
 @click.option("--price", type=AMOUNT, help="USD for each GPU hour, to show the cost.")
 @click.option(
     "--teacher-price",
@@ -58,7 +59,9 @@ def plan_command(
     spent = hours * planner.devices
     disk = f"{disk_bytes(config, shape) / GIB:,.1f} GiB for models and checkpoints"
     notes = {"disk": disk, **run_notes(planner, teacher_price)}
-    if price is not None and not planner.device.is_cpu:
+    if price is not None:
+        if planner.device.is_cpu:
+            raise ConfigError("--price: this plan uses a CPU, and the price is for GPU hours; name a GPU with --gpu")
         notes = {"cost": f"{spent * price:,.2f} USD for {spent:,.1f} GPU hours", **notes}
     if as_json:
         _print_json(planner, hours, notes)

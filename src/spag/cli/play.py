@@ -10,7 +10,7 @@ from spag.cli.options import (
     AMOUNT,
     ANY_PATH,
     config_options,
-    entrant,
+    entrants,
     game_option,
     json_option,
     on_stop,
@@ -41,7 +41,6 @@ force_option = click.option(
 @game_option
 @config_options
 @ray_option
-@click.option("--teacher", metavar="openai:MODEL", help="Collect teacher games: this model plays both roles.")
 @words_option
 @click.option("--count", type=click.IntRange(min=1), help="How many tasks, drawn by seed. [default: the config's]")
 @click.option("--testing", is_flag=True, help="Greedy play, the paper's testing mode.")
@@ -60,7 +59,6 @@ def play_command(
     first: str | None,
     second: str | None,
     config_name: str | None,
-    teacher: str | None,
     count: int | None,
     testing: bool,
     price: tuple[float, float] | None,
@@ -88,24 +86,21 @@ def play_command(
     from spag.runs.execute import resolve_dtype
     from spag.runs.machine_checks import check_players
 
-    if teacher and first:
-        raise click.UsageError(f"--teacher plays both roles; leave {first} out, or --teacher")
     config = resolve_dtype(read_config(config_name), lambda measure: played_dtype(output) or measure())
-    first = teacher or first or config.model.name
+    first = first or config.model.name
+    second = second or first
     setup, settings = PlaySetup.of(config, open_reporter()), _play_settings(config)
     tasks = _tasks(setup.game, settings, count, derive_seed(config.seed, "words"))
     greedy = {"temperature": 0.0} if testing else {}
     players = {
         role: PlayerConfig(
-            name,
-            config.model.model_copy(update={"name": name}),
-            _sampling(settings, role).model_copy(update=greedy),
+            name, config.model.model_copy(update={"name": name}), _sampling(settings, role).model_copy(update=greedy)
         )
-        for role, name in zip(setup.game.roles, (first, teacher or second or first), strict=True)
+        for role, name in zip(setup.game.roles, (first, second), strict=True)
     }
     specs = game_specs(tasks, settings.repeats, config.seed)
     on_stop(lambda: f"{output} has {_games(output):,} games; the same command plays the others")
-    check_players(config, [first, teacher or second or first])
+    check_players(config, [first, second])
     summary = play_matches(output, [Match("play", specs, players)], setup, force=force)
     if as_json:
         counts = {"games": summary.games, "played_now": summary.played_now, "outcomes": dict(summary.outcomes)}
@@ -191,17 +186,14 @@ def arena_command(
     from spag.runs.machine_checks import check_players
 
     config = resolve_dtype(read_config(config_name), lambda measure: played_dtype(output / EPISODES) or measure())
-    names, entrants = [entrant(text)[0] for text in models], dict(map(entrant, models))
-    if len(entrants) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise click.UsageError(f"two models are called {twice}; give them different names as NAME=MODEL")
-    if constant and CONSTANT in bot_names(config.game.build()) and CONSTANT not in entrants.values():
-        entrants[CONSTANT] = CONSTANT
-    if len(entrants) < 2:
+    named = entrants(models)
+    if constant and CONSTANT in bot_names(config.game.build()) and CONSTANT not in named.values():
+        named[CONSTANT] = CONSTANT
+    if len(named) < 2:
         raise click.UsageError("name at least two different models; NAME=MODEL gives one a name")
-    players = {name: config.model.model_copy(update={"name": model}) for name, model in entrants.items()}
+    players = {name: config.model.model_copy(update={"name": model}) for name, model in named.items()}
     on_stop(lambda: f"{output} has {_games(output / EPISODES):,} games; the same command plays the others")
-    check_players(config, entrants.values())
+    check_players(config, named.values())
     results = play_arena(output, players, config, PlaySetup.of(config, open_reporter()), force=force)
     if as_json:
         click.echo(json.dumps(results, indent=2))

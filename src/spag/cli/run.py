@@ -78,9 +78,7 @@ def _print_json(folder: Path) -> None:
 
 
 def _few_games(config: "RunConfig") -> str | None:
-    """Return the plan's note about too few games to imitate. Settings that cannot be planned, the run
-    refuses itself.
-    """
+    """Return the plan's note about too few games to imitate; what cannot be planned, the run itself refuses."""
     from spag.core.errors import SpagError
     from spag.planning.notes import run_notes
     from spag.planning.plan import Planner

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spag.cli.options import address_options, config_options, entrant, needs_extra, open_reporter, read_config
+from spag.cli.options import address_options, config_options, entrants, needs_extra, open_reporter, read_config
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,10 +32,7 @@ def serve_command(models: tuple[str, ...], config_name: str | None, host: str, p
     from spag.runs.execute import resolve_dtype
 
     config = resolve_dtype(read_config(config_name))
-    entrants = dict(map(entrant, models))
-    if len(entrants) < len(models):
-        raise click.UsageError("two models have one name; give them names as NAME=MODEL")
-    named = [(name, config.model.model_copy(update={"name": model})) for name, model in entrants.items()]
+    named = [(name, config.model.model_copy(update={"name": model})) for name, model in entrants(models).items()]
     with needs_extra("web", "spag serve"):
         from spag.web.security import Access
 
@@ -78,12 +75,12 @@ def _become_vllm(
     """
     from spag.core.errors import ConfigError
     from spag.engines.vllm.setup import installed_vllm
-    from spag.serve.vllm import KEY_VARIABLE, vllm_command
+    from spag.serve.vllm import vllm_command, vllm_environment
 
     found = installed_vllm()
     if found is None or found[1]:
         raise ConfigError("engine.backend=vllm: spag serve starts vLLM's server on GPUs only; use transformers")
     command = vllm_command(models, engine, access.host, port)
-    environment = {**os.environ, **({KEY_VARIABLE: access.token} if access.token else {})}
+    environment = os.environ | vllm_environment(models[0][1], engine, access.token)
     program = Path(sys.executable).with_name("vllm")
     os.execvpe(program if program.exists() else "vllm", command, environment)

@@ -108,9 +108,7 @@ def print_arena(path: Path) -> None:
 
 
 def print_reasoning(results: Mapping[str, Any]) -> None:
-    """Show for every task and model: percent with standard error, and the difference from the first model with interval
-    and p-value.
-    """
+    """Show percent and standard error by task and model, and the difference from the first model."""
     print_table(reasoning_table(results))
     if comparisons := (len(results["models"]) - 1) * len(results["tasks"]):
         _say("In brackets: 95 % bootstrap interval over the same items.")

@@ -17,6 +17,7 @@ from spag.cli.options import (
     on_stop,
     open_reporter,
     prompts_option,
+    quoted,
     read_config,
     refuse_input,
 )
@@ -140,6 +141,7 @@ def rewards_command(
     """
     from dataclasses import replace
 
+    from spag.algorithms.credit import without_held_out
     from spag.algorithms.imitation import Imitation
     from spag.algorithms.spag import Spag
     from spag.cli.tables import print_rewards
@@ -149,7 +151,7 @@ def rewards_command(
     from spag.storage.store import write_rows
 
     refuse_input(output, episodes, sft)
-    overrides = (f"{algorithm}.sft_data={sft}",) if sft else ()
+    overrides = (f"{algorithm}.sft_data={quoted(sft)}",) if sft else ()
     config, phase, game_config = _offline_phase(algorithm, [episodes], config_name, overrides)
     settings, game, reporter = phase.settings, game_config.build(), open_reporter()
     refuse_input(output, settings.sft_data)
@@ -159,7 +161,10 @@ def rewards_command(
     if learner is not None:
         _check_learner(learner, games, episodes)
     if algorithm == "imitation" and not settings.keep_held_out:
-        games = _without_held_out(games, game, episodes, reporter)
+        notes: list[str] = []
+        games = without_held_out(games, game, str(episodes), notes)
+        for note in notes:
+            reporter.note(note)
     chosen = (Imitation if algorithm == "imitation" else Spag)(settings, seed=config.seed)
     samples = chosen.credit([replace(one, outcome=None) for one in games], game, learner)  # judged again
     stats = chosen.stats
@@ -174,16 +179,6 @@ def rewards_command(
     if stats.held_out:
         what = "which are not held out from a model that trains on them"
         reporter.note(f"{stats.held_out:,} of these games are on held-out tasks, {what}")
-
-
-def _without_held_out(games: "list[Episode]", game: "Game", path: Path, reporter: "Reporter") -> "list[Episode]":
-    from spag.algorithms.credit import without_held_out
-
-    notes: list[str] = []
-    kept = without_held_out(games, game, str(path), notes)
-    for note in notes:
-        reporter.note(note)
-    return kept
 
 
 def _check_learner(learner: str, games: "Sequence[Episode]", path: Path) -> None:

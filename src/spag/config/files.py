@@ -116,11 +116,15 @@ def _apply_override(data: dict[str, Any], override: str) -> str:
     if not equals or not _KEY.fullmatch(key):
         raise ConfigError(f"--set {shown(override)[1:-1]}: write it as a.b=value")
     value, path = _value(text, key), _phase_path(data, key.split("."))
-    if path[-2:] == ["game", "name"]:
-        before = _at(data, path[:-1])
-        if (before.get("name", DEFAULT) if isinstance(before, dict) else DEFAULT) != value:
-            _put(data, path[:-1], {}, key)  # settings of another game
-    _put(data, path, value, key)
+    section: Any = data
+    for part in path[:-1]:  # sections are copied, because a YAML alias makes two of them one object
+        place = _place(section, part, key)
+        inside = section[place] if isinstance(section, list) else section.get(place)
+        section[place] = list(inside) if isinstance(inside, list) else dict(inside) if isinstance(inside, dict) else {}
+        section = section[place]
+    if path[-2:] == ["game", "name"] and isinstance(section, dict) and section.get("name", DEFAULT) != value:
+        section.clear()  # settings of another game
+    section[_place(section, path[-1], key)] = value
     return ".".join(path)
 
 
@@ -141,30 +145,12 @@ def _phase_path(data: dict[str, Any], path: list[str]) -> list[str]:
     return ["phases", str(places[0]), *path[1:]]
 
 
-def _at(data: Any, path: Sequence[str]) -> Any:
-    for part in path:
-        data = data.get(part) if isinstance(data, dict) else data[int(part)] if isinstance(data, list) else None
-    return data
-
-
-def _put(data: dict[str, Any], path: Sequence[str], value: Any, key: str) -> None:
-    """Set the value at ``path``; containers on the way are copied, because a YAML alias makes two sections one
-    object.
-    """
-    at: Any = data
-    for part, following in zip(path, [*path[1:], None], strict=True):
-        place: Any = _index(at, part, key) if isinstance(at, list) else part
-        if following is None:
-            at[place] = value
-        else:
-            inside = at[place] if isinstance(at, list) else at.get(place)
-            at[place] = list(inside) if isinstance(inside, list) else dict(inside) if isinstance(inside, dict) else {}
-            at = at[place]
-
-
-def _index(items: list[Any], part: str, key: str) -> int:
-    if not part.isdecimal() or int(part) >= len(items):
-        raise ConfigError(f"--set {key}: {part} is not one of the {len(items)} entries, which count from 0")
+def _place(section: Any, part: str, key: str) -> Any:
+    """Return the key or index of ``part`` in a section. Raises ``ConfigError`` for an entry that a list lacks."""
+    if not isinstance(section, list):
+        return part
+    if not part.isdecimal() or int(part) >= len(section):
+        raise ConfigError(f"--set {key}: {part} is not one of the {len(section)} entries, which count from 0")
     return int(part)
 
 

@@ -27,9 +27,7 @@ _FAULTS = (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, O
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Safe YAML without dates, which no option accepts, and without keys given twice; merged mappings cannot grow
-    exponentially.
-    """
+    """Safe YAML without dates, which no option accepts, duplicate keys, and exponential growth by merging."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own attribute
         first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
@@ -68,9 +66,7 @@ def read_config_text(path: Path) -> str:
 
 
 def parse_yaml(text: str, label: str, key: str = "") -> Any:
-    """Return the plain value of ``text``, called ``label`` in errors: all options, or the value of ``key``. Raises
-    ``ConfigError``.
-    """
+    """Return the value of ``text``, called ``label`` in errors: all options, or ``key``. Raises ``ConfigError``."""
     try:
         value = yaml.load(text, _PlainLoader)
     except _FAULTS as error:

@@ -96,11 +96,12 @@ class EngineConfig(Section):
 class PlannedEngine(EngineConfig):
     """An engine of online steps according to the memory plan (``spag.planning.here``): ``memory`` is its share of the
     GPU, ``sleep`` the level at which vLLM sleeps while the trainer trains (0: it stays awake). ``in_turn``: the
-    policy's copies take turns in one engine.
+    policy's copies take turns in one engine. ``nccl``: whole models get new weights by NCCL, from other devices.
     """
 
     sleep: Literal[0, 1, 2] = 0
     in_turn: bool = False
+    nccl: bool = False
 
 
 class ArenaSampling(SamplingConfig):
@@ -189,8 +190,8 @@ class PhaseConfig(BaseModel):
         return get_algorithm(self.algorithm).Settings.model_validate(self.model_extra or {})
 
     def mix(self, default: GameConfig) -> list[tuple[Game, float]]:
-        """Return the games of an online phase, each with its weight; ``default`` where it names none."""
-        mix = [WeightedGame.model_validate(part) for part in self.settings.mix]
+        """Return the games of a phase, each with its weight: ``default``, unless it is online and names others."""
+        mix = [WeightedGame.model_validate(part) for part in getattr(self.settings, "mix", ())]
         return [(part.game.build(), part.weight) for part in mix] or [(default.build(), 1.0)]
 
 

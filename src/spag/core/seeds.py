@@ -4,8 +4,6 @@ import hashlib
 
 
 def derive_seed(*parts: object) -> int:
-    """Return a 63-bit seed that depends on ``parts`` alone (SHA-256 of their text), on every machine and in every
-    process.
-    """
+    """Return a 63-bit seed that depends on ``parts`` alone (SHA-256 of their text), on every machine."""
     text = "\x1f".join(str(part) for part in parts)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

@@ -19,9 +19,7 @@ class Split(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The subject of one game: a word, a deal, a city. ``id`` is unique among a game's tasks; ``data`` is plain
-    JSON.
-    """
+    """The subject of one game: a word, a deal. ``id`` is unique among a game's tasks; ``data`` is plain JSON."""
 
     id: str
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -75,9 +73,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The end of a game. ``rewards`` are by role and need not sum to zero; ``length`` counts the utterances up to the
-    end.
-    """
+    """The end of a game. ``rewards`` by role need not sum to zero; ``length`` counts utterances up to the end."""
 
     outcome: str
     rewards: Mapping[str, float]

@@ -8,8 +8,9 @@ The caller keeps as many requests in flight as ``concurrency`` suggests; an engi
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from spag.core.errors import EngineError
 from spag.core.thinking import OPEN, find_answer, speech_start
 from spag.core.types import Observation
 
@@ -142,6 +143,10 @@ def token_limit(sampling: Sampling, text: str, closed_at: int | None) -> int:
     return sampling.thought_tokens if in_thought else sampling.max_new_tokens
 
 
+class RequestError(EngineError):
+    """A request that an engine cannot answer. The engine goes on with others."""
+
+
 class Engine(Protocol):
     """Generates completions for one model."""
 
@@ -149,7 +154,7 @@ class Engine(Protocol):
     """How many requests it can process at once; a hint for the caller."""
 
     def submit(self, request: Request) -> None:
-        """Queue a request. Returns at once; the work may happen in ``poll``."""
+        """Queue a request. Returns at once; the work may happen in ``poll``. Raises ``RequestError``."""
 
     def poll(self) -> list[Completion]:
         """Return the completions finished since the last call.
@@ -180,6 +185,37 @@ class UpdatableEngine(Engine, Protocol):
 
         Call it while nothing is in flight. Weights that are not named stay; for whole models, an engine may require all
         of them. Raises ``EngineError`` for names or shapes that do not fit.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlace:
+    """A place in a group of ``size`` processes that meet at ``address`` and ``port``; ``rank`` is that of the engine's
+    first process.
+    """
+
+    address: str
+    port: int
+    size: int
+    rank: int = 0
+
+
+@runtime_checkable
+class GroupedEngine(UpdatableEngine, Protocol):
+    """An engine whose processes can form a group with a trainer on another device, which broadcasts new weights."""
+
+    def group_size(self) -> tuple[str, int]:
+        """Return the version of what broadcasts, equal in the whole group, and how many processes take part.
+
+        Raises ``EngineError`` if this engine cannot.
+        """
+
+    def join_group(self, place: GroupPlace) -> str | None:
+        """Join a group, and leave the previous one; returns when all have joined, or the reason why it cannot."""
+
+    def receive_weights(self, update: "Mapping[str, Any]", sums: "Mapping[str, float]") -> None:
+        """Like ``update_weights``, with weights that the trainer broadcasts meanwhile: ``update`` describes them,
+        ``sums`` are those of some of them. Raises ``EngineError``; then the engine is of no more use.
         """
 
 

@@ -18,7 +18,7 @@ from spag.engines.roles import RoleEngine
 from spag.engines.turns import take_turns
 from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm
 from spag.games.base import Game
-from spag.models.finding import BAICHUAN, adapter_base, model_type
+from spag.models.finding import BAICHUAN, adapter_base, model_type, resolve_model
 from spag.models.roles import read_roles
 from spag.storage.home import expanded
 from spag.storage.machine import free_objects
@@ -108,7 +108,7 @@ def open_copies(model: ModelConfig, names: Sequence[str], engine: EngineConfig) 
         assert isinstance(only, UpdatableEngine)  # a model in training
         return take_turns(only, names, cache(partial(_first_weights, model)))
     parts = _parts(model)
-    adapters = all(_base(part.name) != part.name for part in parts)
+    adapters = all(adapter_base(expanded(part.name)) for part in parts)
     if not adapters or backend_of(parts[0], engine, logger.info) is not Backend.VLLM:
         return {names[0]: open_model(model, engine)}
     opened = iter(_open_vllm(parts * len(names), engine, 1))
@@ -178,14 +178,10 @@ def _whole(model: ModelConfig, opened: Mapping[ModelConfig, Engine]) -> Engine:
     return RoleEngine(model.name, dict(zip(roles, (opened[part] for part in _parts(model)), strict=True)))
 
 
-def _base(name: str) -> str:
-    """Return the name of an adapter's base model, or of any other model itself."""
-    return adapter_base(expanded(name)) or name
-
-
 def _base_model(part: ModelConfig) -> ModelConfig:
-    """Return the model whose weights ``part`` needs: an adapter's base, or itself."""
-    return part.model_copy(update={"name": _base(part.name), "prompt_style": "plain"})
+    """Return the model whose weights ``part`` needs, an adapter's base or itself, under one name for all spellings."""
+    name = resolve_model(adapter_base(expanded(part.name)) or part.name)
+    return part.model_copy(update={"name": name, "prompt_style": "plain"})
 
 
 def _open_endpoint(model: ModelConfig, engine: EngineConfig, stack: ExitStack) -> Engine:

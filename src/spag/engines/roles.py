@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from spag.core.errors import EngineError
-from spag.engines.base import Completion, Engine, Request, RestingEngine, UpdatableEngine
+from spag.engines.base import Completion, Engine, Request, RequestError, RestingEngine, SharingEngine, UpdatableEngine
 from spag.models.roles import adapter_name, weights_of_adapter
 
 if TYPE_CHECKING:
@@ -21,9 +21,8 @@ class RoleEngine:
     def submit(self, request: Request) -> None:
         if request.role not in self.engines:
             asked = request.role or "a text of no role"
-            raise EngineError(
-                f"{request.id}: {self.name} has no adapter for {asked}, only for {', '.join(self.engines)}"
-            )
+            what = f"{self.name} has no adapter for {asked}, only for {', '.join(self.engines)}"
+            raise RequestError(f"{request.id}: {what}")
         self.engines[request.role].submit(request)
 
     def poll(self) -> list[Completion]:
@@ -32,6 +31,11 @@ class RoleEngine:
             if finished := engine.poll():
                 return finished
         return []
+
+    def wake(self) -> None:
+        """Let ``poll``, in another thread, return soon, if the engines can."""
+        for engine in self.engines.values():
+            getattr(engine, "wake", lambda: None)()
 
     def partial(self, request_id: str) -> str | None:
         """Return the text so far of a request in progress; ``None`` if there is none or the engines cannot tell."""
@@ -53,6 +57,12 @@ class RoleEngine:
         """See ``RestingEngine``; applies to engines of adapters that can rest."""
         lost = [engine.rest() for engine in self.engines.values() if isinstance(engine, RestingEngine)]
         return any(lost)
+
+    def forget(self) -> None:
+        """See ``SharingEngine``; applies to engines of this process."""
+        for engine in self.engines.values():
+            if isinstance(engine, SharingEngine):
+                engine.forget()
 
     def close(self) -> None:
         for engine in self.engines.values():

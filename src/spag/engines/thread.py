@@ -1,8 +1,9 @@
 """A model in its own thread that answers requests from any thread: for the web UI, the adapters' opponents and ``spag
 serve``.
 
-An engine's ``poll`` may block until something is finished. Replies can be shown as they grow if the engine has a method
-``partial`` that other threads may call meanwhile (``TransformersEngine``).
+An engine's ``poll`` may block until something is finished. Meanwhile other threads may call two methods that some
+engines have: ``partial`` returns a reply as it grows, and ``wake`` lets ``poll`` return, so that new requests join
+those in flight at once.
 """
 
 import logging
@@ -14,9 +15,9 @@ from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from spag.core.errors import EngineError, SpagError
+from spag.core.errors import EngineError, ModelError, SpagError
 from spag.core.thinking import split_thought
-from spag.engines.base import Completion, Engine, Request
+from spag.engines.base import Completion, Engine, Request, RequestError
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +105,7 @@ class ModelThread:
             if self.problem is None:
                 self.asked[request.id] = reply
                 self._inbox.put(reply)
+                getattr(self.engine, "wake", lambda: None)()
             else:
                 reply.finish(EngineError(self.problem))
         return reply
@@ -121,8 +123,7 @@ class ModelThread:
             while self._submit_waiting(self.engine):
                 for completion in self.engine.poll():
                     self._in_flight -= 1
-                    with self._lock:
-                        self.asked.pop(completion.id).finish(completion)
+                    self._finish(completion.id, completion)
             problem = "the model was closed"
         except SpagError as error:
             problem = str(error)
@@ -144,6 +145,13 @@ class ModelThread:
             reply = self._inbox.get()
             if reply is None:
                 return False
-            engine.submit(reply.request)
-            self._in_flight += 1
+            try:
+                engine.submit(reply.request)
+                self._in_flight += 1
+            except (RequestError, ModelError) as error:  # of this request alone, such as a text that is too long
+                self._finish(reply.request.id, RequestError(str(error)))
         return True
+
+    def _finish(self, id_: str, outcome: Completion | EngineError) -> None:
+        with self._lock:
+            self.asked.pop(id_).finish(outcome)

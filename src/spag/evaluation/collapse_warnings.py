@@ -55,19 +55,15 @@ def collapse_warnings(rows: Sequence[Row]) -> dict[str, str]:
     found: dict[str, str] = {}
     for key in _roles(last):
         for name, judge in _JUDGES.items():
-            then, now = _mean(first, f"{key}/{name}"), _mean(last, f"{key}/{name}")
+            then, now = mean_of_steps(first, f"{key}/{name}"), mean_of_steps(last, f"{key}/{name}")
             if then is not None and now is not None and (says := judge(then, now)) and _is_trained(name, key, last):
                 found[f"{key}/{name}"] = f"{_title(key)}: {says}"
     return found | dict(_role_drift(last)) | dict(_distances(last))
 
 
 def is_trained(row: Row, key: str) -> bool:
-    """Tell whether the policy's play as ``key`` (``GAME/ROLE``) gave samples in a step, with or without an advantage.
-
-    Rows of earlier versions do not count them; there a role has an entropy only if its tokens were trained.
-    """
-    samples = row.get(f"{key}/samples")
-    return row.get(f"{key}/entropy") is not None if samples is None else samples > 0
+    """Tell whether the policy's play as ``key`` (``GAME/ROLE``) gave samples in a step, even without an advantage."""
+    return bool(row.get(f"{key}/samples"))
 
 
 def _length(then: float, now: float) -> str:
@@ -114,7 +110,7 @@ def _is_trained(name: str, key: str, rows: Sequence[Row]) -> bool:
 
 def _role_drift(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
     """Yield the role that wins nearly all won games."""
-    wins = {key: _mean(rows, f"{key}/win") or 0.0 for key in _roles(rows)}
+    wins = {key: mean_of_steps(rows, f"{key}/win") or 0.0 for key in _roles(rows)}
     for key, won in wins.items():
         everyone = sum(value for other, value in wins.items() if _game(other) == _game(key))
         if everyone >= LEAST_DECIDED and won > MOST_WINS_OF_ONE_ROLE * everyone:
@@ -122,7 +118,7 @@ def _role_drift(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
 
 
 def _distances(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
-    kl, mismatch = _mean(rows, "kl"), _mean(rows, "mismatch_kl")
+    kl, mismatch = mean_of_steps(rows, "kl"), mean_of_steps(rows, "mismatch_kl")
     if kl is not None and kl > MOST_KL:
         yield "kl", f"the policy is {kl:.2f} nats a token away from the reference"
     if mismatch is not None and mismatch > MOST_MISMATCH_KL:
@@ -144,6 +140,7 @@ def _title(key: str) -> str:
     return f"{role} of {game}"
 
 
-def _mean(rows: Sequence[Row], name: str) -> float | None:
+def mean_of_steps(rows: Sequence[Row], name: str) -> float | None:
+    """Return the mean of a metric over the rows that have it as a finite number, ``None`` if there are none."""
     found = [value for row in rows if isinstance(value := row.get(name), int | float) and math.isfinite(value)]
     return fmean(found) if found else None

@@ -57,14 +57,17 @@ class _Score(TypedDict):
     value: float
     low: float
     high: float
-    p: NotRequired[float]
+
+
+class _Tested(_Score):
+    p: float
 
 
 class _TaskFigure(TypedDict):
     value: float
     se: float | None
     items: int
-    difference: _Score
+    difference: _Tested
     seconds: NotRequired[float]
     versions: NotRequired[dict[str, str]]
 

@@ -20,6 +20,7 @@ from jinja2 import Environment, StrictUndefined
 
 from spag.algorithms.settings import TeacherSettings
 from spag.config.schema import RunConfig
+from spag.engines.players import Kind
 from spag.evaluation.arena.standings import NOTE
 from spag.evaluation.intervals import Rate
 from spag.export.metadata import ExportSource, card_data, license_of
@@ -55,12 +56,7 @@ def card(title: str, source: ExportSource, weights: Weights) -> str:
     run, config = source.run, source.run.config if source.run else None
     shared = shareable_config(config) if config else None
     environment = Environment(finalize=figure, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {
-        "plain": Markdown,
-        "cell": _cell,
-        "word": _word,
-        "numbered": _numbered,
-    }
+    environment.filters |= {"plain": Markdown, "cell": _cell, "word": _word, "numbered": _numbered}
     template = (resources.files("spag.export") / "card.md").read_text(encoding="utf-8")
     text = environment.from_string(template).render(
         metadata=Markdown(card_data(title, source).to_yaml()),
@@ -86,14 +82,16 @@ def card(title: str, source: ExportSource, weights: Weights) -> str:
 
 
 def shareable_config(config: RunConfig) -> RunConfig:
-    """Return the config without this machine's folders: every absolute path becomes ``./`` and its last part."""
+    """Return the config without this machine's folders: an absolute path becomes ``./`` and its last part."""
 
     def shared(value: Any) -> Any:
         if isinstance(value, Mapping):
             return {shared(key): shared(one) for key, one in value.items()}
         if isinstance(value, list):
             return [shared(one) for one in value]
-        return f"./{Path(value).name}" if isinstance(value, str) and value.startswith(("/", "~")) else value
+        if isinstance(value, str) and (found := re.fullmatch(rf"({Kind.MIXTURE})?([/~].*)", value, re.DOTALL)):
+            return f"{found[1] or ''}./{Path(found[2]).name}"
+        return value
 
     return RunConfig.model_validate(shared(config.model_dump(mode="json")))
 
@@ -187,7 +185,7 @@ def _results(run: RunFolder) -> dict[str, Any]:
     if arena := run.arena:
         player, findings = arena_findings(arena, run.game)
         marked = [replace(one, other=code(one.other)) for one in findings]
-        said = sentence(code(player), marked, caveats(arena, findings, run.online))
+        said = sentence(code(player), marked, caveats(arena, findings, run.steps_of(player)))
         tables = [role_table(arena, run.game, role) for role in run.game.roles]
         tables += [pair_table(arena), rating_table(arena)] if is_competitive(run.game) else []
         found |= {

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData, try_to_load_from_cache
+from yaml import YAMLError
 
 from spag.core.errors import ModelError
 from spag.export.training import ancestry, trained_games
 from spag.games.base import Game
 from spag.games.registry import settings_of
 from spag.models.finding import EMBEDDED_HUB_ID, EMBEDDED_NAME
+from spag.models.refusals import Refusals, described
 from spag.report.arena_tables import is_competitive
 from spag.runs.reading import RunFolder
 from spag.storage.home import expanded
@@ -78,11 +80,12 @@ def license_of(base: str | None) -> str:
     cached = try_to_load_from_cache(hub_id, "README.md") if hub_id else None
     try:
         path = Path(cached) if isinstance(cached, str) else expanded(base or ".") / "README.md"
-    except ModelError:  # a home folder of the machine that trained
+        if base is None or not path.is_file():
+            return UNKNOWN
+        with Refusals(lambda error: ModelError(f"{path}: {described(error)}"), also=(YAMLError,)):
+            found = ModelCard.load(path, ignore_metadata_errors=True).data.get("license")
+    except ModelError:  # a home folder of the machine that trained, or a broken card
         return UNKNOWN
-    if base is None or not path.is_file():
-        return UNKNOWN
-    found = ModelCard.load(path, ignore_metadata_errors=True).data.get("license")
     return found if isinstance(found, str) else UNKNOWN
 
 

@@ -55,9 +55,10 @@ def find_source(what: str, name: str | None = None) -> ExportSource:
         return _source_in(path, name)
     if name is not None:
         raise RunError(f"--name {name}: {what} is no run folder, so there is nothing to choose from; leave --name out")
-    for run in path.parents[1:3] if path.name == "checkpoint" else ():
+    place = path.absolute()
+    for run in place.parents[1:3] if place.name == "checkpoint" else ():
         if (run / "manifest.json").is_file() and (run / "config.yaml").is_file():
-            inside = path.parent.relative_to(run).as_posix()
+            inside = place.parent.relative_to(run).as_posix()
             models = {model.folder: model.name for model in RunFolder(run).models}
             return _source_in(run, models.get(inside, inside))
     if kind_of(what) is Kind.ENDPOINT:
@@ -172,9 +173,7 @@ def check_destination(destination: Destination) -> None:
 
 
 def push(folder: Path, destination: Destination, hub: HfApi | None = None) -> str:
-    """Upload ``folder`` as a commit and return the repository's address. Raises ``StorageError``, leaving the
-    folder.
-    """
+    """Upload ``folder`` as a commit; return the repository's address. Raises ``StorageError``; the folder stays."""
     api, repo = hub or HfApi(token=os.environ.get(TOKEN)), destination.repo
     try:
         url = api.create_repo(repo, private=destination.private or None, exist_ok=True)

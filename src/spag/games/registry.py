@@ -11,8 +11,6 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
-from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -21,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from spag.core.episodes import Episode
 from spag.core.errors import ConfigError, DataError
 from spag.core.options import NO_NUMBER, holds_bool, is_no_number
+from spag.core.plugins import load_plugin, plugin_names
 from spag.games.base import Game
 from spag.storage.episodes import read_episodes
 
@@ -41,7 +40,7 @@ SHIPPED = {
 
 def names() -> list[str]:
     """Return the names of all installed games, built-in ones first."""
-    return [*SHIPPED, *sorted({entry.name for entry in entry_points(group=GROUP)} - SHIPPED.keys())]
+    return plugin_names(GROUP, SHIPPED)
 
 
 def get(name: str, **settings: Any) -> Game:
@@ -62,10 +61,9 @@ def get(name: str, **settings: Any) -> Game:
         game: Game = _adapter(kind).validate_python(settings)
     except ValidationError as error:
         first = error.errors()[0]
-        option = str(first["loc"][0])  # what follows may name one of several types
-        raise ConfigError(
-            f"game.{option}: {first['msg'][:1].lower()}{first['msg'][1:]}, got {first['input']!r}"
-        ) from error
+        # only the option: what follows may name one of several types; a check of the whole game names none
+        place, fault = ".".join(["game", *map(str, first["loc"][:1])]), first["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{place}: {fault[:1].lower()}{fault[1:]}, got {first['input']!r}") from error
     return game
 
 
@@ -130,16 +128,7 @@ def _adapter(kind: type) -> "TypeAdapter[Any]":
 
 @cache
 def _game_class(name: str) -> Any:
-    if name in SHIPPED:
-        module, _, attribute = SHIPPED[name].partition(":")
-        return getattr(import_module(module), attribute)
-    family, colon, rest = name.partition(":")
-    found = [entry for entry in entry_points(group=GROUP) if entry.name == name]
-    families = [entry for entry in entry_points(group=FAMILIES) if colon and entry.name == family]
-    if families:
-        return families[0].load()(rest)
-    if not found:
-        near = difflib.get_close_matches(name, names(), n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else f"installed games: {', '.join(names())}"
-        raise ConfigError(f"there is no game called {name!r}; {hint}")
-    return found[0].load()
+    family, _, rest = name.partition(":")
+    if rest and family in plugin_names(FAMILIES, {}):
+        return load_plugin("family", family, FAMILIES, {})(rest)
+    return load_plugin("game called", name, GROUP, SHIPPED)

@@ -12,7 +12,7 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from pickle import PickleError
 from typing import Any
@@ -24,7 +24,7 @@ from accelerate.utils import DistributedType
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 
-from spag.algorithms.settings import FREE_TO_CHANGE, UpdateSettings
+from spag.algorithms.settings import FREE_TO_CHANGE
 from spag.core.errors import DataError, RunError
 from spag.learning.phase import Phase
 from spag.learning.policy_copies import WeightCopy
@@ -55,40 +55,28 @@ _MARKER = "complete"
 _PREFIX = "checkpoint-"
 
 
-def fingerprint(parts: Iterable[Any]) -> str:
-    """Return a digest of JSON values."""
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(json.dumps(part, sort_keys=True).encode())
-        digest.update(b"\n")
-    return digest.hexdigest()
-
-
 def phase_fingerprint(phase: Phase) -> str:
     """Return a digest of everything that a phase's results depend on."""
     settings = phase.settings.model_dump(mode="json", exclude=set(FREE_TO_CHANGE))
     model = phase.model
     origin = [weights_digest(phase.start_from), model.prompt_style, model.dtype, model.trust_remote_code]
-    return fingerprint([phase.algorithm.name, origin, settings, phase.seed, phase.identity])
+    digest = hashlib.sha256()
+    for part in (phase.algorithm.name, origin, settings, phase.seed, phase.identity):
+        digest.update(json.dumps(part, sort_keys=True).encode() + b"\n")
+    return digest.hexdigest()
 
 
-def earlier_work(
-    output: Path, wanted: str, settings: UpdateSettings, processes: int
-) -> Callable[[], tuple[dict[str, Any] | None, Path | None]]:
-    """Return a function that finds the result of a finished phase, or the checkpoint to resume from.
+def earlier_work(phase: Phase, wanted: str, processes: int) -> tuple[dict[str, Any] | None, Path | None]:
+    """Return the result of a finished phase with the fingerprint ``wanted``, or the checkpoint to resume from.
 
-    It deletes stale files, so only the first process calls it.
+    Deletes stale files, so only the first process calls it.
     """
-
-    def find() -> tuple[dict[str, Any] | None, Path | None]:
-        if (finished := finished_result(output, wanted)) is not None:
-            return finished, None
-        resume_from = open_state(output / "state", wanted)
-        if resume_from is not None:
-            check_resumable(resume_from, settings.parallel, processes)
-        return None, resume_from
-
-    return find
+    if (finished := finished_result(phase.output, wanted)) is not None:
+        return finished, None
+    resume_from = open_state(phase.output / "state", wanted)
+    if resume_from is not None:
+        check_resumable(resume_from, phase.settings.parallel, processes)
+    return None, resume_from
 
 
 def warmup_updates(ratio: float, total: int) -> int:
@@ -193,16 +181,12 @@ def open_state(state: Path, wanted: str) -> Path | None:
     complete = [folder for folder in state.glob(f"{_PREFIX}*") if (folder / _MARKER).is_file()]
     newest = max(complete, key=checkpoint_updates, default=None)
     _discard_all(state, but=newest)
-    if newest is not None:
-        _check_steps(newest)
-    return newest
-
-
-def _check_steps(checkpoint: Path) -> None:
     try:
-        read_json(checkpoint / STATE, dict[str, Any])
+        if newest is not None:
+            read_state(newest)
     except DataError as error:
-        raise DataError(f"{error}; remove {checkpoint.parent} to train from the start") from error
+        raise DataError(f"{error}; remove {state} to train from the start") from error
+    return newest
 
 
 class _Finished(msgspec.Struct):
@@ -213,8 +197,8 @@ class _Finished(msgspec.Struct):
 
 
 def finished_result(output: Path, wanted: str) -> dict[str, Any] | None:
-    """Return the result written by ``record_result`` for the same fingerprint; else delete it and partial checkpoints,
-    and with another fingerprint the online games beside it.
+    """Return the result written by ``record_result`` for the same fingerprint; else delete it and partial models, and
+    with another fingerprint the online games beside it.
 
     Raises ``DataError`` for a file of that name that ``record_result`` did not write.
     """
@@ -226,8 +210,9 @@ def finished_result(output: Path, wanted: str) -> dict[str, Any] | None:
     if finished is not None and finished.fingerprint != wanted:  # before its record, which tells whose games they are
         _discard_games(output)
     record.unlink(missing_ok=True)
-    for leftover in output.glob(".checkpoint-*"):
-        discard_state(leftover)
+    for pattern in (".checkpoint-*", ".start-*", "snapshots/.*"):  # what a killed process was saving
+        for leftover in output.glob(pattern):
+            discard_state(leftover)
     return None
 
 

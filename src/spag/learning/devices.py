@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import torch
 from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState, GradientState
-from accelerate.utils import DeepSpeedPlugin, DistributedType, InitProcessGroupKwargs, set_seed
+from accelerate.utils import DeepSpeedPlugin, DistributedType
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
@@ -17,6 +18,11 @@ from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError, require_package
 from spag.learning.sharding import deepspeed_settings, fsdp_plugin
 from spag.models.loading import checked_device, default_device
+
+PATIENCE = timedelta(days=1)
+"""How long processes wait for each other: one alone evaluates, and saves models. torch's 10 minutes for NCCL and 30 for
+gloo would end the training. Whoever started the processes notices that one is lost.
+"""
 
 
 def make_accelerator(model: ModelConfig, settings: UpdateSettings, seed: int) -> Accelerator:
@@ -36,14 +42,13 @@ def make_accelerator(model: ModelConfig, settings: UpdateSettings, seed: int) ->
         _prepare_deepspeed(on_cpu)
         options["deepspeed_plugin"] = DeepSpeedPlugin(hf_ds_config=deepspeed_settings(settings, model.dtype))
     precision = {"bfloat16": "bf16", "float16": "fp16"}.get(model.dtype, "no")
-    PartialState(cpu=on_cpu, **_backend(on_cpu, settings))
-    handlers = [InitProcessGroupKwargs(**_backend(on_cpu, settings))] if _backend(on_cpu, settings) else None
+    PartialState(cpu=on_cpu, timeout=PATIENCE, **_backend(on_cpu, settings))
     cpu = on_cpu and settings.parallel != "deepspeed"  # with cpu=True, accelerate would skip DeepSpeed
-    accelerator = Accelerator(cpu=cpu, mixed_precision=precision, kwargs_handlers=handlers, **options)
+    accelerator = Accelerator(cpu=cpu, mixed_precision=precision, **options)
     if settings.parallel == "fsdp" and on_cpu:  # accelerate supports FSDP2 only on GPUs, and would keep replicas
         accelerator.state.fsdp_plugin = options["fsdp_plugin"]
         accelerator.state.distributed_type = DistributedType.FSDP
-    set_seed(seed)
+    torch.manual_seed(seed)
     return accelerator
 
 
@@ -61,7 +66,7 @@ def _prepare_deepspeed(on_cpu: bool) -> None:
 
         # This communication kernel would be compiled now, which needs a compiler and takes a minute.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-        deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
+        deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, timeout=PATIENCE, verbose=False)
 
 
 def make_optimizer(model: nn.Module, settings: UpdateSettings) -> Optimizer:

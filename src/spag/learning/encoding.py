@@ -96,7 +96,8 @@ def encode_samples(
             raise DataError(f"{place}: prompt and completion hold no token, so there is nothing to train on")
         # A first token has no context to predict it: if a completion fills max_length, only the rest is trained.
         start = max(len(ids) - len(completion), 1)
-        group = SFT if sample.type is SampleType.SFT else OTHER if sample.role is None else groups.index(sample.role)
+        group = OTHER if sample.role is None else groups.index(sample.role, 2)
+        group = SFT if sample.type is SampleType.SFT else group
         encoded.append(EncodedSample.of(ids, start, reward=sample.reward, weight=sample.weight, group=group))
     _log_changes(len(encoded), max_length, cut, retokenised)
     return encoded

@@ -73,10 +73,11 @@ def _progress_bars(reporter: Reporter, title: str) -> "Iterator[OnProgress]":
         def show(at: "TrainProgress") -> None:
             if at.unit not in bars:
                 stack.close()  # the bar of the previous unit
-                bars[at.unit] = stack.enter_context(reporter.track(f"{title}: {at.unit}", at.total_steps))
+                earlier = at.step - 1  # of a resumed training; else the time left would count them as just done
+                bar = reporter.track(f"{title}: {at.unit}", at.total_steps, earlier)
+                bars[at.unit] = stack.enter_context(bar)
             loss = "" if at.loss is None else f"  loss {at.loss:.3f}"
-            bars[at.unit].update(
-                at.step, f"{at.samples_per_second:.2f} samples/s{loss}{at.detail and '  ' + at.detail}"
-            )
+            detail = f"{at.samples_per_second:.2f} samples/s{loss}{at.detail and '  ' + at.detail}"
+            bars[at.unit].update(at.step, detail)
 
         yield show

@@ -34,7 +34,7 @@ from spag.learning.phase import Phase
 from spag.learning.policy import TrainedPolicy
 from spag.learning.references import LogprobCache, logprobs_of, reference_of_files
 from spag.learning.schedule import learning_rate_share
-from spag.learning.sources import Source, Start, sample_counts
+from spag.learning.sources import Material, Source, Start, sample_counts
 from spag.learning.trackers import OnProgress, Trackers, TrainProgress, Unit
 from spag.learning.updates import apply_gradients, checked_norm, syncing
 from spag.models.loading import no_progress_bars
@@ -62,15 +62,15 @@ class Loop:
         self.accelerator = make_accelerator(phase.model, phase.settings, phase.seed)
         self.is_first = self.accelerator.is_main_process
         self.progress = progress if self.is_first else None  # only one process writes the progress file
-        self.fingerprint = checkpoints.phase_fingerprint(phase)
+        self.fingerprint = checkpoints.phase_fingerprint(phase) if self.is_first else ""  # reads all of the model
         self.total_updates = 0
         self.counts: dict[str, Any] = {}  # of the samples of files
 
     def run(self) -> dict[str, Any]:
         """Train, write ``checkpoint/``, and return the result, or the earlier result if training is complete."""
         began, phase, processes = time.perf_counter(), self.phase, self.accelerator.num_processes
-        earlier = checkpoints.earlier_work(phase.output, self.fingerprint, phase.settings, processes)
-        finished, resume_from = broadcast_object_list(list(earlier()) if self.is_first else [None, None])
+        earlier = [*checkpoints.earlier_work(phase, self.fingerprint, processes)] if self.is_first else [None, None]
+        finished, resume_from = broadcast_object_list(earlier)
         if finished is not None:
             return dict(finished)
         state = checkpoints.read_state(resume_from) if resume_from else {}
@@ -92,7 +92,8 @@ class Loop:
                 self._train_on_files(resume_from)
             else:
                 self.total_updates = self.source.steps * each
-                self._resume(resume_from)
+                if resume_from is not None:
+                    self.policy.load_state(resume_from)
                 for step in range(1 + rows_done, self.source.steps + 1):
                     if not self._train_on_play(step, self.online):
                         break
@@ -105,13 +106,10 @@ class Loop:
 
     def _train_on_files(self, resume_from: Path | None) -> None:
         """Read all games, credit them, and train; each update is a row."""
-        material = self.source.next(1, None)
-        samples = [*material.samples]
-        for game, episodes in material.games:
-            samples += self.algorithm.credit(episodes, game, self.source.learner)
-        made = self._data_of_files(samples)
+        made = self._data_of_files()
         trim_heap()
-        self._resume(resume_from)  # after the reference pass, which uses the start model
+        if resume_from is not None:  # after the reference pass, which uses the start model
+            self.policy.load_state(resume_from)
         metrics = StepMetrics(self.accelerator.device)
         for update in made.updates[self.updates_done :]:
             began = time.perf_counter()
@@ -125,9 +123,7 @@ class Loop:
         """Play, credit, train, evaluate: one online step, one row. Returns whether to go on."""
         began = time.perf_counter()
         material = self.source.next(step, self.policy)
-        samples = [*material.samples]
-        for game, episodes in material.games:
-            samples += self.algorithm.credit(episodes, game, self.source.learner)
+        samples = self._credited(material)
         played = time.perf_counter()
         made = self._data_of_play(samples, step, online)
         trim_heap()
@@ -154,11 +150,21 @@ class Loop:
             self._save_at(step)
         return goes_on
 
-    def _data_of_files(self, samples: list[TrainingSample]) -> StepData:
-        """Return the samples of files with their reference log-probabilities, and all updates."""
+    def _credited(self, material: Material) -> list[TrainingSample]:
+        """Return the samples of a step, those of its games with their credit."""
+        samples = [*material.samples]
+        for game, episodes in material.games:
+            samples += self.algorithm.credit(episodes, game, self.source.learner)
+        return samples
+
+    def _data_of_files(self) -> StepData:
+        """Return the samples of files with their reference log-probabilities, and all updates. Keeps no games."""
         settings, output = self.settings, self.phase.output
         assert isinstance(settings, OfflineSettings)
-        if not any(sample.completion for sample in samples):
+        material = self.source.next(1, None)
+        samples = self._credited(material)
+        unrewarded = bool(material.games) and len(samples) == len(material.samples)  # only the SFT mix is left
+        if unrewarded or not any(sample.completion for sample in samples):
             raise DataError(f"{output}: no game gave a sample to train on; play more games, or train longer")
         # By game and turn, so that training does not depend on the order in which games finished.
         samples.sort(key=lambda sample: (sample.episode_id or "", -1 if sample.turn is None else sample.turn))
@@ -276,10 +282,6 @@ class Loop:
         self.source.settle()
         folder = checkpoints.checkpoint_folder(self.phase.output / "state", self.updates_done)
         self.policy.save_state(folder, {"algorithm": self.algorithm.state(), "samples_seen": self.samples_seen})
-
-    def _resume(self, folder: Path | None) -> None:
-        if folder is not None:
-            self.policy.load_state(folder)
 
     def _finish(self, result: dict[str, Any]) -> None:
         """Gather and save the model, then record that it is finished."""

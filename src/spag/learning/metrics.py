@@ -56,12 +56,9 @@ class StepMetrics:
         if not math.isfinite(loss):
             fix = "lower the learning rate, or look for broken weights in the start model"
             raise RunError(f"{what}: the loss is {loss}; {fix}")
-        means = {name: _mean(*rest[2 * at : 2 * at + 2]) for at, name in enumerate(names)}
+        sums = zip(names, rest[::2], rest[1::2], strict=True)
+        means = {name: total / weight if weight else None for name, total, weight in sums}
         return {"loss": loss, "tokens": tokens, **means, **highest}
-
-
-def _mean(total: float, weight: float) -> float | None:
-    return total / weight if weight else None
 
 
 class MetricsLog:

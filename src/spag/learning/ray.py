@@ -3,13 +3,17 @@
 The samples, the start model and the run folder must be on a file system that all nodes see.
 """
 
+import os
 import shutil
+from contextlib import suppress
+from pathlib import Path
 
 from ray.exceptions import RayActorError
 from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from spag.core.errors import RunError, SpagError, first_line
+from spag.learning.devices import PATIENCE
 from spag.learning.processes import watching
 from spag.learning.trackers import OnProgress
 from spag.learning.worker import TrainingJob, run_in_group
@@ -30,10 +34,16 @@ def train_on_ray(job: TrainingJob, address: str, progress: OnProgress) -> None:
         with storage_errors(job.folder):
             shutil.rmtree(job.folder, ignore_errors=True)
             job.folder.mkdir(parents=True)
-        text = job.to_json()
+        text, here = job.to_json(), Path.cwd()
+
+        def work() -> None:
+            with suppress(OSError):  # on a node without it, files that options name must be absolute
+                os.chdir(here)  # Ray Train has changed to a folder of its own
+            run_in_group(text)
+
         trainer = TorchTrainer(
-            lambda: run_in_group(text),
-            torch_config=TorchConfig(backend=None if on_gpus else "gloo"),
+            work,
+            torch_config=TorchConfig(None if on_gpus else "gloo", timeout_s=int(PATIENCE.total_seconds())),
             scaling_config=ScalingConfig(num_workers=count, use_gpu=on_gpus),
             run_config=RunConfig(
                 name="ray",
@@ -56,13 +66,9 @@ def _cause(failed: TrainingFailedError, job: TrainingJob, count: int) -> SpagErr
     for cause in causes.values():
         if isinstance(cause, SpagError):
             return cause
-    rank = min(
-        causes, key=lambda rank: not isinstance(causes[rank], RayActorError), default=None
-    )  # a lost worker first
-    where = (
-        f"{job.output}: training on Ray"
-        if rank is None
-        else f"{job.output}: worker {rank} of {count} (they count from 0)"
-    )
-    what = first_line(failed if rank is None else causes[rank], 200).rstrip(".")
-    return RunError(f"{where} failed: {what}; the same command resumes the training")
+    lost_first = sorted(causes.items(), key=lambda found: not isinstance(found[1], RayActorError))
+    where, cause = "training on Ray", first_line(failed, 200)
+    if lost_first:
+        rank, error = lost_first[0]
+        where, cause = f"worker {rank} of {count} (they count from 0)", first_line(error, 200)
+    return RunError(f"{job.output}: {where} failed: {cause.rstrip('.')}; the same command resumes the training")

@@ -13,17 +13,15 @@ ahead, so that it need not keep their older weights.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
-from spag.algorithms.online_settings import OnlineSettings, RewardOverride
+from spag.algorithms.online_settings import RewardOverride
 from spag.algorithms.settings import SELF
 from spag.config.schema import PlannedEngine
 from spag.core.episodes import Episode, TrainingSample
@@ -33,7 +31,7 @@ from spag.evaluation.arena.standings import arena_report
 from spag.evaluation.exact_metrics import MoveProbabilities, figures_of, probabilities_of
 from spag.games.base import Game, SolvedGame
 from spag.learning.metrics import MetricsLog, Row
-from spag.learning.sources import Material, Policy
+from spag.learning.sources import Material, Policy, Start
 from spag.learning.step_figures import CollapseWatch, figures, staleness
 from spag.models.adapters import use_adapter
 from spag.models.roles import adapter_name
@@ -44,41 +42,24 @@ from spag.rollout.steps import POLICY, StepPlayer, weights_after
 from spag.storage.episodes import read_episodes
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The state of a phase: its folder, the last finished step, and whether this process writes files."""
-
-    folder: Path
-    step: int
-    is_first: bool
-
-
 class SelfplaySource(AbstractContextManager["SelfplaySource"]):
-    """Satisfies ``spag.learning.sources.Source``. ``player`` opens the engines that play."""
+    """Satisfies ``spag.learning.sources.Source``. ``player`` opens the engines that play. The first process writes."""
 
     learner: str | None = POLICY
 
-    def __init__(
-        self,
-        player: StepPlayer,
-        settings: OnlineSettings,
-        seed: int,
-        tokenizer: PreTrainedTokenizerBase,
-        style: PromptStyle,
-        place: Place,
-    ) -> None:
-        self.player, self.settings, self.seed = player, settings, seed
-        self.tokenizer, self.style, self.place = tokenizer, style, place
-        self.steps, self.folder = settings.steps, place.folder
+    def __init__(self, player: StepPlayer, style: PromptStyle, start: Start) -> None:
+        settings = player.settings
+        self.player, self.settings, self.seed, self.style = player, settings, player.seed, style
+        self.tokenizer, self.is_first = start.tokenizer, start.rank == 0
+        self.steps, self.folder = settings.steps, player.folder
         self.figures: dict[str, float] = {}
         self.seconds = dict.fromkeys(("play_s", "update_weights_s", "evaluate_s"), 0.0)
         self.stopped = ""
         self.games: Sequence[tuple[Game, Sequence[Episode]]] = ()
-        self.evaluations = MetricsLog(self.folder / "evaluations.jsonl", place.step) if place.is_first else None
-        meets_others = settings.opponents.keys() != {SELF}
-        records = meets_others and place.is_first
-        self.opponents = MetricsLog(self.folder / "opponents.jsonl", place.step) if records else None
-        self.watch = CollapseWatch(self.folder, place.step) if place.is_first else None
+        self.evaluations = MetricsLog(self.folder / "evaluations.jsonl", start.step) if self.is_first else None
+        records = self.is_first and settings.opponents.keys() != {SELF}
+        self.opponents = MetricsLog(self.folder / "opponents.jsonl", start.step) if records else None
+        self.watch = CollapseWatch(self.folder, start.step) if self.is_first else None
         self._thread = ThreadPoolExecutor(1, "spag-play")
         self._ahead: dict[int, Future[None]] = {}  # by step
         self._holds: int | None = None  # the step of the engines' weights once all of these are played
@@ -88,11 +69,10 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.player.stopped = True  # else an interrupted command would play its steps ahead to their ends
         try:
-            self._ahead = {step: games for step, games in self._ahead.items() if not games.cancel()}
-            self._wait()
+            self._thread.shutdown(cancel_futures=True)
         finally:
-            self._thread.shutdown()
             self.player.__exit__(*error)
 
     def next(self, step: int, policy: Policy | None) -> Material:
@@ -132,7 +112,7 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
             with self._timed("evaluate_s"), policy.final():
                 self.player.update_weights(policy.weights())
                 self._holds = None
-                for part in self.player.mix if self.place.is_first else ():
+                for part in self.player.mix if self.is_first else ():
                     self._evaluate(step, part.game, policy.policy())
                 self.player.rest()
         row |= self.seconds
@@ -190,8 +170,14 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
                 self.player.update_weights(policy.weights())
             self._holds = step
 
-    def _timed(self, name: str) -> "Timer":
-        return Timer(self.seconds, name)
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        """Add the seconds of the block to an entry."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] += time.perf_counter() - began
 
     def _evaluates(self, step: int) -> bool:
         every = self.settings.evaluate_every
@@ -211,7 +197,7 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
                 specs = game_specs(tasks, 1, derive_seed(self.seed, "evaluation", pairing.title))
                 named = [type(spec)(f"{pairing.title}: {spec.task.id}", spec.task, spec.seed) for spec in specs]
                 self.player.play_into(path, game, pairing, named, {POLICY: weights_after(step)})
-            met = {POLICY, opponent}  # the file may also hold games of a name that differs in punctuation
+            met = {POLICY, opponent}  # the file may also hold games of a name that gives the same file
             games = (one for one in read_episodes(path) if {info.model for info in one.players.values()} == met)
             report = arena_report(games, game, (POLICY, opponent))
             own = [row for row in report["roles"] if row["name"] == POLICY]
@@ -241,17 +227,5 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
 
 
 def _file_name(text: str) -> str:
-    return "".join(letter if letter.isalnum() else "-" for letter in text)
-
-
-class Timer:
-    """Adds the seconds of a block to an entry."""
-
-    def __init__(self, seconds: dict[str, float], name: str) -> None:
-        self.seconds, self.name = seconds, name
-
-    def __enter__(self) -> None:
-        self.began = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds[self.name] = self.seconds.get(self.name, 0.0) + time.perf_counter() - self.began
+    """Return ``text`` as a part of a file's name: a path may be longer than any name."""
+    return "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in text)[-60:]

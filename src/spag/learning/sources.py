@@ -18,7 +18,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from spag.algorithms.credit import without_held_out
 from spag.algorithms.settings import OfflineSettings
 from spag.core.episodes import Episode, SampleType, TrainingSample
-from spag.core.errors import ConfigError
 from spag.core.seeds import derive_seed
 from spag.games.base import Game
 from spag.learning.metrics import Row
@@ -126,8 +125,6 @@ class FileSource(AbstractContextManager["FileSource"]):
         games: list[Episode] = []
         samples: list[TrainingSample] = []
         for path in self.files:
-            if not path.is_file():
-                raise ConfigError(f"{path}: not found; every node must see the games and the run folder")
             if is_file_of_samples(path):
                 samples += read_samples(path)
             else:

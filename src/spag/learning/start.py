@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DeepSpeedPlugin, broadcast_object_list, set_seed
+from accelerate.utils import DeepSpeedPlugin, broadcast_object_list
 from torch import nn
 from transformers import BitsAndBytesConfig, PreTrainedModel
 from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
@@ -93,13 +93,14 @@ def load(
 
 
 def _turn_dropout_off(model: nn.Module) -> None:
-    """Set every rate of dropout to 0, as a module's or as an attention's number.
+    """Set every rate of dropout, and of noise in routers of experts, to 0: a module's or an attention's number.
 
     The policy that is trained is then the one that played and that old log-probabilities are of: ratios start at 1, and
     results do not depend on the size of micro-batches. ``eval()`` would also turn gradient checkpointing off.
     """
     for module in model.modules():
-        rates = [name for name, value in vars(module).items() if "drop" in name and isinstance(value, float)]
+        numbers = [name for name, value in vars(module).items() if isinstance(value, float)]
+        rates = [name for name in numbers if "drop" in name or "jitter" in name]
         for name in [*rates, *(["p"] if isinstance(module, nn.Dropout) else [])]:
             setattr(module, name, 0.0)
 
@@ -113,7 +114,7 @@ def _with_new_adapter(policy: Any, name: str, lora: LoraConfig, seed: int, model
         lora_alpha=lora.alpha,
         target_modules=lora.target_modules,
     )
-    set_seed(seed)
+    torch.manual_seed(seed)
     with Refusals(lambda error: ConfigError(f"lora: {model} takes no such adapter: {described(error)}")):
         if isinstance(policy, peft.PeftModel):
             policy.add_adapter(name, settings)

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from spag.algorithms.settings import UpdateSettings
 from spag.core.errors import RunError
 from spag.models.loading import save_model, save_roles
+from spag.models.weights import weights_of
 
 
 @contextmanager
@@ -74,5 +75,6 @@ def save_policy(
         save_roles(policy, tokenizer, folder, roles)
         return
     if settings.save_dtype == "bfloat16" and settings.lora is None and not hasattr(policy, "peft_config"):
-        weights = {name: weight.bfloat16() for name, weight in (weights or policy.state_dict()).items()}
+        exact = weights_of(policy) if weights is None else weights.items()  # of tied weights only one
+        weights = {name: weight.detach().bfloat16() for name, weight in exact}
     save_model(policy, tokenizer, folder, weights)

@@ -23,7 +23,7 @@ from spag.config.schema import ClusterConfig, GameConfig, ModelConfig, PhaseConf
 from spag.learning.failures import clear_failures
 from spag.learning.loop import Loop
 from spag.learning.phase import Phase
-from spag.learning.selfplay import Place, SelfplaySource
+from spag.learning.selfplay import SelfplaySource
 from spag.learning.sources import FileSource, Source, Start
 from spag.learning.trackers import OnProgress, TrainProgress
 from spag.models.tokens import PromptStyle
@@ -158,8 +158,7 @@ class TrainingJob(BaseModel, frozen=True):
             rank=start.rank,
             world_size=start.world_size,
         )
-        place = Place(self.output, start.step, start.rank == 0)
-        return SelfplaySource(player, settings, self.seed, start.tokenizer, PromptStyle(self.model.prompt_style), place)
+        return SelfplaySource(player, PromptStyle(self.model.prompt_style), start)
 
 
 def run_in_group(text: str) -> None:

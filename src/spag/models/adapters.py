@@ -37,9 +37,8 @@ def with_adapter(
     with safe_open(file, framework="pt") as opened:
         found = set(opened.keys())
     wanted = get_peft_model_state_dict(adapted, adapter_name=name, save_embedding_layers=False).keys()
-    others = {
-        f"base_model.model.{key}" for key in adapted.get_base_model().state_dict()
-    }  # embeddings that were also trained
+    # Embeddings may also have been trained.
+    others = {f"base_model.model.{key}" for key in adapted.get_base_model().state_dict()}
     refuse_unless_equal(str(folder), "the adapter", missing=wanted - found, unexpected=found - wanted - others)
     return adapted
 

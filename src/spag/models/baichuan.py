@@ -69,22 +69,19 @@ class Distances(nn.Module):
 
     def __init__(self, heads: int, scaling: float) -> None:
         super().__init__()
-        slopes = (
-            torch.tensor(alibi_slopes(heads), device="cpu") / scaling
-        )  # explicit, since transformers builds models on the meta device
+        # The device is explicit, since transformers builds models on the meta device.
+        slopes = torch.tensor(alibi_slopes(heads), device="cpu") / scaling
         coarse = slopes.bfloat16().float()
         fine = (slopes - coarse).bfloat16().float()
-        self._weights = torch.stack([_RADIX * coarse, coarse, _RADIX * fine, fine], dim=-1)[
-            :, None
-        ]  # (H, 1, 4): a constant, not a buffer
+        # (H, 1, 4): a constant, not a buffer
+        self._weights = torch.stack([_RADIX * coarse, coarse, _RADIX * fine, fine], dim=-1)[:, None]
 
     def forward(self, hidden: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return the additional entries of queries and of keys, each (B, H, T, 8), for ``position_ids`` (B, T); B may
         be 1 for all. ``hidden``, of any shape, determines the device.
         """
-        digits = (
-            torch.stack([position_ids // _RADIX, position_ids % _RADIX], dim=-1).repeat(1, 1, 2).float()[:, None]
-        )  # (B, 1, T, 4)
+        digits = torch.stack([position_ids // _RADIX, position_ids % _RADIX], dim=-1)
+        digits = digits.repeat(1, 1, 2).float()[:, None]  # (B, 1, T, 4)
         weights = self._weights.to(hidden.device)
         shape = (len(position_ids), len(weights), position_ids.shape[1], _TERMS // 2)
         digits, weights = digits.expand(shape), weights.expand(shape)

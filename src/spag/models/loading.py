@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -70,9 +71,8 @@ def load_tokenizer(name: str, *, trust_remote_code: bool = False) -> PreTrainedT
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         tokenizer.decode(tokenizer.encode("a", add_special_tokens=False))  # some broken files fail only here
-        json.dumps(
-            tokenizer.init_kwargs, ensure_ascii=False, default=str
-        ).encode()  # lone surrogates would fail when it is saved
+        # Lone surrogates would fail when it is saved.
+        json.dumps(tokenizer.init_kwargs, ensure_ascii=False, default=str).encode()
     return tokenizer
 
 
@@ -132,32 +132,16 @@ def load_model(
     return model.eval()
 
 
-def load_adapters(
-    adapters: Mapping[str, str],
-    *,
-    dtype: str = "bfloat16",
-    device: str | None = None,
-    trust_remote_code: bool = False,
-    trainable: bool = False,
-    quantization: BitsAndBytesConfig | None = None,
-) -> PreTrainedModel:
+def load_adapters(adapters: Mapping[str, str], *, trainable: bool = False, **options: Any) -> PreTrainedModel:
     """Load a base model once with several adapters, folders by name; the first is active until ``use_adapter`` changes
     it.
 
-    Options and errors are those of ``load_model``; adapters of different base models also raise ``ModelError``.
+    ``options`` and errors are those of ``load_model``; adapters of different base models also raise ``ModelError``.
     """
     if len(bases := {adapter_base(expanded(folder)) for folder in adapters.values()}) > 1:
         raise ModelError(f"{', '.join(adapters.values())}: are adapters of {len(bases)} base models; one is needed")
     (first, folder), *others = adapters.items()
-    model = load_model(
-        folder,
-        dtype=dtype,
-        device=device,
-        trust_remote_code=trust_remote_code,
-        trainable_adapter=trainable,
-        adapter=first,
-        quantization=quantization,
-    )
+    model = load_model(folder, trainable_adapter=trainable, adapter=first, **options)
     for name, folder in others:
         with loading(folder, folder):
             model = with_adapter(model, expanded(folder), name=name, trainable=trainable)
@@ -170,13 +154,9 @@ def _freeze_quantized(model: PreTrainedModel) -> PreTrainedModel:
     from peft import prepare_model_for_kbit_training  # noqa: PLC0415 - slow to import, and only adapters need it
 
     for module in model.modules():
-        if hasattr(
-            module, "support_avx512bf16_for_cpu"
-        ):  # in evaluation mode it would repack weights for a kernel without gradients
+        if hasattr(module, "support_avx512bf16_for_cpu"):  # evaluation would repack weights, which ends gradients
             module.support_avx512bf16_for_cpu = False
-    frozen: PreTrainedModel = prepare_model_for_kbit_training(
-        model, use_gradient_checkpointing=False
-    )  # Trainer switches that on
+    frozen: PreTrainedModel = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
     return frozen
 
 

@@ -111,9 +111,8 @@ def _broken(source: str, error: BaseException) -> str:
             f"not enough memory to load it ({described(error, 120)}); take a smaller model, "
             "another dtype or another device"
         )
-    terse = isinstance(
-        error, LookupError | AttributeError | TypeError | ArithmeticError | AssertionError
-    )  # their messages say little
+    # The messages of these say little.
+    terse = isinstance(error, LookupError | AttributeError | TypeError | ArithmeticError | AssertionError)
     return f"cannot be loaded: {f'a file of it is broken: {type(error).__name__}: ' if terse else ''}{described(error)}"
 
 

@@ -52,7 +52,7 @@ def completion_logprobs(
 
 
 def _logprobs(model: PreTrainedModel, asked: Sequence[Asked]) -> list[float]:
-    if not attends_to_all(model.config, max((len(ids) for ids, _ in asked), default=0)):
+    if not asked or not attends_to_all(model.config, max(len(ids) for ids, _ in asked)):
         return [_alone(model, *one) for one in asked]
     rows = list(_rows(asked))
     tried = [asked[0], asked[len(rows[0]) - 1]]  # the longest distance in one row

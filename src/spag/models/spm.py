@@ -77,17 +77,15 @@ def _built(described: Any) -> Tokenizer:
     for piece in described.pieces:
         if piece.type == _CONTROL:
             tokenizer.add_special_tokens([AddedToken(piece.piece, normalized=False, special=True)])
-        elif (
-            piece.type == _USER_DEFINED
-        ):  # matched whole in the normalised text; with a prefix in the raw one, whose rest gets another prefix
+        elif piece.type == _USER_DEFINED:
+            # Matched whole in the normalised text; with a prefix in the raw one, whose rest gets another prefix.
             tokenizer.add_tokens([AddedToken(piece.piece, normalized=not prefixed)])
     return tokenizer
 
 
 def _merges(scores: dict[str, float]) -> list[tuple[str, str]]:
     """Return the pairs of pieces whose union is a piece, in the order in which SentencePiece prefers to merge."""
-    ordered = sorted(
-        (piece for piece in scores if len(piece) > 1), key=lambda piece: -scores[piece]
-    )  # stable: equal scores by index
+    longer = (piece for piece in scores if len(piece) > 1)
+    ordered = sorted(longer, key=lambda piece: -scores[piece])  # stable: equal scores by index
     splits = ((piece[:at], piece[at:]) for piece in ordered for at in range(1, len(piece)))
     return [(left, right) for left, right in splits if left in scores and right in scores]

@@ -1,17 +1,19 @@
 """A model's chat template, rendered within bounds. Imports no torch.
 
 A template is a program shipped with the model. jinja2's sandbox blocks access to files and Python, but does not limit
-memory and time: ``{{ 'x' * 10**10 }}``, or nested loops. Here every operation that grows text, and every loop step, is
-charged to one budget before it runs. Otherwise templates behave as in transformers 5, whose environment this replicates
-(``transformers.utils.chat_template_utils``).
+memory and time: ``{{ 'x' * 10**10 }}``, or nested loops. Here every operation that grows text, every list and every
+loop step is charged to one budget before it runs. A list counts with all that it holds, each time: one that holds the
+same list twice, sixty levels deep, could be neither compared nor written. Otherwise templates behave as in
+transformers 5, whose environment this replicates (``transformers.utils.chat_template_utils``).
 """
 
 import json
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, Sized, ValuesView
+from datetime import date
 from functools import lru_cache, wraps
+from string import Formatter
 from typing import Any, NoReturn
 
 from jinja2 import Template, TemplateError, nodes
@@ -19,19 +21,24 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
+from jinja2.utils import Namespace
 from jinja2.visitor import NodeTransformer
 
 BUDGET = 50_000_000
 """Characters that a template may write and process in one rendering. A game's prompt takes about ten thousand."""
 STEP = 100
 """The cost of a loop step, a call or a filter, in characters."""
-_WIDE = re.compile(r"\d{5,}|\*")  # the width in a format
+_WIDE = re.compile(r"%(\(.*?\))?[-#0 +]*[\d.]*?(\*|\d{5})")  # a width of %, or one that is given
+_WIDE_FIELD = re.compile(r"\{|\d{5}")  # the same in a field of str.format
 _DIGITS = 10_000  # of a number, in bits
+_DAY = date(2024, 7, 26)  # for all templates, LLaMA 3's own default: else a run's prompts would depend on the day
+_MISSING = ("lipsum", "pprint", "urlize")  # their results have no bound that is easily given
+_REFUSED = ("encode", "to_bytes", "translate")  # methods that make bytes, or texts of any length
 
 _NO_TEXT = {
     *("attr", "batch", "count", "d", "default", "dictsort", "first", "groupby", "items", "last", "length", "list"),
-    *("map", "max", "min", "random", "reject", "rejectattr", "reverse", "select", "selectattr", "slice", "sort"),
-    "unique",
+    *("map", "max", "min", "random", "reject", "rejectattr", "reverse", "round", "select", "selectattr", "slice"),
+    *("sort", "unique"),
 }
 """Filters that do not turn list items into text."""
 
@@ -62,15 +69,18 @@ def _charge(amount: int) -> None:
 def _weigh(value: Any) -> int:
     """Charge the characters of a value's text, and return their number; repeated list items count each time."""
     if isinstance(value, str):
-        _charge(len(value))
-        return len(value)
+        _charge(len(value) + 8)
+        return len(value) + 8
+    if isinstance(value, Namespace):
+        value = object.__getattribute__(value, "_Namespace__attrs")
     items: Iterable[Any] = ()
     if isinstance(value, Mapping):
         items = (part for pair in value.items() for part in pair)
-    elif isinstance(value, list | tuple | set | frozenset):
+    elif isinstance(value, list | tuple | set | frozenset | KeysView | ItemsView | ValuesView):
         items = value
-    _charge(8)
-    return 8 + sum(map(_weigh, items))
+    own = 32 + (value.bit_length() // 3 if isinstance(value, int) else 0)
+    _charge(own)
+    return own + sum(map(_weigh, items))
 
 
 def _written(value: Any) -> Any:
@@ -89,22 +99,29 @@ def _steps(values: Iterable[Any], cost: int) -> Iterator[Any]:
         yield value
 
 
-def _growth(name: str, text: str, others: list[Any]) -> int:
-    """Return an upper bound on the length of the result of ``name``, a string method or a filter, on ``text``."""
+def _growth(name: str, value: Any, others: list[Any]) -> int:
+    """Return an upper bound on what ``name``, a string method or a filter, adds to the length of ``value``."""
     number = max((abs(one) for one in others if isinstance(one, int)), default=0)
-    length = max((len(str(one)) for one in others if isinstance(one, str)), default=0)
+    texts = [str(one) for one in others if isinstance(one, int | str)] or [""]
+    length = max(map(len, texts))
+    if name in ("center", "ljust", "rjust", "zfill", "batch", "slice", "tojson"):
+        return max(number, length)
+    if name == "join":
+        return len(value) * length
     if name == "replace":
-        strings = [one for one in others if isinstance(one, str)]
-        return text.count(strings[0]) * len(strings[1]) if len(strings) > 1 else 0
-    if name in ("center", "ljust", "rjust", "zfill"):
-        return number
+        return max(map(str(value).count, texts)) * length
     if name in ("expandtabs", "indent", "wordwrap"):
+        text = str(value)
         return (text.count("\t") + text.count("\n") + len(text) * (name == "wordwrap") + 1) * max(number, length)
-    if name in ("format", "format_map"):
-        if _WIDE.search(text):
+    if name in ("%", "format", "format_map"):
+        text = str(value)
+        fields = [field or "" for _, _, field, _ in Formatter().parse(text)] if name != "%" else []
+        if any(map(_WIDE_FIELD.search, fields)) or (name == "%" and _WIDE.search(text)):
             _refuse("a format of such width")
-        return (text.count("{") + text.count("%")) * (number + sum(map(_weigh, others)))
-    return number if name in ("batch", "slice", "tojson") else 0
+        return (text.count("{") + text.count("%")) * sum(map(_weigh, others))
+    if name == "round" and number > _DIGITS:
+        _refuse("a number of such size")
+    return 0
 
 
 def _refuse(what: str) -> NoReturn:
@@ -113,18 +130,17 @@ def _refuse(what: str) -> NoReturn:
 
 def _checked(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a filter that charges its input and its output."""
+    first = int(hasattr(function, "jinja_pass_arg"))
 
     @wraps(function)
     def bounded(*args: Any, **kwargs: Any) -> Any:
-        given = [*args[bool(getattr(function, "jinja_pass_arg", None)) :], *kwargs.values()]
-        _charge(STEP)
+        if name == "join":  # an iterator can be read only once
+            args = (*args[:first], list(args[first]), *args[first + 1 :])
+        given = [*args[first:], *kwargs.values()]
+        _charge(STEP + (len(given[0]) if given and isinstance(given[0], Sized) else 0))
         for value in given if name not in _NO_TEXT else ():
-            if not isinstance(value, str):
-                _weigh(value)
-        if given and isinstance(given[0], str):
-            _charge(len(given[0]) + _growth(name, given[0], given[1:]))
-        if name == "join" and len(given) > 1 and isinstance(given[0], list | tuple):
-            _charge(len(given[0]) * len(str(given[1])))
+            _weigh(value)
+        _charge(_growth("%" if name == "format" else name, given[0], given[1:]) if given else 0)
         return function(*args, **kwargs)
 
     return bounded
@@ -141,13 +157,20 @@ class _Generation(Extension):
 
 
 class _Counting(NodeTransformer):
-    """Charges loop steps and ``~`` to the budget."""
+    """Charges loop steps, lists and ``~`` to the budget."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802 - jinja2 calls it so
         self.generic_visit(node)
         cost = sum(len(data.data) for data in node.find_all(nodes.TemplateData))
         node.iter = nodes.Filter(node.iter, "_steps", [nodes.Const(cost)], [], None, None, lineno=node.lineno)
         return node
+
+    def visit_List(self, node: nodes.List | nodes.Tuple | nodes.Dict) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        is_target = isinstance(node, nodes.Tuple) and node.ctx != "load"
+        return node if is_target else nodes.Filter(node, "_written", [], [], None, None, lineno=node.lineno)
+
+    visit_Tuple = visit_Dict = visit_List  # noqa: N815
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
@@ -164,18 +187,19 @@ class _Bounded(ImmutableSandboxedEnvironment):
         super().__init__(
             trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols], finalize=_written
         )
-        self.filters = {name: _checked(name, function) for name, function in self.filters.items()}
-        self.filters |= {"tojson": _checked("tojson", _tojson), "_steps": _steps, "_concatenated": _concatenated}
-        self.globals |= {"raise_exception": _refused, "strftime_now": lambda form: datetime.now().strftime(form)}
+        filters = {**self.filters, "tojson": _tojson}
+        self.filters = {name: _checked(name, function) for name, function in filters.items() if name not in _MISSING}
+        self.filters |= {"_steps": _steps, "_concatenated": _concatenated, "_written": _written}
+        self.globals |= {"raise_exception": _refused, "strftime_now": _DAY.strftime}
         self.globals |= {"range": _bounded_range}
-        del self.globals["lipsum"]
+        self.globals = {name: value for name, value in self.globals.items() if name not in _MISSING}
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         return _Counting().visit(super()._parse(source, name, filename))  # type: ignore[no-any-return]
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if isinstance(left, str) and operator == "%":
-            _charge(_growth("format", left, [right]))
+            _charge(_growth("%", left, [right]))
         sizes = [len(one) if isinstance(one, str | bytes | list | tuple) else None for one in (left, right)]
         if operator == "+" and None not in sizes:
             _charge(sum(size or 0 for size in sizes))
@@ -192,9 +216,11 @@ class _Bounded(ImmutableSandboxedEnvironment):
         _charge(STEP)
         method = getattr(function, "__wrapped__", function)  # the sandbox wraps str.format
         owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
+        if isinstance(owner, str | int) and name in _REFUSED:
+            _refuse(name)
+        if function is dict or function is Namespace:
+            _weigh([*args, *kwargs.values()])
         if isinstance(owner, str):
-            if name == "translate":
-                _refuse("str.translate")
             if name == "join" and args:
                 args = (list(map(_written, args[0])),)
                 _charge(len(owner) * len(args[0]))
@@ -205,7 +231,8 @@ class _Bounded(ImmutableSandboxedEnvironment):
 def _tojson(
     value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return _concatenated(encoder.iterencode(value))
 
 
 def _bounded_range(*bounds: int) -> range:
@@ -215,4 +242,4 @@ def _bounded_range(*bounds: int) -> range:
 
 
 def _refused(message: str) -> NoReturn:
-    raise TemplateError(message)
+    raise TemplateError(_concatenated([message]))

@@ -68,11 +68,9 @@ def encode_prompt(
         bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
         text = prompt if style is PromptStyle.PLAIN else tagged_text(prompt, thinking=thinking)
         return [*bos, *tokenizer.encode(text, add_special_tokens=False)]
-    text = (
-        prompt
-        if style is PromptStyle.RENDERED
-        else chat_text(tokenizer, [{"role": "user", "content": prompt}], reply_follows=True, thinking=thinking)
-    )
+    text = prompt
+    if style is PromptStyle.CHAT:
+        text = chat_text(tokenizer, [{"role": "user", "content": prompt}], reply_follows=True, thinking=thinking)
     return list(tokenizer.encode(text, add_special_tokens=False))
 
 
@@ -98,9 +96,8 @@ def encode_follow_up(
     ]
     between = chat_text(tokenizer, messages, reply_follows=True, thinking=thinking).partition(mark)[2]
     ids = list(tokenizer.encode(between, add_special_tokens=False))
-    return (
-        ids[1:] if reply and ids[:1] == [reply[-1]] else ids
-    )  # the model ended its reply itself, or ran into the token limit
+    ended = bool(reply) and ids[:1] == [reply[-1]]  # by the model itself; else it ran into the token limit
+    return ids[1:] if ended else ids
 
 
 _CONTEXT = 8
@@ -116,9 +113,9 @@ def decode_reply(tokenizer: "PreTrainedTokenizerBase", prompt: Sequence[int], re
     context = list(prompt[-_CONTEXT:])
     before = str(tokenizer.decode(context, skip_special_tokens=True))
     text = str(tokenizer.decode([*context, *reply], skip_special_tokens=True))
-    return (
-        text[len(before) :] if text.startswith(before) else str(tokenizer.decode(list(reply), skip_special_tokens=True))
-    )
+    if text.startswith(before):
+        return text[len(before) :]
+    return str(tokenizer.decode(list(reply), skip_special_tokens=True))
 
 
 def token_texts(tokenizer: "PreTrainedTokenizerBase", prompt: Sequence[int], reply: Sequence[int]) -> list[str]:

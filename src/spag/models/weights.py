@@ -1,5 +1,6 @@
 """Checks of weights before play or training: complete, with the config's shapes, and finite."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,10 @@ def check_size(name: str, folder: Path, config: PreTrainedConfig) -> None:
     for file in files:
         with safe_open(file, framework="pt") as opened:
             shapes = [opened.get_slice(key).get_shape() for key in opened.keys()]  # noqa: SIM118 - no mapping
-        tensors, numbers = tensors + len(shapes), numbers + sum(map(_product, shapes))
+        tensors, numbers = tensors + len(shapes), numbers + sum(map(math.prod, shapes))
     layers = config.get_text_config(decoder=True).num_hidden_layers
-    wanted = (
-        _parameters(config) if layers <= tensors else None
-    )  # a layer has at least one tensor; billions of them would take hours
+    # A layer has at least one tensor; billions of layers would take hours.
+    wanted = _parameters(config) if layers <= tensors else None
     if wanted is None or wanted > 2 * numbers + 1:  # doubled: a head may be tied in the file but not in the model
         what = f"{layers} layers" if wanted is None else f"{wanted:,} parameters"
         held = f"{tensors} tensors of {numbers:,} numbers"
@@ -39,13 +39,6 @@ def check_size(name: str, folder: Path, config: PreTrainedConfig) -> None:
             f"{name}: config.json asks for {what}, its weights are {held}, no {config.model_type} "
             "like that; restore the file"
         )
-
-
-def _product(shape: Iterable[int]) -> int:
-    size = 1
-    for length in shape:
-        size *= length
-    return size
 
 
 def _parameters(config: PreTrainedConfig) -> int:

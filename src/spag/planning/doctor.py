@@ -7,7 +7,6 @@ downloaded and no network is used.
 import importlib.metadata
 import os
 import platform
-import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -64,7 +63,7 @@ class Machine:
 
     ``torch_trouble``: why torch cannot be imported. ``driver``: whether NVIDIA's is there. ``shared``: /dev/shm.
     ``disks``: free space by purpose. ``embedded``: version of the embedded model's package. ``endpoint``: address of
-    the OpenAI-compatible endpoint, without secrets.
+    the OpenAI-compatible endpoint, without secrets; ``None``: the address is invalid.
     """
 
     python: str
@@ -80,7 +79,7 @@ class Machine:
     packages: Mapping[str, str] = field(default_factory=dict)
     embedded: str | None = None
     vllm: tuple[str, bool] | None = None
-    endpoint: str = ""
+    endpoint: str | None = ""
     has_key: bool = False
 
 
@@ -114,7 +113,7 @@ def look_around() -> Machine:
         packages={name: installed[name] for name in ("torch", "transformers", *OPTIONAL) if name in installed},
         embedded=_embedded_version(installed),
         vllm=installed_vllm(),
-        endpoint=re.sub(r"//[^/@]*@", "//", os.environ.get("OPENAI_BASE_URL", "")).partition("?")[0],
+        endpoint=_endpoint(),
         has_key=bool(os.environ.get("OPENAI_API_KEY", "").strip()),
     )
 
@@ -124,6 +123,17 @@ def _embedded_version(installed: Mapping[str, str]) -> str | None:
         embedded_gguf()
         return installed.get(EMBEDDED_PACKAGE, "of unknown version")
     return None
+
+
+def _endpoint() -> str | None:
+    if not os.environ.get("OPENAI_BASE_URL"):
+        return ""
+    from spag.engines.openai.client import shown_address  # noqa: PLC0415 - slow to import
+
+    try:
+        return shown_address()
+    except ConfigError:
+        return None
 
 
 def _free_bytes(path: Path) -> int:
@@ -184,12 +194,14 @@ def _engines(machine: Machine) -> Iterator[Finding]:
     lacks = f"{EMBEDDED_PACKAGE} is not installed, for the presets of small machines"
     yield _needed(EMBEDDED_NAME, model if machine.embedded else None, lacks, f"--no-deps {EMBEDDED_PACKAGE}")
     yield _vllm(machine)
-    if machine.has_key or machine.endpoint:
+    fix = "export OPENAI_API_KEY=...  # or OPENAI_BASE_URL=http://localhost:8000/v1"
+    if machine.endpoint is None:
+        yield Finding("openai:MODEL", Status.MISSING, "OPENAI_BASE_URL is not an address", fix)
+    elif machine.has_key or machine.endpoint:
         key = "set" if machine.has_key else "not set, which a local endpoint does not need"
         detail = f"{machine.endpoint or 'OpenAI'}; OPENAI_API_KEY is {key}; the endpoint was not tried"
         yield Finding("openai:MODEL", Status.WORKS, detail)
     else:
-        fix = "export OPENAI_API_KEY=...  # or OPENAI_BASE_URL=http://localhost:8000/v1"
         yield Finding("openai:MODEL", Status.MISSING, "OPENAI_API_KEY is not set", fix)
 
 

@@ -13,8 +13,9 @@ from spag.core.progress import Reporter
 from spag.models.finding import described_model
 from spag.planning.here import plan_here
 from spag.planning.notes import disk_bytes, run_notes
-from spag.planning.plan import StagePlan, label_of
+from spag.planning.plan import label_of
 from spag.planning.specs import GIB, KNOWN_SHAPES, read_shape
+from spag.planning.stage import StagePlan
 from spag.runs.execute import preview_run
 from spag.runs.layout import planned_models
 
@@ -23,7 +24,7 @@ _STAND_IN = KNOWN_SHAPES["smollm2-135m"]  # the work of a stage does not depend 
 
 @dataclass(frozen=True, slots=True)
 class StageEstimate:
-    """A stage: ``state`` as in ``Manifest.preview``, ``work`` in words."""
+    """A stage: ``state`` as in ``preview_run``, ``work`` in words."""
 
     name: str
     state: str

@@ -16,11 +16,10 @@ from pydantic import Field, ValidationError
 from spag.algorithms.settings import UpdateSettings
 from spag.config.schema import EngineConfig
 from spag.core.errors import ConfigError
-from spag.core.options import Section
+from spag.core.options import Positive, Section
 from spag.planning.samples import Work
 from spag.planning.specs import HOST, PCIE, Device, ModelShape
 
-Positive = Annotated[float, Field(gt=0.0, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0.0, le=1.0)]
 START_S = {False: 70.0, True: 10.0}
 """Seconds for a stage to open engines or a trainer: vLLM's start-up, 65 to 80 s measured here; on a CPU (True) the

@@ -82,9 +82,7 @@ def transfer_memory(shape: ModelShape, number: int) -> Memory:
 
 
 def resident_memory(training: Memory, settings: UpdateSettings, processes: int) -> Memory:
-    """Return the part of ``training`` that stays between updates: not gradients, but DDP's buckets, which are as
-    large.
-    """
+    """Return the part of ``training`` that stays between updates: not gradients, but DDP's buckets."""
     buckets = training.gradients / 2 if settings.parallel == "replicas" and processes > 1 else 0.0
     kept = {name: getattr(training, name) for name in ("weights", "optimizer", "policies", "program", "host")}
     return Memory(gradients=buckets, **kept)

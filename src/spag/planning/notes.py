@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from spag.algorithms.online_settings import OnlineSettings
 from spag.config.schema import RunConfig
-from spag.planning.plan import Planner, labels
+from spag.planning.plan import Planner, labels, with_adapters
 from spag.planning.samples import play_work
 from spag.planning.specs import ModelShape
 from spag.runs.execute import mix_warnings
@@ -23,9 +23,7 @@ _FEW = (
 
 
 def run_notes(planner: Planner, teacher_price: tuple[float, float] | None = None) -> dict[str, str]:
-    """Return lines about the whole run, by topic. ``teacher_price``: a teacher's USD per million prompt and completion
-    tokens.
-    """
+    """Return lines about the run, by topic. ``teacher_price``: USD per million prompt and completion tokens."""
     config, stages = planner.config, {stage.name: stage for stage in planner.stages}
     warned = [line.removeprefix("warning: ") for line in mix_warnings(config)]
     found = {"instruction data": "; ".join(warned)} if warned else {}
@@ -50,7 +48,7 @@ def disk_bytes(config: RunConfig, shape: ModelShape, due: Sequence[str] | None =
     new one is complete. ``due``: the remaining stages.
     """
     saved, largest = 0.0, 0.0
-    for model in planned_models(config):
+    for model in planned_models(with_adapters(config)):
         if due is None or f"{model.folder}/train" in due:
             settings, copies, kept = model.phase.settings, 0, 1
             adapters = sum(len(game.roles) for game, _ in model.phase.mix(model.game)) if settings.per_role else 1

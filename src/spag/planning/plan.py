@@ -7,7 +7,7 @@ from math import ceil
 
 from spag.algorithms import get
 from spag.algorithms.online_settings import MovingReference, OnlineSettings
-from spag.algorithms.settings import SELF, IterationSettings
+from spag.algorithms.settings import SELF, IterationSettings, LoraConfig
 from spag.config.schema import PhaseConfig, RunConfig
 from spag.core.types import Split
 from spag.engines.vllm.setup import GPU_MEMORY
@@ -31,6 +31,18 @@ def labels(config: RunConfig) -> list[str]:
     return list(dict.fromkeys(map(label_of, planned_models(config))))
 
 
+def with_adapters(config: RunConfig) -> RunConfig:
+    """Return a run whose phases name the adapter that they train: later phases train the first one further."""
+    first: LoraConfig | None = None
+    phases: list[PhaseConfig] = []
+    for phase in config.phases:
+        own: LoraConfig | None = phase.settings.lora
+        first = first or own
+        loading = {"quantize": own is not None and own.quantize, "per_role": phase.settings.per_role}
+        phases.append(phase.model_copy(update={"lora": first and first.model_copy(update=loading)}))
+    return config.model_copy(update={"phases": phases})
+
+
 @dataclass(frozen=True)
 class Planner(StagePlanner):
     """Plans all stages of a run."""
@@ -39,7 +51,7 @@ class Planner(StagePlanner):
     def stages(self) -> list[StagePlan]:
         """The stages in order: those of each phase, then the arena."""
         found: list[StagePlan] = []
-        for label, phase in zip(labels(self.config), self.config.phases, strict=True):
+        for label, phase in zip(labels(self.config), with_adapters(self.config).phases, strict=True):
             settings, game = phase.settings, self.config.game_of(phase).build()
             if isinstance(settings, OnlineSettings):
                 found += self._online(label, phase, settings)
@@ -49,14 +61,15 @@ class Planner(StagePlanner):
                 found.append(self._training(label, phase, 1, teacher_work(phase, settings, game)))
         entrants, arena = len(arena_entrants(self.config)), self.config.arena
         plays = {self.config.game.build(): entrants * (entrants - 1) * arena.tasks}  # each pair, in both assignments
-        return [*found, self._play("arena", 1, plays, arena.sampling, 1 if self._lora else 2)]
+        return [*found, self._play("arena", 1, plays, arena.sampling, 1 if self._share_base else 2)]
 
     def _iterations(
         self, label: str, phase: PhaseConfig, settings: IterationSettings, game: Game
     ) -> Iterator[StagePlan]:
         """Yield the play and training stages of a phase with iterations."""
-        games = (settings.tasks or len(game.tasks(Split.TRAIN, None, 0))) * settings.repeats
-        models = 1 if self._lora or set(settings.opponents) <= {SELF} else 2
+        splits = list(Split) if settings.keep_held_out else [Split.TRAIN]
+        games = (settings.tasks or sum(len(game.tasks(split, None, 0)) for split in splits)) * settings.repeats
+        models = 1 if self._share_base or set(settings.opponents) <= {SELF} else 2
         sampling = max((settings.sampling, *settings.sampling_by_role.values()), key=lambda one: one.most_tokens)
         yield self._play(f"{label} self-play", settings.iterations, {game: games}, sampling, models)
         own = settings.opponents.get(SELF, 0.0) / sum(settings.opponents.values())
@@ -73,8 +86,7 @@ class Planner(StagePlanner):
         plays = {game: round(weight * share) + tested for game, weight in mix}
         engine, cluster, processes = self.config.engine, self.config.cluster, online.processes or self.devices
         actors = (cluster.online_workers or 0) if cluster.address else 0
-        adapters = self._adapter_of(online) is not None
-        engines = len(engine_players(online, together=self._on_vllm and adapters))
+        engines = len(engine_players(online, together=self._on_vllm and online.lora is not None))
         play = self._play(f"{label} play", 1, plays, sampling, 1, actors or processes, engines if actors else 1)
         if actors and (needed := processes + actors * engine.tensor_parallel * self._copies(actors)) > self.devices:
             play.problems.append(f"training and the actors that play need {needed} GPUs, but there are {self.devices}")
@@ -93,20 +105,17 @@ class Planner(StagePlanner):
             yield from (play, training())
         else:  # an evaluation's transformers engines are closed before the next update
             held = engines if self._on_vllm else len(engine_players(online.model_copy(update={"evaluate_every": None})))
-            policies = self._waiting_weights(online) - self._shared_weights(online)
-            beside = self._engines(plays, sampling, held) + Memory(policies=policies)
+            beside = self._engines(plays, sampling, held) + Memory(policies=self._waiting_weights(online))
             yield from (play, training(beside=beside))
 
-    def _shared_weights(self, online: OnlineSettings) -> float:
-        """Return the bytes of the trainer's weights that the policy's engine shares (``SharingEngine``)."""
-        lora = self._adapter_of(online)
-        apart = self._on_vllm or online.overlap or online.parallel != "replicas" or self.number != 4 or lora is not None
-        return 0.0 if apart else 4.0 * self.shape.parameters
-
     def _waiting_weights(self, online: OnlineSettings) -> float:
-        """Return the bytes of the weight copies that wait in this memory for steps played more than one ahead."""
-        whole = self.device.is_cpu and not self._adapter_of(online)
-        return 4.0 * self.shape.parameters * online.overlap if whole and online.overlap > 1 else 0.0
+        """Return the bytes of the weight copies that wait in this memory for steps played more than one ahead; below 0,
+        those of the trainer's weights that the policy's engine shares (``SharingEngine``).
+        """
+        weights = 0.0 if online.lora else 4.0 * self.shape.parameters
+        if online.overlap:
+            return weights * online.overlap if self.device.is_cpu and online.overlap > 1 else 0.0
+        return -weights if not self._on_vllm and online.parallel == "replicas" and self.number == 4 else 0.0
 
     def _shared(
         self, play: StagePlan, online: OnlineSettings, plays: Mapping[Game, int], training: Callable[..., StagePlan]
@@ -114,7 +123,7 @@ class Planner(StagePlanner):
         """Yield play and ``training``, which share each GPU with vLLM."""
         gpu, alone = self.device.memory, training()
         resident = resident_memory(alone.memory, online, online.processes or self.devices)
-        if not self._adapter_of(online):
+        if not online.lora:
             resident += transfer_memory(self.shape, self.number)
         demand = self._demand(alone.memory.total, online, plays, resident.total)
         sharing = share_out(demand, gpu)
@@ -140,16 +149,14 @@ class Planner(StagePlanner):
         yield from (play, training(beside=Memory(engines=demand.engines * ASLEEP if asleep else awake)))
 
     def _may_take_turns(self, online: OnlineSettings) -> bool:
-        """Whether one engine can serve the policy's copies: the trainer's weights are whole, and unchanged during
-        play.
-        """
+        """Whether one engine can serve the policy's copies: the trainer's weights are whole and constant in play."""
         alone = len(engine_players(online)) == len(engine_players(online, together=True))
-        return not (alone or online.overlap or self._adapter_of(online) or online.parallel != "replicas")
+        return not (alone or online.overlap or online.lora or online.parallel != "replicas")
 
     def _demand(self, training: float, online: OnlineSettings, plays: Mapping[Game, int], resident: float) -> Demand:
         """Return an online phase's memory demand on each GPU that trainer and vLLM share."""
-        engine, processes, adapters = self.config.engine, online.processes or self.devices, self._adapter_of(online)
-        engines = len(engine_players(online, together=adapters is not None))
+        engine, processes, adapters = self.config.engine, online.processes or self.devices, online.lora is not None
+        engines = len(engine_players(online, together=adapters))
         least = self._engines(plays, online.sampling, 1)
         text = max(self._play_work(game, online.sampling).largest[0] for game in plays)
         at_once = min(engine.concurrency, ceil(online.games / processes))
@@ -158,7 +165,7 @@ class Planner(StagePlanner):
         return Demand(
             engines=engines, least=least.total, roomy=least.total - least.cache + cache, resident=resident,
             training=training, share=engine.memory,
-            sleep=sleep_level(online, weights, self.host, adapters=adapters is not None),
+            sleep=sleep_level(online, weights, self.host, adapters=adapters),
         )  # fmt: skip
 
     def _more_room(self, online: OnlineSettings, plays: Mapping[Game, int], demand: Demand) -> Iterator[str]:
@@ -175,6 +182,3 @@ class Planner(StagePlanner):
                 replace(demand, least=planner._engines(plays, online.sampling, 1).total),
         }  # fmt: skip
         yield from (said for said, changed in changes.items() if share_out(changed, self.device.memory))
-
-
-__all__ = ["Planner", "StagePlan", "label_of", "labels"]

@@ -57,9 +57,7 @@ class Work:
     growth: float = 1.0
 
     def with_thoughts(self, thought: float) -> "Work":
-        """Return this play with ``thought`` tokens before each utterance: they appear in no later prompt, and no two
-        thoughts are equal.
-        """
+        """Return this play with ``thought`` tokens before each utterance, all different and in no later prompt."""
         if not thought:
             return self
         drawn, largest = self.drawn + self.parts * thought, (self.largest[0] + thought, self.largest[1] + thought)
@@ -92,7 +90,10 @@ def _finished(game: Game) -> list[tuple[Episode, bool]]:
     try:
         return [(one, True) for one in list(read_episodes(teacher_path(game)))[:EXAMPLES]]
     except ConfigError:  # it ships none
-        name = next(name for name in ("random", *game.bots) if name in game.bots)
+        name = next((name for name in ("random", *game.bots) if name in game.bots), None)
+        if name is None:
+            fix = "add one to its bots, or data/teacher_games.jsonl to its package"
+            raise ConfigError(f"{game.name}: a plan needs a bot or teacher games to stand in for play; {fix}") from None
         return [(one, False) for one in bot_games(f"bot:{name}", EXAMPLES, 0, game)]
 
 
@@ -184,6 +185,12 @@ def play_work(game: Game, tokens: float) -> Work:
     decoded = len({(one.prompt, one.completion) for one in said}) * fmean(written)
     sent = {"prompts": sum(prompts), "drawn": sum(written)}
     return Work(len(played), read, decoded, length, largest, len(said), **sent) * (1 / len(played))
+
+
+def longest_text(game: Game, tokens: int) -> float:
+    """Return the tokens of a game's longest text if every utterance has ``tokens``: it grows evenly with them."""
+    short, long = (play_work(game, size).largest[0] for size in (32, 64))
+    return short + (long - short) * (tokens - 32) / 32
 
 
 def utterances(episode: Episode, game: Game) -> Iterator[TrainingSample]:

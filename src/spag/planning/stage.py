@@ -1,6 +1,4 @@
-"""A stage of a run before it starts: play or training, with work, hours and memory, and changes that would make it
-fit.
-"""
+"""A stage of a run before it starts: work, hours and memory of play or training, and changes that would make it fit."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,7 +6,7 @@ from math import ceil, inf
 
 from spag.algorithms import get
 from spag.algorithms.online_settings import OnlineSettings
-from spag.algorithms.settings import LoraConfig, UpdateSettings
+from spag.algorithms.settings import UpdateSettings
 from spag.config.refusals import training_refusals
 from spag.config.schema import PhaseConfig, RunConfig
 from spag.core.options import SamplingConfig
@@ -18,7 +16,7 @@ from spag.planning.advice import advice
 from spag.planning.engines import USABLE, Sharing
 from spag.planning.hours import START_S, Assumptions, play_hours, training_hours
 from spag.planning.memory import PROGRAM, Memory, play_memory, training_memory
-from spag.planning.samples import Work, play_work
+from spag.planning.samples import Work, longest_text, play_work
 from spag.planning.specs import GIB, Device, ModelShape
 
 _LACKS = "it needs more memory than there is"
@@ -72,13 +70,9 @@ class StagePlanner:
         return 4 if self.config.model.dtype in ("float32", "auto" if self.device.prefers_float32 else "") else 2
 
     @property
-    def _lora(self) -> LoraConfig | None:
-        """The first adapter that is trained: later phases train it further."""
-        return next((phase.settings.lora for phase in self.config.phases if phase.settings.lora), None)
-
-    def _adapter_of(self, settings: UpdateSettings) -> LoraConfig | None:
-        """The adapter that a phase trains: its own, or an earlier phase's, trained further."""
-        return settings.lora or self._lora
+    def _share_base(self) -> bool:
+        """Whether all of the run's models are adapters of one base model."""
+        return self.config.phases[0].settings.lora is not None
 
     @property
     def _on_vllm(self) -> bool:
@@ -105,10 +99,9 @@ class StagePlanner:
 
     def _at_most(self, work: Work, games: Sequence[Game], sampling: SamplingConfig) -> Work:
         """Return the training ``work`` with the memory of thoughts and utterances of maximum length."""
-        most = [play_work(game, sampling.max_new_tokens).with_thoughts(sampling.thought_tokens) for game in games]
-        usual = [self._play_work(game, sampling) for game in games]
-        growth = max(long.largest[0] / short.largest[0] for long, short in zip(most, usual, strict=True))
-        return replace(work, growth=growth)
+        most = [longest_text(game, sampling.max_new_tokens) + sampling.thought_tokens for game in games]
+        usual = [self._play_work(game, sampling).largest[0] for game in games]
+        return replace(work, growth=max(long / short for long, short in zip(most, usual, strict=True)))
 
     def _engines(self, plays: Mapping[Game, int], sampling: SamplingConfig, models: int) -> Memory:
         text = max(self._play_work(game, sampling).largest[0] for game in plays)
@@ -118,8 +111,8 @@ class StagePlanner:
         self, label: str, phase: PhaseConfig, times: int, work: Work, beside: Memory | None = None, copies: int = 0
     ) -> StagePlan:
         """Plan training on ``work``, with ``beside`` and ``copies`` of the trained weights in memory."""
-        settings = phase.settings.model_copy(update={"lora": self._adapter_of(phase.settings)})
-        processes, dtype, gpu = settings.processes or self.devices, self.config.model.dtype, not self.device.is_cpu
+        settings, dtype, gpu = phase.settings, self.config.model.dtype, not self.device.is_cpu
+        processes = settings.processes or self.devices
         online = isinstance(settings, OnlineSettings)
         updates = settings.steps * settings.updates if online else ceil(work.count / settings.global_batch_size)
 

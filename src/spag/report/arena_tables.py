@@ -7,7 +7,7 @@ from typing import Any
 from spag.engines.players import Kind, kind_of
 from spag.evaluation.arena.paired import compared
 from spag.games.base import Game
-from spag.report.cells import Cell, Table, exact_cell, interval, oriented, p_value, rate_cell, signed, unsigned
+from spag.report.cells import Cell, Table, interval, oriented, p_value, rate_cell, signed, unsigned
 from spag.report.html import spaced
 
 Arena = Mapping[str, Any]
@@ -135,5 +135,8 @@ def _paired_labels(game: Game) -> dict[tuple[str, str | None], tuple[str, int, i
 def exact_table(known: Mapping[str, Mapping[str, float]]) -> Table:
     """The exact metrics of policies in a solved game, by name."""
     names = list(dict.fromkeys(name for figures in known.values() for name in figures))
-    rows = [(player, *(exact_cell(figures.get(name)) for name in names)) for player, figures in known.items()]
+    rows = [
+        (player, *(unsigned(figures[name], 3) if name in figures else None for name in names))
+        for player, figures in known.items()
+    ]
     return Table("Exact figures of the policy", ("policy", *(name.replace("_", " ") for name in names)), tuple(rows))

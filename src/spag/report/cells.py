@@ -81,8 +81,3 @@ def oriented(difference: Mapping[str, float], as_is: bool) -> Mapping[str, float
 def rate_cell(rate: Mapping[str, Any] | None) -> Rate | None:
     """Return a rate from a file, ignoring its other fields; ``None`` if nothing was counted."""
     return Rate(**{field.name: rate[field.name] for field in fields(Rate)}) if rate and rate["total"] else None
-
-
-def exact_cell(value: float | None) -> str | None:
-    """Return an exact metric with three digits."""
-    return None if value is None else unsigned(value, 3)

@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from spag.engines.players import CONSTANT
-from spag.evaluation.collapse_warnings import MOST_WITHOUT_ADVANTAGE, WINDOW, is_trained
+from spag.evaluation.collapse_warnings import MOST_WITHOUT_ADVANTAGE, WINDOW, is_trained, mean_of_steps
 from spag.games.base import Game
 from spag.report.arena_tables import is_competitive, last_model
 from spag.report.cells import interval, oriented, p_text
@@ -77,8 +77,9 @@ def _scores(arena: Mapping[str, Any], last: str) -> Iterator[Comparison]:
 def _rewards(arena: Mapping[str, Any], last: str) -> Iterator[Comparison]:
     for row in arena["paired"]:
         if last in row["players"] and row["outcome"] is None:
-            difference = oriented(row["difference"], row["players"][0] == last)
-            [other] = {*row["players"]} - {last}
+            is_first = row["players"][0] == last
+            difference = oriented(row["difference"], is_first)
+            other = row["players"][is_first]
             figures = f"reward {interval(difference, digits=2)} a game, {p_text(difference['p_value'])}"
             yield _finding(f"{other} as {row['role']}", difference["mean"], difference["p_value"] < LEVEL, figures)
 
@@ -109,10 +110,11 @@ def _share(rows: Sequence[Mapping[str, Any]], name: str) -> float:
 def _without_advantage(rows: Sequence[Mapping[str, Any]]) -> float:
     """Return the mean share over the last steps and the trained roles."""
     found = [
-        row[key]
+        share
         for row in rows[-WINDOW:]
         for key in row
         if key.endswith("/no_advantage") and is_trained(row, key.removesuffix("/no_advantage"))
+        if (share := mean_of_steps([row], key)) is not None
     ]
     return fmean(found) if found else 0.0
 

@@ -1,6 +1,7 @@
 """The page: fills data, plots and games into the template, and writes ``report/index.html`` of the run folder."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -9,25 +10,15 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from spag.games.base import Game
-from spag.report import charts, curves
+from spag.report import charts, curves, run_tables
 from spag.report.arena_tables import change_table, is_competitive, pair_table, role_table
 from spag.report.headline import FEW_TASKS, arena_findings, caveats, exact_sentence, reasoning_finding, sentence
 from spag.report.html import capital, environment, game_style, plain_name, theme
 from spag.report.plot_files import plot_style, save_plot
 from spag.report.readable import ReadableRun
-from spag.report.run_tables import (
-    arena_note,
-    cost_table,
-    evaluation_tables,
-    health_tables,
-    reasoning_table,
-    time_table,
-    versions,
-)
 from spag.report.showcase import pick_games
 from spag.runs.parts import GameFile, SelfPlay, games_of
 from spag.runs.reading import RunFolder
-from spag.runs.records import STEP_SOURCE
 from spag.storage.episodes import read_episodes
 from spag.storage.store import write_atomically
 
@@ -58,8 +49,8 @@ def write_report(run_folder: Path, note: Callable[[str], None] = lambda line: No
             games=[*run.games.values()],
             plots=plots,
             style=Markup("\n".join((theme(), style.read_text(encoding="utf-8"), game_style(*run.games.values())))),
-            versions=versions(run),
-            cost=cost_table(run),
+            versions=run_tables.versions(run),
+            cost=run_tables.cost_table(run),
             settings=(run_folder / "config.yaml").read_text(encoding="utf-8") if run.config else "",
             longest=_LONGEST,
             collapse=run.collapse,  # read before the page is rendered, since its top names what cannot be read
@@ -132,12 +123,12 @@ def _arena(run: ReadableRun) -> dict[str, Any]:
     player, found = arena_findings(arena, game)
     return {
         "arena": arena,
-        "sentence": sentence(player, found, caveats(arena, found, run.online)) if found else "",
+        "sentence": sentence(player, found, caveats(arena, found, run.steps_of(player))) if found else "",
         "findings": found,
         "exact": exact_sentence(run.exact_figures(game)),
         "few_tasks": arena["tasks"] < FEW_TASKS,
         "arena_games": sum(cell["games"] for cell in arena["matrix"]),
-        "arena_note": arena_note(run),
+        "arena_note": run_tables.arena_note(run),
         "matrix_caption": _matrix_caption(arena, game),
         "role_tables": [role_table(arena, game, role) for role in game.roles],
         "comparisons": [*([pair_table(arena)] if is_competitive(game) else []), change_table(arena, game)],
@@ -153,16 +144,16 @@ def _matrix_caption(arena: Mapping[str, Any], game: Game) -> str:
 
 
 def _reasoning(run: ReadableRun) -> dict[str, Any]:
-    if not run.reasoning:
+    if not (found := run.reasoning):
         return {"reasoning_finding": None}
-    return {"reasoning_finding": reasoning_finding(run.reasoning), "reasoning": reasoning_table(run.reasoning)}
+    return {"reasoning_finding": reasoning_finding(found), "reasoning": run_tables.reasoning_table(found)}
 
 
 def _selfplay(run: ReadableRun) -> dict[str, Any]:
     health = {play.name: play.health for play in run.plays if play.health}
     return {
         "outcome_plots": _outcome_plots(run),
-        "health": health_tables(health),
+        "health": run_tables.health_tables(health),
         "warnings": [(name, line) for name, found in health.items() for line in found["warnings"]],
     }
 
@@ -171,28 +162,27 @@ def _online(run: ReadableRun) -> dict[str, Any]:
     """Return the tables of online training by game, and where its time went."""
     if not run.online:
         return {"online": None}
+    tables = partial(run_tables.evaluation_tables, run.evaluations, run.opponents)
     return {
         "online": run.online,
         "online_plots": {game: _online_names(game) for game in run.online_games},
-        "online_tables": {
-            game: evaluation_tables(run.evaluations, run.opponents, game, run.exact_figures(game), run.online_name)
-            for game in run.online_games
-        },
-        "online_time": time_table(run.online),
+        "online_tables": {game: tables(game, run.exact_figures(game), run.online_name) for game in run.online_games},
+        "online_time": run_tables.time_table(run.online),
         "evaluating_s": sum(row["evaluate_s"] for row in run.online if charts.is_number(row.get("evaluate_s"))),
     }
 
 
 def _games(run: ReadableRun) -> dict[str, Any]:
     """Return games of the last online step or iteration, or of the arena."""
-    kinds = (*(play.name for play in run.plays), STEP_SOURCE, "arena")
-    found = [source for source in run.sources() if source.name.startswith(kinds) and source.path.stat().st_size]
+    names, last = {"arena", *(play.name for play in run.plays)}, run.last_online and run.last_online.name
+    played = (one for one in run.sources() if one.name in names or (one.step is not None and one.phase == last))
+    found = [source for source in played if source.path.stat().st_size]
     if not found:
         return {"games_from": None}
     source = next((one for one in reversed(found) if one.name != "arena"), found[-1])
     game = _game_of(run, source)
-    played = read_episodes(source.path, torn_ok=True)
-    own = (one for one in played if one.game == game.name)  # online steps may mix games
+    episodes = read_episodes(source.path, torn_ok=True)
+    own = (one for one in episodes if one.game == game.name)  # online steps may mix games
     picked = run.part(lambda: pick_games(own, game), None)
     if picked is None:
         return {"games_from": None}

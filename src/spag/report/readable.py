@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 from spag.core.errors import DataError, SpagError
 from spag.games.base import Game
 from spag.games.registry import DEFAULT, get
-from spag.runs.parts import SelfPlay, games_of
+from spag.runs.layout import PlannedModel
+from spag.runs.parts import games_of
 from spag.runs.reading import RunFolder
 from spag.runs.records import Json
 
@@ -17,6 +18,8 @@ _ABSENT: dict[str, Any] = {
     "config": None,
     "stages": {},
     "finished": "",
+    "plays": [],
+    "online": [],
     "evaluations": [],
     "opponents": [],
     "collapse": [],
@@ -29,14 +32,8 @@ class ReadableRun(RunFolder):
     """A run folder whose parts can all be requested."""
 
     def __getattribute__(self, name: str) -> Any:
-        if name in _ABSENT:
-            return self.part(lambda: getattr(self._whole, name), _ABSENT[name])
-        return super().__getattribute__(name)
-
-    @cached_property
-    def _whole(self) -> RunFolder:
-        """The same folder, read by the reader that raises."""
-        return RunFolder(self.folder)
+        read = super().__getattribute__
+        return self.part(lambda: read(name), _ABSENT[name]) if name in _ABSENT else read(name)
 
     @cached_property
     def damage(self) -> list[str]:
@@ -54,25 +51,18 @@ class ReadableRun(RunFolder):
 
     @cached_property
     def game(self) -> Game:
-        return self.part(self._game, get(DEFAULT))
-
-    def health(self, name: str) -> Json | None:
-        return self.part(lambda: self._health(name), None)
-
-    def _health(self, name: str) -> Json | None:
-        games = [game for model in self.models if model.name == name for game in games_of(model)]
-        return _of_game(self.folder / name, self._whole.health(name), games[0] if games else self.game)
-
-    @cached_property
-    def plays(self) -> list[SelfPlay]:
-        return self.part(self._plays, [])
-
-    def metrics(self, name: str, last_bytes: int | None = None) -> list[Json]:
-        return self.part(lambda: self._whole.metrics(name, last_bytes), [])
+        return self.part(lambda: super(ReadableRun, self).game, get(DEFAULT))
 
     @cached_property
     def arena(self) -> Json | None:
-        return self.part(lambda: _of_game(self.folder / "arena", self._whole.arena, self.game), None)
+        return self.part(lambda: _of_game(self.folder / "arena", super(ReadableRun, self).arena, self.game), None)
+
+    def health(self, model: PlannedModel) -> Json | None:
+        place = self.folder / model.folder
+        return self.part(lambda: _of_game(place, super(ReadableRun, self).health(model), games_of(model)[0]), None)
+
+    def metrics(self, model: PlannedModel, last_bytes: int | None = None) -> list[Json]:
+        return self.part(lambda: super(ReadableRun, self).metrics(model, last_bytes), [])
 
 
 def _of_game(where: Path, found: Json | None, game: Game) -> Json | None:

@@ -1,9 +1,9 @@
 """A run's results as tables: health of play, reasoning, online evaluations, and the use of time and tokens."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import fmean
 from typing import Any
 
+from spag.evaluation.collapse_warnings import mean_of_steps
 from spag.evaluation.health_warnings import free_roles, watches_openings
 from spag.games.base import Game
 from spag.games.registry import get
@@ -96,17 +96,12 @@ def _scores(figures: Rows) -> Iterator[Cell]:
 
 def time_table(rows: Rows) -> Table:
     """The time of an online step by part, as means over the steps; the rest is not counted by any part."""
-    seconds = {part: _mean(rows, key) for part, key in _PARTS.items()}
-    step = _mean(rows, "step_s")
+    seconds = {part: mean_of_steps(rows, key) or 0.0 for part, key in _PARTS.items()}
+    step = mean_of_steps(rows, "step_s") or 0.0
     seconds["rest"] = max(0.0, step - sum(seconds.values()))
     shown = [(part, f"{one:.2f}", f"{100 * one / step if step else 0.0:.1f}") for part, one in seconds.items()]
     shown.append(("total", f"{step:.2f}", "100.0"))
     return Table("Time of a step", ("a step", "seconds", "share, %"), tuple(shown), last_is_total=True)
-
-
-def _mean(rows: Rows, key: str) -> float:
-    found = [value for row in rows if isinstance(value := row.get(key), int | float)]
-    return fmean(found) if found else 0.0
 
 
 def evaluation_tables(

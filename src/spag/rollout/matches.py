@@ -65,23 +65,21 @@ def play_matches(path: Path, matches: Sequence[Match], setup: PlaySetup, *, forc
     sampling, prompts or game settings, unless ``force`` removes those.
     """
     with FileLock(path):
-        return _play_matches(path, matches, setup, force)
-
-
-def _play_matches(path: Path, matches: Sequence[Match], setup: PlaySetup, force: bool) -> PlaySummary:
-    models = dict.fromkeys(player.model for match in matches for player in match.players.values())
-    identities = {model: identity_of(model) for model in models}
-    settings = game_record(setup.game)
-    records = [
-        Provenance(settings, {role: _info(player, identities) for role, player in match.players.items()})
-        for match in matches
-    ]
-    wanted = {spec.id: (spec, record) for match, record in zip(matches, records, strict=True) for spec in match.specs}
-    check_games(path, wanted, setup.game, setup.reporter.note, force=force)
-    summary = PlaySummary()
-    with closing(KeptModels(models, setup.open_models)) as kept:
-        for match, record in zip(matches, records, strict=True):
-            summary.add(_play_match(path, match, record, replace(setup, open_models=kept)))
+        models = dict.fromkeys(player.model for match in matches for player in match.players.values())
+        identities = {model: identity_of(model) for model in models}
+        settings, recorded = game_record(setup.game), list[tuple[Match, Provenance]]()
+        for match in matches:
+            infos = {
+                role: PlayerInfo(player.name, player.sampling.model_dump(), identities[player.model])
+                for role, player in match.players.items()
+            }
+            recorded.append((match, Provenance(settings, infos)))
+        wanted = {spec.id: (spec, record) for match, record in recorded for spec in match.specs}
+        check_games(path, wanted, setup.game, setup.reporter.note, force=force)
+        summary = PlaySummary()
+        with closing(KeptModels(models, setup.open_models)) as kept:
+            for match, record in recorded:
+                summary.add(_play_match(path, match, record, replace(setup, open_models=kept)))
     return summary
 
 
@@ -106,29 +104,23 @@ def make_matches(
     ]
 
 
-def _info(player: PlayerConfig, identities: Mapping[ModelConfig, dict[str, str]]) -> PlayerInfo:
-    return PlayerInfo(player.name, player.sampling.model_dump(), identities[player.model])
-
-
 def _play_match(path: Path, match: Match, record: Provenance, setup: PlaySetup) -> PlaySummary:
-    def play_them(left: Sequence[GameSpec], stats: PlayStats, stack: ExitStack) -> Iterator[Sequence[Episode]]:
-        play = _play_here if setup.cluster.address is None else _play_on_cluster
-        return play(left, match.players, setup, stats, stack)
-
+    play = _play_here if setup.cluster.address is None else _play_on_cluster
+    play_them = partial(play, match.players, setup)
     return collect_episodes(
         path, match.specs, play_them, setup.game, record=record, reporter=setup.reporter, title=match.title
     )
 
 
 def _play_here(
-    left: Sequence[GameSpec], players: Mapping[str, PlayerConfig], setup: PlaySetup, stats: PlayStats, stack: ExitStack
+    players: Mapping[str, PlayerConfig], setup: PlaySetup, left: Sequence[GameSpec], stats: PlayStats, stack: ExitStack
 ) -> Iterator[Sequence[Episode]]:
     opened = open_players(players, setup.game, setup.engine, stack, setup.reporter.note, setup.open_models)
     return play_batches(setup.game, left, opened, stats, setup.engine.games_in_flight)
 
 
 def _play_on_cluster(
-    left: Sequence[GameSpec], players: Mapping[str, PlayerConfig], setup: PlaySetup, stats: PlayStats, stack: ExitStack
+    players: Mapping[str, PlayerConfig], setup: PlaySetup, left: Sequence[GameSpec], stats: PlayStats, stack: ExitStack
 ) -> Iterator[Sequence[Episode]]:
     """Play on the cluster; with ``cluster.storage``, weights in local folders are copied there first."""
     cluster = setup.cluster

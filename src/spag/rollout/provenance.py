@@ -98,7 +98,8 @@ def _differences(episode: Episode, wanted: tuple[GameSpec, Provenance] | None, g
         return ["not one of this call's tasks, repeats or pairings"]
     spec, asked = wanted
     had = _record(episode.game, episode.settings or {}, episode.players, episode.seed, episode.task.data)
-    now = _record(game.name, asked.settings, asked.players, spec.seed, _as_read(spec.task.data))
+    task = msgspec.json.decode(msgspec.json.encode(spec.task.data))  # as in a row, with lists for tuples
+    now = _record(game.name, asked.settings, asked.players, spec.seed, task)
     found = changes(had, now)
     digest = episode.history[0].prompt_digest if episode.history else None
     if digest is not None and not found and digest != (first := _first_prompt(spec, game)):
@@ -119,8 +120,3 @@ def _first_prompt(spec: GameSpec, game: Game) -> str:
     role = game.to_move(state)
     assert role is not None
     return prompt_digest(game.prompt(game.observe(state, role)))
-
-
-def _as_read(data: Mapping[str, Any]) -> Any:
-    """Return a task's data as stored in a row, with lists for tuples."""
-    return msgspec.json.decode(msgspec.json.encode(data))

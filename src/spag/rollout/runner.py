@@ -11,6 +11,7 @@ from itertools import islice
 
 from spag.algorithms.credit import prompt_digest
 from spag.core.episodes import Episode, PlayerInfo
+from spag.core.errors import SpagError
 from spag.core.seeds import derive_seed
 from spag.core.thinking import split_thought
 from spag.core.types import State, Task, Utterance
@@ -150,6 +151,7 @@ class Runner:
         self.running: dict[str, _Running] = {}
         self._engines = list({id(player.engine): player.engine for player in players.values()}.values())
         self._pending = {id(engine): 0 for engine in self._engines}
+        self._error: SpagError | None = None
 
     @property
     def capacity(self) -> int:
@@ -164,15 +166,29 @@ class Runner:
         self._submit(running)
 
     def poll(self) -> list[Episode]:
-        """Collect finished completions, and return the games that they ended."""
-        ended = []
-        for engine in self._engines:
-            if self._pending[id(engine)]:
-                for completion in engine.poll():
-                    self._pending[id(engine)] -= 1
-                    episode = self._apply(completion)
-                    if episode is not None:
-                        ended.append(episode)
+        """Collect finished completions, and return the games that they ended. An engine's error is raised by the next
+        call if games have ended meanwhile: these count.
+        """
+        if self._error is not None:
+            raise self._error
+        ended = list[Episode]()
+        try:
+            for engine in self._engines:
+                if self._pending[id(engine)]:
+                    going_on = []
+                    for completion in engine.poll():
+                        self._pending[id(engine)] -= 1
+                        running = self._apply(completion)
+                        if running.state.result is None:
+                            going_on.append(running)
+                        else:
+                            ended.append(self._episode(self.running.pop(completion.id)))
+                    for running in going_on:
+                        self._submit(running)
+        except SpagError as error:
+            if not ended:
+                raise
+            self._error = error
         return ended
 
     def _submit(self, running: _Running) -> None:
@@ -184,8 +200,8 @@ class Runner:
         player.engine.submit(request)
         self._pending[id(player.engine)] += 1
 
-    def _apply(self, completion: Completion) -> Episode | None:
-        """Apply a finished utterance; return the episode if it ended the game."""
+    def _apply(self, completion: Completion) -> _Running:
+        """Apply a finished utterance, unless it is to be sampled again; return its game."""
         running = self.running[completion.id]
         role = self.game.to_move(running.state)
         assert role is not None
@@ -196,18 +212,13 @@ class Runner:
         if should_retry(completion, running.attempt, self.players[role].sampling):
             running.attempt += 1
             self.stats.retries += 1
-            self._submit(running)
-            return None
+            return running
         self.stats.utterances += 1
         self.stats.empty += not completion.text.strip()
         self.stats.cut_thoughts += completion.finish_reason is FinishReason.THOUGHT
         running.state = self.game.apply(running.state, _utterance(role, completion, running.prompt))
         running.attempt = 0
-        if self.game.to_move(running.state) is not None:
-            self._submit(running)
-            return None
-        del self.running[completion.id]
-        return self._episode(running)
+        return running
 
     def _episode(self, running: _Running) -> Episode:
         result = self.game.result(running.state)
@@ -236,7 +247,8 @@ def play(
     """Yield episodes of ``game`` (by default Adversarial Taboo) as they finish, in no particular order.
 
     ``in_flight`` games run at once; by default as many as the engines can process together. An empty sampled utterance
-    is sampled again up to twice; after that it stays empty, and the game goes on.
+    is sampled again up to twice; after that it stays empty, and the game goes on. If you stop before the end, close the
+    engines: they may hold replies for the games that were in flight.
     """
     for batch in play_batches(game or get(DEFAULT), specs, players, stats or PlayStats(), in_flight):
         yield from batch

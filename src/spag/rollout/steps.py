@@ -10,6 +10,7 @@ however many processes share the rest.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ from spag.core.types import Split
 from spag.engines.base import Engine, Player, RestingEngine, SharingEngine, UpdatableEngine
 from spag.engines.opening import open_copies, open_player
 from spag.engines.players import Kind, identity_of, kind_of, sampling_of
+from spag.engines.roles import RoleEngine
 from spag.games.base import Game
 from spag.models.saved import saved_weights
 from spag.rollout.matchmaking import Pairing, draw_opponents
@@ -103,16 +105,12 @@ def _specs(game: Game, groups: int, seed: int, size: int) -> list[GameSpec]:
     return [spec for group in in_order[:groups] for spec in group]
 
 
-def episode_files(folder: Path, step: int) -> list[Path]:
-    """Return the files of a step's games."""
-    return sorted((folder / "episodes").glob(f"step-{step:05d}*.jsonl"))
-
-
 @dataclass
 class StepPlayer:
     """The engines of this process, and their games. Use as a context manager.
 
     ``policy``: the model whose weights ``update_weights`` replaces. ``rank`` of ``world_size``: this process's share.
+    ``stopped``: set by another thread to end play; unfinished games are dropped.
     """
 
     folder: Path
@@ -124,11 +122,13 @@ class StepPlayer:
     rank: int = 0
     world_size: int = 1
     stats: PlayStats = field(default_factory=PlayStats)
+    stopped: bool = False
 
     def __enter__(self) -> "StepPlayer":
         self._stack = ExitStack()
         self._engines: dict[str, Engine] = {}
         self._snapshot: int | None = None  # the step of the snapshot that the engine of snapshots holds
+        self._identity_of = cache(lambda name: identity_of(self.model_of(name)))  # of what was opened, hashed once
         self.opponents = Opponents(self.settings, POLICY, self.seed, self.episodes)
         self._stack.callback(lambda: self._close(self._engines))
         return self
@@ -196,7 +196,7 @@ class StepPlayer:
 
     def _on_disk(self, step: int) -> dict[str, Episode]:
         """Return the finished games of ``step``, by id."""
-        files = episode_files(self.folder, step)
+        files = sorted((self.folder / "episodes").glob(f"step-{step:05d}*.jsonl"))
         return {episode.id: episode for path in files for episode in read_episodes(path, torn_ok=True)}
 
     def play_into(
@@ -218,12 +218,14 @@ class StepPlayer:
         )
 
         def play_them(left: Sequence[GameSpec], stats: PlayStats, _: ExitStack) -> Iterator[Sequence[Episode]]:
-            return self.play_games(game, names, left, stats)
+            games = self.play_games(game, names, left, stats)
+            while not self.stopped and (ended := next(games, None)) is not None:
+                yield ended
 
         summary = collect_episodes(path, specs, play_them, game, record=record)
         self.stats.add(summary.stats)
         for engine in self._engines.values():  # the policy trains next, after which its engine gets new weights
-            if isinstance(engine, SharingEngine):
+            if isinstance(engine, SharingEngine | RoleEngine):
                 engine.forget()
         trim_heap()
 
@@ -290,4 +292,4 @@ class StepPlayer:
     def _identity(self, name: str, played_by: Mapping[str, str]) -> dict[str, str]:
         if name in played_by:
             return {"weights": played_by[name], "dtype": self.policy.dtype, "prompt_style": self.policy.prompt_style}
-        return identity_of(self.model_of(name))
+        return self._identity_of(name)

@@ -4,10 +4,8 @@ Settings are checked against the game, the files that they name, the models' con
 machine. Only models' configs are loaded or downloaded; nothing is converted.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import Any
 
 from spag.algorithms.online_settings import OnlineSettings
 from spag.algorithms.settings import IterationSettings, OfflineSettings, TeacherSettings, UpdateSettings
@@ -37,7 +35,7 @@ def check_run(config: RunConfig, game: Game) -> None:
     _check_tasks(config, game)
     check_machine(config)
     for number, phase in enumerate(config.phases):
-        with _of_phase(number, phase):
+        with _naming(f"phases.{number} ({phase.algorithm})"):
             _check_files(config, phase)
             _check_roles(config, phase)
             _check_mix(config, phase)
@@ -53,37 +51,31 @@ def check_run(config: RunConfig, game: Game) -> None:
 
 
 @contextmanager
-def _of_phase(number: int, phase: PhaseConfig) -> Iterator[None]:
-    """Name the phase in errors about its options."""
+def _naming(place: str) -> Iterator[None]:
+    """Name a phase or an option in errors about it."""
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(f"phases.{number} ({phase.algorithm}): {error}") from error
+        raise ConfigError(f"{place}: {error}") from error
 
 
 def _check_tasks(config: RunConfig, game: Game) -> None:
     """Draw the tasks of the run. Raises ``ConfigError`` naming the option."""
-    wanted: dict[str, Callable[[], Any]] = {"arena.tasks": lambda: game.tasks(Split.HELD_OUT, config.arena.tasks, 0)}
+    with _naming("arena.tasks"):
+        game.tasks(Split.HELD_OUT, config.arena.tasks, 0)
     for number, phase in enumerate(config.phases):
         settings, place = phase.settings, f"phases.{number}"
         if isinstance(settings, IterationSettings):
-            played = config.game_of(phase).build()
             splits = list(Split) if settings.keep_held_out else [Split.TRAIN]
-            wanted[f"{place}.tasks"] = partial(_draw, played, splits, settings.tasks)
+            with _naming(f"{place}.tasks"):
+                games = settings.repeats * len(_draw(config.game_of(phase).build(), splits, settings.tasks))
+            if games > MOST_GAMES:
+                what = f"{games:,} games an iteration; at most {MOST_GAMES:,} can be played"
+                raise ConfigError(f"{place}.repeats={settings.repeats}: {what}")
         if isinstance(settings, OnlineSettings) and settings.evaluate_every:
             for played, _ in phase.mix(config.game_of(phase)):
-                option = f"{place}.evaluation_tasks ({played.name})"
-                wanted[option] = partial(played.tasks, Split.HELD_OUT, settings.evaluation_tasks, 0)
-    for option, draw in wanted.items():
-        try:
-            found = len(draw())
-        except ConfigError as error:
-            raise ConfigError(f"{option}: {error}") from error
-        if option.endswith(".tasks") and option != "arena.tasks":
-            repeats = config.phases[int(option.split(".")[1])].settings.repeats
-            if (games := found * repeats) > MOST_GAMES:
-                what = f"{games:,} games an iteration; at most {MOST_GAMES:,} can be played"
-                raise ConfigError(f"{option.removesuffix('tasks')}repeats={repeats}: {what}")
+                with _naming(f"{place}.evaluation_tasks ({played.name})"):
+                    played.tasks(Split.HELD_OUT, settings.evaluation_tasks, 0)
 
 
 def _check_mix(config: RunConfig, phase: PhaseConfig) -> None:
@@ -149,14 +141,11 @@ def _check_bots(config: RunConfig, game: Game) -> None:
         settings = phase.settings
         if isinstance(settings, TeacherSettings):
             continue
-        games = [config.game_of(phase).build()]
-        if isinstance(settings, OnlineSettings):
-            games = [played for played, _ in phase.mix(config.game_of(phase))]
         for name in [*settings.opponents, *getattr(settings, "evaluation_opponents", ())]:
             if kind_of(name) is Kind.MIXTURE:
                 raise ConfigError(f"{name}: a mixture plays in an arena only; name snapshot in opponents")
             if kind_of(name) is Kind.BOT:
-                for played in games:
+                for played, _ in phase.mix(config.game_of(phase)):
                     bot_of(played, name)
 
 

@@ -142,12 +142,10 @@ def check_free(output: Path) -> None:
     """Raise ``RunError`` if ``output`` is the folder of a run's training, which only the run may write to."""
     inside = output.resolve()
     for run in inside.parents[:2]:
-        if (run / "manifest.json").is_file() and f"{inside.relative_to(run).as_posix()}/train" in Manifest.open(
-            run
-        ).stages:
-            raise RunError(
-                f"{output}: belongs to the run {run}, whose next stages build on it; choose another --output"
-            )
+        stage = f"{inside.relative_to(run).as_posix()}/train"
+        if (run / "manifest.json").is_file() and stage in Manifest.open(run).stages:
+            what = f"{output}: belongs to the run {run}, whose next stages build on it"
+            raise RunError(f"{what}; choose another --output")
 
 
 def trained_models(config: RunConfig, folder: Path) -> dict[str, str]:

@@ -142,17 +142,9 @@ def _check_slots(config: RunConfig, model: Any) -> None:
     heads = int(getattr(model, "num_attention_heads", 0) or 0)
     size = int(getattr(model, "head_dim", 0) or getattr(model, "hidden_size", 0) // max(heads, 1))
     width = int(getattr(model, "num_key_value_heads", 0) or heads) * size
-    slot = (
-        2
-        * (4 if config.model.dtype == "float32" else 2)
-        * int(getattr(model, "num_hidden_layers", 0))
-        * width
-        * SLOT_TOKENS
-    )
-    needed, has = config.engine.concurrency * slot, memory_bytes()
-    if needed > has and config.engine.backend != "vllm":
-        what = (
-            f"{config.engine.concurrency:,} utterances at once take {needed / 2**30:,.0f} GiB "
-            "before the first is generated"
-        )
+    number = 4 if config.model.dtype == "float32" else 2  # bytes
+    slot = 2 * number * int(getattr(model, "num_hidden_layers", 0)) * width * SLOT_TOKENS
+    count, has = config.engine.concurrency, memory_bytes()
+    if (needed := count * slot) > has and config.engine.backend != "vllm":
+        what = f"{count:,} utterances at once take {needed / 2**30:,.0f} GiB before the first is generated"
         raise ConfigError(f"engine.concurrency: {what}, and this machine has {has / 2**30:,.0f}; lower it")

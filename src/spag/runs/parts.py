@@ -78,7 +78,7 @@ class OnlinePhase:
 
 def games_of(model: PlannedModel) -> list[Game]:
     """Return the games that a model is trained on: those of its online mix, else its phase's game."""
-    return [game for game, _ in model.phase.mix(model.game)] if model.is_online else [model.game.build()]
+    return [game for game, _ in model.phase.mix(model.game)]
 
 
 def read_metrics(folder: Path, last_bytes: int | None = None) -> list[Json]:

@@ -7,6 +7,7 @@ readable.
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,14 +21,7 @@ from spag.games.registry import DEFAULT, game_of, get
 from spag.runs.execute import resolve_dtype
 from spag.runs.layout import BASE, EPISODES, HEALTH, PlannedModel, planned_models, planned_stages, trained_models
 from spag.runs.parts import GameFile, OnlinePhase, SelfPlay, StageProgress, games_of, read_metrics
-from spag.runs.records import (
-    CollapseWarning,
-    Json,
-    check_results,
-    checked,
-    online_files,
-    read_rows,
-)
+from spag.runs.records import CollapseWarning, Json, check_results, checked, online_files, read_rows
 from spag.runs.teachers import TEACHER, teacher_path
 from spag.storage.episodes import read_episodes
 from spag.storage.manifest import Manifest
@@ -64,7 +58,12 @@ class RunFolder:
     @cached_property
     def game(self) -> Game:
         """The game in the settings, else that of the first episode; Adversarial Taboo while neither is known."""
-        return self._game()
+        if self.config is not None:
+            return self.config.game.build()
+        for source in self.sources():
+            for episode in read_episodes(source.path, torn_ok=True):
+                return game_of(episode)
+        return get(DEFAULT)
 
     @cached_property
     def games(self) -> Mapping[str, Game]:
@@ -74,14 +73,6 @@ class RunFolder:
             for game in games_of(model):
                 found.setdefault(game.name, game)
         return found
-
-    def _game(self) -> Game:
-        if self.config is not None:
-            return self.config.game.build()
-        for source in self.sources():
-            for episode in read_episodes(source.path, torn_ok=True):
-                return game_of(episode)
-        return get(DEFAULT)
 
     @property
     def plan(self) -> str:
@@ -134,11 +125,12 @@ class RunFolder:
 
     def _idle(self, stage: str) -> float:
         folder = self.folder / stage.removesuffix("/play").removesuffix("/train")
-        files = [
-            self.folder / "manifest.json",
-            *(found for at in ("", "episodes", "evaluations") for found in (folder / at).glob("*")),
-        ]
-        return max(0.0, time.time() - max(file.stat().st_mtime for file in files if file.is_file()))
+        files = (found for at in ("", "episodes", "evaluations") for found in (folder / at).glob("*"))
+        latest = 0.0
+        for file in (self.folder / "manifest.json", *files):
+            with suppress(OSError):  # a temporary file may be gone already
+                latest = max(latest, file.stat().st_mtime)
+        return max(0.0, time.time() - latest)
 
     @cached_property
     def finished(self) -> str:
@@ -149,7 +141,7 @@ class RunFolder:
     def sources(self) -> Iterator[GameFile]:
         """Yield the existing files of games: teacher play, then each model's in order, then the arena's."""
         if self.folder.is_file():
-            yield GameFile(self.folder.stem, self.folder)
+            yield GameFile(self.folder.stem.encode(errors="replace").decode(), self.folder)
             return
         for model in self.models:
             if TEACHER in getattr(model.phase.settings, "episodes", ()):
@@ -167,9 +159,6 @@ class RunFolder:
     @cached_property
     def plays(self) -> list[SelfPlay]:
         """The finished self-play of each iteration."""
-        return self._plays()
-
-    def _plays(self) -> list[SelfPlay]:
         found = []
         for model in self.models:
             stage = f"{model.folder}/play"
@@ -178,7 +167,7 @@ class RunFolder:
             checked(self.folder / "manifest.json", stage, results, games=int, outcomes=dict)
             game, count = model.game.build(), results["games"]
             shares = {outcome: results["outcomes"].get(outcome, 0) / max(1, count) for outcome in game.outcomes}
-            found.append(SelfPlay(model.name, game, model.start, count, shares, self.health(model.name)))
+            found.append(SelfPlay(model.name, game, model.start, count, shares, self.health(model)))
         return found
 
     def plays_by_game(self) -> list[tuple[Game, list[SelfPlay]]]:
@@ -192,7 +181,7 @@ class RunFolder:
     def training(self) -> Mapping[str, list[Json]]:
         """All logged updates of the offline phases, by model."""
         offline = [model for model in self.models if not model.is_online]
-        return {model.name: rows for model in offline if (rows := self.metrics(model.name))}
+        return {model.name: rows for model in offline if (rows := self.metrics(model))}
 
     @cached_property
     def online_phases(self) -> list[OnlinePhase]:
@@ -222,7 +211,11 @@ class RunFolder:
     @cached_property
     def online(self) -> list[Json]:
         """The metrics of every finished step of the last online phase, oldest first."""
-        return self.metrics(self.last_online.name) if self.last_online else []
+        return self.last_online.rows() if self.last_online else []
+
+    def steps_of(self, name: str) -> list[Json]:
+        """Return the metrics of every online step that trained a model; none unless the last online phase did."""
+        return self.online if self.last_online and self.last_online.name == name else []
 
     @cached_property
     def online_games(self) -> list[Game]:
@@ -249,15 +242,13 @@ class RunFolder:
         """Why the last online phase ended before its last step; empty if it did not."""
         return self.last_online.stopped if self.last_online else ""
 
-    def metrics(self, name: str, last_bytes: int | None = None) -> list[Json]:
+    def metrics(self, model: PlannedModel, last_bytes: int | None = None) -> list[Json]:
         """Return the logged updates of a model's training, oldest first; for a long file, those in its last bytes."""
-        folder = next((model.folder for model in self.models if model.name == name), name)
-        return read_metrics(self.folder / folder, last_bytes)
+        return read_metrics(self.folder / model.folder, last_bytes)
 
-    def health(self, name: str) -> Json | None:
+    def health(self, model: PlannedModel) -> Json | None:
         """Return an iteration's health metrics; ``None`` if it has none. Raises ``DataError``."""
-        folder = next((model.folder for model in self.models if model.name == name), name)
-        path = self.folder / folder / HEALTH
+        path = self.folder / model.folder / HEALTH
         return load_health(path) if path.exists() else None
 
     def exact_figures(self, game: Game) -> Json:

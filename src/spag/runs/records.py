@@ -15,9 +15,6 @@ from spag.evaluation.arena.paired import PairComparison
 from spag.storage.jsonfile import convert, decode, reading
 
 Json = dict[str, Any]
-STEP_SOURCE = "online-step-"
-"""Prefix of the sources of online steps: ``online-step-00012``, for the second process ``online-step-00012.part1``."""
-EVALUATION_SOURCE = "evaluation-step-"
 _STEP_FILE = re.compile(r"step-([0-9]+)([^/]*)[.]jsonl")
 
 
@@ -61,10 +58,11 @@ def check_results(path: Path, stage: str, results: Json) -> None:
 
 def online_files(folder: Path) -> Iterator[tuple[str, int | None, Path]]:
     """Yield name, step (``None`` for an evaluation) and path of each file of games in the online training's
-    ``folder``.
+    ``folder``. Names: ``online-step-00012``, of the second process ``online-step-00012.part1``, and
+    ``evaluation-step-00012-GAME-OPPONENT``.
     """
     found = []
-    for kind, prefix in (("episodes", STEP_SOURCE), ("evaluations", EVALUATION_SOURCE)):
+    for kind, prefix in (("episodes", "online-step-"), ("evaluations", "evaluation-step-")):
         for path in (folder / kind).glob("step-*.jsonl"):
             if parts := _STEP_FILE.fullmatch(path.name):
                 found.append((int(parts[1]), kind, f"{prefix}{parts[1]}{parts[2]}", path))

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request
@@ -125,7 +126,7 @@ class _Answer:
         texts = token_texts(self.tokenizer, one.prompt_ids or (), one.token_ids[:shown])
         values = list(one.logprobs[:shown])
         if isinstance(self.asked, CompletionAsked):
-            offsets = [sum(map(len, texts[:index])) for index in range(shown)]
+            offsets = list(accumulate(map(len, texts[:-1]), initial=0)) if texts else []
             return {"tokens": texts, "token_logprobs": values, "top_logprobs": None, "text_offset": offsets}
         described = [
             {"token": text, "logprob": value, "bytes": None if BROKEN in text else list(text.encode())}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import EngineError, ModelError
-from spag.engines.base import Completion, Engine, Request
+from spag.engines.base import Completion, Engine, Request, RequestError
 from spag.engines.prompts import longest_text
 from spag.engines.thread import ModelThread
 from spag.models.tokens import PromptStyle, chat_text, encode_prompt
@@ -73,7 +73,7 @@ class EndpointModel:
         try:
             return await asyncio.gather(*(asyncio.wrap_future(reply.future) for reply in replies))
         except EngineError as error:
-            raise RefusedError(str(error), status=503) from error
+            raise RefusedError(str(error), status=400 if isinstance(error, RequestError) else 503) from error
 
     @property
     def unfinished(self) -> int:

@@ -7,31 +7,24 @@ from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import ConfigError
 from spag.engines.prompts import longest_text
 from spag.engines.vllm.setup import LORA_RANKS, copy_count, visible_gpus
-from spag.models.finding import Adapter, read_adapter, resolve_model
+from spag.models.finding import read_adapter, resolve_model
 from spag.storage.home import expanded
-
-KEY_VARIABLE = "VLLM_API_KEY"
-"""The variable from which vLLM reads the token: on the command line others could see it."""
 
 
 def vllm_command(models: Sequence[tuple[str, ModelConfig]], engine: EngineConfig, host: str, port: int) -> list[str]:
     """Return ``vllm serve`` and its arguments for ``models``: one base model, and adapters of it by their names. Raises
     ``ConfigError`` for models that one vLLM cannot serve, ``ModelError`` for one without a readable config.
     """
-    adapters: dict[str, Adapter] = {}
-    names: dict[str, str] = {}  # of models that are not adapters
-    for name, model in models:
-        if adapter := read_adapter(expanded(model.name)):
-            adapters[name] = adapter
-        else:
-            names[name] = model.name
-    bases = sorted({*names.values(), *(adapter.base for adapter in adapters.values())})
+    found = {name: read_adapter(expanded(model.name)) for name, model in models}
+    adapters = {name: adapter for name, adapter in found.items() if adapter}
+    wanted = {adapter.base if (adapter := found[name]) else model.name for name, model in models}
+    bases = sorted(set(map(resolve_model, wanted)))
     if len(bases) != 1:
         what = f"vLLM's server holds one base model, not {', '.join(bases)}"
         raise ConfigError(f"{what}; serve them one by one, or with engine.backend=transformers")
-    first, folder = models[0][1], resolve_model(bases[0])
+    first, [folder] = models[0][1], bases
     options: dict[str, Any] = {
-        "served-model-name": list(names or bases),
+        "served-model-name": [name for name in found if name not in adapters] or bases,
         "host": host,
         "port": port,
         "dtype": first.dtype,
@@ -55,6 +48,16 @@ def vllm_command(models: Sequence[tuple[str, ModelConfig]], engine: EngineConfig
     for option, value in options.items():
         command += [f"--{option}", *map(str, value if isinstance(value, list) else [value])]
     return command
+
+
+def vllm_environment(model: ModelConfig, engine: EngineConfig, token: str | None) -> dict[str, str]:
+    """Return the variables of vLLM's server: the token, which others could see on the command line, and the GPUs from
+    ``model.device`` on, if it is one of several.
+    """
+    first = (model.device or "").removeprefix("cuda:")
+    count = engine.tensor_parallel * (engine.data_parallel or 1)
+    gpus = visible_gpus()[int(first) :][:count] if first.isdecimal() else []
+    return ({"VLLM_API_KEY": token} if token else {}) | ({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})
 
 
 def _longest(folder: str, engine: EngineConfig, *, trust_remote_code: bool) -> int:

@@ -26,16 +26,10 @@ def is_alpaca(row: Mapping[str, Any]) -> bool:
     return "instruction" in row and not {"prompt", "query"} & row.keys()
 
 
-def alpaca_prompt(instruction: str, given: str) -> str:
-    """Return the prompt of an instruction and its input, which is often empty."""
-    return (WITH_INPUT if given else WITHOUT_INPUT).format(instruction=instruction, given=given)
-
-
 def prompt_and_completion(row: Mapping[str, Any], place: str) -> dict[str, str]:
-    """Return ``prompt`` and ``completion`` of an Alpaca row, whose input may be absent. Raises ``DataError`` naming
-    ``place``.
-    """
+    """Return ``prompt`` and ``completion`` of an Alpaca row; its input is optional. Raises ``DataError``."""
     match row["instruction"], row.get("input") or "", row.get("output"):
         case (str(instruction), str(given), str(output)):
-            return {"prompt": alpaca_prompt(instruction, given), "completion": output}
+            prompt = WITH_INPUT if given else WITHOUT_INPUT
+            return {"prompt": prompt.format(instruction=instruction, given=given), "completion": output}
     raise DataError(f"{place}: instruction, input and output must be text")

@@ -86,12 +86,12 @@ def open_locked(path: Path) -> int | None:
 
 
 class _Lock:
-    """Keeps other processes away while the context is open. ``_path``: a file with the pid of the holder."""
+    """Keeps other processes away while the context is open. ``path``: a file with the pid of the holder; ``shown`` and
+    ``does``: the path in the error, and what the holder does.
+    """
 
-    _path: Path
-
-    def _busy(self, holder: str) -> RunError:
-        raise NotImplementedError
+    def __init__(self, path: Path, shown: Path, does: str) -> None:
+        self._path, self._shown, self._does = path, shown, does
 
     def __enter__(self) -> Self:
         with storage_errors(self._path.parent):
@@ -99,7 +99,8 @@ class _Lock:
         with storage_errors(self._path):
             descriptor = open_locked(self._path)
             if descriptor is None:
-                raise self._busy(self._path.read_bytes()[:20].decode(errors="replace").strip() or "unknown")
+                holder = self._path.read_bytes()[:20].decode(errors="replace").strip() or "unknown"
+                raise RunError(f"{self._shown}: another process (pid {holder}) {self._does}")
             self._descriptor = descriptor
             os.ftruncate(descriptor, 0)
             os.write(descriptor, str(os.getpid()).encode())
@@ -110,32 +111,22 @@ class _Lock:
 
 
 class FolderLock(_Lock):
-    """Keep other processes out of ``folder`` while the context is open. Raises ``RunError`` while another process is in
-    it.
-    """
+    """Keeps other processes out of ``folder``. Raises ``RunError`` while another process is in it."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / ".lock"
-
-    def _busy(self, holder: str) -> RunError:
-        return RunError(f"{self._path.parent}: another process (pid {holder}) is working in this run folder")
+        super().__init__(folder / ".lock", folder, "is working in this run folder")
 
 
 class FileLock(_Lock):
-    """Keep other processes from adding to a file while the context is open. Raises ``RunError`` while another one does.
+    """Keeps other processes from adding to a file. Raises ``RunError`` while another one does.
 
     The lock is a separate file, ``.NAME.lock``, because the file itself may be replaced; it is removed in the end.
     """
 
     def __init__(self, path: Path) -> None:
-        self._shown = path
         real = real_output(path)
-        self._path = real.with_name(f".{real.name}.lock")
-
-    def _busy(self, holder: str) -> RunError:
-        return RunError(
-            f"{self._shown}: another process (pid {holder}) is writing this file; wait for it, or choose another output"
-        )
+        does = "is writing this file; wait for it, or choose another output"
+        super().__init__(real.with_name(f".{real.name}.lock"), path, does)
 
     def __exit__(self, *_: object) -> None:
         with suppress(OSError):  # still locked: a process that opened it meanwhile notices that it is gone

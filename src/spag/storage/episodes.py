@@ -23,7 +23,7 @@ or ``answer``, and a row with an ``instruction`` is Alpaca's (``alpaca.py``). ``
 import logging
 from array import array
 from codecs import BOM_UTF8
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,22 +121,12 @@ def is_file_of_samples(path: Path) -> bool:
 
 def read_samples(path: str | Path) -> Iterator[TrainingSample]:
     """Yield the training samples of a file, ours or upstream's. Empty utterances, found in upstream's files, are
-    skipped; empty instruction data trains its end token, as upstream.
+    skipped and their number is logged; empty instruction data trains its end token, as upstream.
 
     Raises ``DataError`` naming file and line.
     """
-    return without_empty(all_samples(path), path)
-
-
-def all_samples(path: str | Path) -> Iterator[TrainingSample]:
-    """Yield the samples of a file, including empty completions. Raises ``DataError`` naming file and line."""
-    return (sample_of(row, place) for place, row in raw_rows(Path(path)))
-
-
-def without_empty(samples: Iterable[TrainingSample], path: str | Path) -> Iterator[TrainingSample]:
-    """Yield all samples but empty utterances; at the end, log how many rows of ``path`` were skipped."""
     total = empty = 0
-    for sample in samples:
+    for sample in all_samples(path):
         total += 1
         if sample.completion.strip() or sample.type is SampleType.SFT:
             yield sample
@@ -144,6 +134,11 @@ def without_empty(samples: Iterable[TrainingSample], path: str | Path) -> Iterat
             empty += 1
     if empty:
         logger.warning("%s: %d of %d rows have an empty completion: nothing to train on, left out", path, empty, total)
+
+
+def all_samples(path: str | Path) -> Iterator[TrainingSample]:
+    """Yield the samples of a file, including empty completions. Raises ``DataError`` naming file and line."""
+    return (sample_of(row, place) for place, row in raw_rows(Path(path)))
 
 
 def sample_of(row: Mapping[str, Any], place: str) -> TrainingSample:

@@ -142,9 +142,7 @@ def convert(value: Any, kind: type[Value], place: str) -> Value:
 
 
 def _is_suspect(data: bytes) -> bool:
-    """Whether JSON may be nested too deep, or hold integers of more than 64 bits; scanning bytes is faster than a
-    walk.
-    """
+    """Whether JSON may be nested too deep or hold integers of more than 64 bits, by a fast scan of its bytes."""
     if len(data.translate(None, _NO_OPENING)) > MAX_DEPTH:
         return True
     digits_alike = data.translate(_DIGITS_ALIKE)

@@ -26,9 +26,7 @@ Outputs = dict[str, FileRecord]
 
 
 def record_outputs(folder: Path, names: Iterable[str]) -> Outputs:
-    """Return the record of the files and folders ``names`` of ``folder`` that exist. Raises
-    ``DataError``.
-    """
+    """Return the record of the existing files and folders ``names`` in ``folder``. Raises ``DataError``."""
     found = (path for name in names for path in _files(folder / name))
     return {path.relative_to(folder).as_posix(): _record(path) for path in found}
 

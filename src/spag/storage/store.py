@@ -29,7 +29,7 @@ _DIGEST_PART = 2**30
 _DIGEST_BLOCK = 2**22
 _HEAD = 64
 """Bytes at the beginning of a file that tell whether it holds rows."""
-_NOT_OURS = "{}: {} with something else than a row of JSON lines, so nothing is added to it; choose another output"
+_NOT_OURS = "{}: does not {} with a row of JSON lines, so nothing is added to it; choose another output"
 
 
 def cut_torn_line(path: Path, start: bytes = b'{"') -> int:
@@ -45,7 +45,7 @@ def cut_torn_line(path: Path, start: bytes = b'{"') -> int:
         begin, tail = _unterminated(stream)
         stream.seek(0)
         if begin and stream.read(_HEAD).removeprefix(codecs.BOM_UTF8).lstrip(PADDING + b"\n")[:1] not in (b"", b"{"):
-            raise DataError(_NOT_OURS.format(path, "begins"))
+            raise DataError(_NOT_OURS.format(path, "begin"))
         if not tail:
             return 0
         if len(tail) <= MAX_LINE and is_torn(tail, b"" if begin else start):
@@ -75,7 +75,7 @@ def _check_object(row: bytes, path: Path) -> None:
     except DataError:
         found = None
     if not isinstance(found, dict):
-        raise DataError(_NOT_OURS.format(path, "ends"))
+        raise DataError(_NOT_OURS.format(path, "end"))
 
 
 class JsonlStore(AbstractContextManager["JsonlStore"]):
@@ -117,19 +117,21 @@ class JsonlStore(AbstractContextManager["JsonlStore"]):
         self.close()
 
 
-def _line(row: Any) -> bytes:
-    """Return ``row`` as a line of JSON without fields that are ``None``. Raises ``DataError`` for a row that is too
-    long or not UTF-8.
-    """
+def _encoded(value: Any) -> bytes:
+    """Return ``value`` as JSON. Raises ``DataError`` for a text that is not UTF-8, such as a file's name."""
     try:
-        data = msgspec.json.encode(row)
-        if b":null" in data:  # a field, or a text that holds these characters and comes out the same
-            fields = {key: value for key, value in row.items() if value is not None} if isinstance(row, dict) else row
-            data = msgspec.json.encode(_without_none(fields))
-    except UnicodeEncodeError as error:  # the name of a file that is not UTF-8, as of a model
-        raise DataError(
-            f"{error.object[:80]!a} cannot be written as JSON: it is not UTF-8; choose another name"
-        ) from error
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError as error:
+        fault = f"{error.object[:80]!a} cannot be written as JSON: it is not UTF-8; choose another name"
+        raise DataError(fault) from error
+
+
+def _line(row: Any) -> bytes:
+    """Return ``row`` as a line of JSON without ``None`` fields. Raises ``DataError``, also for one too long."""
+    data = _encoded(row)
+    if b":null" in data:  # a field, or a text that holds these characters and comes out the same
+        fields = {key: value for key, value in row.items() if value is not None} if isinstance(row, dict) else row
+        data = _encoded(_without_none(fields))
     if len(data) > MAX_LINE:
         raise DataError(
             f"a row of {len(data):,} bytes cannot be written: the longest that is read has "
@@ -217,14 +219,12 @@ def write_atomically(path: Path, data: str | bytes) -> None:
 
 
 def write_rows(path: Path, rows: Iterable[Any]) -> None:
-    """Replace ``path`` by JSON lines of ``rows``, written as they come; the old file stays if a row cannot be
-    made.
-    """
+    """Replace ``path`` by JSON lines of ``rows``, written as they come; if one fails, the old file stays."""
     with _replacing(path) as stream:
         for row in rows:
             stream.write(_line(row))
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace ``path`` by indented JSON that a person can read."""
-    write_atomically(path, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+    """Replace ``path`` by indented JSON that a person can read. Raises ``DataError`` for a text that is not UTF-8."""
+    write_atomically(path, msgspec.json.format(_encoded(value), indent=2) + b"\n")

@@ -11,6 +11,7 @@ sorts them in quadratic time.
 import html
 import re
 import unicodedata
+from collections.abc import Callable
 from functools import lru_cache
 from urllib.parse import unquote
 
@@ -118,24 +119,18 @@ def fold(text: str, letters: str = "") -> str:
 
     ``letters``: accented lower-case letters that stay.
     """
-    text = _CONTROLS.sub("", text)
-    if text.isascii():
-        return text.casefold()
-    if letters:
-        return "".join(part.lower() if part.lower() in letters else fold(part) for part in _parted(text, letters))
-    text = unicodedata.normalize("NFKD", text.translate(_VISIBLE)).casefold().translate(_VISIBLE)
-    return unicodedata.normalize("NFC", text)
+    return _plain(text, letters, str.casefold)
 
 
-def shown(text: str, letters: str = "") -> str:
-    """Return ``text`` folded, keeping capital letters."""
+def _plain(text: str, letters: str, cased: Callable[[str], str]) -> str:
     text = _CONTROLS.sub("", text)
     if text.isascii():
-        return text
+        return cased(text)
     if letters:
-        return "".join(part if part.lower() in letters else shown(part) for part in _parted(text, letters))
-    text = unicodedata.normalize("NFKD", text.translate(_VISIBLE)).translate(_VISIBLE)
-    return unicodedata.normalize("NFC", text)
+        parts = _parted(text, letters)
+        return "".join(cased(part) if part.lower() in letters else _plain(part, "", cased) for part in parts)
+    text = cased(unicodedata.normalize("NFKD", text.translate(_VISIBLE)))
+    return unicodedata.normalize("NFC", text.translate(_VISIBLE))
 
 
 def _parted(text: str, letters: str) -> list[str]:
@@ -196,7 +191,7 @@ def readings(text: str, letters: str = "") -> tuple[str, ...]:
 @lru_cache(maxsize=8)
 def cased_readings(text: str, letters: str = "") -> tuple[str, ...]:
     """Return ``readings`` with capital letters kept."""
-    masked = tuple(shown(each, letters) for each in _unmasked(text))
+    masked = tuple(_plain(each, letters, str) for each in _unmasked(text))
     return tuple(dict.fromkeys((*masked, *map(without_markup, masked))))
 
 

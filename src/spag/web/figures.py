@@ -64,7 +64,7 @@ def phases_of(run: RunFolder, read: TryRead) -> Iterator[dict[str, Any]]:
         for model in models:
             if model.name in online:
                 steps = read(partial(online_figures, online[model.name], read))
-            elif not model.is_online and (rows := read(partial(run.metrics, model.name, _TAIL_BYTES))):
+            elif not model.is_online and (rows := read(partial(run.metrics, model, _TAIL_BYTES))):
                 cards.append(training_card(model.name, rows))
         if steps or cards:
             title, _, about = line.partition(": ")
@@ -107,7 +107,8 @@ def _step_cards(rows: Rows, games: Sequence[Game]) -> Iterator[Card]:
 
 def _exact_cards(evaluations: Rows, games: Sequence[Game]) -> Iterator[Card]:
     for game in games:
-        exact = [row["exact"] for row in evaluations if row["game"] == game.name]
+        of_game = (row for row in evaluations if row["game"] == game.name)
+        exact = [*{row["step"]: row["exact"] for row in of_game}.values()]  # the same in the row of each opponent
         for name in dict.fromkeys(name for figures in exact for name in figures):
             yield _card(name.replace("_", " "), game, {"": _values(exact, name)}, 1, "%.3f")
 

@@ -15,12 +15,14 @@ from fastapi import APIRouter, Depends, HTTPException, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from spag.algorithms.settings import TeacherSettings
 from spag.core.episodes import Episode
 from spag.core.errors import DataError
 from spag.engines.base import Sampling
 from spag.engines.players import sampling_of
 from spag.games.base import Explanation, explain
 from spag.report.html import capital
+from spag.runs.parts import games_of
 from spag.runs.reading import RunFolder
 from spag.web.security import SESSION_COOKIE
 from spag.web.sessions import LONGEST_UTTERANCE, Session, WebMatch, draw_task, informed_roles
@@ -70,18 +72,24 @@ async def start(request: Request, site: TheSite, session: TheSession) -> Respons
         state = run.game.start(task, secrets.randbits(62))
     except DataError as error:
         return _lobby(request, site, session, 422, str(error))
-    match = WebMatch(run.game, state, role, opponent, site.models, _sampling(run), site.reply_limit_s)
+    [other] = {*run.game.roles} - {role}
+    match = WebMatch(run.game, state, role, opponent, site.models, _sampling(run, other), site.reply_limit_s)
     name = site.sessions.add(request.cookies.get(SESSION_COOKIE, ""), match)
     answer = RedirectResponse(f"/play/{match.id}", 303)
     answer.set_cookie(SESSION_COOKIE, name, httponly=True, samesite="strict", secure=request.url.scheme == "https")
     return answer
 
 
-def _sampling(run: RunFolder) -> Sampling:
-    """Return the sampling of the run's last phase that plays; the arena's greedy play would repeat itself."""
-    configs = (getattr(model.phase.settings, "sampling", None) for model in reversed(run.models))
-    config = next(filter(None, configs), None)
-    return sampling_of(config) if config else Sampling()
+def _sampling(run: RunFolder, role: str) -> Sampling:
+    """Return how ``role`` samples in the last phase that plays the game; the arena's greedy play would repeat
+    itself.
+    """
+    for model in reversed(run.models):
+        settings, games = model.phase.settings, {game.name for game in games_of(model)}
+        if run.game.name in games and not isinstance(settings, TeacherSettings):
+            by_role = getattr(settings, "sampling_by_role", {})
+            return sampling_of(by_role.get(role, settings.sampling))
+    return Sampling()
 
 
 def _lobby(

@@ -7,7 +7,7 @@ matches as a prefix, for search while typing.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from sqlite3 import Row
 from typing import Annotated, Any, NamedTuple
@@ -169,17 +169,11 @@ def _step_bars(counts: Mapping[GameSource, Ended], phase: str) -> list[tuple[str
         name = f"{phase} step {part[0]}" if len(part) == 1 else f"{phase} steps {part[0]}–{part[-1]}"
         page = (steps[-1] - part[-1]) // STEPS_A_PAGE + 1
         address = f"/steps?{urlencode({'phase': phase, 'page': page})}"
-        found.append((name, address, _sum(by_step[step] for step in part)))
+        found.append((name, address, sum((Counter(by_step[step]) for step in part), Counter[str]())))
     evaluated = [ended for source, ended in counts.items() if source.phase == phase and source.step is None]
-    evaluations = (f"{phase} evaluations", f"/steps?{urlencode({'phase': phase})}", _sum(evaluated))
+    total = sum(map(Counter, evaluated), Counter[str]())
+    evaluations = (f"{phase} evaluations", f"/steps?{urlencode({'phase': phase})}", total)
     return [*found, *([evaluations] if evaluated else [])]
-
-
-def _sum(counts: Iterable[Ended]) -> Ended:
-    total: Counter[str] = Counter()
-    for ended in counts:
-        total.update(ended)
-    return total
 
 
 def choices(index: GameIndex) -> dict[str, list[str]]:
@@ -202,11 +196,10 @@ def games_of_task(index: GameIndex, task: str, per_source: int) -> dict[str, tup
     Of more than ``MOST_COLUMNS`` sources, only every second, third and so on is returned: there may be hundreds of
     online steps.
     """
-    grouped: dict[str, list[Row]] = {}
-    for row in _rows(index, "WHERE task = ? ORDER BY id", (task,)):
-        grouped.setdefault(row["source"], []).append(row)
-    every = max(1, -(-len(grouped) // MOST_COLUMNS))
-    return {source: (len(rows), rows[:per_source]) for source, rows in [*grouped.items()][::every]}
+    sql = "SELECT source, count(*) FROM games WHERE task = ? GROUP BY source ORDER BY min(id)"
+    counts, first = index.query(sql, (task,)), "WHERE task = ? AND source = ? ORDER BY id LIMIT ?"
+    every = max(1, -(-len(counts) // MOST_COLUMNS))
+    return {source: (count, _rows(index, first, (task, source, per_source))) for source, count in counts[::every]}
 
 
 def shared_tasks(index: GameIndex, count: int) -> list[tuple[str, int]]:

@@ -109,7 +109,7 @@ class WebMatch:
                 self.attempt += 1
             else:
                 self.attempt = 0
-                said = Utterance(self.other, completion.text, thought=completion.thought)
+                said = Utterance(self.other, completion.text, str(completion.finish_reason), thought=completion.thought)
                 self.state = self.game.apply(self.state, said)
             self._request_reply()
 

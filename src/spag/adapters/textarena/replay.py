@@ -54,7 +54,9 @@ def position(env_id: str, options: str, seed: int, texts: tuple[str, ...]) -> Po
             try:
                 done, _ = env.step(text)
             except FAULTS as error:  # a move that the environment fails to read is its player's fault
-                return _failed(mover, first_line(error))
+                paid = tuple(-1.0 if player == mover else 1.0 for player in PLAYERS)
+                reason = f"the environment failed to read the move: {first_line(error)}"
+                return Position(("",) * len(PLAYERS), mover, paid, mover, reason)
             if done:
                 return _ended(env, mover)
         to_move = env.state.current_player_id
@@ -67,11 +69,6 @@ def _ended(env: Any, mover: int) -> Position:
     invalid = next((player for player in PLAYERS if info[player].get("invalid_move")), None)
     reason = " ".join(str(info[mover].get("reason") or "the environment ended the game").split())
     return Position(seen, mover, tuple(float((rewards or {}).get(player, 0)) for player in PLAYERS), invalid, reason)
-
-
-def _failed(mover: int, error: str) -> Position:
-    paid = tuple(-1.0 if player == mover else 1.0 for player in PLAYERS)
-    return Position(tuple("" for _ in PLAYERS), mover, paid, mover, f"the environment failed to read the move: {error}")
 
 
 def _seen(env: Any, player: int) -> str:

@@ -71,7 +71,13 @@ def shown_address() -> str:
 
 
 def _endpoint(base_url: str | None) -> httpx2.URL:
-    return _parse_url(base_url or os.environ.get("OPENAI_BASE_URL") or DEFAULT_BASE_URL)
+    try:
+        url = httpx2.URL(base_url or os.environ.get("OPENAI_BASE_URL") or DEFAULT_BASE_URL)
+    except httpx2.InvalidURL:
+        url = httpx2.URL()
+    if url.scheme not in ("http", "https") or not url.host or url.port == 0:  # it may contain a password: not shown
+        raise ConfigError("OPENAI_BASE_URL (or base_url) is not an address like http://localhost:8000/v1")
+    return url
 
 
 def _without_secrets(url: httpx2.URL) -> httpx2.URL:
@@ -118,20 +124,9 @@ class _HTTPClient(openai.DefaultAioHttpClient):
 def _explain(error: BaseException | None) -> str:
     if isinstance(error, TimeoutError):
         return "no reply in time"
-    text = (
-        error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)
-    )  # str would contain the whole address
+    # str of a reply would contain the whole address
+    text = error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)
     return f"no connection: {text or type(error).__name__}"
-
-
-def _parse_url(text: str) -> httpx2.URL:
-    try:
-        url = httpx2.URL(text)
-    except httpx2.InvalidURL:
-        url = httpx2.URL()
-    if url.scheme not in ("http", "https") or not url.host or url.port == 0:  # it may contain a password: not shown
-        raise ConfigError("OPENAI_BASE_URL (or base_url) is not an address like http://localhost:8000/v1")
-    return url
 
 
 def _is_loopback(host: str) -> bool:

@@ -52,7 +52,7 @@ class OpenAIEngine:
         self.concurrency = concurrency
         self._model = model
         self._client = open_client(base_url, concurrency=concurrency, max_retries=max_retries, timeout_s=timeout_s)
-        self._done: SimpleQueue[Future[Completion]] = SimpleQueue()
+        self._done: SimpleQueue[Future[Completion] | None] = SimpleQueue()
         self._in_flight = 0
         self._error: BaseException | None = None
         self._closed = False
@@ -80,6 +80,8 @@ class OpenAIEngine:
         while self._error is None and self._in_flight and not (finished and self._done.empty()):
             future = self._done.get()
             self._check_open()  # close cancels what is in flight, which wakes us
+            if future is None:
+                break
             self._error = future.exception()
             if self._error is None:
                 self._in_flight -= 1
@@ -87,6 +89,10 @@ class OpenAIEngine:
         if self._error is not None and not finished:
             raise self._error
         return finished
+
+    def wake(self) -> None:
+        """Let ``poll``, in another thread, return before something is finished."""
+        self._done.put(None)
 
     def close(self) -> None:
         if not self._closed:
@@ -184,14 +190,13 @@ def _read_reply(response: Any, request: Request) -> Completion:
     thinking = request.sampling.thought_tokens > 0
     text = _with_thought(choice.message, text) if thinking else text
     kept = text[: MAX_CHARS_PER_TOKEN * request.sampling.most_tokens]
+    kept = kept.encode(errors="replace").decode()  # half a character, as JSON may hold, could not be stored
     if (cut := text_before_stop(kept, request.stop, thinking=thinking)) is not None:
         kept, reason = cut, FinishReason.STOP
     elif choice.finish_reason == "length" or len(text) > len(kept):
         reason = FinishReason.LENGTH
-    elif choice.finish_reason == "content_filter" or isinstance(
-        getattr(choice, "stop_reason", None), str
-    ):  # vLLM's: the stop string
-        reason = FinishReason.STOP
+    elif choice.finish_reason == "content_filter" or isinstance(getattr(choice, "stop_reason", None), str):
+        reason = FinishReason.STOP  # vLLM's stop_reason is the stop string
     else:
         reason = FinishReason.EOS
     return Completion(request.id, request.sampling.trim(kept), reason, *tokens)

@@ -88,9 +88,10 @@ class TransformersEngine:
         self._queue: list[_Row] = []
         self._active: list[_Row] = []
         self._known: OrderedDict[tuple[int, ...], torch.Tensor] = OrderedDict()
+        self._woken = False
 
     def submit(self, request: Request) -> None:
-        """Queue a request. Raises ``EngineError`` for an empty prompt or one that leaves no room for the utterance."""
+        """Queue a request. Raises ``RequestError`` for an empty prompt or one that leaves no room for the utterance."""
         prompt, truncated = encode_request(self._tokenizer, request, self._style)
         check_ids(self._tokenizer, prompt, self._vocabulary)
         check_room(request, len(prompt), self._slots.positions, "take a model with more, or shorten utterances")
@@ -103,17 +104,23 @@ class TransformersEngine:
         finished: list[Completion] = []
         try:
             with torch.inference_mode():
-                while not finished and (self._queue or self._active):
+                while not finished and not self._woken and (self._queue or self._active):
                     finished = self._draw_known() or self._admit() or self._decode()
         except (torch.OutOfMemoryError, MemoryError) as error:
             raise EngineError(
                 f"out of memory with {len(self._active)} utterances in flight; lower engine.concurrency"
             ) from error
+        self._woken = False
         return finished
 
+    def wake(self) -> None:
+        """Let ``poll``, in another thread, return before something is finished."""
+        self._woken = True
+
     def partial(self, request_id: str) -> str | None:
-        """Return the text so far of an active request, else ``None``. Safe to call while ``poll`` runs."""
-        return next((self._spoken(row) for row in list(self._active) if row.request.id == request_id), None)
+        """Return the text so far of a request, ``None`` if it is unknown. Safe to call while ``poll`` runs."""
+        rows = [*self._active, *self._queue]  # in the queue it may wait for another request's logits
+        return next((self._spoken(row) for row in rows if row.request.id == request_id), None)
 
     def update_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         self._replace(weights, copies=True)
@@ -177,7 +184,8 @@ class TransformersEngine:
         slots, starts = self._cache.assign(tokens, free)
         for row, slot in zip(rows, slots, strict=True):
             row.slot = slot
-        logits = self._forward(slots, starts, [ids[start:] for ids, start in zip(tokens, starts, strict=True)])
+        fed = [ids[start:] for ids, start in zip(tokens, starts, strict=True)]
+        logits = self._slots.logits(self._cache, slots, starts, fed)
         for row, ids in zip(rows, tokens, strict=True):
             self._cache.tokens[row.slot] = ids
         self._active.extend(rows)
@@ -186,24 +194,20 @@ class TransformersEngine:
 
     def _first_of_equals(self, count: int) -> list[_Row]:
         """Return up to ``count`` queued requests. Those with the same tokens as another wait for its logits."""
-        seen = {tuple(row.tokens) for row in self._active} if self._reuse else set()
-        rows = []
+        if not self._reuse:
+            return self._queue[:count]
+        busy = {tuple(row.tokens) for row in self._active}
+        first = dict[tuple[int, ...], _Row]()
         for row in self._queue:
-            key = tuple(row.tokens)
-            if key not in seen:
-                rows.append(row)
-            if self._reuse:
-                seen.add(key)
-            if len(rows) == count:
-                break
-        return rows
+            first.setdefault(tuple(row.tokens), row)
+        return [row for key, row in first.items() if key not in busy][:count]
 
     def _decode(self) -> list[Completion]:
         """Feed every active row its last token and sample the next."""
         self._compact_slots()
         starts = [len(self._cache.tokens[row.slot]) for row in self._active]
         fed = [[row.generated[-1]] for row in self._active]
-        logits = self._forward([row.slot for row in self._active], starts, fed)
+        logits = self._slots.logits(self._cache, [row.slot for row in self._active], starts, fed)
         for row in self._active:
             self._cache.tokens[row.slot].append(row.generated[-1])
         self._remember(self._active, logits)
@@ -218,10 +222,6 @@ class TransformersEngine:
             self._cache.swap(row.slot, slot)
             row.slot = slot
         self._active.sort(key=lambda row: row.slot)
-
-    def _forward(self, slots: list[int], starts: list[int], fed: list[list[int]]) -> torch.Tensor:
-        """Feed each slot its tokens; return the last position's logits, (B, V)."""
-        return self._slots.logits(self._cache, slots, starts, fed)
 
     def _advance(self, rows: list[_Row], logits: torch.Tensor) -> list[Completion]:
         """Sample a token for each row; return the completions of rows that ended with it."""

@@ -130,19 +130,20 @@ class SlotCache:
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy the first ``length`` positions of slot ``source`` into slot ``target``."""
-        for layer in self.cache.layers:
-            layer.keys[target, :, :length] = layer.keys[source, :, :length]
-            layer.values[target, :, :length] = layer.values[source, :, :length]
+        for states in self._states:
+            states[target, :, :length] = states[source, :, :length]
         self.tokens[target] = self.tokens[source][:length]
 
     def swap(self, one: int, other: int) -> None:
         """Exchange two slots."""
-        for layer in self.cache.layers:
-            for states in (layer.keys, layer.values):
-                kept = states[one].clone()
-                states[one] = states[other]
-                states[other] = kept
+        for states in self._states:
+            states[[one, other]] = states[[other, one]]
         self.tokens[one], self.tokens[other] = self.tokens[other], self.tokens[one]
+
+    @property
+    def _states(self) -> list[torch.Tensor]:
+        """Keys and values of all layers but those that take an earlier layer's."""
+        return [states for layer in self.cache.layers if layer.is_initialized for states in (layer.keys, layer.values)]
 
 
 def grouped_attention(

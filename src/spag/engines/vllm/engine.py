@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 
 from spag.core.errors import EngineError
 from spag.core.thinking import CLOSE, END_OF_ANSWER, OPEN
-from spag.engines.base import Completion, FinishReason, Request, Sampling, text_before_stop, token_limit
+from spag.engines.base import Completion, FinishReason, GroupPlace, Request, Sampling, text_before_stop, token_limit
 from spag.engines.prompts import check_room, encode_request
 from spag.engines.vllm.messages import WorkerOutput
 from spag.engines.vllm.pool import VLLMPool
@@ -29,8 +29,8 @@ from spag.models.tokens import PromptStyle, decode_reply, opening_of, spoken, to
 
 @dataclass(slots=True)
 class VLLMEngine:
-    """One model of a pool. Satisfies ``UpdatableEngine`` and ``RestingEngine``. ``stop_ids``: tokens that end a
-    reply.
+    """One model of a pool. Satisfies ``UpdatableEngine``, ``GroupedEngine`` and ``RestingEngine``. ``stop_ids``: tokens
+    that end a reply.
     """
 
     pool: VLLMPool
@@ -49,7 +49,7 @@ class VLLMEngine:
         self.token_count = token_count(self.tokenizer)
 
     def submit(self, request: Request) -> None:
-        """Queue a request. Raises ``EngineError`` for an empty prompt or one that leaves no room for the utterance."""
+        """Queue a request. Raises ``RequestError`` for an empty prompt or one that leaves no room for the utterance."""
         prompt, truncated = encode_request(self.tokenizer, request, self.style)
         fix = "raise engine.max_length if the model takes more, or shorten utterances"
         check_room(request, len(prompt), self.pool.max_length, fix)
@@ -72,6 +72,16 @@ class VLLMEngine:
         its models.
         """
         self.pool.update_weights(weights, self.adapter)
+
+    def group_size(self) -> tuple[str, int]:
+        """See ``GroupedEngine``: for the base model, if vLLM was started for it."""
+        return self.pool.group_size()
+
+    def join_group(self, place: GroupPlace) -> str | None:
+        return self.pool.join_group(place)
+
+    def receive_weights(self, update: Mapping[str, Any], sums: Mapping[str, float]) -> None:
+        self.pool.receive_weights(update, sums)
 
     def rest(self) -> bool:
         """See ``RestingEngine``: all engines of the pool rest, and wake at the next request or weights."""

@@ -41,13 +41,20 @@ class WorkerWeights:
     flight.
 
     ``update``: vLLM's ``update_info``, whose ``ipc_handles`` give the buffer by GPU id, or under ``HOST``
-    in which file. ``sums``: what the sums of some weights must be in the end.
+    in which file; without them the trainer broadcasts. ``sums``: what the sums of some weights must be in the end.
     """
 
     update: dict[str, Any]
     first: bool
     last: bool
     sums: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerJoin:
+    """A group to join, with the trainer whose broadcasts bring new weights: vLLM's ``init_info``."""
+
+    place: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +75,6 @@ class WorkerOutput:
     hit_limit: bool
 
 
-Order = WorkerAdapter | WorkerWeights | WorkerSleep
+Order = WorkerAdapter | WorkerWeights | WorkerJoin | WorkerSleep
 """Orders that a worker answers with ``None`` when done, or with the reason why it cannot."""
 Message = WorkerRequest | WorkerAbort | Order

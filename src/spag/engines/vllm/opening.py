@@ -65,6 +65,7 @@ def open_vllm(models: Sequence[ModelConfig], engine: EngineConfig, split: int) -
         split=split,
         trust_remote_code=first.trust_remote_code,
         sleep=engine.sleep if isinstance(engine, PlannedEngine) else 0,
+        nccl=isinstance(engine, PlannedEngine) and engine.nccl,
     )
     count = itertools.count(1)
     served = [

@@ -25,7 +25,19 @@ from typing import IO, Any
 from torch import Tensor
 
 from spag.core.errors import EngineError
-from spag.engines.vllm.messages import Order, WorkerAbort, WorkerAdapter, WorkerOutput, WorkerRequest, WorkerSleep
+from spag.engines.base import GroupPlace
+from spag.engines.vllm.broadcast import broadcast_info
+from spag.engines.vllm.messages import (
+    Order,
+    WorkerAbort,
+    WorkerAdapter,
+    WorkerJoin,
+    WorkerOutput,
+    WorkerRequest,
+    WorkerSleep,
+    WorkerWeights,
+)
+from spag.engines.vllm.setup import installed_vllm
 from spag.engines.vllm.transfer import WeightTransfer
 from spag.engines.vllm.weights import AdapterFolders
 
@@ -130,6 +142,7 @@ class VLLMPool:
     ) -> None:
         started = time.monotonic()
         self.max_length = int(arguments["max_model_len"])
+        self.arguments = arguments
         self.users = 0
         self._callbacks: dict[str, Callable[[WorkerOutput], None]] = {}
         self._submitted = 0
@@ -186,11 +199,33 @@ class VLLMPool:
             return
         if adapter:
             folder = self._adapters.write(weights, adapter)
-            self._tell(WorkerAdapter(str(folder), adapter))
+            self._tell_all(WorkerAdapter(str(folder), adapter))
         else:
-            self._transfer.send(weights, self._tell)
+            self._transfer.send(weights, self._tell_all)
             self._learned, self._dropped = True, False
         self._asleep = False  # they wake sleeping replicas
+
+    def group_size(self) -> tuple[str, int]:
+        """See ``GroupedEngine``. An engine of adapters has another transfer."""
+        if (transfer := self.arguments["weight_transfer_config"]["backend"]) != "nccl":
+            raise EngineError(f"its vLLM takes weights by {transfer}")
+        version, _ = installed_vllm() or ("", False)
+        return version, len(self._replicas) * int(self.arguments["tensor_parallel_size"])
+
+    def join_group(self, place: GroupPlace) -> str | None:
+        """See ``GroupedEngine``: every process has a rank, replica by replica."""
+        each = int(self.arguments["tensor_parallel_size"])
+        return self._tell(
+            WorkerJoin(broadcast_info(place) | {"rank_offset": place.rank + number * each})
+            for number in range(len(self._replicas))
+        )
+
+    def receive_weights(self, update: Mapping[str, Any], sums: Mapping[str, float]) -> None:
+        """See ``GroupedEngine``."""
+        if self._callbacks:
+            raise EngineError("weights change only between requests")
+        self._tell_all(WorkerWeights({**update}, first=True, last=True, sums={**sums}))
+        self._learned, self._dropped, self._asleep = True, False, False
 
     def rest(self, *, asleep: bool) -> bool:
         """Let all replicas release their GPU memory, or reclaim it; return whether the base model's new weights were
@@ -204,14 +239,17 @@ class VLLMPool:
                 raise EngineError("vLLM sleeps only between requests")
             if self._dropped:
                 raise EngineError("vLLM dropped new weights when it went to sleep; give it weights before requests")
-            self._tell(WorkerSleep(self._sleep if asleep else 0))
+            self._tell_all(WorkerSleep(self._sleep if asleep else 0))
             self._asleep = asleep
             self._dropped = self._learned and self._sleep > 1
         return self._dropped
 
-    def _tell(self, message: Order) -> str | None:
-        """Send all replicas an order and wait until all have completed it, or one says why it cannot."""
-        for replica in self._replicas:
+    def _tell_all(self, message: Order) -> str | None:
+        return self._tell(message for _ in self._replicas)
+
+    def _tell(self, messages: Iterable[Order]) -> str | None:
+        """Send each replica its order and wait until all have completed it, or one says why it cannot."""
+        for replica, message in zip(self._replicas, messages, strict=True):
             replica.send(message)
         refusals = []
         for replica in self._replicas:

@@ -1,32 +1,36 @@
 """The weights in vLLM's process: they sleep, wake and change between requests.
 
-New weights of the base model use vLLM's weight transfer: ``init_weight_transfer_engine`` once, then for each update
-``start_weight_update``, ``update_weights`` part by part, ``finish_weight_update``.
+New weights of the base model use vLLM's weight transfer: ``init_weight_transfer_engine`` once (for ``nccl``: for each
+group), then for each update ``start_weight_update``, ``update_weights`` part by part, ``finish_weight_update``.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
 from spag.core.errors import first_line
-from spag.engines.vllm.messages import HOST, Order, WorkerSleep, WorkerWeights
+from spag.engines.vllm.messages import HOST, Order, WorkerJoin, WorkerSleep, WorkerWeights
 
 _STEPS = 10  # seconds that vLLM may take to drop requests
 
 
 class ServedWeights:
-    """The weights in a running vLLM, initially those of the folder ``model`` and its adapters' ``folders``."""
+    """The weights in a running vLLM, initially those of the folder ``model`` and its adapters' ``folders``.
+    ``transfer`` is the backend that vLLM was started with.
+    """
 
-    def __init__(self, engine: Any, model: str, folders: Sequence[str]) -> None:
+    def __init__(self, engine: Any, model: str, folders: Sequence[str], transfer: str) -> None:
         self.engine, self.model = engine, model
         self.adapters = {index: _adapter(index, path) for index, path in enumerate(folders, 1)}
         self.asleep: set[str] = set()
         self.level = 0
-        self.ready = self.taking = False
+        self.ready, self.taking = transfer != "ipc", False
 
     def obey(self, order: Order) -> str | None:
         """Carry out ``order``; return the reason if it cannot be done."""
         if isinstance(order, WorkerWeights):
             return self.take(order)
+        if isinstance(order, WorkerJoin):
+            return self.join(order)
         if isinstance(order, WorkerSleep):
             self.sleep(order.level)
         else:
@@ -50,27 +54,36 @@ class ServedWeights:
             self.engine.collective_rpc("reload_weights", kwargs={"weights_path": self.model})
         self._wake("weights", "kv_cache")
 
+    def join(self, message: WorkerJoin) -> str | None:
+        """Join a group of the ``nccl`` transfer, and leave the previous one; return the reason if vLLM refuses."""
+        try:
+            self.engine.collective_rpc("shutdown_weight_transfer_engine")
+            self.engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": message.place})
+        except (ValueError, RuntimeError) as error:
+            return first_line(error)
+        return None
+
     def take(self, message: WorkerWeights) -> str | None:
         """Take a chunk of new weights; after the last one, drop the cache of the old weights. Wakes the engine if it
         sleeps.
 
-        Returns why the buffer cannot be opened.
+        Returns why the buffer cannot be opened. Raises vLLM's errors of a broadcast: part of it may be loaded.
         """
         self._wake("weights")
+        handles = message.update.get("ipc_handles")
         if not self.ready:
             self.engine.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": {"packed": True}})
             self.ready = True
         if not self.taking:
             self.engine.collective_rpc("start_weight_update")
             self.taking = True
-        file = message.update["ipc_handles"].get(HOST)
-        if file is not None:
-            self.engine.collective_rpc("update_weights_from_host", args=(message.update, file))
+        if handles and HOST in handles:
+            self.engine.collective_rpc("update_weights_from_host", args=(message.update, handles[HOST]))
         else:
             try:
                 self.engine.collective_rpc("update_weights", kwargs={"update_info": message.update})
             except (ValueError, RuntimeError) as error:
-                if not message.first:
+                if not message.first or not handles:
                     raise
                 self.taking = False  # vLLM has ended the update
                 return first_line(error)

@@ -40,7 +40,7 @@ class VLLMSettings:
 
     ``memory`` is the share of a GPU's memory, or of the free memory on a CPU; ``None`` takes ``GPU_MEMORY``, or what
     games need on a CPU. ``split`` is how many engines opened together share that memory. ``sleep`` is the level at
-    which they may sleep; 0: never.
+    which they may sleep; 0: never. ``nccl``: new weights of a whole model come from another device.
     """
 
     model: str
@@ -56,10 +56,16 @@ class VLLMSettings:
     split: int = 1
     trust_remote_code: bool = False
     sleep: int = 0
+    nccl: bool = False
 
     @property
     def on_cpu(self) -> bool:
         return self.device.startswith("cpu")
+
+    @property
+    def transfer(self) -> str:
+        """vLLM's weight transfer, one for each engine. Adapters and weights on CPUs go other ways."""
+        return "nccl" if self.nccl and not (self.on_cpu or self.adapters) else "ipc"
 
 
 def visible_gpus() -> list[str]:
@@ -151,7 +157,7 @@ def engine_arguments(
         "generation_config": "vllm",  # no sampling defaults from the model's folder
         "logprobs_mode": "processed_logprobs",  # under the sampling distribution; the extension adds the raw ones
         "worker_extension_cls": "spag.engines.vllm.extension.WorkerExtension",
-        "weight_transfer_config": {"backend": "ipc"},
+        "weight_transfer_config": {"backend": settings.transfer},
         "use_tqdm_on_load": False,
         "disable_log_stats": True,
         "seed": 0,

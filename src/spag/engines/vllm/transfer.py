@@ -1,5 +1,5 @@
 """Transfer of whole models to vLLM's processes, by vLLM's ``ipc`` weight transfer: chunk by chunk through a buffer that
-both sides have open.
+both sides have open. ``broadcast.py`` transfers them to other devices.
 
 Each GPU that vLLM runs on has a buffer, which its processes open by CUDA IPC, so weights on the same GPU never leave
 it. If that is refused, and on CPUs, the buffer is host memory: an unlinked file, which leaves nothing behind. Adapters
@@ -42,14 +42,14 @@ class WeightTransfer:
 
     def __init__(self, arguments: Mapping[str, Any], gpus: Sequence[int]) -> None:
         self._name: str = arguments["model"]
-        self._dtype: torch.dtype = getattr(torch, arguments["dtype"])
+        self.dtype: torch.dtype = getattr(torch, arguments["dtype"])
         self._trust_remote_code: bool = arguments["trust_remote_code"]
-        self._gpus, self._by_ipc = gpus, bool(gpus)
+        self._gpus, self._by_ipc = gpus, bool(gpus) and arguments["weight_transfer_config"]["backend"] == "ipc"
         self._model: PreTrainedModel | None = None
 
     def send(self, weights: Mapping[str, Tensor], tell: Tell) -> None:
         """Send ``weights``, all of the model's, by their names in the loaded model. Raises ``EngineError``."""
-        named = self._as_in_files(weights)
+        named = self.as_in_files(weights)
         if self._by_ipc and (refusal := self._try(named, gpu_buffers(self._gpus, self._size(named)), tell)):
             self._by_ipc = False
             logger.warning("new weights take the way over host memory, not CUDA IPC: %s", refusal)
@@ -59,7 +59,7 @@ class WeightTransfer:
     def _try(self, named: Mapping[str, Tensor], opened: AbstractContextManager[Buffers], tell: Tell) -> str | None:
         """Send all chunks; return the reason if that cannot work."""
         chunks = list(self._chunks(named))
-        sums = self._sums(named) if os.environ.get("VLLM_LOGGING_LEVEL") == "DEBUG" else {}
+        sums = self.sums(named)
         try:
             with opened as (buffers, handles):
                 for number, chunk in enumerate(chunks):
@@ -71,7 +71,7 @@ class WeightTransfer:
             return first_line(error)
         return None
 
-    def _as_in_files(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def as_in_files(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return ``weights`` by their names in files, which vLLM knows."""
         model = self._model = self._model or self._empty_model()
         own = {name: value.shape for name, value in model.named_parameters()}
@@ -89,7 +89,7 @@ class WeightTransfer:
         return model
 
     def _bytes(self, weight: Tensor) -> int:
-        return weight.numel() * self._dtype.itemsize
+        return weight.numel() * self.dtype.itemsize
 
     def _size(self, named: Mapping[str, Tensor]) -> int:
         sizes = [self._bytes(weight) for weight in named.values()]
@@ -113,22 +113,26 @@ class WeightTransfer:
         for buffer in buffers:
             parts = buffer[: sum(sizes)].split_with_sizes(sizes)
             for part, (_, weight) in zip(parts, chunk, strict=True):
-                part.view(self._dtype).copy_(weight.reshape(-1))
+                part.view(self.dtype).copy_(weight.reshape(-1))
             if buffer.is_cuda:
                 torch.cuda.synchronize(buffer.device)
+        return {**self.described(chunk), "tensor_sizes": sizes}
+
+    def described(self, chunk: Sequence[tuple[str, Tensor]]) -> dict[str, Any]:
+        """Return what every ``update_info`` of vLLM says of its weights."""
         return {
             "names": [name for name, _ in chunk],
-            "dtype_names": [str(self._dtype).removeprefix("torch.")] * len(chunk),
+            "dtype_names": [str(self.dtype).removeprefix("torch.")] * len(chunk),
             "shapes": [list(weight.shape) for _, weight in chunk],
-            "tensor_sizes": sizes,
         }
 
-    def _sums(self, named: Mapping[str, Tensor]) -> dict[str, float]:
-        """Return the sums of a few weights that vLLM keeps unchanged: norms and biases, unless it fuses them."""
+    def sums(self, named: Mapping[str, Tensor]) -> dict[str, float]:
+        """Return, in debug mode, the sums of a few weights that vLLM keeps unchanged: norms and biases, unless it
+        fuses them.
+        """
         flat = [(name, weight) for name, weight in named.items() if weight.ndim == 1]
-        return {
-            name: weight.to(self._dtype).double().sum().item() for name, weight in flat[:: 1 + len(flat) // _CHECKED]
-        }
+        checked = flat[:: 1 + len(flat) // _CHECKED] if os.environ.get("VLLM_LOGGING_LEVEL") == "DEBUG" else []
+        return {name: weight.to(self.dtype).double().sum().item() for name, weight in checked}
 
 
 @contextmanager

@@ -39,7 +39,7 @@ def serve(pipe: Connection) -> None:
 
     engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
     engine.collective_rpc("extend_sampler", args=(token_count,))
-    weights = ServedWeights(engine, arguments["model"], folders)
+    weights = ServedWeights(engine, arguments["model"], folders, arguments["weight_transfer_config"]["backend"])
     pipe.send(None)
     cold = True
     while True:

@@ -47,6 +47,8 @@ def bradley_terry(scores: Floats, prior: float = PRIOR_SCORE, start: Floats | No
     """
     import choix  # noqa: PLC0415 - slow to import, and only results need it
 
-    strengths = choix.ilsr_pairwise_dense(scores + prior, initial_params=None if start is None else start / POINTS)
+    # players that hardly met take thousands of iterations
+    first = None if start is None else start / POINTS
+    strengths = choix.ilsr_pairwise_dense(scores + prior, initial_params=first, max_iter=100_000)
     points: Floats = (strengths - strengths[0]) * POINTS
     return points

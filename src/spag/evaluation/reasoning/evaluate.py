@@ -124,7 +124,8 @@ def _evaluate(
             for task in tasks:
                 title = f"{model.name} {task.label}"
                 reporter.note(title)
-                with manifest.running(f"{model.place}/{task.name}") as results, _one_line_errors(title):
+                stage = f"{model.place}/{task.name}"
+                with manifest.running(stage, [f"{stage}.jsonl"]) as results, _one_line_errors(title):
                     items = _ask(ChatModel(lm) if settings.chat else lm, task, settings)
                     write_rows(place / f"{task.name}.jsonl", items)
                     results.update(items=len(items), versions=versions)

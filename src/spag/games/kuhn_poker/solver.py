@@ -1,17 +1,15 @@
-"""The tree of Kuhn poker, its equilibria, and the exact value and exploitability of any policy.
+"""The tree of Kuhn poker and its equilibria.
 
 Kuhn, "A simplified two-person poker" (1950): three cards, an ante of one chip, one bet of one chip. Chips are always
 player_0's net gain. A policy gives each move's probability in each of the 12 information sets, which are named by card
 and moves: ``K``, ``K check bet``.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import permutations, product
-from statistics import fmean
 
-Moves = tuple[str, ...]
-Deal = tuple[str, str]
-Policy = Mapping[str, Mapping[str, float]]
+from spag.games.moves import Moves
+from spag.games.poker import Deal, Policy, Tree
 
 CARDS = ("J", "Q", "K")
 DEALS: tuple[Deal, ...] = tuple(permutations(CARDS, 2))  # player_0's card, then player_1's
@@ -43,28 +41,19 @@ def chips(deal: Deal, moves: Moves) -> int:
     return stake if CARDS.index(deal[0]) > CARDS.index(deal[1]) else -stake
 
 
+TREE = Tree(
+    dict.fromkeys(DEALS, 1),
+    legal_moves,
+    lambda moves: len(moves) % 2,
+    lambda deal, player, moves: information_set(deal[player], moves),
+    chips,
+)
+exploitability, best_response_value = TREE.exploitability, TREE.value
+
+
 def value(first: Policy, second: Policy) -> float:
     """Return player_0's expected chips if it follows ``first`` and player_1 follows ``second``."""
-    return fmean(_expected(deal, (), (first, second)) for deal in DEALS)
-
-
-def best_response_value(policy: Policy, player: int) -> float:
-    """Return the best expected result of ``player`` (0 or 1), in its own chips, against an opponent who follows
-    ``policy``.
-
-    Some deterministic policy is always a best response; each player has only 2^6 of them.
-    """
-    if player == 0:
-        return max(value(response, policy) for response in _deterministic(0))
-    return max(-value(policy, response) for response in _deterministic(1))
-
-
-def exploitability(policy: Policy) -> float:
-    """Return NashConv / 2, as OpenSpiel does: the mean of both players' gains from a best response to ``policy``.
-
-    Gains are relative to self-play, whose values cancel in the sum. 0 at an equilibrium, and only there.
-    """
-    return (best_response_value(policy, 0) + best_response_value(policy, 1)) / 2
+    return TREE.value(second, 0, first)
 
 
 def uniform() -> Policy:
@@ -87,21 +76,3 @@ def equilibrium(alpha: float = 1 / 3) -> Policy:
         chance = pays[moves][CARDS.index(card)]
         policy[information_set(card, moves)] = dict(zip(_LEGAL[moves], (1 - chance, chance), strict=True))
     return policy
-
-
-def _expected(deal: Deal, moves: Moves, policies: tuple[Policy, Policy]) -> float:
-    if not legal_moves(moves):
-        return chips(deal, moves)
-    player = len(moves) % 2
-    chances = policies[player][information_set(deal[player], moves)]
-    return sum(chances[move] * _expected(deal, (*moves, move), policies) for move in legal_moves(moves))
-
-
-def _deterministic(player: int) -> Iterator[Policy]:
-    """Yield every policy of ``player`` that never mixes."""
-    own = [(card, moves) for card, moves in INFORMATION_SETS if len(moves) % 2 == player]
-    for chosen in product(*(legal_moves(moves) for _, moves in own)):
-        yield {
-            information_set(card, moves): {move: float(move == choice) for move in legal_moves(moves)}
-            for (card, moves), choice in zip(own, chosen, strict=True)
-        }

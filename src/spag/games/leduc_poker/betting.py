@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import product
 
-Moves = tuple[str, ...]
+from spag.games.moves import Moves
+from spag.games.poker import Deal
 
 RANKS = ("J", "Q", "K")
 MOVES = ("check", "bet", "fold", "call", "raise")
@@ -22,7 +23,6 @@ _LEGAL: Mapping[Moves, Moves] = {  # in a round
     ("bet", "raise"): ("fold", "call"),
     ("check", "bet", "raise"): ("fold", "call"),
 }
-Deal = tuple[str, str, str]
 DEALS: Mapping[Deal, int] = {
     (first, second, board): 2 * (2 - (first == second)) * (2 - (first == board) - (second == board))
     for first, second, board in product(RANKS, repeat=3)

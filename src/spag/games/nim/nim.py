@@ -18,7 +18,7 @@ from pydantic import Field
 from spag.core.errors import ConfigError, DataError
 from spag.core.types import Observation, Outcome, Result, Split, State, Task
 from spag.games.base import Bot, Decision
-from spag.games.moves import ROLES, Moves, OpenGame, constant_bot, in_rounds, move_outcomes, random_bot
+from spag.games.moves import ROLES, Moves, OpenGame, in_rounds, move_outcomes
 from spag.games.nim import solver
 
 _LARGEST = 200
@@ -43,7 +43,7 @@ class Nim(OpenGame):
         "A player who does not name exactly one number of stones that may be taken loses.",
         Outcome("unfinished", "unfinished", "#a3a9b6", rule="A game that was cut short is void."),
     )
-    bots: ClassVar[Mapping[str, Bot]] = {"random": random_bot, "perfect": _perfect_bot, "constant": constant_bot}
+    bots: ClassVar[Mapping[str, Bot]] = {**OpenGame.bots, "perfect": _perfect_bot}
 
     judged_by: ClassVar[tuple[str, ...]] = ("take",)
 

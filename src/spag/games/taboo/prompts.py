@@ -95,7 +95,7 @@ class PromptSet:
 
     def name_of(self, role: str) -> str:
         """Return what the prompts call a role."""
-        return role if self.names is None else self.names[Role(role)]
+        return role if self.names is None else self.names[Role(role)].format()
 
 
 Prompts = PromptSet | UpstreamPrompts
@@ -154,8 +154,13 @@ def stop_strings(prompts: Prompts | None = None) -> tuple[str, ...]:
     if isinstance(prompts, UpstreamPrompts):
         return ()
     roles = (prompts.name_of(Role.DEFENDER), prompts.name_of(Role.ATTACKER))
-    patterns = (prompts.line.split("{content}")[0], "{role}:", prompts.cue, "The {role} says:")
-    labels = [pattern.format(role=name).rstrip() for pattern in patterns if "{role}" in pattern for name in roles]
+    patterns = (prompts.line, "{role}:", prompts.cue, "The {role} says:")
+    labels = [
+        pattern.format(role=name, content="\0").partition("\0")[0].rstrip()
+        for pattern in patterns
+        if "{role}" in pattern.partition("{content}")[0]
+        for name in roles
+    ]
     capitals = [f"{role.capitalize()}:" for role in roles]
     return tuple(dict.fromkeys(f"\n{label}" for label in [*labels, *capitals]))
 
@@ -166,14 +171,14 @@ def _lay_out(
     history = _history(prompts.line, names, observation)
     instruction = _instruction(observation, prompts)
     speaker = names[Role(observation.role)]
-    cue = prompts.cue.format(role=speaker)
+    header, cue = prompts.header.format(), prompts.cue.format(role=speaker)
     match layout:
         case Layout.RULES_FIRST:
-            return f"{rules}{prompts.header}{history}\n{instruction}\n{cue}"
+            return f"{rules}{header}{history}\n{instruction}\n{cue}"
         case Layout.RULES_LAST:
-            return f"{prompts.header.lstrip()}{history}\n{rules}\n\n{instruction}\n{cue}"
+            return f"{header.lstrip()}{history}\n{rules}\n\n{instruction}\n{cue}"
         case Layout.INSTRUCTION_FIRST:
-            return f"{instruction}\n\n{rules}{prompts.header}{history}\n{cue}"
+            return f"{instruction}\n\n{rules}{header}{history}\n{cue}"
         case Layout.INSTRUCTION_STYLE:
             return f"### Rules\n{rules}\n\n### History\n{history}\n### Task\n{instruction}\n\n### Reply of {speaker}\n"
         case Layout.CHAT_LOG:

@@ -16,7 +16,7 @@ from pydantic import Field
 from spag.core.errors import DataError
 from spag.core.types import Observation, Outcome, Result, Split, State, Task
 from spag.games.base import Bot, Decision, drawn
-from spag.games.moves import Moves, OpenGame, constant_bot, move_outcomes, random_bot
+from spag.games.moves import Moves, OpenGame, move_outcomes
 from spag.games.tic_tac_toe import solver
 
 MARKS = {"player_0": "X", "player_1": "O"}
@@ -65,7 +65,7 @@ class TicTacToe(OpenGame):
         ),
         labels=("player_0 (X)", "player_1 (O)"),
     )
-    bots: ClassVar[Mapping[str, Bot]] = {"random": random_bot, "perfect": _perfect_bot, "constant": constant_bot}
+    bots: ClassVar[Mapping[str, Bot]] = {**OpenGame.bots, "perfect": _perfect_bot}
     rules = RULES
 
     opening: Annotated[int, Field(ge=2, le=4, description="moves that stand on the board already, at most")] = 3

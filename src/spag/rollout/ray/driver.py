@@ -8,7 +8,7 @@ memory. Online learning keeps the actors across plays and sends them new weights
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -22,8 +22,9 @@ from spag.core.episodes import Episode
 from spag.core.errors import ConfigError, EngineError, SpagError, first_line
 from spag.games.base import Game
 from spag.rollout.ray.connection import connected, nodes
+from spag.rollout.ray.group import EngineGroup
 from spag.rollout.ray.queue import GameQueue
-from spag.rollout.ray.weights import pack
+from spag.rollout.ray.weights import NewWeights
 from spag.rollout.ray.worker import PlayJob, PlayWorker
 from spag.rollout.runner import GameSpec, PlayStats
 
@@ -54,18 +55,6 @@ class _PlayWorker:
     calls: deque[Any]
     phase: _Phase = _Phase.STARTING
     last_seen: float = field(default_factory=time.monotonic)
-
-
-@dataclass(frozen=True, slots=True)
-class _Update:
-    """Weights in Ray's object store, with their names, for the engine of ``player`` (``None``: for all engines)."""
-
-    player: str | None
-    names: frozenset[str]
-    weights: Any
-
-    def replaces(self, older: "_Update") -> bool:
-        return self.player in (None, older.player) and older.names <= self.names
 
 
 def play_on_ray(
@@ -111,7 +100,8 @@ class RayPlayers:
         self._current: _Assignment = self._own
         self.losses = 0
         self.workers: list[_PlayWorker] = []
-        self._updates: list[_Update] = []
+        self.group: EngineGroup | None = None  # of engines that get new weights by NCCL
+        self._updates: list[NewWeights] = []
         self._numbers = 0
         for _ in range(count):
             self._start_worker()
@@ -142,21 +132,32 @@ class RayPlayers:
                 yield episodes
             self._replace_hung()
 
-    def update_weights(self, weights: "Mapping[str, Tensor]", player: str | None = None) -> None:
+    def update_weights(
+        self, weights: "Mapping[str, Tensor]", player: str | None = None, *, steady: bool = False
+    ) -> None:
         """Give new weights to the engine of ``player``, or to all engines, including later replacements of lost ones.
-        Returns at once.
+        Returns at once, or when the engines in ``group`` have them.
 
         See ``UpdatableEngine.update_weights``; each engine takes them before its next game, and one that cannot counts
-        as lost. Values are copied now, and may change afterwards. Raises ``EngineError`` while games of the last play
+        as lost. Values are copied now, and may change afterwards; ``steady`` ones do not change until ``forget``, and
+        are copied only if an engine outside the group needs them. Raises ``EngineError`` while games of the last play
         are left.
         """
         if self.queue.left:
             raise EngineError("weights change only between plays")
-        held = ray.put(pack(weights))
-        update = _Update(player, frozenset(weights), held)
-        self._updates = [older for older in self._updates if not update.replaces(older)] + [update]
-        for worker in self.workers:
-            worker.calls.append(worker.actor.update_weights.remote(held, player))
+        update = NewWeights(player, frozenset(weights), weights)
+        self._updates = [older for older in self._updates if not update.replaces(older)]
+        taken = self._broadcast(weights, player)
+        self._updates.append(update)
+        others = [worker for worker in self.workers if worker.number not in taken]
+        if others or not steady:
+            update.hold()
+        for worker in others:
+            worker.calls.append(worker.actor.update_weights.remote(update.hold(), player))
+
+    def forget(self) -> None:
+        """Let go of ``steady`` weights: play has ended, and the next one has others."""
+        self._updates = [update for update in self._updates if update.held is not None]
 
     def close(self) -> None:
         """Stop all workers; engines with their own processes get a moment to end them."""
@@ -165,6 +166,31 @@ class RayPlayers:
             ray.wait(closing, num_returns=len(closing), timeout=5.0)
         for worker in self.workers:
             ray.kill(worker.actor)
+        if self.group is not None:
+            self.group.close()
+
+    def _broadcast(self, weights: "Mapping[str, Tensor]", player: str | None) -> Collection[int]:
+        """Give weights to the engines in the group; return the numbers of their workers. Replaces lost ones."""
+        if self.group is None or self.group.refused or player != self.group.player:
+            return ()
+        self._settle()
+        workers = {worker.number: worker for worker in self.workers if worker.phase is _Phase.PLAYING}
+        sent = self.group.send(weights, {number: worker.actor for number, worker in workers.items()})
+        for number, why in sent.lost.items():
+            self._replace(workers[number], why)
+        return sent.given.keys()
+
+    def _settle(self) -> None:
+        """Wait until workers that play have nothing more to do; others need not have opened their engines."""
+        for worker in self.workers:
+            worker.last_seen = time.monotonic()
+        while busy := [worker for worker in self.workers if worker.calls]:
+            ready = self._ready_workers()
+            for worker in ready:
+                self._receive(worker)
+            self._replace_hung()
+            if not ready and all(worker.phase is not _Phase.PLAYING for worker in busy):
+                return
 
     def _assign(self, assignment: _Assignment) -> None:
         if assignment != self._current:
@@ -180,7 +206,7 @@ class RayPlayers:
         calls = deque([actor.ready.remote(), actor.open.remote(self.job)])
         if self._current is not self._own:
             calls.append(actor.assign.remote(*self._current))
-        calls.extend(actor.update_weights.remote(update.weights, update.player) for update in self._updates)
+        calls.extend(actor.update_weights.remote(update.hold(), update.player) for update in self._updates)
         self.workers.append(_PlayWorker(self._numbers, actor, calls))
 
     def _ready_workers(self) -> list[_PlayWorker]:

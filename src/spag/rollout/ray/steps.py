@@ -1,8 +1,9 @@
 """Online steps played by Ray actors, on GPUs and nodes that do not train: ``RayStepPlayer``.
 
 The first training process controls the actors: it hands out the games of a step, writes them as they end, and sends new
-weights once per step through Ray's object store. The other training processes only train. A step's games are determined
-by seed and step, so they are the same games that the training processes would play.
+weights once per step, by NCCL to vLLM on GPUs (``group.py``), else through Ray's object store. The other training
+processes only train. A step's games are determined by seed and step, so they are the same games that the training
+processes would play.
 """
 
 import logging
@@ -12,13 +13,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from spag.config.schema import ClusterConfig, ModelConfig
+from spag.config.schema import ClusterConfig, ModelConfig, PlannedEngine
 from spag.core.episodes import Episode
+from spag.core.errors import EngineError
 from spag.engines.base import Player
 from spag.engines.players import gpus_of
 from spag.games.base import Game
 from spag.models.finding import cache_folder
 from spag.rollout.ray.driver import RayPlayers, open_on_ray
+from spag.rollout.ray.group import EngineGroup, log_refusal
 from spag.rollout.ray.weights import fetch, publish
 from spag.rollout.ray.worker import PlayJob
 from spag.rollout.runner import GameSpec, PlayStats
@@ -26,6 +29,8 @@ from spag.rollout.steps import OF_THE_POLICY, POLICY, StepPlayer, engine_name
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from spag.engines.vllm.broadcast import WeightBroadcast
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +48,12 @@ class RayStepPlayer(StepPlayer):
 
     def update_weights(self, weights: "Mapping[str, Tensor]", name: str = POLICY) -> None:
         if self._actors is not None:
-            self._actors.update_weights(weights, _key(self.mix[0].game, name))
+            self._actors.update_weights(weights, _key(self.mix[0].game, name), steady=not self.settings.overlap)
+
+    def rest(self) -> None:
+        super().rest()
+        if self._actors is not None:
+            self._actors.forget()
 
     def copy_weights(self, weights: "Mapping[str, Tensor]") -> "Mapping[str, Tensor]":
         return {} if self._actors is None else super().copy_weights(weights)
@@ -66,10 +76,28 @@ class RayStepPlayer(StepPlayer):
         models = {name: self.model_of(name) for name in names}
         gpus = gpus_of(list(models.values()), self.engine)
         models = {name: publish(model, self.cluster.storage) for name, model in models.items()}
-        own = StepPlayer(self.folder, self.mix, models[POLICY], self.engine, self.settings, self.seed)
+        end = self._broadcast() if gpus else "no engine is on a GPU"
+        engine = PlannedEngine(**self.engine.model_dump() | {"nccl": not isinstance(end, str)})
+        own = StepPlayer(self.folder, self.mix, models[POLICY], engine, self.settings, self.seed)
         job = PlayJob(partial(_open_players, own, models), self.mix[0].game, self.engine.games_in_flight, gpus)
         cluster = self.cluster.model_copy(update={"workers": count + self.world_size})
-        return open_on_ray(job, cluster, self._stack, logger.info, most=count)
+        players = open_on_ray(job, cluster, self._stack, logger.info, most=count)
+        if "num_gpus" not in players.resources:
+            return players
+        if isinstance(end, str):
+            log_refusal(end)
+        else:
+            players.group = EngineGroup(end, _key(self.mix[0].game, POLICY), self.cluster.deadline)
+        return players
+
+    def _broadcast(self) -> "WeightBroadcast | str":
+        """Return this process's end of a group with vLLM's processes, or the reason why there is none."""
+        from spag.engines.vllm.broadcast import open_broadcast  # noqa: PLC0415 - imports torch
+
+        try:
+            return open_broadcast(self.policy)
+        except EngineError as error:
+            return str(error)
 
 
 def _open_players(own: StepPlayer, models: Mapping[str, ModelConfig], stack: ExitStack) -> dict[str, Player]:

@@ -9,10 +9,12 @@ in one piece, whereas it pickles tensors: 538 MB took 4 s as tensors.
 import fcntl
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fsspec  # type: ignore[import-untyped]
+import ray
 
 from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError, ModelError, StorageError, first_line
@@ -79,6 +81,27 @@ def fetch(model: ModelConfig, cache: Path) -> ModelConfig:
                     f"{url}: the weights cannot be read: {first_line(error)}; does this node see cluster.storage?"
                 ) from error
     return model.model_copy(update={"name": str(local)})
+
+
+@dataclass(slots=True)
+class NewWeights:
+    """New weights, with their names, for the engine of ``player`` (``None``: for all engines). ``held``: where Ray's
+    object store has them, if it does.
+    """
+
+    player: str | None
+    names: frozenset[str]
+    weights: "Mapping[str, Tensor]"
+    held: Any = None
+
+    def replaces(self, older: "NewWeights") -> bool:
+        return self.player in (None, older.player) and older.names <= self.names
+
+    def hold(self) -> Any:
+        """Return where the object store has the weights; they are copied there once."""
+        if self.held is None:
+            self.held, self.weights = ray.put(pack(self.weights)), {}
+        return self.held
 
 
 def pack(weights: "Mapping[str, Tensor]") -> dict[str, tuple[Any, str, tuple[int, ...]]]:

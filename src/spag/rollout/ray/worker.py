@@ -14,7 +14,7 @@ from typing import Any
 
 from spag.core.episodes import Episode
 from spag.core.errors import EngineError
-from spag.engines.base import Player, UpdatableEngine
+from spag.engines.base import GroupedEngine, GroupPlace, Player, UpdatableEngine
 from spag.games.base import Game
 from spag.rollout.ray.weights import unpack
 from spag.rollout.runner import GameSpec, PlayStats, Runner
@@ -85,6 +85,27 @@ class PlayWorker:
             if not isinstance(engine, UpdatableEngine):
                 raise EngineError(f"{type(engine).__name__} takes no new weights")
             engine.update_weights(weights)
+
+    def group_size(self, name: str) -> tuple[str, int] | str:
+        """See ``GroupedEngine``, for the engine of the player ``name``; returns the reason if it cannot join any."""
+        try:
+            return self._grouped(name).group_size()
+        except EngineError as error:
+            return str(error)
+
+    def join_group(self, name: str, place: GroupPlace) -> str | None:
+        """See ``GroupedEngine``. Raises ``EngineError`` if the engine has ended."""
+        return self._grouped(name).join_group(place)
+
+    def receive_weights(self, name: str, update: Mapping[str, Any], sums: Mapping[str, float]) -> None:
+        """See ``GroupedEngine``."""
+        self._grouped(name).receive_weights(update, sums)
+
+    def _grouped(self, name: str) -> GroupedEngine:
+        engine = self._players[name].engine
+        if not isinstance(engine, GroupedEngine):
+            raise EngineError(f"{type(engine).__name__} can join no group")
+        return engine
 
     def close(self) -> None:
         """Close the engines and everything they started."""

@@ -20,7 +20,6 @@ there for ``cat``). Right and wrong guesses have the same wordings, so nobody ca
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum
 from itertools import islice
 
 from spag.games.taboo.grammar import Grammar
@@ -44,21 +43,18 @@ _WIDTH = 400  # how far after an announcement its guess may begin, in characters
 _LONGEST = 3  # words of a wrong guess, where the target has fewer
 
 
-class Wording(Enum):
-    """How a phrase is worded, which decides whether a wrong one counts as a guess."""
-
-    NAMED = "it is X: any short phrase counts"
-    LOOSE = "also a wording of talk: counts when it is no longer than the target, no adjective, and nobody's name"
-
-
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """A folded ``phrase``, without an article, and the ``rest`` of its line, which begins with the phrase."""
+    """A folded ``phrase``, without an article, and the ``rest`` of its line, which begins with the phrase.
+
+    ``loose``: it follows a wording of talk, so a wrong one counts only if it is no longer than the target, no adjective
+    and nobody's name. After "it is", any short phrase does.
+    """
 
     phrase: str
     rest: str
     quoted: bool
-    wording: Wording
+    loose: bool
 
     @property
     def after(self) -> str:
@@ -87,7 +83,7 @@ def find_guess(
 def _first_guess(folded: str, target: Target, grammar: Grammar, *, by_defender: bool) -> tuple[Guess, bool] | None:
     if grammar.word not in folded:
         return None
-    for guess in _candidates(_tidy(folded), grammar, by_defender=by_defender):
+    for guess in filter(None, _candidates(_tidy(folded), grammar, by_defender=by_defender)):
         if _is_right(guess, target, grammar):
             return guess, True
         if _is_named(guess, target, grammar, by_defender=by_defender):
@@ -102,14 +98,14 @@ def _tidy(folded: str) -> str:
     return (_QUOTES.sub('"', text) if '""' in text else text).strip()
 
 
-def _candidates(text: str, grammar: Grammar, *, by_defender: bool) -> Iterator[Guess]:
-    """Yield every phrase that may be a guess, in the order in which they count."""
+def _candidates(text: str, grammar: Grammar, *, by_defender: bool) -> Iterator[Guess | None]:
+    """Yield every phrase that may be a guess, in the order in which they count; ``None`` where none follows."""
     for announcement in islice(grammar.announcement.finditer(text), _MOST):
         after = text[announcement.end() : announcement.end() + _WIDTH + 200]
         if grammar.goes_on.match(after) and not _in_doubt(text, announcement.start(), grammar):
             yield from _announced(after, grammar)
     for short in islice(grammar.short.finditer(text), _MOST):
-        guess = None if _in_doubt(text, short.start(), grammar) else _phrase(text, short.end(), grammar, Wording.LOOSE)
+        guess = None if _in_doubt(text, short.start(), grammar) else _phrase(text, short.end(), grammar, loose=True)
         if guess is not None and _is_meant(text, short, guess, grammar, by_defender=by_defender):
             yield guess
 
@@ -120,30 +116,29 @@ def _in_doubt(text: str, start: int, grammar: Grammar) -> bool:
     return grammar.doubt.search(clause) is not None or grammar.reported.search(before) is not None
 
 
-def _announced(after: str, grammar: Grammar) -> Iterator[Guess]:
+def _announced(after: str, grammar: Grammar) -> Iterator[Guess | None]:
     """Yield what may be named in the text after an announcement."""
     # "I know the word is X", "I know the word: X"
     direct = grammar.direct.match(after)
     opened = direct.end() if direct is not None else 0
     follows = after[opened:]
     if direct is not None and follows[:1] not in set(".,;!?") and not grammar.states.match(follows.lstrip(' "')):
-        wording = Wording.LOOSE if direct["mark"][0].isalpha() else Wording.NAMED
-        yield from _named(after, opened, grammar, wording)
+        yield _phrase(after, opened, grammar, loose=direct["mark"][0].isalpha())
     # "I know the word! It is X", "Is it X?"
-    stated = [(found.start(), found.end(), Wording.NAMED) for found in grammar.states.finditer(after, 0, _WIDTH)]
-    asked = [(found.start(), found.end(), Wording.LOOSE) for found in grammar.asks.finditer(after, 0, _WIDTH)]
-    for start, end, wording in sorted(stated + asked, key=lambda place: place[0]):
+    stated = [(found.start(), found.end(), False) for found in grammar.states.finditer(after, 0, _WIDTH)]
+    asked = [(found.start(), found.end(), True) for found in grammar.asks.finditer(after, 0, _WIDTH)]
+    for start, end, loose in sorted(stated + asked, key=lambda place: place[0]):
         if not _in_doubt(after, start, grammar):
-            yield from _named(after, end, grammar, wording)
+            yield _phrase(after, end, grammar, loose=loose)
     # "I know the word! X", "I know what the word is, X", "I know the word! Haha. X, right?"
     bare = after[opened:].lstrip(_OPENING)
     opening = after[opened : len(after) - len(bare)]
     starts = [len(after) - len(bare) - opening.endswith('"')] if opening.strip() else []
     starts += [clause.end() for clause in islice(grammar.clause.finditer(after, 0, _WIDTH), _MOST)]
     for start in starts:
-        for guess in _named(after, start, grammar, Wording.LOOSE):
-            if grammar.tags.fullmatch(guess.after) and "\n" not in after[start:].strip():
-                yield guess
+        guess = _phrase(after, start, grammar, loose=True)
+        if guess and grammar.tags.fullmatch(guess.after) and "\n" not in after[start:].strip():
+            yield guess
 
 
 def _is_meant(text: str, short: re.Match[str], guess: Guess, grammar: Grammar, *, by_defender: bool) -> bool:
@@ -160,13 +155,7 @@ def _is_meant(text: str, short: re.Match[str], guess: Guess, grammar: Grammar, *
     return alone or guess.after.startswith("!") or cued is not None
 
 
-def _named(text: str, start: int, grammar: Grammar, wording: Wording) -> Iterator[Guess]:
-    guess = _phrase(text, start, grammar, wording)
-    if guess is not None:
-        yield guess
-
-
-def _phrase(text: str, start: int, grammar: Grammar, wording: Wording) -> Guess | None:
+def _phrase(text: str, start: int, grammar: Grammar, *, loose: bool) -> Guess | None:
     """Return the phrase from ``start`` on, or ``None`` if it is empty or a mere denial."""
     contrast = grammar.contrast.match(text, start)
     if contrast is not None:
@@ -190,7 +179,7 @@ def _phrase(text: str, start: int, grammar: Grammar, wording: Wording) -> Guess 
     phrase = phrase.strip()
     article = grammar.article.match(phrase)
     phrase = phrase[article.end() :] if article else phrase
-    return Guess(phrase, rest, quoted, wording) if TOKEN.search(phrase) or not phrase.isascii() else None
+    return Guess(phrase, rest, quoted, loose) if TOKEN.search(phrase) or not phrase.isascii() else None
 
 
 def _is_right(guess: Guess, target: Target, grammar: Grammar) -> bool:
@@ -216,7 +205,7 @@ def _is_named(guess: Guess, target: Target, grammar: Grammar, *, by_defender: bo
     if grammar.no_names.match(guess.phrase) or grammar.talk.search(guess.phrase):
         return False
     words, width = len(TOKEN.findall(guess.phrase)), max(1, len(target.words))
-    if guess.wording is Wording.NAMED and by_defender:
+    if by_defender and not guess.loose:
         return words <= max(width, _LONGEST)
     adjective = target.lexicon is ENGLISH and is_adjective(guess.phrase)
     return words <= width and not adjective and not grammar.address.match(guess.phrase)
