@@ -100,7 +100,8 @@ def win_matrix(cells: Sequence[Mapping[str, Any]], game: Game) -> Figure:
         color = "#ffffff" if share < 50 else _DARK
         axes.text(column, row - 0.1 * has_others, f"{share:.0f}{unit}", color=color, **large)
         if has_others:
-            small = " · ".join(f"{part:.0f}" for name, part in parts.items() if name not in won)
+            between = " · " if size <= _LEVEL_LABELS else "·"  # so that neighbours do not touch
+            small = between.join(f"{part:.0f}" for name, part in parts.items() if name not in won)
             axes.text(column, row + 0.24, small, ha="center", va="center", color=color, fontsize=8.5)
     edges = np.arange(size + 1) - 0.5
     axes.pcolormesh(edges, edges, shares, cmap="cividis", vmin=0, vmax=100)
