@@ -43,8 +43,12 @@ class PlaySummary:
 
     def add(self, other: "PlaySummary") -> None:
         """Add the totals of ``other``."""
-        for name in ("games", "tokens", "empty", "played_now", "seconds", "outcomes"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.games += other.games
+        self.tokens += other.tokens
+        self.empty += other.empty
+        self.played_now += other.played_now
+        self.seconds += other.seconds
+        self.outcomes.update(other.outcomes)
         self.stats.add(other.stats)
 
     def describe(self, game: Game) -> str:

@@ -7,7 +7,7 @@ matches as a prefix, for search while typing.
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from sqlite3 import Row
 from typing import Annotated, Any, NamedTuple
@@ -169,11 +169,14 @@ def _step_bars(counts: Mapping[GameSource, Ended], phase: str) -> list[tuple[str
         name = f"{phase} step {part[0]}" if len(part) == 1 else f"{phase} steps {part[0]}–{part[-1]}"
         page = (steps[-1] - part[-1]) // STEPS_A_PAGE + 1
         address = f"/steps?{urlencode({'phase': phase, 'page': page})}"
-        found.append((name, address, sum((Counter(by_step[step]) for step in part), Counter[str]())))
+        found.append((name, address, _total(by_step[step] for step in part)))
     evaluated = [ended for source, ended in counts.items() if source.phase == phase and source.step is None]
-    total = sum(map(Counter, evaluated), Counter[str]())
-    evaluations = (f"{phase} evaluations", f"/steps?{urlencode({'phase': phase})}", total)
+    evaluations = (f"{phase} evaluations", f"/steps?{urlencode({'phase': phase})}", _total(evaluated))
     return [*found, *([evaluations] if evaluated else [])]
+
+
+def _total(counts: Iterable[Ended]) -> Ended:
+    return sum(map(Counter, counts), Counter[str]())
 
 
 def choices(index: GameIndex) -> dict[str, list[str]]:

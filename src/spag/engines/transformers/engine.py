@@ -196,11 +196,14 @@ class TransformersEngine:
         """Return up to ``count`` queued requests. Those with the same tokens as another wait for its logits."""
         if not self._reuse:
             return self._queue[:count]
-        busy = {tuple(row.tokens) for row in self._active}
-        first = dict[tuple[int, ...], _Row]()
+        seen, rows = {tuple(row.tokens) for row in self._active}, list[_Row]()
         for row in self._queue:
-            first.setdefault(tuple(row.tokens), row)
-        return [row for key, row in first.items() if key not in busy][:count]
+            if len(rows) == count:  # the queue may be long
+                break
+            if (key := tuple(row.tokens)) not in seen:
+                seen.add(key)
+                rows.append(row)
+        return rows
 
     def _decode(self) -> list[Completion]:
         """Feed every active row its last token and sample the next."""

@@ -1,8 +1,8 @@
 """The trainer's end of vLLM's ``nccl`` weight transfer: new weights of a whole model for engines on other devices.
 
 The trainer is rank 0 of a group with vLLM's processes, which get the weights at the same time, in chunks, in their own
-dtype. Only for this does a training process import parts of vLLM. A call of NCCL whose partner has died never returns:
-each has a thread of its own, and ``close`` aborts it.
+dtype. A training process imports parts of vLLM only here. An NCCL call whose partner has died never returns, so each
+call has its own thread, and ``close`` aborts it.
 """
 
 import importlib
@@ -50,7 +50,6 @@ class WeightBroadcast:
             "model": resolve_model(model.name),
             "dtype": model.dtype,
             "trust_remote_code": model.trust_remote_code,
-            "weight_transfer_config": {"backend": "nccl"},
         }
         self._transfer, self._device, self.version = WeightTransfer(arguments, ()), device, version
         self._group: Any = None
