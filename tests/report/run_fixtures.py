@@ -57,7 +57,7 @@ def steps(count: int, **figures: float) -> list[dict[str, Any]]:
 
 
 def write_run(folder: Path, *, iterations: int = 1) -> Path:
-    """Write a run with self-play, training, arena and log; no reasoning."""
+    """Write a run with self-play, training and arena; no reasoning."""
     phases = [{"algorithm": "imitation"}, {"algorithm": "spag", "iterations": iterations}]
     config = RunConfig.model_validate({"model": {"name": "tiny <model>"}, "phases": phases})
     folder.mkdir(parents=True)
@@ -77,9 +77,8 @@ def write_run(folder: Path, *, iterations: int = 1) -> Path:
         stages[f"{name}/train"] = stage(30.0, steps=7, samples=11, held_out=0, versions={"torch": "2.13.0"})
     write_rows(folder / "arena" / "episodes.jsonl", arena_games())
     write_json(folder / "arena" / "results.json", arena_report(arena_games(), TABOO, PLAYERS))
-    stages["arena"] = stage(60.0, games=144)
+    stages["arena"] = {**stage(60.0, games=144), "finished": "2026-01-02T03:04:05Z"}
     write_manifest(folder, stages)
-    write_rows(folder / "log.jsonl", [{"stage": "arena", "finished": "2026-01-02T03:04:05Z"}])
     return folder
 
 

@@ -20,7 +20,7 @@ from spag.report.plot_files import Plot
 pytestmark = pytest.mark.slow
 
 FILES = (
-    "manifest.json", "config.yaml", "log.jsonl", "1-imitation/metrics.jsonl", "2-spag/iteration-1/metrics.jsonl",
+    "manifest.json", "config.yaml", "1-imitation/metrics.jsonl", "2-spag/iteration-1/metrics.jsonl",
     "2-spag/iteration-1/health.json", "2-spag/iteration-1/episodes.jsonl", "arena/results.json", "arena/episodes.jsonl",
     "reasoning/results.json", "3-reinforce/metrics.jsonl", "3-reinforce/evaluations.jsonl",
     "3-reinforce/warnings.jsonl", "3-reinforce/opponents.jsonl",

@@ -28,7 +28,7 @@ ADDRESSES += ["/games/spag-2/1", "/games/online-step-00001/1"]
 
 
 NAMES = ["manifest.json", "config.yaml", "results.json", "health.json", "metrics.jsonl", "episodes.jsonl"]
-NAMES += ["evaluations.jsonl", "opponents.jsonl", "warnings.jsonl", "log.jsonl", "step-00001.jsonl"]
+NAMES += ["evaluations.jsonl", "opponents.jsonl", "warnings.jsonl", "step-00001.jsonl"]
 
 
 def cut(data: bytes) -> bytes:

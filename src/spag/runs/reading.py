@@ -21,7 +21,7 @@ from spag.games.registry import DEFAULT, game_of, get
 from spag.runs.execute import resolve_dtype
 from spag.runs.layout import BASE, EPISODES, HEALTH, PlannedModel, planned_models, planned_stages, trained_models
 from spag.runs.parts import GameFile, OnlinePhase, SelfPlay, StageProgress, games_of, read_metrics
-from spag.runs.records import CollapseWarning, Json, check_results, checked, online_files, read_rows
+from spag.runs.records import CollapseWarning, Json, check_results, checked, online_files
 from spag.runs.teachers import TEACHER, teacher_path
 from spag.storage.episodes import read_episodes
 from spag.storage.manifest import Manifest
@@ -134,9 +134,8 @@ class RunFolder:
 
     @cached_property
     def finished(self) -> str:
-        """When the last stage ended, formatted as in the log."""
-        log = read_rows(self.folder / "log.jsonl")
-        return str(log[-1].get("finished", "")) if log else ""
+        """When the last stage ended, such as ``2026-01-02T03:04:05Z``; empty before the first did."""
+        return max((str(entry.get("finished", "")) for entry in self.stages.values()), default="")
 
     def sources(self) -> Iterator[GameFile]:
         """Yield the existing files of games: teacher play, then each model's in order, then the arena's."""

@@ -38,7 +38,7 @@ from spag.storage.outputs import (
     record_outputs,
     replaced_outputs,
 )
-from spag.storage.store import JsonlStore, write_json
+from spag.storage.store import write_json
 
 SCHEMA_VERSION = 1
 Names = Sequence[str]
@@ -56,6 +56,7 @@ class Record(TypedDict):
     status: Literal["waiting", "started", "done"]
     settings: dict[str, Any]
     seconds: float
+    finished: NotRequired[str]
     given_up: NotRequired[str]
     free: NotRequired[Any]
     built_on: NotRequired[dict[str, str | None]]
@@ -263,11 +264,10 @@ class Manifest:
             entry = self.stages[stage]
             entry["seconds"] = round(entry["seconds"] + time.monotonic() - started, 1)
             self._save()
-        entry.update({"status": "done", "results": results, "outputs": record_outputs(self.folder, outputs)})
-        self._save()
+        made = record_outputs(self.folder, outputs)
         finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        with JsonlStore(self.folder / "log.jsonl") as log:
-            log.append({"stage": stage, "seconds": entry["seconds"], "finished": finished, **results})
+        entry.update({"status": "done", "finished": finished, "results": results, "outputs": made})
+        self._save()
 
     def _outputs(self, stage: str) -> Outputs:
         return self.stages[stage].get("outputs", {}) if self.is_done(stage) else {}
