@@ -109,7 +109,7 @@ def test_a_stop_that_a_library_makes_an_error_of_its_own_is_a_stop(
     def work() -> None:
         try:
             raise KeyboardInterrupt
-        except:  # noqa: E722 - as choix and others do
+        except:  # noqa: E722 - as some libraries do
             raise raised  # noqa: B904
 
     monkeypatch.setattr("spag.games.registry.names", work)

@@ -99,6 +99,23 @@ def test_ratings_of_players_that_hardly_met_converge() -> None:
     assert points.tolist() == pytest.approx([0, points[2] / 2, points[2]], rel=1e-4)  # two even games lie between
 
 
+def test_ratings_of_many_matrices_are_those_of_each() -> None:
+    """At the maximum every player is expected to score what it scored."""
+    rng = np.random.default_rng(3)
+    scores = rng.integers(0, 40, (50, 5, 5)) * rng.integers(0, 2, (50, 5, 5)) * (1 - np.eye(5))
+    points = bradley_terry(scores)
+    for one, found in zip(scores, points, strict=True):
+        assert found.tolist() == pytest.approx(bradley_terry(one).tolist(), abs=1e-3)
+        games = (one + one.T + 1) * (1 - np.eye(5))
+        expected = games / (1 + 10 ** ((found[None] - found[:, None]) / 400))
+        assert expected.sum(axis=1) == pytest.approx((one + 0.5).sum(axis=1) - 0.5, abs=1e-3)
+
+
+def test_ratings_end_where_numbers_are_too_large_to_be_exact() -> None:
+    points = bradley_terry(np.array([[0, 0, 0], [0, 0, 0], [24e12, 0, 0]]))
+    assert points.tolist() == pytest.approx([0, points[2] / 2, points[2]], rel=1e-2)
+
+
 def test_ratings_of_an_all_win_player_are_finite_and_ordered() -> None:
     grid = grid_of(
         "abc",

@@ -1,5 +1,4 @@
-"""One number per player: Bradley-Terry strengths (the ``choix`` library) on the Elo scale, with bootstrap intervals
-over tasks.
+"""One number per player: Bradley-Terry strengths on the Elo scale, with bootstrap intervals over tasks.
 
 A game counts by its rewards: a player scores 1 if it earned the whole range of rewards more than the other, 0.5 if both
 earned the same. Every pair is credited with one imaginary game of 0.5 each, so that a player that won everything has a
@@ -18,6 +17,8 @@ POINTS = 400 / np.log(10)
 PRIOR_SCORE = 0.5
 """Score credited to each side of every pair."""
 _DRAWS = 500
+_PRECISION, _STEPS = 1e-6, 100
+"""Newton's method ends at this precision of log-strengths, far below a point, and at the latest after so many steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +38,28 @@ def rate(names: Sequence[str], scores: Floats, weights: Ints) -> list[Rating]:
     players = len(names)
     points = bradley_terry(scores.sum(axis=0))
     resampled = (weights[:_DRAWS] @ scores.reshape(len(scores), -1)).reshape(-1, players, players)
-    low, high = np.quantile([bradley_terry(draw, start=points) for draw in resampled], (0.025, 0.975), axis=0)
+    low, high = np.quantile(bradley_terry(resampled), (0.025, 0.975), axis=0)
     return [Rating(name, *(float(value) for value in row)) for name, *row in zip(names, points, low, high, strict=True)]
 
 
-def bradley_terry(scores: Floats, prior: float = PRIOR_SCORE, start: Floats | None = None) -> Floats:
-    """Return the maximum-likelihood points, shape (players,), of a matrix of ``scores`` (row against column). ``start``
-    only speeds up convergence.
+def bradley_terry(scores: Floats, prior: float = PRIOR_SCORE) -> Floats:
+    """Return the maximum-likelihood points, shape (..., players), of matrices of ``scores`` (row against column), shape
+    (..., players, players). Newton's method, with the first player held at 0; every pair must have a score.
     """
-    import choix  # noqa: PLC0415 - slow to import, and only results need it
-
-    # players that hardly met take thousands of iterations
-    first = None if start is None else start / POINTS
-    strengths = choix.ilsr_pairwise_dense(scores + prior, initial_params=first, max_iter=100_000)
-    points: Floats = (strengths - strengths[0]) * POINTS
+    others = 1 - np.eye(scores.shape[-1])
+    scored = (scores + prior) * others
+    games = scored + scored.swapaxes(-1, -2)
+    strengths = np.zeros(scores.shape[:-1])
+    for _ in range(_STEPS):
+        expected = others / (1 + np.exp(strengths[..., None, :] - strengths[..., None]))
+        gradient = (scored - games * expected).sum(axis=-1)
+        curvature = games * expected * (1 - expected)
+        hessian = np.eye(scores.shape[-1]) * curvature.sum(axis=-1)[..., None] - curvature
+        step = np.linalg.solve(hessian[..., 1:, 1:], gradient[..., 1:, None])[..., 0]
+        # the likelihood is sure to rise where no two strengths move apart by more than 1
+        spread = step.max(axis=-1, initial=0) - step.min(axis=-1, initial=0)
+        strengths[..., 1:] += step / np.maximum(1, spread)[..., None]
+        if spread.max(initial=0) < _PRECISION:
+            break
+    points: Floats = strengths * POINTS
     return points
