@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from spag.core.errors import EngineError, ModelError
 from spag.engines.base import Completion, Request, Sampling
@@ -24,6 +25,20 @@ LINES = [
 
 def chatter(request: Request) -> str:
     return random.Random(request.seed).choice(LINES)
+
+
+class LearningEngine(ScriptedEngine):
+    """Says a line that depends on every weight, so that a word tells with which weights it was said."""
+
+    def __init__(self, weights: Mapping[str, Any]) -> None:
+        super().__init__(self.say, concurrency=4)
+        self.weights = {name: float(value.sum()) for name, value in weights.items()}
+
+    def say(self, request: Request) -> str:
+        return f"This is {sum(self.weights.values()) + request.seed % 7:.3f}."
+
+    def update_weights(self, weights: Mapping[str, Any]) -> None:
+        self.weights |= {name: float(value.sum()) for name, value in weights.items()}
 
 
 class HangingEngine(ScriptedEngine):
@@ -53,6 +68,25 @@ def scripted(notes: Path, latency_s: float, stack: ExitStack, together: int = 1)
         time.sleep(0.02)
     engine = ScriptedEngine(chatter, concurrency=4, latency_s=latency_s)
     return dict.fromkeys(ROLES, Player(engine, "chatter", Sampling()))
+
+
+def learner(weights: Path, notes: Path, stack: ExitStack) -> Mapping[str, Player]:
+    """Play with the weights of a safetensors file, until new ones come."""
+    from safetensors.torch import load_file
+
+    (notes / str(os.getpid())).touch()
+    return dict.fromkeys(ROLES, Player(LearningEngine(load_file(weights)), "learner", Sampling()))
+
+
+def chatting(stack: ExitStack) -> Mapping[str, Player]:
+    return dict.fromkeys(ROLES, Player(ScriptedEngine(chatter), "chatter", Sampling()))
+
+
+def pair(stack: ExitStack) -> Mapping[str, Player]:
+    return {
+        name: Player(ScriptedEngine(lambda request, name=name: f"this is {name}"), name, Sampling())
+        for name in ("one", "two")
+    }
 
 
 def opened(notes: Path) -> list[int]:

@@ -16,13 +16,12 @@ import ray
 import torch
 from ray.cluster_utils import Cluster
 from safetensors.torch import load_file
-from scripted_players import chatter
+from scripted_players import chatting
 
 from fake_vllm import GIB, FakeGPU, installed
 from gloo_nccl import at_the_trainer
 from spag.config.schema import ClusterConfig, ModelConfig, PlannedEngine
 from spag.engines.base import Sampling
-from spag.engines.scripted import ScriptedEngine
 from spag.engines.vllm import broadcast, opening
 from spag.engines.vllm.broadcast import WeightBroadcast
 from spag.engines.vllm.setup import installed_vllm
@@ -60,10 +59,6 @@ def open_stand_in(model: Path, folder: Path, together: int, stack: ExitStack) ->
     while len(list(folder.glob("*/open"))) < together:
         time.sleep(0.05)
     return dict.fromkeys(ROLES, Player(engine, "stand-in", Sampling(max_new_tokens=6)))
-
-
-def open_chatter(stack: ExitStack) -> Mapping[str, Player]:
-    return dict.fromkeys(ROLES, Player(ScriptedEngine(chatter), "chatter", Sampling()))
 
 
 class Actors:
@@ -179,7 +174,7 @@ def test_who_can_join_no_group_gets_weights_from_the_object_store(
     cluster: Cluster, model_folder: Path, weights: Weights, stack: ExitStack, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The reason is in the log once."""
-    actors = Actors(cluster, open_chatter, model_folder, stack)
+    actors = Actors(cluster, chatting, model_folder, stack)
     actors.play()
     with caplog.at_level(logging.WARNING):
         actors.update(weights)

@@ -2,9 +2,8 @@
 
 import os
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,8 +11,8 @@ import pytest
 import ray
 import torch
 from ray.cluster_utils import Cluster
-from scripted_players import chatter, opened
-from transformers import PreTrainedModel
+from safetensors.torch import load_file
+from scripted_players import LearningEngine, chatter, chatting, learner, opened, pair
 
 from spag.config.schema import ClusterConfig
 from spag.core.episodes import Episode
@@ -21,10 +20,8 @@ from spag.core.errors import EngineError
 from spag.core.types import Split
 from spag.engines.base import Sampling
 from spag.engines.scripted import ScriptedEngine
-from spag.engines.transformers.engine import TransformersEngine
 from spag.games.base import Game
 from spag.games.registry import get
-from spag.models.loading import load_model, load_tokenizer
 from spag.rollout.ray.driver import RayPlayers, open_on_ray
 from spag.rollout.ray.weights import pack
 from spag.rollout.ray.worker import PlayJob, PlayWorker
@@ -38,30 +35,15 @@ pytestmark = [
 ]
 KUHN = get("kuhn_poker")
 SPECS = game_specs([task_of("river"), task_of("bread")], 3, seed=5)
-SAMPLING = Sampling(1.0, max_new_tokens=6)
 Games = dict[str, Episode]
 
 
-def play_tiny(model: PreTrainedModel, folder: Path) -> Mapping[str, Player]:
-    engine = TransformersEngine(model, load_tokenizer(str(folder)), concurrency=4)
-    return dict.fromkeys(ROLES, Player(engine, "tiny", SAMPLING))
-
-
-def open_tiny(folder: Path, notes: Path, stack: ExitStack) -> Mapping[str, Player]:
-    (notes / str(os.getpid())).touch()
-    return play_tiny(load_model(str(folder), dtype="float32", device="cpu"), folder)
-
-
-def by_id(episodes: Sequence[Episode]) -> Games:
-    """Games without log-probabilities, whose last digits depend on the batch."""
-    bare = [
-        tuple(replace(said, logprobs=None, sampling_logprobs=None) for said in episode.history) for episode in episodes
-    ]
-    return {episode.id: replace(episode, history=history) for episode, history in zip(episodes, bare, strict=True)}
+def by_id(episodes: Iterable[Episode]) -> Games:
+    return {episode.id: episode for episode in episodes}
 
 
 def play_there(players: RayPlayers, specs: Sequence[GameSpec] = SPECS, stats: PlayStats | None = None) -> Games:
-    games = by_id([episode for batch in players.play(specs, stats) for episode in batch])
+    games = by_id(episode for batch in players.play(specs, stats) for episode in batch)
     assert games.keys() == {spec.id for spec in specs}
     return games
 
@@ -75,20 +57,20 @@ def stack() -> Iterator[ExitStack]:
 def test_open_engines_learn_between_plays_and_so_do_their_replacements(
     cluster: Cluster, model_folder: Path, tmp_path: Path, stack: ExitStack
 ) -> None:
-    model = load_model(str(model_folder), dtype="float32", device="cpu")
-    old = {name: value.detach().clone() for name, value in model.named_parameters()}
+    old = load_file(model_folder / "model.safetensors")
     half = {name: value + 0.1 for name, value in old.items() if "layers.0." in name}
     other = {name: value * 1.5 for name, value in old.items() if "layers.1." in name}
 
     def play_here(weights: Mapping[str, torch.Tensor]) -> Games:
-        model.load_state_dict(dict(weights), strict=False)
-        return by_id(list(play(SPECS, play_tiny(model, model_folder))))
+        player = Player(LearningEngine(weights), "learner", Sampling())
+        return by_id(play(SPECS, dict.fromkeys(ROLES, player)))
 
-    before, after = play_here(old), play_here(half | other)
+    before, after = play_here(old), play_here(old | half | other)
     assert all(before[name] != after[name] for name in before)
 
     config = ClusterConfig(address=cluster.address, workers=2, lease=1, deadline=60.0)
-    players = open_on_ray(PlayJob(partial(open_tiny, model_folder, tmp_path), TABOO), config, stack, lambda note: None)
+    job = PlayJob(partial(learner, model_folder / "model.safetensors", tmp_path), TABOO)
+    players = open_on_ray(job, config, stack, lambda note: None)
     stats = PlayStats()
     assert play_there(players, stats=stats) == before
     assert stats.utterances == sum(len(episode.history) for episode in before.values())
@@ -112,7 +94,7 @@ def test_open_engines_learn_between_plays_and_so_do_their_replacements(
 
 
 def test_weights_change_only_between_plays(cluster: Cluster, stack: ExitStack) -> None:
-    job = PlayJob(open_chatter, TABOO)
+    job = PlayJob(chatting, TABOO)
     players = open_on_ray(
         job, ClusterConfig(address=cluster.address, workers=1, lease=1, deadline=60.0), stack, lambda note: None
     )
@@ -126,13 +108,9 @@ def test_weights_change_only_between_plays(cluster: Cluster, stack: ExitStack) -
         list(players.play(SPECS))
 
 
-def open_chatter(stack: ExitStack) -> Mapping[str, Player]:
-    return dict.fromkeys(ROLES, Player(ScriptedEngine(chatter), "chatter", Sampling()))
-
-
 def test_each_play_may_have_a_game_and_players_of_its_own(cluster: Cluster, stack: ExitStack) -> None:
     config = ClusterConfig(address=cluster.address, workers=1, lease=1, deadline=60.0)
-    players = open_on_ray(PlayJob(open_pair, TABOO), config, stack, lambda note: None)
+    players = open_on_ray(PlayJob(pair, TABOO), config, stack, lambda note: None)
     specs = [GameSpec(f"k{number}", task, number) for number, task in enumerate(KUHN.tasks(Split.TRAIN, 4, 0))]
 
     def speakers(specs: Sequence[GameSpec], game: Game, first: str, second: str) -> set[tuple[str, str]]:
@@ -150,13 +128,6 @@ def test_each_play_may_have_a_game_and_players_of_its_own(cluster: Cluster, stac
 
 def worker_processes(players: RayPlayers) -> list[int]:
     return [ray.get(worker.actor.__ray_call__.remote(lambda actor: os.getpid())) for worker in players.workers]
-
-
-def open_pair(stack: ExitStack) -> Mapping[str, Player]:
-    return {
-        name: Player(ScriptedEngine(lambda request, name=name: f"this is {name}"), name, Sampling())
-        for name in ("one", "two")
-    }
 
 
 def test_weights_go_to_the_engine_of_a_player() -> None:

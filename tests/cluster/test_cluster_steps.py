@@ -38,7 +38,7 @@ phases:
     opponents: {self: 2, snapshot: 1, "bot:equilibrium": 1}
     snapshot_every: 1
     evaluate_every: null
-arena: {tasks: 2, sampling: {max_new_tokens: 6}}
+arena: {tasks: 2, entrants: ["bot:random", "bot:equilibrium"]}
 """
 
 

@@ -22,10 +22,13 @@ def steps_of(folder: Path) -> list[int]:
 
 
 def test_a_collapse_ends_the_run_where_that_is_wanted(model_folder: Path, tmp_path: Path) -> None:
-    run_here(config_for(model_folder, *STEPS, "reinforce.stop_on_collapse=true", "reinforce.overlap=1"), tmp_path)
+    options = "reinforce.stop_on_collapse=true", "reinforce.overlap=1", "reinforce.evaluate_every=10"
+    run_here(config_for(model_folder, *STEPS, *options), tmp_path)
     assert steps_of(tmp_path) == [*range(1, 9)]  # no sign is given before the 8th
     result = Manifest.open(tmp_path).stages[f"{PHASE}/train"]["results"]
     assert (result["steps"], result["stopped"]) == (8, f"step 8: {ALIKE}; {ILLEGAL}")
+    evaluations = (tmp_path / PHASE / "evaluations.jsonl").read_text().splitlines()
+    assert {json.loads(line)["step"] for line in evaluations} == {8}  # of the model that the run ends with
     record = json.loads((tmp_path / PHASE / "warnings.jsonl").read_text())
     assert record == {
         "step": 8,

@@ -143,7 +143,7 @@ class Loop:
             self.policy.average.move(1.0 if step == 1 else 1.0 - online.average_decay)
         if self.policy.reference is not None and self.policy.reference.after_step(step):
             self.cache = LogprobCache()
-        goes_on = bool(broadcast_object_list([self.source.finish(step, row, samples, self.policy)])[0])
+        goes_on = self.source.finish(step, row, samples, self.policy)
         row["step_s"] = time.perf_counter() - began
         self._record(row, Unit.STEPS, step, len(samples) / row["step_s"])
         if goes_on:

@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
+from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedModel
 
 from spag.algorithms.online_settings import RewardOverride
@@ -104,9 +105,10 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
         played = [one for _, episodes in self.games for one in episodes]
         unknown = sum(bool(said.unknown_token) for one in played for said in one.history)
         row |= {"unknown_tokens": unknown, **self.figures, "staleness": staleness(step, played)}
+        stops = self._stops(step, row)
         if (every := self.settings.keeps_snapshots_every) and step % every == 0:
             policy.save(self.player.snapshot_folder(step))
-        if self._evaluates(step):
+        if self._evaluates(step, is_last=stops or step == self.steps):
             self._wait()  # then the engines are free
             self._make_room()
             with self._timed("evaluate_s"), policy.final():
@@ -116,14 +118,9 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
                     self._evaluate(step, part.game, policy.policy())
                 self.player.rest()
         row |= self.seconds
-        if self.watch is None:
-            return True
         if self.opponents is not None:
             self.opponents.append({"step": step, "opponents": self._ratings(step)})
-        found = self.watch.look(row)
-        if found and self.settings.stop_on_collapse and step < self.steps:
-            self.stopped = f"step {step}: {'; '.join(found.values())}"
-        return not self.stopped
+        return not stops
 
     def settle(self) -> None:
         self._wait()
@@ -136,6 +133,13 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
         text = "  ".join(f"{name.split('/')[-2]} {value:+.2f}" for name, value in rewards.items())
         found = [name.partition("/")[2] or name for name in self.watch.found] if self.watch else []
         return f"{text}  collapse? {', '.join(found)}" if found else text
+
+    def _stops(self, step: int, row: Row) -> bool:
+        """Return whether a warning of a collapse ends the phase, the same on every process."""
+        found = self.watch.look(row) if self.watch else {}
+        if found and self.settings.stop_on_collapse and step < self.steps:
+            self.stopped = f"step {step}: {'; '.join(found.values())}"
+        return bool(broadcast_object_list([self.stopped])[0])
 
     def _wait(self) -> None:
         """Wait for the games that are played ahead."""
@@ -179,9 +183,9 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
         finally:
             self.seconds[name] += time.perf_counter() - began
 
-    def _evaluates(self, step: int) -> bool:
+    def _evaluates(self, step: int, *, is_last: bool) -> bool:
         every = self.settings.evaluate_every
-        return every is not None and (step % every == 0 or step == self.steps)
+        return every is not None and (step % every == 0 or is_last)
 
     def _evaluate(self, step: int, game: Game, policy: PreTrainedModel | None) -> None:
         """Play held-out tasks against each opponent, in both roles; add the exact metrics of a solved game."""

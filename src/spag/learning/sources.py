@@ -84,7 +84,8 @@ class Source(AbstractContextManager["Source"], Protocol):
         """Return the training data of ``step``, the same on every process. Sources that do not play need no policy."""
 
     def finish(self, step: int, row: Row, samples: Sequence[TrainingSample], policy: Policy) -> bool:
-        """Take the row of a finished step and add the metrics of its games; return whether to go on.
+        """Take the row of a finished step and add the metrics of its games; return whether to go on,
+        the same on every process.
 
         ``samples``: those of the step, before merging equal ones.
         """
