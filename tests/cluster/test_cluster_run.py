@@ -36,11 +36,11 @@ game: {max_turns: 2, words: shipped}
 engine: {concurrency: 2}
 phases:
   - {algorithm: imitation, max_episodes: 4, TRAINING}
-  - {algorithm: spag, iterations: 1, tasks: 48, sampling: {max_new_tokens: 16}, tie_reward: 0.5, TRAINING}
+  - {algorithm: spag, iterations: 1, tasks: 24, sampling: {max_new_tokens: 16}, tie_reward: 0.5, TRAINING}
 cluster: {lease: 2}
 """.replace(
     "TRAINING",
-    "learning_rate: 1.0e-3, global_batch_size: 16, micro_batch_size: 4, max_length: 512, "
+    "learning_rate: 1.0e-3, global_batch_size: 8, micro_batch_size: 4, max_length: 512, "
     "gradient_checkpointing: false, save_steps: 4",
 )
 IMITATION, ITERATION = "1-imitation", "2-spag/iteration-1"
