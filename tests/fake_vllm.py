@@ -4,6 +4,8 @@ The GPU is a folder: ``total`` holds its bytes, one file for each holder what th
 stand-in runs in our real worker processes, which find it as the package ``vllm`` (``installed``), and answers every
 request with a few tokens. It has the methods that ``spag.engines.vllm.worker`` calls, and no others. A buffer on the
 GPU is a file whose handle is ``(path,)`` (``gpu_buffers``, in the place of ``transfer.gpu_buffers``).
+
+Torch is imported where weights are touched: most workers touch none, and it takes them seconds.
 """
 
 import os
@@ -13,12 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from safetensors.torch import load_file, save_file
+if TYPE_CHECKING:
+    import torch
 
-from gloo_nccl import GlooCommunicator, received
+    from gloo_nccl import GlooCommunicator
 
 GIB = 2**30
 WORKING = GIB
@@ -98,8 +100,8 @@ class LLMEngine:
     waiting: list[tuple[str, Any]] = field(default_factory=list)
     stale: bool = False
     transfer: dict[str, Any] | None = None
-    updating: dict[str, torch.Tensor] | None = None
-    group: GlooCommunicator | None = None
+    updating: "dict[str, torch.Tensor] | None" = None
+    group: "GlooCommunicator | None" = None
 
     @classmethod
     def from_engine_args(cls, args: EngineArgs) -> "LLMEngine":
@@ -147,6 +149,8 @@ class LLMEngine:
 
     def _join(self, master_address: str, master_port: int, rank_offset: int, world_size: int, **packing: Any) -> None:
         """As the ``nccl`` transfer, in a vLLM of one process."""
+        from gloo_nccl import GlooCommunicator
+
         assert self.group is None, "a second group beside the first"
         self.transfer = {"packed": False, "packed_buffer_size_bytes": GIB} | packing
         self.group = GlooCommunicator(master_address, master_port, rank_offset, world_size)
@@ -183,6 +187,8 @@ class LLMEngine:
 
     def _receive(self, update_info: dict[str, Any]) -> None:
         """As the ``nccl`` transfer: what the trainer broadcasts."""
+        from gloo_nccl import received
+
         if self.group is None or self.transfer is None or self.updating is None:
             raise RuntimeError("NCCL weight transfer not initialized. Call init_transfer_engine() first.")
         assert self.transfer["packed"]
@@ -205,6 +211,8 @@ class LLMEngine:
         self._take(update_info, file, "host")
 
     def _take(self, update_info: dict[str, Any], file: str, way: str) -> None:
+        import torch
+
         assert self.updating is not None
         sizes = update_info["tensor_sizes"]
         parts = torch.from_file(file, shared=True, size=sum(sizes), dtype=torch.uint8).clone().split_with_sizes(sizes)
@@ -213,12 +221,16 @@ class LLMEngine:
         self.gpu.note(f"{self.name} takes {len(sizes)} weights by {way}")
 
     def _finish_weight_update(self) -> None:
+        from safetensors.torch import save_file
+
         if self.updating is None:
             raise RuntimeError("finish_weight_update called without a matching start_weight_update.")
         save_file(self.updating, self.gpu.folder / "weights.safetensors")
         self.weights, self.updating, self.stale = "new", None, True
 
     def _check_weights(self, sums: dict[str, float]) -> None:
+        from safetensors.torch import load_file
+
         found = load_file(self.gpu.folder / "weights.safetensors")
         for name, value in sums.items():
             assert found[name].double().sum().item() == value
@@ -305,8 +317,10 @@ def installed(folder: Path, gpu: FakeGPU, weights: float) -> dict[str, str]:
 
 
 @contextmanager
-def gpu_buffers(gpus: Sequence[int], size: int) -> Iterator[tuple[list[torch.Tensor], dict[str, Any]]]:
+def gpu_buffers(gpus: Sequence[int], size: int) -> "Iterator[tuple[list[torch.Tensor], dict[str, Any]]]":
     """Stand in for ``spag.engines.vllm.transfer.gpu_buffers``: one GPU, and a file for its memory."""
+    import torch
+
     assert list(gpus) == [0]
     gpu = FakeGPU(Path(os.environ["FAKE_GPU"]))
     file = gpu.folder / "buffer"

@@ -6,6 +6,7 @@ import atexit
 import gc
 import multiprocessing
 import os
+import socket
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -36,6 +37,16 @@ def start(target: Callable[..., Any], *arguments: Any, environment: dict[str, st
     process = _SERVER.Process(target=_work, args=(target, arguments, environment or {}))
     process.start()
     return process
+
+
+def start_pair(target: Callable[..., Any], *arguments: Any) -> list[BaseProcess]:
+    """Call ``target`` in two processes that find each other as torchrun's do."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    ranks = ({"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2))
+    return [start(target, *arguments, environment=group | rank) for rank in ranks]
 
 
 @cache

@@ -6,17 +6,16 @@ import importlib.util
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import together
 from safetensors.torch import load_file
 from tiny import job as tiny_job
 from tiny import settings, train_tiny
-from together import run
 
+import forked
 from spag.config.schema import PhaseConfig
 from spag.core.errors import ConfigError, RunError
 from spag.core.progress import SilentReporter
@@ -84,15 +83,8 @@ def environment(**more: str) -> dict[str, str]:
 def run_together(folder: Path, jobs: list[Job]) -> None:
     """Do ``jobs`` in two processes."""
     (folder / "jobs.json").write_text(json.dumps(jobs))
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*launcher, str(HERE / "together.py"), str(folder / "jobs.json")],
-        env=environment(),
-        check=False,
-        capture_output=True,
-        timeout=500,
-    )
-    assert done.returncode == 0, done.stderr.decode()[-3000:]
+    processes = forked.start_pair(together.main, str(folder / "jobs.json"))
+    assert [forked.end(process) for process in processes] == [0, 0]
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +107,7 @@ def fsdp(model_folder: Path, tied_folder: Path, tmp_path_factory: pytest.TempPat
     done.
     """
     folder = tmp_path_factory.mktemp("fsdp")
-    run(job(model_folder, folder / "resumed", twenty(), stop=5))
+    together.run(job(model_folder, folder / "resumed", twenty(), stop=5))
     shared = {"parallel": "fsdp"}
     jobs = [
         job(model_folder, folder / "twenty", twenty(gradient_checkpointing=True, **shared)),
@@ -243,6 +235,6 @@ def test_a_killed_process_ends_the_job_in_one_line_and_the_same_call_resumes(
 @pytest.mark.usefixtures("children")
 def test_an_error_in_a_process_is_the_error_of_the_call(model_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"^global_batch_size=8 is not a multiple of micro_batch_size=8 times 2 processes$"
+        ConfigError, match=r"^global_batch_size=8 is not a multiple of micro_batch_size=3 times 1 processes$"
     ):
-        launch(model_folder, tmp_path, "run", settings(processes=2, micro_batch_size=8))
+        launch(model_folder, tmp_path, "run", settings(processes=1, parallel="fsdp", micro_batch_size=3))

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -96,22 +95,8 @@ def test_a_changed_setting_starts_over_but_a_smaller_micro_batch_resumes(model_f
 
 @slow
 def test_two_processes_give_the_weights_of_one(model_folder: Path, tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     changes = {"learning_rate": 1e-3, "micro_batch_size": 2, "global_batch_size": 12}
-    group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    processes = [
-        forked.start(
-            train_until,
-            "",
-            model_folder,
-            tmp_path / "two",
-            settings(**changes),
-            environment={"RANK": str(rank), "LOCAL_RANK": str(rank), **group},
-        )
-        for rank in range(2)
-    ]
+    processes = forked.start_pair(train_until, "", model_folder, tmp_path / "two", settings(**changes))
     assert [forked.end(process) for process in processes] == [0, 0]
     train_tiny(
         model_folder, tmp_path / "one", settings(**changes)

@@ -60,11 +60,23 @@ def rows(output: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_the_record_counts_the_samples_of_each_role_and_the_instruction_data(
-    model_folder: Path, tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def usual(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training with the usual settings."""
+    train_tiny(model_folder, output := tmp_path_factory.mktemp("usual") / "run")
+    return output
+
+
+@pytest.fixture(scope="module")
+def micro_2(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training in micro-batches of 2."""
+    train_tiny(model_folder, output := tmp_path_factory.mktemp("micro") / "2", settings(learning_rate=1e-3))
+    return output
+
+
+def test_the_record_counts_the_samples_of_each_role_and_the_instruction_data(usual: Path) -> None:
     """Of 41, every fifth is instruction data; even ones are the attacker's."""
-    result = job(model_folder, tmp_path / "run").run()
+    result = json.loads((usual / "training.json").read_text())["result"]
     assert (result["samples"], result["sft"]) == ({"attacker": 17, "defender": 16}, 8)
     assert _work({"status": "done"}, result)[0] == "6 steps on 41 samples"
 
@@ -120,11 +132,12 @@ def test_one_step_is_the_gradient_of_the_loss_of_the_whole_global_batch(
 
 
 @pytest.mark.parametrize("micro", [1, 4, 8])
-def test_the_result_does_not_depend_on_the_micro_batch_size(model_folder: Path, tmp_path: Path, micro: int) -> None:
-    train_tiny(model_folder, tmp_path / "two", settings(learning_rate=1e-3))
+def test_the_result_does_not_depend_on_the_micro_batch_size(
+    model_folder: Path, micro_2: Path, tmp_path: Path, micro: int
+) -> None:
     train_tiny(model_folder, tmp_path / "other", settings(learning_rate=1e-3, micro_batch_size=micro))
-    assert distance(weights(tmp_path / "two"), weights(tmp_path / "other")) < 1e-5
-    for left, right in zip(rows(tmp_path / "two"), rows(tmp_path / "other"), strict=True):
+    assert distance(weights(micro_2), weights(tmp_path / "other")) < 1e-5
+    for left, right in zip(rows(micro_2), rows(tmp_path / "other"), strict=True):
         assert numbers(left) == pytest.approx(numbers(right), abs=1e-4, rel=1e-4)
 
 
@@ -160,10 +173,9 @@ def test_bfloat16_autocast_keeps_float32_weights_and_ratios_near_one(model_folde
     assert config["use_cache"] is True
 
 
-def test_gradient_checkpointing_changes_nothing(model_folder: Path, tmp_path: Path) -> None:
-    train_tiny(model_folder, tmp_path / "off")
+def test_gradient_checkpointing_changes_nothing(model_folder: Path, usual: Path, tmp_path: Path) -> None:
     train_tiny(model_folder, tmp_path / "on", settings(gradient_checkpointing=True))
-    assert distance(weights(tmp_path / "off"), weights(tmp_path / "on")) == 0.0
+    assert distance(weights(usual), weights(tmp_path / "on")) == 0.0
 
 
 def test_imitation_learns_its_targets(model_folder: Path, tmp_path: Path) -> None:
@@ -318,9 +330,8 @@ def test_a_resumed_training_shows_what_is_left(caplog: pytest.LogCaptureFixture)
     assert "502/1000, 4:09:00 left" in caplog.messages[-1]  # two updates in a minute, and 498 to go
 
 
-def test_the_output_folder_holds_what_the_page_says(model_folder: Path, tmp_path: Path) -> None:
-    train_tiny(model_folder, tmp_path / "run")
-    assert {path.name for path in (tmp_path / "run").iterdir()} == {
+def test_the_output_folder_holds_what_the_page_says(usual: Path) -> None:
+    assert {path.name for path in usual.iterdir()} == {
         "checkpoint",
         "metrics.jsonl",
         "reference.jsonl",
@@ -339,15 +350,14 @@ def test_a_finished_training_is_not_repeated_but_one_with_other_samples_is(model
     assert len((tmp_path / "reference.jsonl").read_text().splitlines()) == 1 + 16
 
 
-def test_a_stale_reference_file_is_not_used(model_folder: Path, tmp_path: Path) -> None:
-    train_tiny(model_folder, tmp_path / "a")
+def test_a_stale_reference_file_is_not_used(model_folder: Path, usual: Path, tmp_path: Path) -> None:
     other = shutil.copytree(model_folder, tmp_path / "other")
     model = load_model(str(other), dtype="float32", device="cpu")
     with torch.no_grad():
         model.get_input_embeddings().weight.mul_(1.5)
     model.save_pretrained(other)
     (tmp_path / "b").mkdir()
-    shutil.copy(tmp_path / "a" / "reference.jsonl", tmp_path / "b")
+    shutil.copy(usual / "reference.jsonl", tmp_path / "b")
     train_tiny(other, tmp_path / "b")
     assert rows(tmp_path / "b")[0]["importance_ratio"] == pytest.approx(1.0, abs=ROUNDING)
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,7 @@ REPLICAS = ("imitation.parallel=replicas", "spag.parallel=replicas")
 ADAPTER = (*REPLICAS, "imitation.lora.quantize=true", "spag.lora.quantize=true")
 
 
+@cache
 def planner(kind: str, gpus: int, *changes: str) -> Planner:
     return Planner(load_config("llama2-7b", changes), LLAMA, find_gpu(kind), gpus)
 

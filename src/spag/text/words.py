@@ -3,6 +3,7 @@
 import hashlib
 import unicodedata
 from collections.abc import Iterable
+from functools import lru_cache
 
 from simplemma import is_known, lemmatize
 
@@ -15,6 +16,7 @@ _CAPITALISES_NOUNS = frozenset({"de"})
 _UNPRINTABLE = frozenset({"Cc", "Zl", "Zp"})
 
 
+@lru_cache(maxsize=65_536)  # a whole list is split again for every phase and plan
 def split_of(word: str, language: str = "en") -> Split:
     """Return the split of ``word``: one lemma in ten is held out, by the SHA-256 of its lower-cased lemma.
 
