@@ -100,7 +100,14 @@ def test_a_second_call_does_nothing(finished: Path, model: Path) -> None:
 def test_an_update_is_adamw_on_the_sum_over_tokens(model: Path, tmp_path: Path) -> None:
     """One step, without micro-batches, packing, merging or the chunked head: the same weights."""
     train_here(
-        config_for(model, "reinforce.steps=1", "reinforce.snapshot_every=5", "reinforce.warmup_ratio=0", "reinforce.evaluate_every=null", *PLAIN),
+        config_for(
+            model,
+            "reinforce.steps=1",
+            "reinforce.snapshot_every=5",
+            "reinforce.warmup_ratio=0",
+            "reinforce.evaluate_every=null",
+            *PLAIN,
+        ),
         tmp_path / "run",
     )
     policy, tokenizer = load_model(str(model), dtype="float32", device="cpu"), load_tokenizer(str(model))

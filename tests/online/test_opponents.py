@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -145,17 +145,24 @@ def test_a_role_that_alone_is_trained_is_the_seat_of_the_policy(tmp_path: Path) 
 def test_a_run_records_ratings_and_draws_by_them(
     model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And a step loads each snapshot once."""
-    loaded: list[str] = []
+    """And a step loads each snapshot once, and none that is still loaded."""
+    loaded: list[list[str]] = []
+    plain = StepPlayer.play
+
+    def play(self: StepPlayer, step: int, weights_of: int) -> None:
+        loaded.append([])
+        plain(self, step, weights_of)
 
     def noted(folder: Path) -> dict[str, torch.Tensor]:
-        loaded.append(folder.name)
+        loaded[-1].append(folder.name)
         return saved_weights(folder)
 
+    monkeypatch.setattr(StepPlayer, "play", play)
     monkeypatch.setattr(steps, "saved_weights", noted)
     options = ("reinforce.opponents={snapshot: 1, 'bot:equilibrium': 1}", "reinforce.matchmaking={by: results}")
     train_here(config_for(model_folder, *options, "reinforce.evaluate_every=null"), tmp_path)
-    assert loaded[0] == "step-00001" and all(one != other for one, other in pairwise(loaded))
+    assert loaded[:2] == [[], ["step-00001"]] and len(loaded) == 4 and all(len({*one}) == len(one) for one in loaded)
+    assert all(one != other for one, other in pairwise(chain(*loaded)))
     recorded = [json.loads(line) for line in (tmp_path / PHASE / "opponents.jsonl").read_text().splitlines()]
     assert [row["step"] for row in recorded] == [1, 2, 3, 4]
     last = {one["opponent"]: one for one in recorded[-1]["opponents"]}
@@ -178,7 +185,7 @@ def test_an_interrupted_phase_meets_the_same_opponents(
     model_folder: Path, tmp_path: Path, lora: dict[str, Any] | None
 ) -> None:
     options = {
-        "algorithm": "reinforce", "steps": 3, "games": 8, "learning_rate": 1e-2, "micro_batch_size": 4,
+        "algorithm": "reinforce", "steps": 3, "games": 4, "learning_rate": 1e-2, "micro_batch_size": 4,
         "sampling": {"max_new_tokens": 6}, "opponents": {"snapshot": 1, "bot:equilibrium": 1}, "snapshot_every": 1,
         "matchmaking": {"by": "results"}, "evaluate_every": None, "save_steps": 1, "warmup_ratio": 0, "lora": lora,
         "entropy_coef": 0.1,
