@@ -37,7 +37,7 @@ LINES = [
     "The winter was long.",
 ]
 
-TRAINING = "learning_rate: 1.0e-3, global_batch_size: 4, micro_batch_size: 4, max_length: 256, save_steps: 1"
+TRAINING = "learning_rate: 1.0e-3, global_batch_size: 4, micro_batch_size: 4, max_length: 320, save_steps: 1"
 CONFIG = f"""
 phases:
   - {{algorithm: imitation, max_episodes: 4, gradient_checkpointing: false, {TRAINING}}}
