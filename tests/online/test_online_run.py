@@ -259,7 +259,8 @@ def test_an_interruption_does_not_wait_for_the_steps_ahead(
 
 def test_games_are_never_older_than_the_bound(model: Path, tmp_path: Path) -> None:
     """Two steps ahead, they are played by copies of earlier weights, although newer ones were trained before that."""
-    play_slowly(config_for(model, *AHEAD, "reinforce.overlap=2", "reinforce.steps=5"), tmp_path, (4, 1))
+    options = "reinforce.games=4", "reinforce.overlap=2", "reinforce.steps=5"
+    play_slowly(config_for(model, *AHEAD, *options), tmp_path, (4, 1))
     assert [by(tmp_path, step) for step in range(1, 6)] == ["step 0", "step 0", "step 0", "step 1", "step 2"]
     assert [row["staleness"] for row in rows(tmp_path / PHASE / "metrics.jsonl")] == [0, 1, 2, 2, 2]
     for weights in (1, 2, 3):
