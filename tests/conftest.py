@@ -16,9 +16,10 @@ settings.load_profile("spag")
 
 
 def pytest_collection_finish() -> None:
-    """Leave what is imported by now to itself: every training and engine ends with a collection, which would search
-    half a million objects for half a second.
+    """Leave all that was imported out of later collections: each would take half a second, and a run of a few steps
+    makes five.
     """
+    gc.collect()
     gc.freeze()
     atexit.register(gc.unfreeze)  # or extensions complain of leaks
 

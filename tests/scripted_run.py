@@ -37,10 +37,10 @@ LINES = [
     "The winter was long.",
 ]
 
-TRAINING = "learning_rate: 1.0e-3, global_batch_size: 4, micro_batch_size: 4, max_length: 512, save_steps: 1"
+TRAINING = "learning_rate: 1.0e-3, global_batch_size: 4, micro_batch_size: 4, max_length: 320, save_steps: 1"
 CONFIG = f"""
 phases:
-  - {{algorithm: imitation, max_episodes: 8, gradient_checkpointing: false, {TRAINING}}}
+  - {{algorithm: imitation, max_episodes: 4, gradient_checkpointing: false, {TRAINING}}}
   - {{algorithm: spag, iterations: 1, tasks: 8, repeats: 2, gradient_checkpointing: false, {TRAINING}}}
 engine: {{concurrency: 3}}
 arena: {{tasks: 2, entrants: [base, imitation, spag-1]}}

@@ -293,6 +293,7 @@ def test_frozen_opponents_play_and_only_the_current_policy_is_trained(
 ) -> None:
     folder = tmp_path / "run"
     options = [*LONGER, "spag.repeats=4", "spag.opponents={self: 1, base: 1, earlier: 1}"]
+    options += ["arena.entrants=[spag-1, spag-2]", "imitation.max_steps=1"]
     run_here(config_for(model_folder, words_file, options), folder)
     for name, learner, others in (
         (FIRST, "imitation", {"base"}),

@@ -6,13 +6,19 @@ import json
 from pathlib import Path
 
 import pytest
-from tiny_run import PHASE, config_for, run_here
+from tiny_run import PHASE, config_for, run_here, train_here
 
 from spag.learning.step_figures import CollapseWatch
 from spag.storage.manifest import Manifest
 
 pytestmark = pytest.mark.slow
-STEPS = "reinforce.steps=10", "reinforce.games=4", "reinforce.evaluate_every=null", "arena.tasks=1"
+STEPS = (
+    "reinforce.steps=10",
+    "reinforce.games=2",
+    "reinforce.evaluate_every=null",
+    "reinforce.save_steps=100",
+    "arena.tasks=1",
+)
 ILLEGAL = "player_0 of kuhn_poker: 100 % of games end with its breaking the rules, at first 100 %"
 ALIKE = "player_0 of kuhn_poker: 100 % of samples have no advantage and teach nothing"
 
@@ -51,27 +57,21 @@ def test_a_run_that_stops_before_its_first_snapshot_has_an_arena_all_the_same(
     assert one == pytest.approx(other)
 
 
-def test_else_it_only_warns(model_folder: Path, tmp_path: Path) -> None:
-    run_here(config_for(model_folder, *STEPS, "reinforce.steps=9", "reinforce.games=2"), tmp_path)
-    assert steps_of(tmp_path) == [*range(1, 10)]
-    assert "stopped" not in Manifest.open(tmp_path).stages[f"{PHASE}/train"]["results"]
-    assert (
-        len((tmp_path / PHASE / "warnings.jsonl").read_text().splitlines()) == 1
-    )  # the sign stays, the row is written once
-
-
 @pytest.mark.parametrize("entropy_coef", [0.01, 0.0])
 def test_games_that_all_end_alike_have_no_advantage(model_folder: Path, tmp_path: Path, entropy_coef: float) -> None:
-    """Every game costs 2, and so is the baseline from the first step on. Without a bonus nothing is trained then."""
-    options = "reinforce.steps=8", "reinforce.games=40", f"reinforce.entropy_coef={entropy_coef}"
-    run_here(config_for(model_folder, *STEPS, *options), tmp_path)
+    """Every game costs 2, and so is the baseline from the first step on. Without a bonus nothing is trained then. The
+    run is only warned.
+    """
+    options = "reinforce.steps=9", f"reinforce.entropy_coef={entropy_coef}"
+    train_here(config_for(model_folder, *STEPS, *options), tmp_path)
+    assert steps_of(tmp_path) == [*range(1, 10)]
+    assert "stopped" not in Manifest.open(tmp_path).stages[f"{PHASE}/train"]["results"]
     rows = [json.loads(line) for line in (tmp_path / PHASE / "metrics.jsonl").read_text().splitlines()]
     assert {row["kuhn_poker/player_0/no_advantage"] for row in rows} == {1.0}
-    assert {row["kuhn_poker/player_0/no_advantage_samples"] for row in rows} == {40}
+    assert {row["kuhn_poker/player_0/no_advantage_samples"] for row in rows} == {2}
     assert {row["tokens"] > 0 for row in rows} == {entropy_coef > 0}
-    assert (
-        "kuhn_poker/player_0/no_advantage" in json.loads((tmp_path / PHASE / "warnings.jsonl").read_text())["warnings"]
-    )
+    [warned] = (tmp_path / PHASE / "warnings.jsonl").read_text().splitlines()  # the sign stays, one row is written
+    assert "kuhn_poker/player_0/no_advantage" in json.loads(warned)["warnings"]
 
 
 def test_a_resumed_run_watches_on_from_its_step(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from tiny_run import config_for, run_here
+from tiny_run import config_for, train_here
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -24,6 +24,8 @@ from spag.models.loading import load_model, load_tokenizer
 from spag.rollout.steps import POLICY, StepPlayer
 
 pytestmark = pytest.mark.slow
+
+FEW = "reinforce.games=4", "reinforce.evaluation_tasks=1"
 
 VOCABULARY = 258
 """Logits of the tiny model."""
@@ -48,8 +50,8 @@ def test_a_phase_that_ended_leaves_nothing(model_folder: Path, tmp_path: Path, m
 
     monkeypatch.setattr(Loop, "_finish", note_loop)
     monkeypatch.setattr(StepPlayer, "__exit__", note_engines)
-    changes = ("reinforce.steps=2", "reinforce.kl_coef=0.1", "reinforce.average_decay=0.5", "arena.tasks=1")
-    run_here(config_for(model_folder, *changes), tmp_path)
+    changes = (*FEW, "reinforce.steps=2", "reinforce.kl_coef=0.1", "reinforce.average_decay=0.5")
+    train_here(config_for(model_folder, *changes), tmp_path)
     assert len(alive) > 20
     assert [found for ref in alive if (found := ref()) is not None] == []
 
@@ -152,8 +154,8 @@ def test_while_the_policy_trains(
         return update(loop, *rest)
 
     monkeypatch.setattr(Loop, "_update", note)
-    changes = ("reinforce.steps=3", "reinforce.evaluate_every=1", f"reinforce.overlap={overlap}", "arena.tasks=1")
-    run_here(config_for(model_folder, *changes), tmp_path)
+    changes = (*FEW, "reinforce.steps=3", "reinforce.evaluate_every=1", f"reinforce.overlap={overlap}")
+    train_here(config_for(model_folder, *changes), tmp_path)
     assert seen == [(not ahead, not ahead, True, True)] * 3
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_run import MOMENTS, PHASE, assert_same_weights, config_for, run_here, spoken, weights_of
+from tiny_run import MOMENTS, PHASE, assert_same_weights, config_for, run_here, spoken, train_here, weights_of
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import forked
@@ -25,7 +25,6 @@ from spag.games.tic_tac_toe.board import TicTacToe
 from spag.models.loading import load_model, load_tokenizer
 from spag.rollout.runner import play_batches
 from spag.rollout.steps import MixedGame, StepPlayer, step_specs
-from spag.runs.execute import run
 from spag.storage.episodes import read_episodes
 
 pytestmark = pytest.mark.slow
@@ -85,7 +84,7 @@ def test_evaluations_against_names_that_differ_in_punctuation_are_apart(model: P
     for folder in (one, other):
         shutil.copytree(model, folder)
     options = f'reinforce.evaluation_opponents=["{one}", "{other}"]', "reinforce.steps=1", "reinforce.save_steps=5"
-    run_here(config_for(model, *options), tmp_path / "run")
+    train_here(config_for(model, *options), tmp_path / "run")
     assert len(list((tmp_path / "run" / PHASE / "evaluations").iterdir())) == 1
     for row in rows(tmp_path / "run" / PHASE / "evaluations.jsonl"):
         assert [role["games"] for role in row["roles"]] == [3, 3]
@@ -100,8 +99,15 @@ def test_a_second_call_does_nothing(finished: Path, model: Path) -> None:
 
 def test_an_update_is_adamw_on_the_sum_over_tokens(model: Path, tmp_path: Path) -> None:
     """One step, without micro-batches, packing, merging or the chunked head: the same weights."""
-    run_here(
-        config_for(model, "reinforce.steps=1", "reinforce.snapshot_every=5", "reinforce.warmup_ratio=0", *PLAIN),
+    train_here(
+        config_for(
+            model,
+            "reinforce.steps=1",
+            "reinforce.snapshot_every=5",
+            "reinforce.warmup_ratio=0",
+            "reinforce.evaluate_every=null",
+            *PLAIN,
+        ),
         tmp_path / "run",
     )
     policy, tokenizer = load_model(str(model), dtype="float32", device="cpu"), load_tokenizer(str(model))
@@ -144,10 +150,11 @@ class Interrupt(SilentReporter):
 
 
 def test_a_resumed_run_counts_the_samples_of_all_steps(model: Path, finished: Path, tmp_path: Path) -> None:
+    config = config_for(model, "reinforce.evaluate_every=null")
     with pytest.raises(KeyboardInterrupt):
-        run(config_for(model), tmp_path, Interrupt())
+        train_here(config, tmp_path, Interrupt())
     assert [path.name for path in (tmp_path / PHASE / "state").glob("checkpoint-*")] == ["checkpoint-2"]
-    run_here(config_for(model), tmp_path)
+    train_here(config, tmp_path)
     counts = [row["samples"] for row in rows(tmp_path / PHASE / "metrics.jsonl")]
     assert len(counts) == 4 and trained_samples(tmp_path) == trained_samples(finished) == sum(counts)
 
@@ -220,7 +227,7 @@ def test_two_processes_do_what_one_does(model: Path, tmp_path: Path, options: tu
 
 
 def test_playing_ahead_lags_one_update_behind(model: Path, finished: Path, tmp_path: Path) -> None:
-    run_here(config_for(model, "reinforce.overlap=1", "reinforce.warmup_ratio=0"), tmp_path / "ahead")
+    train_here(config_for(model, *AHEAD, "reinforce.overlap=1"), tmp_path / "ahead")
     played = [by(tmp_path / "ahead", step) for step in range(1, 5)]
     assert played == ["step 0", "step 0", "step 1", "step 2"]
     assert [by(finished, step) for step in range(1, 5)] == ["step 0", "step 1", "step 2", "step 3"]
@@ -246,13 +253,14 @@ def test_an_interruption_does_not_wait_for_the_steps_ahead(
     monkeypatch.setattr("spag.rollout.steps.play_batches", slow)
     monkeypatch.setattr("spag.learning.loop.Loop._record", interrupt)  # step 1 is trained, step 2 is being played
     with pytest.raises(KeyboardInterrupt):
-        run_here(config_for(model, *AHEAD, "reinforce.overlap=1", "engine.concurrency=1"), tmp_path)
+        train_here(config_for(model, *AHEAD, "reinforce.overlap=1", "engine.concurrency=1"), tmp_path)
     assert len(list(read_episodes(tmp_path / PHASE / "episodes" / "step-00002.jsonl"))) < 12
 
 
 def test_games_are_never_older_than_the_bound(model: Path, tmp_path: Path) -> None:
     """Two steps ahead, they are played by copies of earlier weights, although newer ones were trained before that."""
-    play_slowly(config_for(model, *AHEAD, "reinforce.overlap=2", "reinforce.steps=5"), tmp_path, (4, 1))
+    options = "reinforce.games=4", "reinforce.overlap=2", "reinforce.steps=5"
+    play_slowly(config_for(model, *AHEAD, *options), tmp_path, (4, 1))
     assert [by(tmp_path, step) for step in range(1, 6)] == ["step 0", "step 0", "step 0", "step 1", "step 2"]
     assert [row["staleness"] for row in rows(tmp_path / PHASE / "metrics.jsonl")] == [0, 1, 2, 2, 2]
     for weights in (1, 2, 3):
@@ -282,7 +290,7 @@ def play_slowly(config: RunConfig, folder: Path, slow: tuple[int, int]) -> None:
 
     StepPlayer.play = play  # type: ignore[method-assign]
     try:
-        run_here(config, folder)
+        train_here(config, folder)
     finally:
         StepPlayer.play = plain  # type: ignore[method-assign]
 
@@ -321,7 +329,7 @@ def by(folder: Path, step: int) -> str:
 
 def test_frozen_opponents_are_not_trained(model: Path, tmp_path: Path) -> None:
     opponents = 'reinforce.opponents={"snapshot": 1, "bot:equilibrium": 1}'
-    run_here(
+    train_here(
         config_for(model, opponents, "reinforce.steps=3", 'reinforce.evaluation_opponents=["bot:random"]'),
         tmp_path / "run",
     )
@@ -345,7 +353,7 @@ def roles_of(game: Episode, name: str) -> set[str]:
 
 def test_games_are_mixed_by_weight_with_baselines_of_their_own(model: Path, tmp_path: Path) -> None:
     mix = "reinforce.mix=[{name: kuhn_poker, weight: 2}, {name: tic_tac_toe}]"
-    run_here(config_for(model, mix, "reinforce.steps=2", "reinforce.evaluate_every=null"), tmp_path / "run")
+    train_here(config_for(model, mix, "reinforce.steps=2", "reinforce.evaluate_every=null"), tmp_path / "run")
     row = rows(tmp_path / "run" / PHASE / "metrics.jsonl")[-1]
     assert (row["kuhn_poker/games"], row["tic_tac_toe/games"]) == (8, 4)
     baselines = {name for name in row if name.endswith("/baseline")}
@@ -354,7 +362,7 @@ def test_games_are_mixed_by_weight_with_baselines_of_their_own(model: Path, tmp_
 
 
 def test_a_kl_term_that_begins_at_nothing_has_its_reference(model: Path, tmp_path: Path) -> None:
-    run_here(
+    train_here(
         config_for(model, "reinforce.kl_coef_end=0.5", "reinforce.steps=2", "reinforce.evaluate_every=null"),
         tmp_path / "run",
     )

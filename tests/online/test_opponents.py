@@ -1,14 +1,15 @@
 """Opponents of online steps: who is drawn, how results weigh, and snapshots, which are models of their own."""
 
 import json
+import shutil
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tiny_run import PHASE, config_for, run_here
+from tiny_run import PHASE, config_for, train_here
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from spag.algorithms.reinforce import ReinforceSettings
@@ -141,10 +142,27 @@ def test_a_role_that_alone_is_trained_is_the_seat_of_the_policy(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_run_records_ratings_and_draws_by_them(model_folder: Path, tmp_path: Path) -> None:
+def test_a_run_records_ratings_and_draws_by_them(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a step loads each snapshot once, and none that is still loaded."""
+    loaded: list[list[str]] = []
+    plain = StepPlayer.play
+
+    def play(self: StepPlayer, step: int, weights_of: int) -> None:
+        loaded.append([])
+        plain(self, step, weights_of)
+
+    def noted(folder: Path) -> dict[str, torch.Tensor]:
+        loaded[-1].append(folder.name)
+        return saved_weights(folder)
+
+    monkeypatch.setattr(StepPlayer, "play", play)
+    monkeypatch.setattr(steps, "saved_weights", noted)
     options = ("reinforce.opponents={snapshot: 1, 'bot:equilibrium': 1}", "reinforce.matchmaking={by: results}")
-    config = config_for(model_folder, *options)
-    run_here(config, tmp_path)
+    train_here(config_for(model_folder, *options, "reinforce.evaluate_every=null"), tmp_path)
+    assert loaded[:2] == [[], ["step-00001"]] and len(loaded) == 4 and all(len({*one}) == len(one) for one in loaded)
+    assert all(one != other for one, other in pairwise(chain(*loaded)))
     recorded = [json.loads(line) for line in (tmp_path / PHASE / "opponents.jsonl").read_text().splitlines()]
     assert [row["step"] for row in recorded] == [1, 2, 3, 4]
     last = {one["opponent"]: one for one in recorded[-1]["opponents"]}
@@ -167,7 +185,7 @@ def test_an_interrupted_phase_meets_the_same_opponents(
     model_folder: Path, tmp_path: Path, lora: dict[str, Any] | None
 ) -> None:
     options = {
-        "algorithm": "reinforce", "steps": 3, "games": 8, "learning_rate": 1e-2, "micro_batch_size": 4,
+        "algorithm": "reinforce", "steps": 3, "games": 4, "learning_rate": 1e-2, "micro_batch_size": 4,
         "sampling": {"max_new_tokens": 6}, "opponents": {"snapshot": 1, "bot:equilibrium": 1}, "snapshot_every": 1,
         "matchmaking": {"by": "results"}, "evaluate_every": None, "save_steps": 1, "warmup_ratio": 0, "lora": lora,
         "entropy_coef": 0.1,
@@ -183,14 +201,15 @@ def test_an_interrupted_phase_meets_the_same_opponents(
             seed=3,
         )
 
-    def interrupt(at: TrainProgress) -> None:
-        if at.step == 2:
-            raise InterruptedError
+    def copy(at: TrainProgress) -> None:
+        if at.step == 2:  # trained, and its checkpoint is not written
+            shutil.copytree(tmp_path / "whole", tmp_path / "stopped")
 
-    job("whole").run()
-    with pytest.raises(InterruptedError):
-        job("stopped").run(interrupt)
-    job("stopped").run()
+    job("whole").run(copy)
+    assert [path.name for path in (tmp_path / "stopped" / "state").glob("checkpoint-*")] == ["checkpoint-1"]
+    seen: list[int] = []
+    job("stopped").run(lambda at: seen.append(at.step))
+    assert [*dict.fromkeys(seen)] == [2, 3]
     assert moves(tmp_path / "whole") == moves(tmp_path / "stopped")
     rows = [(tmp_path / name / "opponents.jsonl").read_text() for name in ("whole", "stopped")]
     assert rows[0] == rows[1] and "snapshot-3" in rows[0]
@@ -203,23 +222,11 @@ def test_an_interrupted_phase_meets_the_same_opponents(
 
 
 @pytest.mark.slow
-def test_a_step_loads_each_snapshot_once(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loaded: list[str] = []
-
-    def noted(folder: Path) -> dict[str, torch.Tensor]:
-        loaded.append(folder.name)
-        return saved_weights(folder)
-
-    monkeypatch.setattr(steps, "saved_weights", noted)
-    run_here(config_for(model_folder, "reinforce.opponents={snapshot: 1}", "reinforce.steps=4"), tmp_path)
-    assert loaded[0] == "step-00001" and all(one != other for one, other in pairwise(loaded))
-
-
-@pytest.mark.slow
 def test_a_frozen_opponent_is_hashed_once(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hashed: list[str] = []
     monkeypatch.setattr(steps, "identity_of", lambda model: hashed.append(model.name) or {"weights": "start"})
-    run_here(config_for(model_folder, "reinforce.opponents={start: 1}", "reinforce.steps=2"), tmp_path)
+    options = "reinforce.opponents={start: 1}", "reinforce.steps=2", "reinforce.games=4", "reinforce.evaluation_tasks=1"
+    train_here(config_for(model_folder, *options), tmp_path)
     assert hashed == [str(model_folder)]
 
 
@@ -233,13 +240,14 @@ def moves(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_snapshot_is_a_model_and_is_kept_where_somebody_asks(model_folder: Path, tmp_path: Path) -> None:
-    run_here(config_for(model_folder, "reinforce.steps=2", "reinforce.snapshot_every=2"), tmp_path / "kept")
+    few = "reinforce.games=4", "reinforce.evaluate_every=null"
+    train_here(config_for(model_folder, *few, "reinforce.steps=2", "reinforce.snapshot_every=2"), tmp_path / "kept")
     [folder] = (tmp_path / "kept" / PHASE / "snapshots").iterdir()
     assert folder.name == "step-00002"
     last = load_model(str(tmp_path / "kept" / PHASE / "checkpoint"), dtype="float32", device="cpu").state_dict()
     for name, weight in load_model(str(folder), dtype="float32", device="cpu").state_dict().items():
         assert torch.equal(weight, last[name])  # both are the policy after the last step
-    run_here(config_for(model_folder, "reinforce.steps=1", "reinforce.snapshot_every=null"), tmp_path / "none")
+    train_here(config_for(model_folder, *few, "reinforce.steps=1", "reinforce.snapshot_every=null"), tmp_path / "none")
     assert not (tmp_path / "none" / PHASE / "snapshots").exists()
 
 

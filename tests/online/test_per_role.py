@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_run import MOMENTS, PHASE, config_for, run_here, spoken
+from tiny_run import MOMENTS, PHASE, config_for, run_here, spoken, train_here
 
 from scripted_run import run_until
 from spag.algorithms.reinforce import Reinforce, ReinforceSettings
@@ -49,6 +49,7 @@ PER_ROLE = (
     'reinforce.evaluation_opponents=["bot:equilibrium"]',
     "reinforce.warmup_ratio=0",
     "reinforce.learning_rate=1.0e-2",
+    "reinforce.steps=3",
 )
 
 
@@ -115,7 +116,7 @@ def test_no_adapter_keeps_its_cache_while_the_policy_trains(
         return update(loop, *rest)
 
     monkeypatch.setattr(Loop, "_update", note)
-    run_here(config_for(model, *PER_ROLE, "reinforce.steps=1"), tmp_path)
+    train_here(config_for(model, *PER_ROLE, "reinforce.steps=1", "reinforce.evaluate_every=null"), tmp_path)
     assert kept and not any(kept)
 
 
@@ -147,7 +148,7 @@ def test_each_adapter_begins_as_the_lone_one_and_learns_alone(model: Path) -> No
 
 
 def test_roles_that_are_not_trained_stay_as_they_are(model: Path, tmp_path: Path) -> None:
-    run_here(
+    train_here(
         config_for(model, *PER_ROLE, "reinforce.roles=player_1", "reinforce.steps=1", "reinforce.evaluate_every=null"),
         tmp_path,
     )
@@ -167,7 +168,7 @@ def test_an_update_is_that_of_each_roles_own_samples(model: Path, tmp_path: Path
         "reinforce.baseline_decay=1",
         "reinforce.entropy_coef=0",
     ]
-    run_here(config_for(model, *PER_ROLE, *some), tmp_path)
+    train_here(config_for(model, *PER_ROLE, *some), tmp_path)
     games = {game.id: game for game in read_episodes(tmp_path / PHASE / "episodes" / "step-00001.jsonl")}
     samples = samples_of([games[spec.id] for _, spec in step_specs([MixedGame(KUHN)], 12, 1, 0)])
     assert {sample.role for sample in samples} == set(ROLES)
@@ -304,7 +305,7 @@ def test_vllm_serves_each_roles_adapter(tmp_path: Path) -> None:
 
 def test_another_run_goes_on_with_each_roles_adapter(finished: Path, tmp_path: Path) -> None:
     checkpoint = finished / PHASE / "checkpoint"
-    run_here(
+    train_here(
         config_for(
             checkpoint, *PER_ROLE, "reinforce.steps=1", "reinforce.kl_coef=0.1", "reinforce.evaluate_every=null"
         ),
@@ -314,7 +315,7 @@ def test_another_run_goes_on_with_each_roles_adapter(finished: Path, tmp_path: P
         assert all(torch.equal(weight, adapters(finished)[name][key]) for key, weight in weights.items())
     assert rows(tmp_path / "on")[0]["kl"] == pytest.approx(0.0, abs=1e-5)
     lone = checkpoint / NAMES[0]  # one adapter: each role begins with a copy of it
-    run_here(
+    train_here(
         config_for(lone, *PER_ROLE, "reinforce.steps=1", "reinforce.kl_coef=0.1", "reinforce.evaluate_every=null"),
         tmp_path / "copies",
     )

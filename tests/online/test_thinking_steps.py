@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tiny_run import config_for, run_here
+from tiny_run import config_for, train_here
 from transformers import PreTrainedTokenizerBase
 
 from spag.algorithms.credit import as_sampled, trained_turns
@@ -130,7 +130,7 @@ def test_an_online_step_trains_thoughts_and_counts_those_that_are_cut(thinker: P
     thinking = "{thinking: {enabled: true, max_tokens: 12}, max_new_tokens: 6, min_new_tokens: 0}"
     options = ["steps=1", "evaluate_every=null", f"sampling={thinking}"]
     config = config_for(thinker, "model.prompt_style=chat", *(f"reinforce.{option}" for option in options))
-    run_here(config, tmp_path / "run")
+    train_here(config, tmp_path / "run")
     [row] = [json.loads(line) for line in (tmp_path / "run/1-reinforce/metrics.jsonl").read_text().splitlines()]
     first = row["kuhn_poker/player_0/cut_thoughts"]
     assert 0.5 < first <= 1.0 and row["kuhn_poker/player_0/length"] > 6

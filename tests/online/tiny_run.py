@@ -9,9 +9,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from spag.config.files import parse_config
 from spag.config.schema import RunConfig
 from spag.core.episodes import TrainingSample
-from spag.core.progress import SilentReporter
+from spag.core.progress import Reporter, SilentReporter
 from spag.models.tokens import PromptStyle, encode_prompt
+from spag.rollout.matches import PlaySetup
 from spag.runs.execute import run
+from spag.runs.phases import carry_out
+from spag.runs.stage import Run
+from spag.storage.manifest import Manifest
 
 CONFIG = """
 game: {name: kuhn_poker}
@@ -50,6 +54,13 @@ def config_for(model: Path, *overrides: str) -> RunConfig:
 
 def run_here(config: RunConfig, folder: Path) -> None:
     run(config, folder, SilentReporter())
+
+
+def train_here(config: RunConfig, folder: Path, reporter: Reporter | None = None) -> None:
+    """Carry out a run's phases without its arena, which takes as long as two steps."""
+    state = Run(config, folder, Manifest.open(folder), PlaySetup.of(config, reporter or SilentReporter()))
+    for model in state.models.values():
+        carry_out(state, model)
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:

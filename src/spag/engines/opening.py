@@ -84,9 +84,10 @@ class KeptModels:
 
     def close(self) -> None:
         """Close all engines and return their memory."""
-        self._open = {}
+        opened, self._open = bool(self._open), {}
         self._stack.close()
-        free_objects()
+        if opened:
+            free_objects()
 
 
 def open_model(model: ModelConfig, engine: EngineConfig) -> Engine:
