@@ -1,5 +1,7 @@
 """What many tests need: no network, and a tiny random Llama made on the spot."""
 
+import atexit
+import gc
 import os
 from pathlib import Path
 
@@ -11,6 +13,15 @@ from xdist.scheduler import LoadScopeScheduling
 os.environ["HF_HUB_OFFLINE"] = "1"
 settings.register_profile("spag", deadline=None)  # no test fails because a machine is slow
 settings.load_profile("spag")
+
+
+def pytest_collection_finish() -> None:
+    """Leave out of collections of garbage what tests imported: each would look at a million objects, for half a
+    second.
+    """
+    gc.collect()
+    gc.freeze()
+    atexit.register(gc.unfreeze)  # or extensions complain of leaks
 
 
 @pytest.fixture(scope="session")
