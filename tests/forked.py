@@ -6,6 +6,7 @@ import atexit
 import gc
 import multiprocessing
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -73,3 +74,22 @@ def _work(target: Callable[..., Any], arguments: tuple[Any, ...], environment: d
 def run_command(*arguments: str) -> None:
     """Do what the command ``spag`` does, as a target of ``start``."""
     main(arguments)
+
+
+def run_in(folder: str, output: str, *arguments: str) -> None:
+    """Do what the command ``spag`` does in ``folder``, whose packages it finds, as a target of ``start``; what it
+    prints goes to the file ``output``.
+    """
+    print_to(output)
+    os.chdir(folder)
+    sys.path.insert(0, folder)
+    main(arguments)
+
+
+def print_to(output: str) -> None:
+    """Let what this process prints go to a file, and Ctrl-C stop it even if a shell's background would ignore that."""
+    stream = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(stream, 1)
+    os.dup2(stream, 2)
+    sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False, buffering=1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)

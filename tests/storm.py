@@ -119,11 +119,7 @@ def open_engines(models: Sequence[ModelConfig], engine: EngineConfig, *more: Any
 
 def work(arguments: Sequence[str], output: str) -> None:
     """Do what ``spag`` does, with what it prints going to a file."""
-    stream = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(stream, 1)
-    os.dup2(stream, 2)
-    sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False, buffering=1)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a storm in a shell's background would ignore it
+    forked.print_to(output)
     execute.run = partial(execute.run, open_models=open_engines)
     main(list(arguments))
 

@@ -370,11 +370,11 @@ def test_the_command_takes_a_run_folder(tiny: ModelConfig, tmp_path: Path) -> No
 @pytest.mark.model
 def test_the_embedded_model_beats_chance(tiny: ModelConfig, tmp_path: Path) -> None:
     model = ModelConfig(name="smollm2-135m", dtype="float32")
-    settings = ReasoningSettings(("spag_common_sense", "spag_counting"), task_path=TASKS)
+    settings = ReasoningSettings(("spag_common_sense", "spag_counting"), task_path=TASKS, limit=24)
     results = evaluate_reasoning({"random": tiny, "smollm2": model}, settings, tmp_path, SilentReporter())
     smollm2 = results["models"]["smollm2"]["tasks"]
-    # chance is 25 %; 20 right of 40 are four standard errors above it. Measured: 87.5 % and 100 %.
-    assert smollm2["spag_common_sense"]["value"] >= 0.5
+    # chance is 25 %; 15 right of 24 are four standard errors above it. Measured: 87.5 % and 100 %.
+    assert smollm2["spag_common_sense"]["value"] >= 0.625
     assert smollm2["spag_common_sense"]["difference"]["low"] > 0.2
     assert smollm2["spag_common_sense"]["difference"]["p"] < 0.001
     assert smollm2["spag_counting"]["value"] >= 0.5

@@ -20,6 +20,8 @@ from taboo_games import episode_of
 from tiny_model import make_model
 
 TESTS = Path(__file__).parents[1]
+BRIEF = {"sampling": {"max_new_tokens": 4}}
+"""A random model would talk up to the limit."""
 TRAINING = {"global_batch_size": 4, "micro_batch_size": 4, "max_steps": 1, "gradient_checkpointing": False}
 CONFIG = {
     "model": {"name": "model", "dtype": "float32", "device": "cpu"},
@@ -27,9 +29,16 @@ CONFIG = {
     "game": {"name": "kuhn_poker", "hands": 6},
     "phases": [
         {"algorithm": "imitation", "episodes": ["bot:random"], **TRAINING},
-        {"algorithm": "reinforce", "steps": 1, "games": 2, "evaluation_tasks": 2, "opponents": {"bot:constant": 1}},
+        {
+            "algorithm": "reinforce",
+            "steps": 1,
+            "games": 2,
+            "evaluation_tasks": 2,
+            "opponents": {"bot:constant": 1},
+            **BRIEF,
+        },
     ],
-    "arena": {"tasks": 2},
+    "arena": {"tasks": 2, **BRIEF},
 }
 SCHEMA_1 = (
     '{"id":"river-0","game":"adversarial_taboo","target_word":"river","max_turns":5,'

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 from spag.games import get
 from spag.games.registry import SHIPPED
 from spag.storage.episodes import read_episodes
@@ -39,14 +40,11 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(package: Path, *command: str) -> str:
-    paths = os.pathsep.join(filter(None, (str(package), os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, "PYTHONPATH": paths, "COLUMNS": "120"}
-    done = subprocess.run(
-        [sys.executable, "-m", *command], cwd=package, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
+def spag(package: Path, *arguments: str) -> str:
+    printed = package / "printed"
+    process = forked.start(forked.run_in, str(package), str(printed), *arguments, environment={"COLUMNS": "120"})
+    assert forked.end(process) == 0, printed.read_text()
+    return printed.read_text()
 
 
 def test_the_page_shows_a_whole_package() -> None:
@@ -58,12 +56,22 @@ def test_the_page_shows_a_whole_package() -> None:
 @pytest.mark.slow
 def test_the_game_passes_the_suite(package: Path) -> None:
     [command] = [command for command in COMMANDS if command.startswith("pytest ")]
-    assert re.search(r"\b3\d passed", run(package, *command.split(), "-q", "-p", "no:cacheprovider"))
+    paths = os.pathsep.join(filter(None, (str(package), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(
+        [sys.executable, "-m", *command.split(), "-q", "-p", "no:cacheprovider"],
+        cwd=package,
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0 and re.search(r"\b3\d passed", done.stdout), done.stdout + done.stderr
 
 
 @pytest.mark.slow
 def test_the_game_is_listed_and_played(package: Path) -> None:
-    shown = {command.split()[1]: run(package, *command.split()) for command in COMMANDS if command.startswith("spag ")}
+    typed = [command.split()[1:] for command in COMMANDS if command.startswith("spag ")]
+    shown = {words[0]: spag(package, *words) for words in typed}
     assert "longest" in shown["games"] and "tit_for_tat" in shown["games"]
     assert "points a round" in shown["judge"]
     episodes = list(read_episodes(package / "d.jsonl"))

@@ -5,12 +5,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+from markupsafe import Markup
+
 from spag.config.files import dump_config
 from spag.config.schema import RunConfig
 from spag.core.episodes import Episode, PlayerInfo
 from spag.evaluation.arena.standings import arena_report
 from spag.evaluation.health import health
 from spag.evaluation.reasoning.results import figures_of
+from spag.report.plot_files import Plot
 from spag.rollout.matchmaking import match_specs, pairings
 from spag.storage.store import write_json, write_rows
 from taboo_games import ROLES, TABOO, episode_of, task_of
@@ -21,6 +25,11 @@ HOSTILE = (
 WORDS = [f"word{number:02d}x" for number in range(24)]
 PLAYERS = ("base", "imitation", "spag-1")
 STRENGTH = {"base": 0, "imitation": 10, "spag-1": 24}  # words on which it leads the defender astray, of 24
+
+
+def leave_undrawn(patch: pytest.MonkeyPatch) -> None:
+    """Let reports make their plots but save none of them, which takes most of a report's time."""
+    patch.setattr("spag.report.page.save_plot", lambda _, name, says, folder: Plot(name, says, Markup("")))
 
 
 def game(word: str, *texts: str, id: str = "", players: Mapping[str, str] | None = None) -> Episode:

@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from markupsafe import Markup
-from run_fixtures import write_reasoning, write_run
+from run_fixtures import leave_undrawn, write_reasoning, write_run
 
 from spag.cli import main
-from spag.report.plot_files import Plot
 
 pytestmark = pytest.mark.slow
 
@@ -88,7 +86,7 @@ def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     # drawing takes most of the time; one test draws
     monkeypatch.setattr("spag.report.page._plots", lambda _: [(name, "", None) for name in names])
-    monkeypatch.setattr("spag.report.page.save_plot", lambda _, name, says, folder: Plot(name, says, Markup("")))
+    leave_undrawn(monkeypatch)
     return Path(shutil.copytree(made, tmp_path / "run"))
 
 

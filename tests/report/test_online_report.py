@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from matplotlib.colors import to_hex
-from run_fixtures import write_run
+from run_fixtures import leave_undrawn, write_run
 from test_page import Page
 
 from online_files import CONFIG, DRIFT, KUHN, SIGN, evaluation, metrics, write_online
@@ -24,6 +24,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_online(tmp_path_factory.mktemp("online") / "run")
     write_report(folder)
     return folder
+
+
+@pytest.fixture
+def _undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what a page says beside plots that others draw."""
+    leave_undrawn(monkeypatch)
 
 
 def text_of(folder: Path) -> str:
@@ -55,6 +61,7 @@ def test_the_plots_are_files_too(folder: Path) -> None:
     assert names == {"online-kuhn_poker", "online-kuhn_poker-evaluations", "online-kuhn_poker-exact", "online-training"}
 
 
+@pytest.mark.usefixtures("_undrawn")
 def test_a_run_that_stopped_says_why(tmp_path: Path) -> None:
     folder = write_online(tmp_path / "run")
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -80,6 +87,7 @@ def test_a_run_at_work_needs_no_evaluation_and_no_arena(tmp_path: Path) -> None:
     assert "Warnings of collapse" not in text
 
 
+@pytest.mark.usefixtures("_undrawn")
 def test_the_games_of_the_last_phase_that_has_begun_are_shown(tmp_path: Path) -> None:
     folder = write_online(tmp_path / "run", finished=False)
     waiting = "- {algorithm: group, steps: 2, games: 4, group_size: 2}\n"
@@ -88,6 +96,7 @@ def test_the_games_of_the_last_phase_that_has_begun_are_shown(tmp_path: Path) ->
     assert "games of reinforce-online-step-00012" in text_of(folder)
 
 
+@pytest.mark.usefixtures("_undrawn")
 def test_steps_without_advantage_are_named_with_the_model_that_they_trained_only(tmp_path: Path) -> None:
     folder, idle = write_online(tmp_path / "run"), "100 % of its last training samples had no advantage"
     dead = {f"kuhn_poker/{role}/{name}": 1 for role in KUHN.roles for name in ("no_advantage", "samples")}
@@ -100,6 +109,7 @@ def test_steps_without_advantage_are_named_with_the_model_that_they_trained_only
     assert idle not in text_of(folder)
 
 
+@pytest.mark.usefixtures("_undrawn")
 def test_a_damaged_file_is_one_line(tmp_path: Path) -> None:
     folder = write_online(tmp_path / "run")
     write_rows(folder / "2-reinforce" / "evaluations.jsonl", [{**evaluation(3), "exact": None}])

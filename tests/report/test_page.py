@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from run_fixtures import HOSTILE, record_held_out, stage, write_manifest, write_reasoning, write_run
+from run_fixtures import HOSTILE, leave_undrawn, record_held_out, stage, write_manifest, write_reasoning, write_run
 
 from spag.cli.report import report_command
 from spag.config.files import dump_config
@@ -103,7 +103,10 @@ def test_says_whether_it_got_better(page: Page) -> None:
     ("count", "doubt"),
     [(59, "59 games on tasks of the held-out split were trained on, so"), (None, "The run does not record")],
 )
-def test_held_out_is_claimed_only_where_every_stage_recorded_it(tmp_path: Path, count: int | None, doubt: str) -> None:
+def test_held_out_is_claimed_only_where_every_stage_recorded_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int | None, doubt: str
+) -> None:
+    leave_undrawn(monkeypatch)
     folder = write_run(tmp_path / "run")
     record_held_out(folder, "1-imitation/train", count)
     text = Page(write_report(folder).read_text(encoding="utf-8")).text

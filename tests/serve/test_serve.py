@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import os
+import re
 import shutil
 import signal
-import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +22,7 @@ from peft import LoraConfig, get_peft_model
 from starlette.testclient import TestClient
 from transformers import AutoTokenizer
 
+import forked
 from spag.cli import main
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import ConfigError, EngineError
@@ -449,19 +452,19 @@ def test_a_served_model_takes_no_tags(model_folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_serves_and_stops(model_folder: Path) -> None:
-    code = "from spag.cli.serve import serve_command; serve_command()"
+def test_the_command_serves_and_stops(model_folder: Path, tmp_path: Path) -> None:
+    printed = tmp_path / "printed"
     options = ["--port", "0", "--set", "model.dtype=float32", "--set", "engine.max_length=100"]
-    command = [sys.executable, "-c", code, f"tiny={model_folder}", *options]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        address = next(line for line in process.stderr if line.startswith("http")).split()[0]
-        asked = {"model": "tiny", "prompt": "Hi", "max_tokens": 3}
-        assert (
-            httpx2.post(f"{address}/completions", json=asked, trust_env=False).json()["usage"]["completion_tokens"] <= 3
-        )
-        process.send_signal(signal.SIGINT)
-        assert process.wait(120) == 0
+    process = forked.start(forked.run_in, str(tmp_path), str(printed), "serve", f"tiny={model_folder}", *options)
+    while not (found := re.search(r"^(http\S+).*\n", printed.read_text() if printed.exists() else "", re.MULTILINE)):
+        assert process.is_alive(), printed.read_text()
+        time.sleep(0.02)
+    asked = {"model": "tiny", "prompt": "Hi", "max_tokens": 3}
+    answer = httpx2.post(f"{found[1]}/completions", json=asked, trust_env=False).json()
+    assert answer["usage"]["completion_tokens"] <= 3
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGINT)
+    assert forked.end(process, 120) == 0
 
 
 @pytest.mark.parametrize(

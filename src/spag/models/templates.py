@@ -27,7 +27,7 @@ from jinja2.visitor import NodeTransformer
 BUDGET = 50_000_000
 """Characters that a template may write and process in one rendering. A game's prompt takes about ten thousand."""
 STEP = 100
-"""The cost of a loop step, a call or a filter, in characters."""
+"""The cost of a loop step, a call, a filter or a value other than a text, in characters."""
 _WIDE = re.compile(r"%(\(.*?\))?[-#0 +]*[\d.]*?(\*|\d{5})")  # a width of %, or one that is given
 _WIDE_FIELD = re.compile(r"\{|\d{5}")  # the same in a field of str.format
 _DIGITS = 10_000  # of a number, in bits
@@ -67,7 +67,9 @@ def _charge(amount: int) -> None:
 
 
 def _weigh(value: Any) -> int:
-    """Charge the characters of a value's text, and return their number; repeated list items count each time."""
+    """Charge the characters of a value's text, or the work on it, and return the amount; repeated list items count each
+    time.
+    """
     if isinstance(value, str):
         _charge(len(value) + 8)
         return len(value) + 8
@@ -78,7 +80,7 @@ def _weigh(value: Any) -> int:
         items = (part for pair in value.items() for part in pair)
     elif isinstance(value, list | tuple | set | frozenset | KeysView | ItemsView | ValuesView):
         items = value
-    own = 32 + (value.bit_length() // 3 if isinstance(value, int) else 0)
+    own = STEP + (value.bit_length() // 3 if isinstance(value, int) else 0)
     _charge(own)
     return own + sum(map(_weigh, items))
 
