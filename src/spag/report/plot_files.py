@@ -75,16 +75,22 @@ def save_plot(figure: Figure, name: str, says: str, folder: Path) -> Plot:
     """Write ``folder/name.png`` and ``.svg`` and return the plot. Call within ``plot_style``. Raises
     ``StorageError``.
     """
-    write_atomically(folder / f"{name}.png", _saved(figure, name, "png", dpi=200, metadata={"Software": None}))
-    write_atomically(folder / f"{name}.svg", _saved(figure, name, "svg", metadata={"Date": None}))
-    inline = _saved(figure, name, "svg", metadata={"Date": None}, transparent=True).decode()
-    return Plot(name, says, Markup(_inlined(inline, name, says)))  # matplotlib's own markup, with texts escaped
+    with catch_warnings():
+        filterwarnings("ignore", "Glyph .* missing", UserWarning)  # a Chinese name: boxes in the PNG, whole in the SVG
+        figure.draw_without_rendering()
+        with rc_context({"figure.constrained_layout.use": False}):  # each save would lay it out anew, which takes long
+            figure.set_layout_engine(None)
+            png = _saved(figure, name, "png", dpi=200, metadata={"Software": None})
+            svg = _saved(figure, name, "svg", metadata={"Date": None}, transparent=True).decode()
+    on_white = svg.replace("fill: none", "fill: #ffffff", 1)  # the first shape is the background
+    write_atomically(folder / f"{name}.png", png)
+    write_atomically(folder / f"{name}.svg", on_white.encode())
+    return Plot(name, says, Markup(_inlined(svg, name, says)))  # matplotlib's own markup, with texts escaped
 
 
 def _saved(figure: Figure, name: str, kind: str, **options: Any) -> bytes:
     stream = BytesIO()
-    with rc_context({"svg.hashsalt": name}), catch_warnings():
-        filterwarnings("ignore", "Glyph .* missing", UserWarning)  # a Chinese name: boxes in the PNG, whole in the SVG
+    with rc_context({"svg.hashsalt": name}):
         figure.savefig(stream, format=kind, **options)
     return stream.getvalue()
 
