@@ -45,9 +45,8 @@ arena: {{tasks: 3, entrants: [base, imitation, spag-1]}}
 
 def mover(request: Request) -> str:
     """Draw a legal move, and now and then nothing that is one."""
-    rng, offered = random.Random(request.seed), re.findall(r"\[\w+\]", request.prompt.splitlines()[-1])
-    free = re.findall(r"\b[1-9]\b", "\n".join(request.prompt.splitlines()[-4:-1]))
-    return f"I choose {rng.choice([*offered, *(f'[{square}]' for square in free), 'nothing'])}"
+    offered = re.findall(r"\[\w+\]", request.prompt.splitlines()[-1])
+    return f"I choose {random.Random(request.seed).choice([*offered, 'nothing'])}"
 
 
 def scripted(models: Sequence[ModelConfig], engine: EngineConfig, *_: object) -> list[ScriptedEngine]:
@@ -55,14 +54,14 @@ def scripted(models: Sequence[ModelConfig], engine: EngineConfig, *_: object) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["kuhn_poker", "tic_tac_toe"])
 @pytest.mark.long
 def test_a_run_of_another_game_goes_to_its_end(
-    tmp_path: Path, model_folder: Path, name: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, model_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from spag.cli.tables import print_run
     from spag.report.page import write_report
 
+    name = "leduc_poker"  # which may end in a draw; runs of Kuhn poker: storm.py, test_tutorials.py
     fixed = [f"game.name={name}", f"model.name={model_folder}", "model.dtype=float32", "model.device=cpu"]
     game, config = get(name), parse_config(CONFIG, "test", fixed)
     run(config, tmp_path, SilentReporter(), open_models=scripted)

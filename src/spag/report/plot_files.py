@@ -27,8 +27,6 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 WIDTH = 5.2
 """Inches: at 72 points per inch about the width of a phone, so that letters keep their size there."""
 _LARGEST = 1.45  # how many times its size a plot grows on a wide screen
-_FIRST, _PAPER = '<g id="figure_1">', '<rect width="100%" height="100%" fill="#ffffff"/>\n '
-"""Where a plot begins in its SVG, and the white behind it in the file."""
 _STYLE: dict[str, Any] = {
     "font.family": "DejaVu Sans",  # shipped with matplotlib, so it is the same everywhere
     "font.size": 10.5,
@@ -77,18 +75,22 @@ def save_plot(figure: Figure, name: str, says: str, folder: Path) -> Plot:
     """Write ``folder/name.png`` and ``.svg`` and return the plot. Call within ``plot_style``. Raises
     ``StorageError``.
     """
-    write_atomically(folder / f"{name}.png", _saved(figure, name, "png", dpi=200, metadata={"Software": None}))
-    with rc_context({"figure.constrained_layout.use": False}):
-        figure.set_layout_engine(None)  # the axes are arranged: doing it again takes longer than drawing
-    svg = _saved(figure, name, "svg", metadata={"Date": None}, transparent=True).decode()
-    write_atomically(folder / f"{name}.svg", svg.replace(_FIRST, _PAPER + _FIRST, 1))
+    with catch_warnings():
+        filterwarnings("ignore", "Glyph .* missing", UserWarning)  # a Chinese name: boxes in the PNG, whole in the SVG
+        figure.draw_without_rendering()
+        with rc_context({"figure.constrained_layout.use": False}):  # each save would lay it out anew, which takes long
+            figure.set_layout_engine(None)
+            png = _saved(figure, name, "png", dpi=200, metadata={"Software": None})
+            svg = _saved(figure, name, "svg", metadata={"Date": None}, transparent=True).decode()
+    on_white = svg.replace("fill: none", "fill: #ffffff", 1)  # the first shape is the background
+    write_atomically(folder / f"{name}.png", png)
+    write_atomically(folder / f"{name}.svg", on_white.encode())
     return Plot(name, says, Markup(_inlined(svg, name, says)))  # matplotlib's own markup, with texts escaped
 
 
 def _saved(figure: Figure, name: str, kind: str, **options: Any) -> bytes:
     stream = BytesIO()
-    with rc_context({"svg.hashsalt": name}), catch_warnings():
-        filterwarnings("ignore", "Glyph .* missing", UserWarning)  # a Chinese name: boxes in the PNG, whole in the SVG
+    with rc_context({"svg.hashsalt": name}):
         figure.savefig(stream, format=kind, **options)
     return stream.getvalue()
 
