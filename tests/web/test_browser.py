@@ -190,7 +190,9 @@ def test_the_overview_waits_for_its_reader(page: "sync_api.Page", run: Path, beg
         page.locator(".share-count", has_text="11 games").wait_for()
         page.evaluate(begin)
         store.append(won("planet", ident="new"))
-        for _ in range(3):  # polls, the last of them surely after the index has followed
+        while "12 games" not in page.request.get(address).text():  # until the index has followed
+            page.wait_for_timeout(100)
+        for _ in range(2):  # polls, of which the second is asked after that
             with page.expect_response(lambda answer: "seen=" in answer.url):
                 pass
         assert page.locator(".share-count").last.inner_text() == "11 games"

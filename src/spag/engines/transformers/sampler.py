@@ -43,8 +43,9 @@ def sample_tokens(
     allowed = logits[:, :size]
     if banned:
         allowed = allowed.clone()
-        for row, tokens in banned.items():
-            allowed[row, torch.tensor(tokens, dtype=torch.long, device=logits.device)] = -torch.inf
+        places = [(row, token) for row, tokens in banned.items() for token in tokens]
+        rows, tokens = torch.tensor(places, dtype=torch.long, device=logits.device).view(-1, 2).T
+        allowed[rows, tokens] = -torch.inf
     temperature = torch.tensor([s.temperature for s in sampling], device=logits.device)
     greedy = temperature == 0
     chosen = allowed.argmax(-1) if bool(greedy.any()) else torch.zeros_like(raw_total, dtype=torch.long)
