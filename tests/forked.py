@@ -62,3 +62,12 @@ def _work(target: Callable[..., Any], arguments: tuple[Any, ...], environment: d
 def run_command(*arguments: str) -> None:
     """Do what the command ``spag`` does, as a target of ``start``."""
     main(arguments)
+
+
+def printing(output: str, target: Callable[..., Any], *arguments: Any) -> None:
+    """Call ``target`` with what it prints going to the file ``output``, as a target of ``start``."""
+    stream = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(stream, 1)
+    os.dup2(stream, 2)
+    sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False, buffering=1)
+    target(*arguments)

@@ -117,12 +117,8 @@ def open_engines(models: Sequence[ModelConfig], engine: EngineConfig, *more: Any
     return opening.open_models(models, engine, *more)
 
 
-def work(arguments: Sequence[str], output: str) -> None:
-    """Do what ``spag`` does, with what it prints going to a file."""
-    stream = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(stream, 1)
-    os.dup2(stream, 2)
-    sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False, buffering=1)
+def work(arguments: Sequence[str]) -> None:
+    """Do what ``spag`` does."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a storm in a shell's background would ignore it
     execute.run = partial(execute.run, open_models=open_engines)
     main(list(arguments))
@@ -203,7 +199,8 @@ class Storm:
         """Begin or resume the run ``name``; return its process, where it prints, and the token of what it starts."""
         token, printed = f"{name}-{time.monotonic_ns()}", self.folder / f"{name}.txt"
         arguments = ("run", str(self.folder / "config.yaml"), "--output", str(self.folder / name), *options)
-        return forked.start(work, arguments, str(printed), environment={TOKEN: token}), printed, token
+        process = forked.start(forked.printing, str(printed), work, arguments, environment={TOKEN: token})
+        return process, printed, token
 
     def undisturbed(self) -> Path:
         """Make the run that others are compared with, and note how long its stages take."""
