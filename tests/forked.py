@@ -76,20 +76,20 @@ def run_command(*arguments: str) -> None:
     main(arguments)
 
 
-def run_in(folder: str, output: str, *arguments: str) -> None:
-    """Do what the command ``spag`` does in ``folder``, whose packages it finds, as a target of ``start``; what it
-    prints goes to the file ``output``.
-    """
-    print_to(output)
+def run_in(folder: str, *arguments: str) -> None:
+    """Do what the command ``spag`` does in ``folder``, whose packages it finds, as a target of ``start``."""
     os.chdir(folder)
     sys.path.insert(0, folder)
     main(arguments)
 
 
-def print_to(output: str) -> None:
-    """Let what this process prints go to a file, and Ctrl-C stop it even if a shell's background would ignore that."""
+def printing(output: str, target: Callable[..., Any], *arguments: Any) -> None:
+    """Call ``target`` with what it prints going to the file ``output``, as a target of ``start``. Ctrl-C stops it even
+    if a shell's background would ignore that.
+    """
     stream = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(stream, 1)
     os.dup2(stream, 2)
     sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False, buffering=1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    target(*arguments)

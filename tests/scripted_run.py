@@ -50,14 +50,11 @@ IMITATION, FIRST, SECOND = "1-imitation", "2-spag/iteration-1", "2-spag/iteratio
 MOMENTS = (
     (f"{IMITATION}/samples.jsonl", 1, 0.0),
     (f"{IMITATION}/metrics.jsonl", 1, 0.0),  # an update is done, its checkpoint is not
-    (f"{IMITATION}/metrics.jsonl", 3, 0.02),
     (f"{IMITATION}/checkpoint/model.safetensors", 0, 0.0),  # the manifest does not know yet
-    (f"{FIRST}/episodes.jsonl", 1, 0.0),
     (f"{FIRST}/episodes.jsonl", 9, 0.0),
     (f"{FIRST}/health.json", 0, 0.0),
     (f"{FIRST}/samples.jsonl", 1, 0.0),
     (f"{FIRST}/metrics.jsonl", 1, 0.01),
-    (f"{FIRST}/checkpoint/model.safetensors", 0, 0.0),
     ("arena/episodes.jsonl", 3, 0.0),
     ("arena/results.json", 0, 0.0),
 )

@@ -117,9 +117,8 @@ def open_engines(models: Sequence[ModelConfig], engine: EngineConfig, *more: Any
     return opening.open_models(models, engine, *more)
 
 
-def work(arguments: Sequence[str], output: str) -> None:
-    """Do what ``spag`` does, with what it prints going to a file."""
-    forked.print_to(output)
+def work(arguments: Sequence[str]) -> None:
+    """Do what ``spag`` does."""
     execute.run = partial(execute.run, open_models=open_engines)
     main(list(arguments))
 
@@ -199,7 +198,8 @@ class Storm:
         """Begin or resume the run ``name``; return its process, where it prints, and the token of what it starts."""
         token, printed = f"{name}-{time.monotonic_ns()}", self.folder / f"{name}.txt"
         arguments = ("run", str(self.folder / "config.yaml"), "--output", str(self.folder / name), *options)
-        return forked.start(work, arguments, str(printed), environment={TOKEN: token}), printed, token
+        process = forked.start(forked.printing, str(printed), work, arguments, environment={TOKEN: token})
+        return process, printed, token
 
     def undisturbed(self) -> Path:
         """Make the run that others are compared with, and note how long its stages take."""

@@ -22,7 +22,7 @@ CONFIG = """
 model: {dtype: float32, device: cpu}
 game: {name: kuhn_poker, hands: 12}
 phases:
-  - {algorithm: imitation, episodes: ["bot:random"], global_batch_size: 4, micro_batch_size: 4}
+  - {algorithm: imitation, episodes: ["bot:random"], max_episodes: 8, global_batch_size: 4, micro_batch_size: 4}
   - {algorithm: spag, iterations: 2, tasks: 6, sft_coef: 0, global_batch_size: 4, micro_batch_size: 4}
   - {algorithm: reinforce, steps: 2, games: 4, evaluation_tasks: 2}
 arena: {tasks: 2}

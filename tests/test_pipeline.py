@@ -461,7 +461,7 @@ def test_killed_again_and_again_a_run_ends_as_if_undisturbed(
     assert not run_until(None, config, whole)
     kills = sum(run_until(moment, config, killed) for moment in MOMENTS)
     assert not run_until(None, config, killed)
-    assert kills >= len(MOMENTS) - 3  # a busy machine may look too late
+    assert kills >= len(MOMENTS) - 2  # a busy machine may look too late
     assert digest_of(killed) == digest_of(whole)
     manifest = Manifest.open(killed)
     assert all(manifest.is_done(stage) for stage in manifest.stages)

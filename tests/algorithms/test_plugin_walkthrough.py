@@ -5,7 +5,6 @@ the middle of the phase, resumes and is reported.
 import json
 import os
 import signal
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import forked
 from outside import install, install_variety
 from spag import algorithms
 from spag.core.episodes import Episode
@@ -21,27 +21,6 @@ from walkthrough import files, page
 
 PAGE = page("algorithms.md")
 FILES = files(PAGE.partition("## Write an algorithm of your own")[2])
-SOURCE = Path(__file__).parents[2] / "src"
-
-
-DIES = """
-import os, signal
-import rejection
-from spag.cli import main
-
-class Dies(rejection.Rejection):
-    calls = 0
-
-    def credit(self, *given):
-        Dies.calls += 1
-        if Dies.calls == 2:  # step 1 is trained and saved, the games of step 2 are on disk
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().credit(*given)
-
-rejection.Rejection = Dies
-main()
-"""
-"""The command line, killed in the second step of the first phase."""
 
 
 @pytest.fixture(scope="module")
@@ -54,18 +33,31 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def start(package: Path, *command: str, program: str = "from spag.cli import main; main()") -> tuple[int, str]:
-    """Run ``program`` with the command's arguments; return its exit code and what it printed."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(package), str(SOURCE)]), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", program, *command],
-        cwd=package,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.returncode, done.stdout + done.stderr
+def work(package: str, dies: bool, *command: str) -> None:
+    """Do a command where the package is on the path; ``dies``: it is killed in the second step of the first phase."""
+    sys.path.insert(0, package)
+    os.chdir(package)
+    if dies:
+        import rejection
+
+        class Dies(rejection.Rejection):  # type: ignore[misc]
+            calls = 0
+
+            def credit(self, *given: Any) -> Any:
+                Dies.calls += 1
+                if Dies.calls == 2:  # step 1 is trained and saved, the games of step 2 are on disk
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return super().credit(*given)
+
+        rejection.Rejection = Dies
+    forked.run_command(*command)
+
+
+def start(package: Path, *command: str, dies: bool = False) -> tuple[int | None, str]:
+    """Do a command in a process of its own; return its exit code and what it printed."""
+    printed = package / "printed.txt"
+    process = forked.start(forked.printing, str(printed), work, str(package), dies, *command)
+    return forked.end(process), printed.read_text()
 
 
 def spag(package: Path, *command: str) -> str:
@@ -100,7 +92,7 @@ def test_the_algorithm_is_killed_resumes_with_its_state_and_is_reported(package:
     )  # fmt: skip
     command = ["run", "run.yaml", "--output", "out", *(part for one in options for part in ("--set", one))]
     phase = package / "out" / "1-rejection"
-    code, printed = start(package, *command, program=DIES)
+    code, printed = start(package, *command, dies=True)
     assert code == -signal.SIGKILL, printed
     [left] = phase.glob("state/checkpoint-*")
     saved = json.loads((left / "state.json").read_text())["algorithm"]

@@ -42,7 +42,9 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def spag(package: Path, *arguments: str) -> str:
     printed = package / "printed"
-    process = forked.start(forked.run_in, str(package), str(printed), *arguments, environment={"COLUMNS": "120"})
+    process = forked.start(
+        forked.printing, str(printed), forked.run_in, str(package), *arguments, environment={"COLUMNS": "120"}
+    )
     assert forked.end(process) == 0, printed.read_text()
     return printed.read_text()
 

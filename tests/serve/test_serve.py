@@ -455,7 +455,9 @@ def test_a_served_model_takes_no_tags(model_folder: Path) -> None:
 def test_the_command_serves_and_stops(model_folder: Path, tmp_path: Path) -> None:
     printed = tmp_path / "printed"
     options = ["--port", "0", "--set", "model.dtype=float32", "--set", "engine.max_length=100"]
-    process = forked.start(forked.run_in, str(tmp_path), str(printed), "serve", f"tiny={model_folder}", *options)
+    process = forked.start(
+        forked.printing, str(printed), forked.run_in, str(tmp_path), "serve", f"tiny={model_folder}", *options
+    )
     while not (found := re.search(r"^(http\S+).*\n", printed.read_text() if printed.exists() else "", re.MULTILINE)):
         assert process.is_alive(), printed.read_text()
         time.sleep(0.02)
