@@ -33,7 +33,11 @@ class ReadableRun(RunFolder):
 
     def __getattribute__(self, name: str) -> Any:
         read = super().__getattribute__
-        return self.part(lambda: read(name), _ABSENT[name]) if name in _ABSENT else read(name)
+        if name not in _ABSENT:
+            return read(name)
+        found = self.part(lambda: read(name), _ABSENT[name])
+        vars(self)[name] = found  # as of cached properties, also where it is damaged: it is read once
+        return found
 
     @cached_property
     def damage(self) -> list[str]:
