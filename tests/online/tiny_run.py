@@ -7,9 +7,11 @@ from safetensors.torch import load_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from spag.config.files import parse_config
-from spag.config.schema import RunConfig
+from spag.config.schema import PlannedEngine, RunConfig
 from spag.core.episodes import TrainingSample
 from spag.core.progress import SilentReporter
+from spag.learning.launch import train_on
+from spag.learning.worker import TrainingJob
 from spag.models.tokens import PromptStyle, encode_prompt
 from spag.runs.execute import run
 
@@ -50,6 +52,15 @@ def config_for(model: Path, *overrides: str) -> RunConfig:
 
 def run_here(config: RunConfig, folder: Path) -> None:
     run(config, folder, SilentReporter())
+
+
+def train_here(config: RunConfig, folder: Path) -> None:
+    """Carry out the phase alone, where the run's checks and its arena prove nothing more."""
+    job = TrainingJob(
+        model=config.model, phase=config.phases[0], game=config.game, start_from=config.model.name,
+        output=folder / PHASE, seed=0, engine=PlannedEngine(**config.engine.model_dump()),
+    )  # fmt: skip
+    train_on(job, SilentReporter(), "training")
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
