@@ -2,8 +2,10 @@
 
 import json
 import os
+import runpy
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from benchmarks.shapes import random_model
 from benchmarks.steps import Ours, Work
 from benchmarks.training import planned_gib, run
 
+import forked
 from spag.config.schema import PlannedEngine
 from spag.core.progress import SilentReporter
 from spag.learning.launch import train_on
@@ -28,13 +31,34 @@ ROOT = Path(__file__).parents[1]
 ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
 
+def run_module(module: str, *arguments: str) -> None:
+    """Do what ``python -m benchmarks.MODULE`` does, as a target of ``forked.start``."""
+    sys.argv = [module, *arguments]
+    runpy.run_module(f"benchmarks.{module}", run_name="__main__")
+
+
 @pytest.mark.model
 @pytest.mark.long
 @pytest.mark.timeout(3000)
 def test_everything_is_measured_with_a_tiny_model(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Training is measured in a process as ``make gpu`` starts it; other parts in forks, which have imported torch."""
+    alone = gpu.carry_out
+
+    def carry_out(module: str, *arguments: str) -> tuple[str, float]:
+        if module == "training":
+            return alone(module, *arguments)
+        process = forked.start(forked.printing, str(tmp_path / module), run_module, module, *arguments)
+        assert process.pid is not None
+        with gpu.watched(process.pid) as watch:
+            code = forked.end(process)
+        said = (tmp_path / module).read_text()
+        assert code == 0, said
+        return said, watch.peak
+
     monkeypatch.setattr(gpu, "BEGAN", time.monotonic())
+    monkeypatch.setattr(gpu, "carry_out", carry_out)
     gpu.main(["--shape", "qwen3-tiny", "--quick", "--output", str(tmp_path)])
     [path] = tmp_path.glob("gpu-*.json")
     written = json.loads(path.read_text(encoding="utf-8"))

@@ -201,24 +201,20 @@ def by_id(path: Path) -> dict[str, tuple[tuple[int, ...] | None, ...]]:
 @pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"
 )  # torch's launcher leaves its log files open
-@pytest.mark.parametrize(
-    "options", [("reinforce.parallel=fsdp",), ('reinforce.lora={"rank": 4}',)], ids=["fsdp", "lora"]
-)
 @pytest.mark.long
-def test_two_processes_do_what_one_does(model: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
-    """Each plays and trains its share; the model is that of one process."""
+def test_two_processes_do_what_one_does(model: Path, tmp_path: Path) -> None:
+    """Each plays and trains its share; the model is that of one process. Two with adapters: test_per_role.py."""
     some = [
-        *options,
         *PLAIN,
         "reinforce.steps=2",
         "reinforce.epochs=2",
         "reinforce.kl_coef=0.1",
         "reinforce.average_decay=0.5",
         "reinforce.evaluate_every=null",
+        "reinforce.save_steps=2",
     ]
-    run_here(config_for(model, *some, "reinforce.processes=2"), tmp_path / "two")
-    single = [option for option in some if "fsdp" not in option]
-    run_here(config_for(model, *single), tmp_path / "one")
+    train_here(config_for(model, *some, "reinforce.parallel=fsdp", "reinforce.processes=2"), tmp_path / "two")
+    train_here(config_for(model, *some), tmp_path / "one")
     assert_same_weights(tmp_path / "two", tmp_path / "one")
     parts = [
         len(list(read_episodes(path))) for path in sorted((tmp_path / "two" / PHASE / "episodes").glob("step-00001*"))
@@ -296,16 +292,14 @@ def play_slowly(config: RunConfig, folder: Path, slow: tuple[int, int]) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("overlap", "slow", "played_by"), [(1, (3, 1), [0, 0, 1, 2]), (2, (4, 1), [0, 0, 0, 1, 2])])
-def test_a_run_that_plays_ahead_resumes_exactly(
-    model: Path, tmp_path: Path, overlap: int, slow: tuple[int, int], played_by: list[int]
-) -> None:
+def test_a_run_that_plays_ahead_resumes_exactly(model: Path, tmp_path: Path) -> None:
     """A checkpoint waits for the games that are played ahead: a run that resumes from it has newer weights only."""
-    steps = range(1, len(played_by) + 1)
-    config = config_for(model, *AHEAD, f"reinforce.overlap={overlap}", f"reinforce.steps={len(steps)}")
-    process = forked.start(play_slowly, config, tmp_path / "killed", slow)
+    played_by, steps = [0, 0, 0, 1, 2], range(1, 6)
+    config = config_for(model, *AHEAD, "reinforce.overlap=2", f"reinforce.steps={len(steps)}")
+    process = forked.start(play_slowly, config, tmp_path / "killed", (4, 1))
     while not (tmp_path / "killed" / PHASE / "state" / "checkpoint-2" / "complete").exists():
         assert process.is_alive()
+        time.sleep(0.001)
     process.kill()
     assert forked.end(process) == -9
     for name in ("killed", "whole"):

@@ -196,9 +196,9 @@ def test_an_update_is_that_of_each_roles_own_samples(model: Path, tmp_path: Path
 @pytest.mark.long
 def test_a_run_survives_being_killed_anywhere(model: Path, finished: Path, tmp_path: Path) -> None:
     config, killed = config_for(model, *PER_ROLE), tmp_path / "killed"
-    kills = sum(run_until(moment, config, killed, run_here) for moment in MOMENTS[1:4])
+    kills = sum(run_until(moment, config, killed, run_here) for moment in MOMENTS[3:5])
     run_here(config, killed)
-    assert kills >= 2  # a busy machine may look too late
+    assert kills >= 1  # a busy machine may look too late
     assert_same(killed, finished)
 
 
@@ -217,16 +217,17 @@ def test_two_processes_do_what_one_does(model: Path, tmp_path: Path) -> None:
         "reinforce.kl_coef=0.1",
         "reinforce.average_decay=0.5",
         "reinforce.evaluate_every=null",
+        "reinforce.save_steps=2",
     ]
-    run_here(config_for(model, *some, "reinforce.processes=2"), tmp_path / "two")
-    run_here(config_for(model, *some), tmp_path / "one")
+    train_here(config_for(model, *some, "reinforce.processes=2"), tmp_path / "two")
+    train_here(config_for(model, *some), tmp_path / "one")
     assert_same(tmp_path / "two", tmp_path / "one")
 
 
 @pytest.mark.long
 def test_games_are_mixed_ahead_and_against_frozen_policies(model: Path, tmp_path: Path) -> None:
     opponents = 'reinforce.opponents={"start": 1, "snapshot": 1, "bot:random": 1}'
-    mix = "reinforce.mix=[{name: kuhn_poker}, {name: tic_tac_toe}]"
+    mix = "reinforce.mix=[{name: kuhn_poker}, {name: nim}]"
     more = [
         "reinforce.overlap=1",
         "reinforce.gradient_checkpointing=true",
@@ -291,10 +292,8 @@ def test_vllm_serves_each_roles_adapter(tmp_path: Path) -> None:
     big_enough = make_model(
         tmp_path / "model", hidden_size=128, intermediate_size=2048, tie_word_embeddings=True
     )  # for vLLM's kernels
-    run_here(
-        config_for(big_enough, *PER_ROLE, "reinforce.steps=2", "engine.backend=vllm", "engine.max_length=1024"),
-        tmp_path / "run",
-    )
+    some = ("reinforce.steps=2", "engine.backend=vllm", "engine.max_length=1024")
+    train_here(config_for(big_enough, *PER_ROLE, *some), tmp_path / "run")  # a whole run on vLLM: test_tutorials.py
     assert [row["mismatch_max"] < 1e-3 for row in rows(tmp_path / "run")] == [True, True]
     assert all(
         sum(row[f"{role}/entropy"] or 0.0 for row in rows(tmp_path / "run")) > 0 for role in ROLES
