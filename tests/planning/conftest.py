@@ -1,4 +1,4 @@
-"""Plans of one test session count equal phases once."""
+"""Plans of these tests count equal phases once."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,7 +22,7 @@ def remembered(count: Callable[..., Any]) -> Callable[..., Any]:
     return counted
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def counted_once() -> Iterator[None]:
     """Replaying and packing hundreds of games takes a second, and most plans here are of the same ones."""
     with pytest.MonkeyPatch.context() as patch:
