@@ -8,21 +8,22 @@ from pydantic import BaseModel
 
 from spag.planning import plan
 
+FOUND: dict[tuple[Any, ...], Any] = {}
+
 
 def remembered(count: Callable[..., Any]) -> Callable[..., Any]:
     """Return ``count`` of a phase, settings or a game, and more numbers, computed once for equal arguments."""
-    found: dict[tuple[Any, ...], Any] = {}
 
     def counted(*arguments: Any) -> Any:
-        key = tuple(repr(one.model_dump()) if isinstance(one, BaseModel) else one for one in arguments)
-        if key not in found:
-            found[key] = count(*arguments)
-        return found[key]
+        key = count, *(repr(one.model_dump()) if isinstance(one, BaseModel) else one for one in arguments)
+        if key not in FOUND:
+            FOUND[key] = count(*arguments)
+        return FOUND[key]
 
     return counted
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def counted_once() -> Iterator[None]:
     """Replaying and packing hundreds of games takes a second, and most plans here are of the same ones."""
     with pytest.MonkeyPatch.context() as patch:
