@@ -17,8 +17,8 @@ from spag.storage.episodes import read_episodes
 pytestmark = [pytest.mark.long, pytest.mark.model]
 MODEL = "smollm2-135m"
 SETTINGS = (
-    "model.prompt_style=chat", "model.dtype=float32", "game.max_turns=2", "engine.concurrency=4",
-    "spag.sampling.max_new_tokens=10",
+    "model.prompt_style=chat", "model.dtype=float32", "game.max_turns=2", "engine.concurrency=2",
+    "spag.sampling.max_new_tokens=6",
 )  # fmt: skip
 
 
@@ -62,17 +62,17 @@ def test_the_gguf_becomes_a_plain_folder() -> None:
 
 def test_play_killed_in_the_middle_ends_as_if_undisturbed(tmp_path: Path) -> None:
     words = tmp_path / "words.txt"
-    words.write_text("".join(f"{word}\n" for word in WORDS[:8]))
+    words.write_text("".join(f"{word}\n" for word in WORDS[:4]))
     assert forked.end(play(words, tmp_path / "whole.jsonl")) == 0
     killed = tmp_path / "killed.jsonl"
     process = play(words, killed)
     deadline = time.monotonic() + 300
-    while time.monotonic() < deadline and (not killed.exists() or killed.read_bytes().count(b"\n") < 3):
+    while time.monotonic() < deadline and (not killed.exists() or killed.read_bytes().count(b"\n") < 2):
         time.sleep(0.05)
     process.kill()
     assert forked.end(process) == -signal.SIGKILL
     before = by_id(killed)
-    assert 3 <= len(before) < 8
+    assert 2 <= len(before) < 4
     assert forked.end(play(words, killed)) == 0
     resumed, whole = by_id(killed), by_id(tmp_path / "whole.jsonl")
     assert without_logprobs(resumed) == without_logprobs(whole)  # every word, token, outcome and seed
@@ -94,10 +94,10 @@ def test_a_few_steps_of_training_make_the_targets_likelier(tmp_path: Path) -> No
         TrainingSample(
             prompt=prompt, completion=f"I know the word! It is `{word}`!", role="defender", type=SampleType.IMITATION
         )
-        for word in ("river", "bread", "piano", "garden") * 2
+        for word in ("river", "bread") * 2
     ]
     write_rows(tmp_path / "samples.jsonl", samples)
-    about = {"epochs": 2, "global_batch_size": 4, "micro_batch_size": 4, "gradient_checkpointing": False}
+    about = {"epochs": 2, "global_batch_size": 2, "micro_batch_size": 2, "gradient_checkpointing": False}
     job = TrainingJob(
         model=ModelConfig(name=MODEL, prompt_style="chat", dtype="float32"),
         phase=PhaseConfig.model_validate({"algorithm": "imitation", "learning_rate": 1e-4, **about}),

@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
+import forked
 from spag.cli import main
 from spag.storage.episodes import read_episodes
 from test_examples import parsed
@@ -134,42 +136,50 @@ def test_taboo_in_german_is_played_judged_and_trained(here: Path, model_folder: 
     assert changed.exit_code == 2 and "words" in changed.output
 
 
-def start(machine: Path, model: str) -> subprocess.Popen[bytes]:
-    """Start the tutorial's run in ``machine/work`` with the spag that is installed in ``machine/lib``."""
-    given = [*command("resume", "spag run")[1:], *tiny(Path(model), *IMITATED, *BRIEF)]
-    environment = {**os.environ, "PYTHONPATH": str(machine / "lib"), "OMP_NUM_THREADS": "1"}
-    with (machine / "log").open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "spag", *given], cwd=machine / "work", env=environment, stdout=log, stderr=log
-        )
+MOVED = [*command("resume", "spag run")[1:], *tiny(Path("tiny"), *IMITATED, *BRIEF), "--set", "reinforce.steps=3"]
+"""The words of the run that is moved; its names are relative to the folder ``work``."""
 
 
-def install(machine: Path, model: Path) -> None:
+def prepare(work: Path, model: Path) -> None:
+    shutil.copytree(model, work / "tiny")
+    write_files(tutorial("resume"), work)
+
+
+def run_in(work: Path) -> None:
+    """Do the tutorial's run, as a target of ``forked.start``."""
+    os.chdir(work)
+    forked.run_command(*MOVED)
+
+
+def run_elsewhere(machine: Path) -> str:
+    """Do the tutorial's run in ``machine/work`` with the spag in ``machine/lib``; return what it says."""
     shutil.copytree(SOURCE / "spag", machine / "lib" / "spag", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(model, machine / "work" / "tiny")
-    write_files(tutorial("resume"), machine / "work")
+    environment = {**os.environ, "PYTHONPATH": str(machine / "lib"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "spag", *MOVED]
+    ended = subprocess.run(command, cwd=machine / "work", env=environment, capture_output=True, text=True, check=False)
+    said = ended.stdout + ended.stderr
+    assert ended.returncode == 0, said
+    return said
 
 
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_run_that_is_moved_ends_as_one_that_stayed(tmp_path: Path, model_folder: Path) -> None:
     one, other, still = (tmp_path / name for name in ("one", "other", "still"))
-    for machine in (one, other, still):
-        install(machine, model_folder)
+    for work in (one / "work", still):
+        prepare(work, model_folder)
     metrics = one / "work/runs/mine/2-reinforce/metrics.jsonl"
-    running = start(one, "./tiny")
+    running, undisturbed = forked.start(run_in, one / "work"), forked.start(run_in, still)
     while not (metrics.exists() and metrics.read_bytes().count(b"\n") >= 2):
-        assert running.poll() is None, (one / "log").read_text()
+        assert running.is_alive()
         time.sleep(0.01)
     running.kill()
-    running.wait()
-    shutil.rmtree(other / "work")
+    assert forked.end(running) == -signal.SIGKILL
+    other.mkdir()
     shutil.move(one / "work", other / "work")
-    shutil.rmtree(one)
-    for machine in (other, still):
-        assert start(machine, "./tiny").wait() == 0, (machine / "log").read_text()
-    assert "1-imitation/train: done before" in (other / "log").read_text()
-    ends = [load_file(at / "work/runs/mine/2-reinforce/checkpoint/model.safetensors") for at in (other, still)]
+    assert "1-imitation/train: done before" in run_elsewhere(other)
+    assert forked.end(undisturbed) == 0
+    ends = [load_file(work / "runs/mine/2-reinforce/checkpoint/model.safetensors") for work in (other / "work", still)]
     assert ends[0].keys() == ends[1].keys()
     assert all(torch.equal(weights, ends[1][name]) for name, weights in ends[0].items())
 

@@ -152,7 +152,7 @@ def test_the_list_of_things() -> None:
     assert len(held_out) >= 30
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_no_thing_is_named_by_the_name_of_another() -> None:
     names = {name: (name, *entry["aliases"]) for name, entry in things().items()}
     others = {one: " / ".join(chain(*(names[two] for two in names if two != one))) for one in names}
