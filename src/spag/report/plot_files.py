@@ -78,7 +78,7 @@ def save_plot(figure: Figure, name: str, says: str, folder: Path) -> Plot:
     with catch_warnings():
         filterwarnings("ignore", "Glyph .* missing", UserWarning)  # a Chinese name: boxes in the PNG, whole in the SVG
         figure.draw_without_rendering()
-        with rc_context({"figure.constrained_layout.use": False}):  # each save would lay it out anew, which takes long
+        with rc_context({"figure.constrained_layout.use": False}):  # each save would lay it out again, which takes long
             figure.set_layout_engine(None)
             png = _saved(figure, name, "png", dpi=200, metadata={"Software": None})
             svg = _saved(figure, name, "svg", metadata={"Date": None}, transparent=True).decode()
