@@ -33,6 +33,7 @@ from spag.config.schema import EngineConfig, ModelConfig
 from spag.engines import opening
 from spag.engines.base import Engine
 from spag.runs import execute
+from spag.storage.manifest import Manifest
 from test_other_games import scripted
 from tiny_model import make_model
 
@@ -132,12 +133,6 @@ def stages_of(folder: Path) -> dict[str, str]:
         else {}
     )
     return {**found, "report": "started"} if found.get("arena") == "done" else found
-
-
-def stage_results(folder: Path) -> dict[str, Any]:
-    """Return the results that the manifest records of every stage."""
-    stages = json.loads((folder / "manifest.json").read_bytes())["stages"]
-    return {name: entry["results"] for name, entry in stages.items()}
 
 
 def stage_of(folder: Path) -> str:
@@ -274,7 +269,9 @@ def differences(one: Path, other: Path) -> Iterator[str]:
             same = near(content(first), content(second))
         if not same:
             yield name
-    if not near(*(timeless(stage_results(folder)) for folder in (one, other))):
+    first, second = (Manifest.open(folder).stages for folder in (one, other))
+    results = ({name: timeless(stage["results"]) for name, stage in stages.items()} for stages in (first, second))
+    if not near(*results):
         yield "manifest.json"
 
 

@@ -145,12 +145,6 @@ def prepare(work: Path, model: Path) -> None:
     write_files(tutorial("resume"), work)
 
 
-def run_in(work: Path) -> None:
-    """Do the tutorial's run, as a target of ``forked.start``."""
-    os.chdir(work)
-    forked.run_command(*MOVED)
-
-
 def run_elsewhere(machine: Path) -> str:
     """Do the tutorial's run in ``machine/work`` with the spag in ``machine/lib``; return what it says."""
     shutil.copytree(SOURCE / "spag", machine / "lib" / "spag", ignore=shutil.ignore_patterns("__pycache__"))
@@ -169,7 +163,7 @@ def test_a_run_that_is_moved_ends_as_one_that_stayed(tmp_path: Path, model_folde
     for work in (one / "work", still):
         prepare(work, model_folder)
     metrics = one / "work/runs/mine/2-reinforce/metrics.jsonl"
-    running, undisturbed = forked.start(run_in, one / "work"), forked.start(run_in, still)
+    running, undisturbed = (forked.start(forked.run_in, str(work), *MOVED) for work in (one / "work", still))
     while not (metrics.exists() and metrics.read_bytes().count(b"\n") >= 2):
         assert running.is_alive()
         time.sleep(0.01)

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,30 +34,28 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def work(package: str, dies: bool, *command: str) -> None:
-    """Do a command where the package is on the path; ``dies``: it is killed in the second step of the first phase."""
+def dying(package: str, *command: str) -> None:
+    """Do a command where the package is on the path; it is killed in the second step of the first phase."""
     sys.path.insert(0, package)
-    os.chdir(package)
-    if dies:
-        import rejection
+    import rejection
 
-        class Dies(rejection.Rejection):  # type: ignore[misc]
-            calls = 0
+    class Dies(rejection.Rejection):  # type: ignore[misc]
+        calls = 0
 
-            def credit(self, *given: Any) -> Any:
-                Dies.calls += 1
-                if Dies.calls == 2:  # step 1 is trained and saved, the games of step 2 are on disk
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return super().credit(*given)
+        def credit(self, *given: Any) -> Any:
+            Dies.calls += 1
+            if Dies.calls == 2:  # step 1 is trained and saved, the games of step 2 are on disk
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().credit(*given)
 
-        rejection.Rejection = Dies
-    forked.run_command(*command)
+    rejection.Rejection = Dies
+    forked.run_in(package, *command)
 
 
-def start(package: Path, *command: str, dies: bool = False) -> tuple[int | None, str]:
+def start(package: Path, *command: str, target: Callable[..., None] = forked.run_in) -> tuple[int | None, str]:
     """Do a command in a process of its own; return its exit code and what it printed."""
     printed = package / "printed.txt"
-    process = forked.start(forked.printing, str(printed), work, str(package), dies, *command)
+    process = forked.start(forked.printing, str(printed), target, str(package), *command)
     return forked.end(process), printed.read_text()
 
 
@@ -92,7 +91,7 @@ def test_the_algorithm_is_killed_resumes_with_its_state_and_is_reported(package:
     )  # fmt: skip
     command = ["run", "run.yaml", "--output", "out", *(part for one in options for part in ("--set", one))]
     phase = package / "out" / "1-rejection"
-    code, printed = start(package, *command, dies=True)
+    code, printed = start(package, *command, target=dying)
     assert code == -signal.SIGKILL, printed
     [left] = phase.glob("state/checkpoint-*")
     saved = json.loads((left / "state.json").read_text())["algorithm"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from spag.core.errors import EngineError, ModelError
-from spag.engines.base import Completion, Request, Sampling
+from spag.engines.base import Completion, Engine, Request, Sampling
 from spag.engines.scripted import ScriptedEngine
 from spag.rollout.runner import Player
 from taboo_games import ROLES
@@ -63,23 +63,34 @@ class BrokenEngine(ScriptedEngine):
 
 def scripted(notes: Path, latency_s: float, stack: ExitStack, together: int = 1) -> Mapping[str, Player]:
     """Play once ``together`` workers have opened, each of which leaves its process number in ``notes``."""
+    wait_for_each_other(notes, together)
+    return both(ScriptedEngine(chatter, concurrency=4, latency_s=latency_s))
+
+
+def wait_for_each_other(notes: Path, together: int) -> None:
+    """Leave this process's number in ``notes``, and wait until ``together`` processes have: one alone might play all
+    games before another opens.
+    """
     (notes / str(os.getpid())).touch()
     while len(opened(notes)) < together:
         time.sleep(0.02)
-    engine = ScriptedEngine(chatter, concurrency=4, latency_s=latency_s)
+
+
+def both(engine: Engine) -> Mapping[str, Player]:
+    """Let ``engine`` play both roles."""
     return dict.fromkeys(ROLES, Player(engine, "chatter", Sampling()))
 
 
 def learner(weights: Path, notes: Path, stack: ExitStack) -> Mapping[str, Player]:
-    """Play with the weights of a safetensors file, until new ones come."""
+    """Play with the weights of a safetensors file, until new ones come. The first two workers wait for each other."""
     from safetensors.torch import load_file
 
-    (notes / str(os.getpid())).touch()
-    return dict.fromkeys(ROLES, Player(LearningEngine(load_file(weights)), "learner", Sampling()))
+    wait_for_each_other(notes, 2)
+    return both(LearningEngine(load_file(weights)))
 
 
 def chatting(stack: ExitStack) -> Mapping[str, Player]:
-    return dict.fromkeys(ROLES, Player(ScriptedEngine(chatter), "chatter", Sampling()))
+    return both(ScriptedEngine(chatter))
 
 
 def pair(stack: ExitStack) -> Mapping[str, Player]:
@@ -94,11 +105,11 @@ def opened(notes: Path) -> list[int]:
 
 
 def hanging(mark: Path, stack: ExitStack) -> Mapping[str, Player]:
-    return dict.fromkeys(ROLES, Player(HangingEngine(mark), "chatter", Sampling()))
+    return both(HangingEngine(mark))
 
 
 def broken(stack: ExitStack) -> Mapping[str, Player]:
-    return dict.fromkeys(ROLES, Player(BrokenEngine(chatter), "chatter", Sampling()))
+    return both(BrokenEngine(chatter))
 
 
 def missing(stack: ExitStack) -> Mapping[str, Player]:

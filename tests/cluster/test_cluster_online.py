@@ -12,7 +12,7 @@ import ray
 import torch
 from ray.cluster_utils import Cluster
 from safetensors.torch import load_file
-from scripted_players import LearningEngine, chatter, chatting, learner, opened, pair
+from scripted_players import LearningEngine, both, chatter, chatting, learner, opened, pair
 
 from spag.config.schema import ClusterConfig
 from spag.core.episodes import Episode
@@ -62,8 +62,7 @@ def test_open_engines_learn_between_plays_and_so_do_their_replacements(
     other = {name: value * 1.5 for name, value in old.items() if "layers.1." in name}
 
     def play_here(weights: Mapping[str, torch.Tensor]) -> Games:
-        player = Player(LearningEngine(weights), "learner", Sampling())
-        return by_id(play(SPECS, dict.fromkeys(ROLES, player)))
+        return by_id(play(SPECS, both(LearningEngine(weights))))
 
     before, after = play_here(old), play_here(old | half | other)
     assert all(before[name] != after[name] for name in before)

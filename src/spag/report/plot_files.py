@@ -78,10 +78,9 @@ def save_plot(figure: Figure, name: str, says: str, folder: Path) -> Plot:
     with catch_warnings():
         filterwarnings("ignore", "Glyph .* missing", UserWarning)  # a Chinese name: boxes in the PNG, whole in the SVG
         figure.draw_without_rendering()
-        with rc_context({"figure.constrained_layout.use": False}):  # each save would lay it out again, which takes long
-            figure.set_layout_engine(None)
-            png = _saved(figure, name, "png", dpi=200, metadata={"Software": None})
-            svg = _saved(figure, name, "svg", metadata={"Date": None}, transparent=True).decode()
+        figure.set_layout_engine("none")  # each save would lay it out again, which takes long
+        png = _saved(figure, name, "png", dpi=200, metadata={"Software": None})
+        svg = _saved(figure, name, "svg", metadata={"Date": None}, transparent=True).decode()
     on_white = svg.replace("fill: none", "fill: #ffffff", 1)  # the first shape is the background
     write_atomically(folder / f"{name}.png", png)
     write_atomically(folder / f"{name}.svg", on_white.encode())

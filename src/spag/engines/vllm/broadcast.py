@@ -77,7 +77,9 @@ class WeightBroadcast:
         return in_background(partial(self._send, named))
 
     def _send(self, named: Mapping[str, Tensor]) -> None:
-        from vllm.distributed.weight_transfer.packed_tensor import packed_nccl_broadcast_producer as send  # noqa: PLC0415
+        from vllm.distributed.weight_transfer.packed_tensor import (  # noqa: PLC0415 - slow, and optional
+            packed_nccl_broadcast_producer as send,
+        )
 
         self._use_device()
         group = self._group

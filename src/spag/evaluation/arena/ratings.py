@@ -46,7 +46,8 @@ def bradley_terry(scores: Floats, prior: float = PRIOR_SCORE) -> Floats:
     """Return the maximum-likelihood points, shape (..., players), of matrices of ``scores`` (row against column), shape
     (..., players, players). Newton's method, with the first player held at 0; every pair must have a score.
     """
-    others = 1 - np.eye(scores.shape[-1])
+    diagonal = np.eye(scores.shape[-1])
+    others = 1 - diagonal
     scored = (scores + prior) * others
     games = scored + scored.swapaxes(-1, -2)
     strengths = np.zeros(scores.shape[:-1])
@@ -54,7 +55,7 @@ def bradley_terry(scores: Floats, prior: float = PRIOR_SCORE) -> Floats:
         expected = others / (1 + np.exp(strengths[..., None, :] - strengths[..., None]))
         gradient = (scored - games * expected).sum(axis=-1)
         curvature = games * expected * (1 - expected)
-        hessian = np.eye(scores.shape[-1]) * curvature.sum(axis=-1)[..., None] - curvature
+        hessian = diagonal * curvature.sum(axis=-1)[..., None] - curvature
         step = np.linalg.solve(hessian[..., 1:, 1:], gradient[..., 1:, None])[..., 0]
         # the likelihood is sure to rise where no two strengths move apart by more than 1
         spread = step.max(axis=-1, initial=0) - step.min(axis=-1, initial=0)
