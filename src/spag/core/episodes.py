@@ -15,7 +15,7 @@ TABOO_ROLES = ("attacker", "defender")
 
 
 class SampleType(StrEnum):
-    """What a training sample is for: offline RL, the SFT mix or imitation."""
+    """The purpose of a training sample: offline RL, the SFT mix or imitation."""
 
     RL = "rl"
     SFT = "sft"

@@ -152,7 +152,7 @@ def _taught(phase: PhaseConfig, counts: str, quote: Quote) -> tuple[str, str]:
 
 
 def _counts(model: PlannedModel, run: RunFolder) -> str:
-    """Say how many games and samples a training used; if it did not count games, how many were played."""
+    """Return the number of games and samples of a training, in words; games played if it did not count them."""
     results, played = (run.results(f"{model.folder}/{stage}") for stage in ("train", "play"))
     games = sum((results.get("outcomes") or {}).values()) or played.get("games", 0)
     samples = results.get("samples", 0)

@@ -103,7 +103,7 @@ Prompts = PromptSet | UpstreamPrompts
 
 
 class Layout(Enum):
-    """How a training prompt orders and heads its parts."""
+    """The order and the headings of the parts of a training prompt."""
 
     RULES_FIRST = "rules, history, instruction: the prompt of play"
     RULES_LAST = "history, rules, instruction"

@@ -34,7 +34,7 @@ _FIRST_MOVE = "The game is just initialized."
 
 
 class PromptType(StrEnum):
-    """How upstream lays out a training prompt."""
+    """Upstream's layouts of a training prompt."""
 
     CHAT = "chat"
     CHAT_INVERSE = "chat_inverse"
