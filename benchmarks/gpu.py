@@ -128,7 +128,7 @@ def play_figures(shape: str, part: Part) -> Iterator[Measured]:
 def training_figures(shape: str, work: Work, name: str) -> Iterator[Measured]:
     """Yield speed, MFU and memory of training, or why it does not fit."""
     settings = UpdateSettings(gradient_checkpointing=bool(work.checkpointing), optimizer=work.optimizer)
-    planned = training_memory(read_shape(work.model), settings, ROW, ROW / 4, 2, 1).total
+    planned = training_memory(read_shape(work.model), settings, ROW, ROW / 4, 2, 1, on_gpu=True).total
     if torch.cuda.is_available() and planned > (room := USABLE * torch.cuda.get_device_properties(0).total_memory):
         note = f"left out: plans {planned / GIB:.1f} of {room / GIB:.1f} GiB"
         yield Measured(shape, name, "tokens/s", note=note)

@@ -42,6 +42,10 @@ def run(name: str, work: Work) -> Reading:
     for parameter in setting.policy.parameters():
         parameter.grad = torch.zeros_like(parameter)
     setting.step()  # Adam's state is there before the step that counts, as in any step but the first
+    if setting.device.type == "cuda":  # kernels are loaded at their first call
+        setting.gradients()
+        setting.step()
+        torch.cuda.reset_peak_memory_stats()
     resting = held_gib(setting.device)
     began = now(setting.device)
     share = setting.gradients()
@@ -64,7 +68,7 @@ def planned_gib(setting: Ours) -> float:
     )
     settings = UpdateSettings(gradient_checkpointing=bool(work.checkpointing), optimizer=work.optimizer)
     number = 2 if work.dtype == "bfloat16" else 4
-    planned = training_memory(read_shape(work.model), settings, fed, trained, number, 1)
+    planned = training_memory(read_shape(work.model), settings, fed, trained, number, 1, on_gpu=not on_cpu)
     return (planned.total + PROGRAM * on_cpu) / GIB
 
 

@@ -131,7 +131,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.mark.parametrize("optimizer", ["adamw", "adamw_8bit"])
 @pytest.mark.parametrize("checkpointing", [0, 1])
 def test_training_takes_of_a_gpu_what_was_planned(small: str, optimizer: str, checkpointing: int) -> None:
-    work = Work(small, "play", samples=32, micro_batch=32, checkpointing=checkpointing, optimizer=optimizer)  # type: ignore[arg-type]
+    work = Work(small, "play", samples=64, micro_batch=32, checkpointing=checkpointing, optimizer=optimizer)  # type: ignore[arg-type]
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     more = run("ours", work).more

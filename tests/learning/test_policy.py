@@ -176,7 +176,7 @@ def test_checkpointed_layers_compute_attention_twice_not_three_times(
         sample_logprobs(model, batch, capabilities).sum().backward()
         counts.append(len(calls))
         gradients.append(torch.cat([weight.grad.flatten() for weight in model.parameters() if weight.grad is not None]))
-    assert counts == [2 * len(batch["spans"]) * model.config.num_hidden_layers] * 2
+    assert counts == [2 * len(batch["packing"].spans()) * model.config.num_hidden_layers] * 2
     torch.testing.assert_close(*gradients)
 
 

@@ -33,7 +33,8 @@ def shape(folder: Path) -> ModelShape:
 def planned_training(case: Case, folder: Path) -> Memory:
     tokens = case.samples * (case.length - 1)  # the last token is never fed
     number = 4 if case.dtype == "float32" else 2
-    return training_memory(shape(folder), case.phase.settings, tokens, case.samples * TRAINED, number, processes=1)
+    trained = case.samples * TRAINED
+    return training_memory(shape(folder), case.phase.settings, tokens, trained, number, processes=1, on_gpu=False)
 
 
 @pytest.mark.parametrize("case", TRAININGS, ids=lambda case: case.name)
@@ -61,5 +62,5 @@ def test_moments_of_8_bits_take_what_was_planned() -> None:
     optimizer.step()
     state = optimizer.state[layer.weight]
     held = sum(value.nbytes for name, value in state.items() if name.startswith(("state", "absmax")))
-    planned = training_memory(LLAMA, settings, 1, 1, 4, processes=1)
+    planned = training_memory(LLAMA, settings, 1, 1, 4, processes=1, on_gpu=True)
     assert held / layer.weight.numel() == planned.optimizer / LLAMA.parameters

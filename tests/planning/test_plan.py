@@ -155,15 +155,17 @@ def test_what_training_would_refuse_is_not_advised() -> None:
 
 def test_offload_leaves_nothing_but_gathered_weights_on_the_gpu() -> None:
     training = SpagSettings(parallel="fsdp", offload=True)
-    found = training_memory(LLAMA, training, 4096, 514, number=2, processes=4)
+    found = training_memory(LLAMA, training, 4096, 514, number=2, processes=4, on_gpu=True)
     assert (found.weights, found.gradients, found.optimizer) == (0, 0, 0)
     assert found.host == 16 * LLAMA.parameters / 4
-    kept = training_memory(LLAMA, training.model_copy(update={"offload": False}), 4096, 514, number=2, processes=4)
+    kept = training_memory(
+        LLAMA, training.model_copy(update={"offload": False}), 4096, 514, number=2, processes=4, on_gpu=True
+    )
     assert kept.total - found.total == found.host
 
 
 def test_replicas_hold_everything_and_buckets_of_gradients() -> None:
-    alone, two = (training_memory(LLAMA, SpagSettings(), 4096, 514, number=2, processes=count) for count in (1, 2))
+    alone, two = (training_memory(LLAMA, SpagSettings(), 4096, 514, 2, count, on_gpu=True) for count in (1, 2))
     assert alone.weights + alone.gradients + alone.optimizer == 16 * LLAMA.parameters
     assert two.total - alone.total == 4 * LLAMA.parameters
 
@@ -434,7 +436,7 @@ def test_too_few_games_to_imitate_are_named_with_the_option_that_names_more() ->
 
 
 def test_constants_are_still_those_of_what_imports_torch() -> None:
-    assert forward.CHUNK == memory.CHUNK
+    assert (forward.CHUNK, forward.CHUNK_ON_GPU) == (memory.CHUNK, memory.CHUNK_ON_GPU)
     assert slots.GROWTH == memory.SLOT
     assert engine.KNOWN == memory.KNOWN
     assert transfer.BUFFER_BYTES == memory.BUFFER

@@ -25,7 +25,7 @@ from spag.learning.encoding import EncodedSample
 from spag.models.packing import pack, packed_length
 
 Batch = dict[str, Any]
-"""Tensors by name, and the ``Span``s of a packed row; see ``collate``."""
+"""Tensors by name, and the ``Packing`` of a packed row; see ``collate``."""
 Values = Mapping[int, Sequence[float]]
 """Values for trained tokens, by the index of their sample."""
 
@@ -193,7 +193,7 @@ def collate(samples: Sequence[EncodedSample], *, packed: bool) -> Batch:
 
     ``input_ids`` and ``position_ids`` (R, T) int64, unpacked rows right-padded with 0. ``columns`` (C,): positions
     where logits are needed. ``picks`` (K,): the position in the flattened (R, C) that predicts each trained token;
-    ``labels`` (K,): that token; ``sample`` (K,): its sample. ``spans``: which tokens of a packed row see each other.
+    ``labels`` (K,): that token; ``sample`` (K,): its sample. ``packing``: the ``Packing`` of a packed row.
     ``advantage`` and ``weight`` (B,) float32. ``group`` (B,) int64, a group's number or ``FILLER``.
     """
     sources = _packed_rows(samples) if packed else _padded_rows(samples)
@@ -210,7 +210,7 @@ def collate(samples: Sequence[EncodedSample], *, packed: bool) -> Batch:
 def _packed_rows(samples: Sequence[EncodedSample]) -> Batch:
     packing = pack([sample.fed for sample in samples])
     columns, picks = packing.predicted_from([sample.completion_start for sample in samples])
-    row = {"input_ids": packing.input_ids[None], "position_ids": packing.position_ids[None], "spans": packing.spans}
+    row = {"input_ids": packing.input_ids[None], "position_ids": packing.position_ids[None], "packing": packing}
     return {**row, "columns": columns, "picks": picks}
 
 

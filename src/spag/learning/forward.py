@@ -23,8 +23,10 @@ from spag.learning.batches import Batch, collate
 from spag.learning.encoding import EncodedSample
 from spag.models.packing import ATTENTION, UNSUPPORTED, attends_to_all, spans_on
 
-CHUNK = 128
-"""Positions whose logits exist at once: 25 MB for a vocabulary of 50,000 in float32."""
+CHUNK, CHUNK_ON_GPU = 128, 1024
+"""Positions whose logits exist at once: 25 MB for a vocabulary of 50,000 in float32; on a GPU 200 MB, since each chunk
+reads the head's weights again.
+"""
 
 _PROBE = ([2, 3, 4, 5, 6], [2, 3, 4, 7], [8, 9])
 _PROBE_TOLERANCE = 1e-3
@@ -127,9 +129,10 @@ def _chunked_head(model: nn.Module, batch: Batch, entropy: Entropy) -> Iterator[
 
     def forward(hidden: Tensor) -> Tensor:
         rows = hidden.flatten(0, 1)[batch["picks"]]
+        size = CHUNK if rows.device.type == "cpu" else CHUNK_ON_GPU
         parts = [
-            checkpoint(score, rows[at : at + CHUNK], batch["labels"][at : at + CHUNK], use_reentrant=False)
-            for at in range(0, len(rows), CHUNK)
+            checkpoint(score, rows[at : at + size], batch["labels"][at : at + size], use_reentrant=False)
+            for at in range(0, len(rows), size)
         ]
         return torch.cat(parts)[None].clone()  # FSDP2 warns about outputs that are views
 
@@ -159,7 +162,7 @@ def _scores(logits: Tensor, labels: Tensor, entropy: Entropy) -> Tensor:
 
 
 def _spans(batch: Batch) -> Any:
-    return spans_on(batch["spans"], batch["input_ids"].device, torch.float32)
+    return spans_on(batch["packing"], batch["input_ids"].device, torch.float32)
 
 
 def _bare(model: nn.Module) -> Any:

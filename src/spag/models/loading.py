@@ -96,6 +96,8 @@ def load_model(
     or non-finite weights, and ``ConfigError`` for a missing device.
     """
     limit_kernel_caches()
+    # cuDNN's attention compiles a plan for each new shape, and play and packed rows have new ones all the time
+    torch.backends.cuda.enable_cudnn_sdp(False)
     device = checked_device(device)
     source = resolve_model(name)
     adapted = adapter_base(Path(source))

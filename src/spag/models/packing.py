@@ -33,8 +33,10 @@ IN_FLOAT32 = ("cpu",)
 """Devices on which packed rows attend in float32: for spans as short as ours, bfloat16 kernels take three times as long
 to compute the gradient.
 """
-_WHOLE = 96
-"""A subtree of at most this many tokens attends in one call: many small calls cost more than some masked-out scores."""
+_WHOLE, _WHOLE_ON_GPU = 96, 4096
+"""A subtree of at most this many tokens attends in one call: many small calls cost more than some masked-out scores.
+On a GPU, where starting a kernel costs as much as many scores, adjacent subtrees share a call, too.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +59,18 @@ class Packing:
     """A packed row of T tokens.
 
     ``input_ids`` and ``position_ids`` (T,) int64. ``rows``: for each sequence, the index in the row of each token, (L,)
-    int64. ``spans`` cover 0..T in order.
+    int64.
     """
 
     input_ids: Tensor
     position_ids: Tensor
     rows: list[Tensor]
-    spans: list[Span]
+
+    def spans(self, *, on_gpu: bool = False) -> list[Span]:
+        """Return the spans, which cover 0..T in order."""
+        depths = self.position_ids.tolist()
+        ends = _ends(depths)
+        return list(_spans(_branches(depths, ends), torch.tensor(ends), on_gpu=on_gpu))
 
     def predicted_from(self, starts: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return the positions in the row whose logits predict the tokens of each sequence from its start on, (C,),
@@ -104,9 +111,7 @@ def pack(sequences: Sequence[Sequence[int]]) -> Packing:
         depths.extend(range(kept, len(sequence)))
         rows.append(torch.tensor(path))
         before = sequence
-    ends = _ends(depths)
-    spans = list(_spans(_branches(depths, ends), torch.tensor(ends)))
-    return Packing(torch.tensor(tokens), torch.tensor(depths), rows, spans)
+    return Packing(torch.tensor(tokens), torch.tensor(depths), rows)
 
 
 def packed_length(sequences: Sequence[Sequence[int]]) -> int:
@@ -152,13 +157,29 @@ def _branches(depths: Sequence[int], ends: Sequence[int]) -> list[_Branch]:
     return roots
 
 
-def _spans(branches: Sequence[_Branch], ends: Tensor, context: tuple[tuple[int, int], ...] = ()) -> Iterator[Span]:
-    for branch in branches:
-        if branch.end - branch.start <= _WHOLE or not branch.children:
-            yield _span(branch.start, branch.end, context, ends)
+def _spans(
+    branches: Sequence[_Branch], ends: Tensor, context: tuple[tuple[int, int], ...] = (), *, on_gpu: bool
+) -> Iterator[Span]:
+    whole = _WHOLE_ON_GPU if on_gpu else _WHOLE
+    for group in _adjacent(branches, whole if on_gpu else 0):
+        first, last = group[0], group[-1]
+        if last.end - first.start <= whole or not last.children:
+            yield _span(first.start, last.end, context, ends)
         else:
-            yield _span(branch.start, branch.stop, context, ends)
-            yield from _spans(branch.children, ends, _joined(context, (branch.start, branch.stop)))
+            yield _span(first.start, first.stop, context, ends)
+            yield from _spans(first.children, ends, _joined(context, (first.start, first.stop)), on_gpu=on_gpu)
+
+
+def _adjacent(branches: Sequence[_Branch], most: int) -> Iterator[list[_Branch]]:
+    """Yield ``branches`` in groups whose subtrees have at most ``most`` tokens, or of one branch."""
+    group: list[_Branch] = []
+    for branch in branches:
+        if group and branch.end - group[0].start > most:
+            yield group
+            group = []
+        group.append(branch)
+    if group:
+        yield group
 
 
 def _span(start: int, stop: int, context: tuple[tuple[int, int], ...], ends: Tensor) -> Span:
@@ -243,17 +264,19 @@ def computing_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
     return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else dtype
 
 
-def spans_on(spans: list[Span], device: torch.device, dtype: torch.dtype) -> list[Span]:
-    """Return ``spans`` with additive masks, the fastest for the kernels, for weights of ``dtype``."""
+def spans_on(packing: Packing, device: torch.device, dtype: torch.dtype) -> list[Span]:
+    """Return the spans of ``packing`` on ``device``, with additive masks, the fastest for the kernels, for weights of
+    ``dtype``.
+    """
     dtype = attention_dtype(device, dtype)
 
     def added(mask: Tensor | None) -> Tensor | None:
-        return (
-            mask
-            if mask is None
-            else torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, -torch.inf).to(device)[None, None]
-        )
+        if mask is None:
+            return None
+        hidden = ~mask.to(device)
+        return torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)[None, None]
 
+    spans = packing.spans(on_gpu=device.type != "cpu")
     return [Span(span.start, span.stop, span.context, added(span.mask)) for span in spans]
 
 

@@ -93,7 +93,7 @@ def _in_one_row(model: PreTrainedModel, asked: Sequence[Asked]) -> list[float]:
     device = model.device
     packed: dict[str, Any] = {
         "position_ids": packing.position_ids[None].to(device),
-        "packed_spans": spans_on(packing.spans, device, model.dtype),
+        "packed_spans": spans_on(packing, device, model.dtype),
         "logits_to_keep": columns.to(device),
     }
     logits = model(input_ids=packing.input_ids[None].to(device), use_cache=False, **packed).logits[0]

@@ -11,8 +11,8 @@ from spag.algorithms.settings import UpdateSettings
 from spag.config.schema import EngineConfig
 from spag.planning.specs import GIB, ModelShape
 
-CHUNK = 128
-"""Equals ``spag.learning.forward.CHUNK``, as a test checks: that module imports torch, this one must not."""
+CHUNK, CHUNK_ON_GPU = 128, 1024
+"""Equal to those of ``spag.learning.forward``, as a test checks: that module imports torch, this one must not."""
 KNOWN, SLOT = 256, 128
 """Positions whose logits the transformers engine keeps, and the tokens by which its slots grow: equal to ``KNOWN`` and
 ``GROWTH`` in ``engines/transformers/``.
@@ -60,16 +60,26 @@ class Memory:
 
 
 def training_memory(
-    shape: ModelShape, settings: UpdateSettings, fed: float, trained: float, number: int, processes: int
+    shape: ModelShape,
+    settings: UpdateSettings,
+    fed: float,
+    trained: float,
+    number: int,
+    processes: int,
+    *,
+    on_gpu: bool,
 ) -> Memory:
     """Return the memory of an update on one of ``processes``, with ``fed`` tokens in a micro-batch, ``trained`` of them
     trained, computing with numbers of ``number`` bytes.
+
+    An update of a single micro-batch takes less: its gradients are made while its activations go.
     """
     layer = _layer(shape, settings, number)
     # with checkpointing each layer's input, and one layer whole; the last norm, its input, a layer's gradients
     kept = 4 * shape.hidden * shape.layers + layer if settings.gradient_checkpointing else shape.layers * layer
     # log-softmax, its gradient and the loss's of a chunk; or the head's gradient, cast to float32
-    chunk, gradient = 12.0 * min(trained, CHUNK) * shape.vocab, 0.0 if settings.lora else 4.0 * shape.embedding
+    chunk = 12.0 * min(trained, CHUNK_ON_GPU if on_gpu else CHUNK) * shape.vocab
+    gradient = 0.0 if settings.lora else 4.0 * shape.embedding
     head = 2.0 * shape.embedding if number == 2 else 0.0
     moment = Memory(activations=(kept + 16 * shape.hidden) * fed, logits=head + max(chunk, gradient))
     return _held(shape, settings, number, processes) + Memory(copies=_copies(shape, settings, number)) + moment

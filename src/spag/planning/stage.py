@@ -120,7 +120,7 @@ class StagePlanner:
             size = changed.micro_batch_size
             fed, trained = (most * size / settings.micro_batch_size * work.growth for most in work.largest)
             fed = min(max(fed, work.length * work.growth), size * getattr(changed, "max_length", inf))
-            found = training_memory(self.shape, changed, fed, trained, self.number, processes)
+            found = training_memory(self.shape, changed, fed, trained, self.number, processes, on_gpu=gpu)
             weights = 4.0 * (self.shape.adapter(changed.lora) or self.shape.parameters)
             policies = weights * copies / (processes if changed.parallel == "fsdp" else 1)
             return found + Memory(policies=policies) + (beside or Memory()) + self._program
