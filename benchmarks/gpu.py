@@ -43,6 +43,7 @@ TRAININGS: tuple[tuple[Optimizer, int], ...] = (("adamw", 0), ("adamw", 1), ("ad
 """Optimisers, and whether activations are computed again: each that fits is measured."""
 ROW = 8192
 """Tokens that a micro-batch of training is taken to have before it is made: 64 samples make up to so many."""
+SHOWN = 60  # lines of what a part that failed has said
 LIMIT_S, HOUR_S = 900, 3000
 """Seconds that a part may take, and all of them; an hour has the rest for installing and tests."""
 BEGAN = time.monotonic()
@@ -106,6 +107,7 @@ def carry_out(module: str, *arguments: str) -> tuple[str, float]:
         if process.returncode:
             said.seek(0)
             lines = said.read().strip().splitlines() or [f"exit status {process.returncode}"]
+            print(*lines[-SHOWN:], sep="\n", file=sys.stderr)  # the last line may only say where to look
             raise PartFailedError(lines[-1][:200])
     return output, watch.peak
 
@@ -119,9 +121,14 @@ def measure(module: str, name: str, part: Part | Work) -> Reading:
 
 def play_figures(shape: str, part: Part) -> Iterator[Measured]:
     """Yield the speed of play beside that of a flat batch of the same prompts."""
-    ours = measure("gpu_parts", "play", part)
-    flat = ours.more["flat"] if part.backend == "transformers" else measure("gpu_parts", "flat", part).value
-    yield Measured(shape, f"play, {part.backend}", "tokens/s", ours.value, flat, "flat batch", "ratio >= 0.9")
+    ours, name = measure("gpu_parts", "play", part), f"play, {part.backend}"
+    try:
+        flat = ours.more["flat"] if part.backend == "transformers" else measure("gpu_parts", "flat", part).value
+    except PartFailedError as error:
+        yield Measured(shape, name, "tokens/s", ours.value)
+        yield Measured(shape, "flat batch", "", note=f"failed: {error}")
+    else:
+        yield Measured(shape, name, "tokens/s", ours.value, flat, "flat batch", "ratio >= 0.9")
     yield Measured(shape, "play: peak memory", "GiB", ours.more["watched_gib"])
 
 

@@ -49,7 +49,7 @@ class EndlessTaboo(AdversarialTaboo):
         return self.draw(state) if len(state.history) == 2 * self.max_turns else None
 
     def some_tasks(self, count: int) -> list[Task]:
-        """Return words drawn anew at each call."""
+        """Return words drawn again at each call."""
         return random.sample(self.tasks(Split.TRAIN, None, 0), count)
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from benchmarks import gpu
 from benchmarks.gpu_parts import Part, config_of
+from benchmarks.harness import Reading
 from benchmarks.shapes import config_of as shape_config
 from benchmarks.shapes import random_model
 from benchmarks.steps import Ours, Work
@@ -87,6 +88,19 @@ def test_a_part_that_fails_is_in_the_table_with_its_reason(monkeypatch: pytest.M
     monkeypatch.setattr(gpu, "planned_gib", lambda part: (99.0, "it does not fit"))
     [row] = gpu.online_figures("qwen3-tiny", Part("model"))
     assert row.note == "left out: it does not fit"
+
+
+def test_a_flat_batch_that_fails_leaves_the_speed_of_play(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(module: str, name: str, part: Part) -> Reading:
+        if name == "flat":
+            raise gpu.PartFailedError("no engine")
+        return Reading(1234.0, {"watched_gib": 5.0})
+
+    monkeypatch.setattr(gpu, "measure", measure)
+    play, flat, memory = gpu.play_figures("qwen3-tiny", Part("model"))
+    assert (play.name, play.value, play.beside) == ("play, vllm", 1234.0, None)
+    assert (flat.value, flat.note) == (None, "failed: no engine")
+    assert memory.value == 5.0
 
 
 @pytest.mark.slow
