@@ -8,8 +8,8 @@ and recomputes every prefix.
 
 Attention over such rows is registered with transformers under ``ATTENTION``. Each span of the row is one call of
 torch's scaled dot product attention: its queries against its ancestors' keys and its own. Unlike one masked call for
-the whole row, this computes nothing for tokens that do not see each other. It works on every device, for models that
-pass ``packed_spans`` to their attention function, as transformers' models do.
+the whole row, this computes little or nothing for tokens that do not see each other. It works on every device, for
+models that pass ``packed_spans`` to their attention function, as transformers' models do.
 """
 
 from bisect import bisect_left
