@@ -391,6 +391,13 @@ def test_folders_stay_at_home() -> None:
     assert "/home" not in dump_config(shared)
 
 
+def test_folders_of_one_name_stay_apart() -> None:
+    entrants = ["/home/me/runs/a/2-spag/checkpoint", "/home/me/runs/b/2-spag/checkpoint", "bot:constant"]
+    shared = shareable_config(RunConfig.model_validate({"model": {"name": "/base"}, "arena": {"entrants": entrants}}))
+    assert shared.arena.entrants == ["./a/2-spag/checkpoint", "./b/2-spag/checkpoint", "bot:constant"]
+    assert shared.model.name == "./base"
+
+
 def test_the_embedded_base_is_named_with_its_quantisation() -> None:
     text = card_of(ExportSource("spag-1", "x", "smollm2-135m", None))
     assert "| base model | `smollm2-135m (Q4_1, dequantised)` |" in text

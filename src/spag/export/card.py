@@ -82,18 +82,27 @@ def card(title: str, source: ExportSource, weights: Weights) -> str:
 
 
 def shareable_config(config: RunConfig) -> RunConfig:
-    """Return the config without this machine's folders: an absolute path becomes ``./`` and its last part."""
+    """Return the config without this machine's folders: an absolute path becomes ``./`` and its last part, or as many
+    parts as tell all such paths apart.
+    """
+    paths: set[tuple[str, ...]] = set()
 
-    def shared(value: Any) -> Any:
+    def shared(value: Any, kept: int) -> Any:
         if isinstance(value, Mapping):
-            return {shared(key): shared(one) for key, one in value.items()}
+            return {shared(key, kept): shared(one, kept) for key, one in value.items()}
         if isinstance(value, list):
-            return [shared(one) for one in value]
+            return [shared(one, kept) for one in value]
         if isinstance(value, str) and (found := re.fullmatch(rf"({Kind.MIXTURE})?([/~].*)", value, re.DOTALL)):
-            return f"{found[1] or ''}./{Path(found[2]).name}"
+            parts = tuple(part for part in Path(found[2]).parts if part != "/")
+            paths.add(parts)
+            return f"{found[1] or ''}./{'/'.join(parts[-kept:])}"
         return value
 
-    return RunConfig.model_validate(shared(config.model_dump(mode="json")))
+    dumped, kept = config.model_dump(mode="json"), 1
+    shared(dumped, kept)
+    while len({parts[-kept:] for parts in paths}) < len(paths):
+        kept += 1
+    return RunConfig.model_validate(shared(dumped, kept))
 
 
 def code(text: object) -> Markdown:
