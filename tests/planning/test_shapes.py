@@ -1,5 +1,7 @@
 """Parameters counted by arithmetic equal those of models made from the same config, and published counts."""
 
+import json
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -97,6 +99,16 @@ def test_a_folder_with_a_config_alone_is_enough(tmp_path: Path) -> None:
     config = CONFIGS[5]
     config.save_pretrained(tmp_path)
     assert read_shape(str(tmp_path)).parameters == shape_of(config, "").parameters
+
+
+def test_adapters_have_the_shape_of_their_base(tmp_path: Path) -> None:
+    base, adapter, roles = (tmp_path / name for name in ("base", "adapter", "roles"))
+    CONFIGS[5].save_pretrained(base)
+    for folder in (adapter, roles / "nim-first"):
+        peft.LoraConfig(task_type="CAUSAL_LM", r=4, base_model_name_or_path=str(base)).save_pretrained(folder)
+    (roles / "roles.json").write_text(json.dumps({"nim/first": "nim-first"}))
+    for folder in (adapter, roles):
+        assert read_shape(str(folder)) == replace(read_shape(str(base)), name=str(folder))
 
 
 def test_a_model_that_cannot_be_read_is_one_line_with_the_fix(tmp_path: Path) -> None:

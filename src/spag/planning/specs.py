@@ -13,8 +13,10 @@ from typing import Any
 from spag.algorithms.settings import LoraConfig
 from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError, ModelError
+from spag.models.finding import adapter_base
 from spag.models.hub import check_reachable
 from spag.models.refusals import Refusals, described
+from spag.models.roles import models_of
 from spag.storage.home import expanded
 from spag.storage.machine import core_count, memory_bytes
 
@@ -86,9 +88,13 @@ KNOWN_SHAPES = {shape.name: shape for shape in _PRESET_MODELS}
 
 
 def read_shape(name: str, *, trust_remote_code: bool = False) -> ModelShape:
-    """Return the shape of a model: a preset's, a folder or a hub id. Raises ``ModelError``."""
+    """Return the shape of a model: a preset's, a folder or a hub id; of adapters, their base model's. Raises
+    ``ModelError``.
+    """
     if name in KNOWN_SHAPES:
         return KNOWN_SHAPES[name]
+    if (base := adapter_base(expanded(models_of(name)[0]))) is not None:
+        return replace(read_shape(base, trust_remote_code=trust_remote_code), name=name)
     from transformers import AutoConfig  # noqa: PLC0415 - slow to import, and presets' models need none
 
     import spag.models.baichuan  # noqa: F401, PLC0415 - registers its config
