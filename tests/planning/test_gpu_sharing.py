@@ -380,8 +380,12 @@ def test_a_run_without_online_phases_has_no_plan(pretended: None) -> None:
     assert here.planned_engines(load_config("qwen3")) == {}
 
 
-def test_a_model_of_unknown_shape_has_no_plan(pretended: None) -> None:
-    assert here.planned_engines(load_config("taboo-qwen3-1.7b", ["model.name=./nowhere"])) == {}
+def test_a_model_of_unknown_shape_needs_a_share_that_is_set(pretended: None, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    changes = [f"model.name={tmp_path}"]
+    with pytest.raises(ConfigError, match=r"share a GPU, and .* a gpt2 model .* set engine.memory to the share"):
+        here.planned_engines(load_config("taboo-qwen3-1.7b", changes))
+    assert here.planned_engines(load_config("taboo-qwen3-1.7b", [*changes, "engine.memory=0.4"])) == {}
 
 
 def test_actors_share_their_own_gpus() -> None:

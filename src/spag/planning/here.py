@@ -19,8 +19,8 @@ def plan_here(config: RunConfig, shape: ModelShape, assumed: Assumptions | None 
 def planned_engines(config: RunConfig) -> dict[str, PlannedEngine]:
     """Return the engines of each online phase in which trainer and vLLM share a GPU, by the name of its model.
 
-    A run without online phases or GPUs, one that plays with transformers, and a model whose shape is not known have no
-    plan. Raises ``ConfigError`` if trainer and engines do not fit, unless ``engine.memory`` is set: then each engine
+    A run without online phases or GPUs, and one that plays with transformers, have no plan. Raises ``ConfigError`` if
+    trainer and engines do not fit, or the model's shape is not known, unless ``engine.memory`` is set: then each engine
     gets an equal part of it.
     """
     online = any(isinstance(phase.settings, OnlineSettings) for phase in config.phases)
@@ -30,7 +30,10 @@ def planned_engines(config: RunConfig) -> dict[str, PlannedEngine]:
         return {}
     try:
         shape = read_shape(config.model.name, trust_remote_code=config.model.trust_remote_code)
-    except ModelError:
+    except ModelError as error:
+        if config.engine.memory is None:  # vLLM would take what the trainer needs
+            fix = "set engine.memory to the share of each GPU that vLLM gets, such as 0.4"
+            raise ConfigError(f"trainer and vLLM share a GPU, and {error}; {fix}") from error
         return {}
     return engines_of(plan_here(config, shape))
 
