@@ -11,7 +11,7 @@ from spag.config.schema import RunConfig
 from spag.core.errors import ModelError
 from spag.core.progress import Reporter
 from spag.models.finding import described_model
-from spag.planning.here import plan_here
+from spag.planning.here import plan_here, planned_engines
 from spag.planning.notes import disk_bytes, run_notes
 from spag.planning.plan import label_of
 from spag.planning.specs import GIB, KNOWN_SHAPES, read_shape
@@ -46,6 +46,7 @@ def estimate_run(config: RunConfig, folder: Path, reporter: Reporter, *, force: 
     try:
         shape = read_shape(config.model.name, trust_remote_code=config.model.trust_remote_code)
     except ModelError:  # of another family, or a GGUF file: its config has been read before
+        planned_engines(config)  # refused as by the run, if vLLM would need a plan
         shape = None
     planner, model = plan_here(config, shape or _STAND_IN), described_model(config.model.name)
     works = _works({plan.name: plan for plan in planner.stages}, config)
