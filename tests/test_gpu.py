@@ -16,15 +16,17 @@ from benchmarks.gpu_parts import Part, config_of
 from benchmarks.harness import Reading
 from benchmarks.shapes import config_of as shape_config
 from benchmarks.shapes import random_model
-from benchmarks.steps import Ours, Work
+from benchmarks.steps import Ours, Work, encoded_samples
 from benchmarks.training import planned_gib, run
 
 import forked
 from spag.config.schema import PlannedEngine
 from spag.core.progress import SilentReporter
+from spag.learning.batches import collate
+from spag.learning.forward import probe_capabilities, to_device, token_scores
 from spag.learning.launch import train_on
 from spag.learning.worker import TrainingJob
-from spag.models.loading import load_tokenizer
+from spag.models.loading import load_model, load_tokenizer
 from spag.planning.here import planned_engines
 from spag.planning.specs import shape_of
 
@@ -150,6 +152,21 @@ def test_training_takes_of_a_gpu_what_was_planned(small: str, optimizer: str, ch
     torch.cuda.reset_peak_memory_stats()
     more = run("ours", work).more
     assert more["planned_gib"] == pytest.approx(more["peak_gib"], rel=0.15)
+
+
+@ON_GPU
+@pytest.mark.gpu
+def test_packed_rows_score_alike_on_a_gpu_and_on_a_cpu(tmp_path: Path) -> None:
+    folder = str(random_model(tmp_path / "model", "qwen3-tiny"))
+    batch = collate(encoded_samples(Work(folder, "play", samples=64)), packed=True)
+    found = []
+    for device in ("cpu", "cuda"):
+        model = load_model(folder, dtype="float32", device=device)
+        capabilities = probe_capabilities(model, 2048)
+        assert capabilities.packed
+        with torch.no_grad():
+            found.append(token_scores(model, to_device(batch, torch.device(device)), capabilities).cpu())
+    torch.testing.assert_close(*found, atol=1e-3, rtol=1e-3)
 
 
 @ON_GPU

@@ -81,6 +81,21 @@ def test_every_way_gives_the_log_probability_of_each_sample_alone(
     assert together.std() > 0.1
 
 
+@pytest.mark.parametrize("whole", [1, 40, 4096])
+def test_rows_attend_in_the_calls_of_a_gpu_with_the_same_result(
+    model_folder: Path, monkeypatch: pytest.MonkeyPatch, whole: int
+) -> None:
+    model = load_model(str(model_folder), dtype="float32", device="cpu")
+    samples = sorted(encoded(model_folder), key=lambda sample: sample.input_ids)
+    expected = [alone(model, sample) for sample in samples]
+    monkeypatch.setattr(packing, "_WHOLE_ON_GPU", whole)
+    plain = packing.Packing.spans
+    monkeypatch.setattr(packing.Packing, "spans", lambda row, *, on_gpu: plain(row, on_gpu=True))
+    capabilities = probe_capabilities(model, 100)
+    found = sample_logprobs(model, collate(samples, packed=True), capabilities)
+    assert capabilities.packed and found.tolist() == pytest.approx(expected, rel=1e-5)
+
+
 def test_packed_gradients_are_those_of_padded_rows(model_folder: Path) -> None:
     gradients = []
     for packed in (False, True):
