@@ -23,7 +23,7 @@ from spag.learning.devices import make_accelerator
 from spag.learning.encoding import EncodedSample, encode_samples
 from spag.learning.forward import Capabilities, probe_capabilities
 from spag.learning.start import load
-from spag.models import packing
+from spag.models import packed_attention, packing
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.scoring import completion_logprobs
 from spag.models.tokens import PromptStyle
@@ -147,7 +147,7 @@ def test_other_models_are_tried_out_and_stay_exact(config: object, expected: Cap
 
 def test_autocast_decides_how_gpus_attend_where_norms_leave_heads_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     """Queries, keys, values and masks must then meet in one precision; a CPU stands for the GPU."""
-    monkeypatch.setattr(packing, "IN_FLOAT32", ())
+    monkeypatch.setattr(packed_attention, "IN_FLOAT32", ())
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(Qwen3Config(**SHAPE))
     samples = [EncodedSample.of([2, *range(5, 30), n, 3], completion_start=20) for n in range(4)]
@@ -179,8 +179,8 @@ def test_checkpointed_layers_compute_attention_twice_not_three_times(
 ) -> None:
     """Packed attention recomputes itself in the backward pass, unless the layer around it does."""
     calls: list[int] = []
-    plain = packing.sdpa_attention_forward
-    monkeypatch.setattr(packing, "sdpa_attention_forward", lambda *a, **k: calls.append(1) or plain(*a, **k))
+    plain = packed_attention.sdpa_attention_forward
+    monkeypatch.setattr(packed_attention, "sdpa_attention_forward", lambda *a, **k: calls.append(1) or plain(*a, **k))
     gradients, counts, batch = [], [], collate(encoded(model_folder), packed=True)
     for checkpointed in (False, True):
         model = load_model(str(model_folder), dtype="float32", device="cpu").train()

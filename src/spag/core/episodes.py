@@ -15,7 +15,7 @@ TABOO_ROLES = ("attacker", "defender")
 
 
 class SampleType(StrEnum):
-    """The purpose of a training sample: offline RL, the SFT mix or imitation."""
+    """The kinds of training samples: offline RL, the SFT mix and imitation."""
 
     RL = "rl"
     SFT = "sft"

@@ -152,7 +152,7 @@ def _taught(phase: PhaseConfig, counts: str, quote: Quote) -> tuple[str, str]:
 
 
 def _counts(model: PlannedModel, run: RunFolder) -> str:
-    """Return the number of games and samples of a training, in words; games played if it did not count them."""
+    """Return how many games and samples were trained on, in words; without a count, the games that were played."""
     results, played = (run.results(f"{model.folder}/{stage}") for stage in ("train", "play"))
     games = sum((results.get("outcomes") or {}).values()) or played.get("games", 0)
     samples = results.get("samples", 0)

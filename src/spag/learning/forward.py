@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from spag.learning.batches import Batch, collate
 from spag.learning.encoding import EncodedSample
-from spag.models.packing import ATTENTION, UNSUPPORTED, attends_to_all, spans_on
+from spag.models.packed_attention import ATTENTION, UNSUPPORTED, attends_to_all, spans_on
 
 CHUNK, CHUNK_ON_GPU = 128, 1024
 """Positions whose logits exist at once: 25 MB for a vocabulary of 50,000 in float32; on a GPU 200 MB, since each chunk

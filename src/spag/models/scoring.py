@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from spag.models.packing import ATTENTION, UNSUPPORTED, attends_to_all, computing_dtype, pack, spans_on
+from spag.models.packed_attention import ATTENTION, UNSUPPORTED, attends_to_all, computing_dtype, spans_on
+from spag.models.packing import pack
 from spag.models.tokens import PromptStyle, end_token_id, shared_length
 
 _ROW = 2048

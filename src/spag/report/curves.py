@@ -1,5 +1,5 @@
-"""Plots over the steps of a training, as small multiples. As in ``charts``, each function takes plain numbers and
-returns a matplotlib figure.
+"""Line plots over training steps, as small multiples. Like those in ``charts``, functions take plain numbers and
+return matplotlib figures.
 """
 
 from collections.abc import Mapping, Sequence

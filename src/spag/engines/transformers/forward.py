@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from spag.core.errors import EngineError, ModelError
 from spag.engines.transformers.slots import ALL_LAYERS, ATTENTION, SlotCache, attention_mask, attention_windows
 from spag.models.adapters import use_adapter
-from spag.models.packing import UNSUPPORTED
+from spag.models.packed_attention import UNSUPPORTED
 from spag.models.refusals import described
 
 _LONG, _SHORT = 9, 4

@@ -103,7 +103,7 @@ Prompts = PromptSet | UpstreamPrompts
 
 
 class Layout(Enum):
-    """The order and the headings of the parts of a training prompt."""
+    """Ways to arrange a training prompt, and its headings."""
 
     RULES_FIRST = "rules, history, instruction: the prompt of play"
     RULES_LAST = "history, rules, instruction"

@@ -34,7 +34,7 @@ _FIRST_MOVE = "The game is just initialized."
 
 
 class PromptType(StrEnum):
-    """Upstream's layouts of a training prompt."""
+    """Training prompt layouts of the published code."""
 
     CHAT = "chat"
     CHAT_INVERSE = "chat_inverse"

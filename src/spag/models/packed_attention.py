@@ -1,0 +1,141 @@
+"""Attention over packed rows (``packing.py``), registered with transformers under ``ATTENTION``.
+
+Each span of the row is one call of torch's scaled dot product attention: its queries against its ancestors' keys and
+its own. Unlike one masked call for the whole row, this computes little or nothing for tokens that do not see each
+other. It works on every device, for models that pass ``packed_spans`` to their attention function, as transformers'
+models do.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers import AttentionInterface, PreTrainedConfig
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import AttentionMaskInterface
+
+from spag.models.packing import Packing, Span
+
+ATTENTION = "spag_packed"
+UNSUPPORTED = (TypeError, ValueError, AttributeError, IndexError, RuntimeError)
+"""Errors of a model's forward pass that does not know, or ignores, the arguments of packed rows."""
+IN_FLOAT32 = ("cpu",)
+"""Devices on which packed rows attend in float32: for spans as short as ours, bfloat16 kernels take three times as long
+to compute the gradient.
+"""
+
+
+def attends_to_all(config: PreTrainedConfig, longest: int) -> bool:
+    """Whether no attention window is shorter than ``longest`` tokens, so that every layer attends to all previous ones,
+    as in packed rows.
+    """
+    text = config.get_text_config(decoder=True)
+    kinds = set(getattr(text, "layer_types", None) or ["full_attention"])
+    window = getattr(text, "sliding_window", None)
+    return kinds <= {"full_attention", "sliding_attention"} and (window is None or window >= longest)
+
+
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    packed_spans: list[Span] | None = None,
+    in_checkpoint: bool = False,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """Return (1, T, heads, head_dim) for ``query`` (1, heads, T, head_dim), ``key`` and ``value`` (1, kv_heads, T,
+    head_dim).
+
+    ``in_checkpoint``: the backward pass recomputes the whole layer, so attention must not be recomputed once more.
+
+    Without ``packed_spans``, rows are ordinary, in any number, possibly after cached keys and values: attention is
+    plain causal. There is never an ``attention_mask`` (``_no_mask``), so rows must not be padded on the left.
+    """
+    if packed_spans is None:
+        plain: tuple[Tensor, None] = sdpa_attention_forward(
+            module, query, key, value, _causal_mask(query.shape[2], key.shape[2], query.device), **options
+        )
+        return plain
+    spans, dtype = packed_spans, attention_dtype(query.device, query.dtype)
+    computed = computing_dtype(query.device, query.dtype)  # per-head norms may leave queries in float32
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        # Split, not sliced: the gradient of a slice is a tensor as long as the row, and there would be one for each
+        # pair of spans.
+        sizes, starts = [span.stop - span.start for span in spans], [span.start for span in spans]
+        queries, keys, values = (states.to(dtype).split_with_sizes(sizes, dim=2) for states in (query, key, value))
+        parts = []
+        for index, span in enumerate(spans):
+            seen = [*_ancestors(span, starts), index]
+            own_keys, own_values = (_gathered(pieces, seen) for pieces in (keys, values))
+            parts.append(sdpa_attention_forward(module, queries[index], own_keys, own_values, span.mask, **options)[0])
+        return torch.cat(parts, dim=1).to(computed)
+
+    with torch.autocast(query.device.type, enabled=False):
+        if in_checkpoint or not (torch.is_grad_enabled() and query.requires_grad):
+            return attend(query, key, value), None
+        # Autograd would keep each span's context: a prefix once per fork. So the backward pass recomputes attention.
+        return checkpoint(attend, query, key, value, use_reentrant=False), None
+
+
+def attention_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
+    """Return the attention dtype of packed rows: that of matrix products, or float32 (``IN_FLOAT32``)."""
+    return torch.float32 if device.type in IN_FLOAT32 else computing_dtype(device, dtype)
+
+
+def computing_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype in which matrix products of ``dtype`` are computed now: autocast may change it."""
+    return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else dtype
+
+
+def spans_on(packing: Packing, device: torch.device, dtype: torch.dtype) -> list[Span]:
+    """Return the spans of ``packing`` on ``device``, with additive masks, the fastest for the kernels, for weights of
+    ``dtype``.
+    """
+    dtype = attention_dtype(device, dtype)
+
+    def added(mask: Tensor | None) -> Tensor | None:
+        if mask is None:
+            return None
+        hidden = ~mask.to(device)
+        return torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)[None, None]
+
+    spans = packing.spans(on_gpu=device.type != "cpu")
+    return [Span(span.start, span.stop, span.context, added(span.mask)) for span in spans]
+
+
+def _ancestors(span: Span, starts: list[int]) -> Iterator[int]:
+    """Yield the indices of the spans (they begin at ``starts``) in the context of ``span``: each stretch is one or more
+    whole spans.
+    """
+    for first, last in span.context:
+        yield from range(bisect_left(starts, first), bisect_left(starts, last))
+
+
+def _causal_mask(queries: int, keys: int, device: torch.device) -> Tensor | None:
+    """Return which keys each of the last ``queries`` positions sees, (queries, keys); ``None`` if the kernel's causal
+    flag is equivalent.
+
+    That flag counts from the first key: after a cache it would hide the end of the prompt.
+    """
+    if queries in (1, keys):
+        return None
+    return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)[None, None]
+
+
+def _gathered(pieces: Sequence[Tensor], chosen: list[int]) -> Tensor:
+    return pieces[chosen[0]] if len(chosen) == 1 else torch.cat([pieces[index] for index in chosen], dim=2)
+
+
+def _no_mask(*_: Any, **__: Any) -> None:
+    """Return no mask: packed rows have their own."""
+
+
+AttentionInterface.register(ATTENTION, packed_attention)
+AttentionMaskInterface.register(ATTENTION, _no_mask)
