@@ -74,7 +74,8 @@ class Setting:
         self.optimizer = make_optimizer(self.policy, UpdateSettings(learning_rate=1e-6, optimizer=work.optimizer))
 
     def autocast(self) -> AbstractContextManager[None]:
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.work.dtype == "bfloat16")
+        on, cached = self.work.dtype == "bfloat16", self.device.type == "cpu" or not self.work.checkpointing
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=on, cache_enabled=cached)
 
     def gradients(self) -> float:
         """Compute and add up the gradients of a global batch, and return how much of it was done."""

@@ -1,5 +1,6 @@
 """Packed rows: every token sees its own sequence and nothing else."""
 
+from collections.abc import Iterable
 from itertools import pairwise
 from unittest.mock import patch
 
@@ -9,28 +10,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spag.models import packing as packing_module
-from spag.models.packing import Packing, pack, packed_length
+from spag.models.packing import Packing, Span, pack, packed_length
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=120), min_size=1, max_size=8)
 
 
-def seen(packing: Packing, *, on_gpu: bool) -> torch.Tensor:
+def seen(packing: Packing, spans: Iterable[Span]) -> torch.Tensor:
     """Which tokens of the row each token attends to, as the spans say: (T, T)."""
     total = len(packing.input_ids)
     result = torch.zeros(total, total, dtype=torch.bool)
-    for span in packing.spans(on_gpu=on_gpu):
+    for span in spans:
         size = span.stop - span.start
         keys = [at for first, last in [*span.context, (span.start, span.stop)] for at in range(first, last)]
-        mask = torch.ones(size, size, dtype=torch.bool).tril() if span.mask is None else span.mask
+        mask = torch.ones(size, len(keys), dtype=torch.bool).tril(len(keys) - size) if span.mask is None else span.mask
         result[span.start : span.stop, keys] = mask
     return result
 
 
-@given(SEQUENCES, st.booleans(), st.integers(1, 300))
-def test_each_token_sees_exactly_its_own_sequence_so_far(sequences: list[list[int]], on_gpu: bool, whole: int) -> None:
+@given(SEQUENCES, st.sampled_from(["cpu", "gpu", "chains"]), st.integers(1, 300))
+def test_each_token_sees_exactly_its_own_sequence_so_far(sequences: list[list[int]], form: str, whole: int) -> None:
     packing = pack(sorted(sequences))
     with patch.object(packing_module, "_WHOLE_ON_GPU", whole):
-        visible = seen(packing, on_gpu=on_gpu)
+        spans = list(packing.chains() if form == "chains" else packing.spans(on_gpu=form == "gpu"))
+    visible = seen(packing, spans)
+    assert sum(span.stop - span.start for span in spans) == len(packing.input_ids)
     for sequence, row in zip(sorted(sequences), packing.rows, strict=True):
         assert packing.input_ids[row].tolist() == sequence
         assert packing.position_ids[row].tolist() == list(range(len(sequence)))

@@ -1,10 +1,14 @@
 """Log-probabilities of targets: every way of computing them gives those of each sample alone."""
 
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tiny import make_samples, sample_logprobs, settings
+from torch import Tensor
+from torch.nn import functional
 from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
@@ -23,7 +27,7 @@ from spag.learning.devices import make_accelerator
 from spag.learning.encoding import EncodedSample, encode_samples
 from spag.learning.forward import Capabilities, probe_capabilities
 from spag.learning.start import load
-from spag.models import packed_attention, packing
+from spag.models import chain_attention, packed_attention, packing
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.scoring import completion_logprobs
 from spag.models.tokens import PromptStyle
@@ -96,11 +100,57 @@ def test_rows_attend_in_the_calls_of_a_gpu_with_the_same_result(
     assert capabilities.packed and found.tolist() == pytest.approx(expected, rel=1e-5)
 
 
-def test_packed_gradients_are_those_of_padded_rows(model_folder: Path) -> None:
+def varlen(q: Tensor, k: Tensor, v: Tensor, q_ends: Tensor, k_ends: Tensor, *_: int, scale: float, **__: Any) -> Tensor:
+    """What flash attention computes on a GPU: each sequence's queries see its keys, the last of both aligned."""
+    found = []
+    for (q_start, q_stop), (k_start, k_stop) in zip(pairwise(q_ends), pairwise(k_ends), strict=True):
+        own = [one.transpose(0, 1) for one in (q[q_start:q_stop], k[k_start:k_stop], v[k_start:k_stop])]
+        mask = torch.ones(own[0].shape[1], own[1].shape[1], dtype=torch.bool).tril(own[1].shape[1] - own[0].shape[1])
+        attended = functional.scaled_dot_product_attention(*own, attn_mask=mask, scale=scale, enable_gqa=True)
+        found.append(attended.transpose(0, 1))
+    return torch.cat(found)
+
+
+@pytest.fixture(params=["by span", "by chain"])
+def attention(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "by chain":
+        monkeypatch.setattr(chain_attention, "varlen_attn", varlen)
+        monkeypatch.setattr(packed_attention, "supports_chains", lambda *_: True)
+    return str(request.param)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "query", "value", "expected"),
+    [
+        (torch.bfloat16, 128, 128, True),
+        (torch.float16, 64, 64, True),
+        (torch.float32, 128, 128, False),
+        (torch.bfloat16, 192, 128, False),  # as DeepSeek's
+        (torch.bfloat16, 512, 512, False),
+    ],
+)
+def test_a_gpu_attends_by_chain_where_flash_attention_can(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, query: int, value: int, expected: bool
+) -> None:
+    heads = torch.empty(1, 2, 3, query), torch.empty(1, 2, 3, value)
+    monkeypatch.setattr(chain_attention, "varlen_attn", varlen)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    assert chain_attention.supports_chains(torch.device("cuda"), dtype, *heads) == expected
+    assert not chain_attention.supports_chains(torch.device("cpu"), dtype, *heads)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
+    assert not chain_attention.supports_chains(torch.device("cuda"), dtype, *heads)
+
+
+@pytest.mark.usefixtures("attention")
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_packed_gradients_are_those_of_padded_rows(model_folder: Path, checkpointing: bool) -> None:
     gradients = []
     for packed in (False, True):
         model = load_model(str(model_folder), dtype="float32", device="cpu").train()
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
         capabilities = probe_capabilities(model, 100) if packed else Capabilities()
+        assert capabilities.packed == packed
         samples = sorted(
             encoded(model_folder), key=lambda sample: sample.input_ids
         )  # neighbours share their beginnings

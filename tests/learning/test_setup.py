@@ -13,13 +13,13 @@ from safetensors.torch import load_file
 from tiny import MODEL, job, settings, train_tiny, train_until
 
 import forked
-from spag.algorithms.settings import LoraConfig
+from spag.algorithms.settings import LoraConfig, UpdateSettings
 from spag.config.files import load_config
 from spag.config.schema import ClusterConfig, ModelConfig
 from spag.core.errors import ConfigError
 from spag.core.progress import SilentReporter
 from spag.learning.batches import Batch, TrainingData
-from spag.learning.devices import make_accelerator, make_optimizer
+from spag.learning.devices import allocate_moments, make_accelerator, make_optimizer
 from spag.learning.encoding import EncodedSample
 from spag.learning.forward import Capabilities
 from spag.learning.launch import train_on
@@ -66,6 +66,28 @@ def test_the_closest_run_shards_and_schedules_as_upstreams_deepspeed_file(monkey
         [group] = make_optimizer(torch.nn.Linear(2, 2, bias=False), training).param_groups
         assert (group["betas"], group["eps"], group["weight_decay"]) == ((0.9, 0.999), 1e-8, 0.0)
     assert config.phases[1].settings.loss_group == 2
+
+
+@pytest.mark.parametrize("name", ["adamw", "adamw_8bit"])
+def test_moments_allocated_before_the_first_step_are_those_of_the_optimizer(name: str) -> None:
+    if name == "adamw_8bit":
+        pytest.importorskip("bitsandbytes")
+    states, weights = [], []
+    for beforehand in (False, True):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(128, 64)
+        optimizer = make_optimizer(model, UpdateSettings(optimizer=name, learning_rate=0.01))
+        if beforehand:
+            allocate_moments(optimizer)
+            assert len(optimizer.state) == 2
+        for step in range(1, 4):
+            model(torch.full((2, 128), 0.1 * step)).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        states.append([optimizer.state[weight] for weight in model.parameters()])
+        weights.append([*model.parameters()])
+    torch.testing.assert_close(weights[0], weights[1], rtol=0, atol=0)
+    torch.testing.assert_close(states[0], states[1], rtol=0, atol=0)
 
 
 def test_fsdp_shards_decoder_layers_and_recomputes_them_by_itself() -> None:

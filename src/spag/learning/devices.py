@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState, GradientState
-from accelerate.utils import DeepSpeedPlugin, DistributedType
+from accelerate.utils import AutocastKwargs, DeepSpeedPlugin, DistributedType
 from torch import nn
 from torch.optim import AdamW, Optimizer
 
@@ -35,7 +35,9 @@ def make_accelerator(model: ModelConfig, settings: UpdateSettings, seed: int) ->
         os.environ[f"ACCELERATE_USE_{name.upper()}"] = str(settings.parallel == name).lower()
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
-    options: dict[str, Any] = {}
+    # autocast would keep copies of all weights through the forward pass; a checkpointed layer needs its own only once
+    cached = on_cpu or not settings.gradient_checkpointing
+    options: dict[str, Any] = {"kwargs_handlers": [AutocastKwargs(cache_enabled=cached)]}
     if settings.parallel == "fsdp":
         options["fsdp_plugin"] = fsdp_plugin(settings, model.dtype)
     if settings.parallel == "deepspeed":
@@ -88,6 +90,21 @@ def make_optimizer(model: nn.Module, settings: UpdateSettings) -> Optimizer:
         optimizer: Optimizer = AdamW8bit(groups, lr=settings.learning_rate, betas=betas)
         return optimizer
     return AdamW(groups, lr=settings.learning_rate, betas=betas, fused=True)
+
+
+def allocate_moments(optimizer: Any) -> None:
+    """Allocate the moments of an optimiser of ``make_optimizer``, which it would do in its first step.
+
+    By then a GPU's memory is cut into pieces by activations and gradients. Moments in their gaps would keep PyTorch
+    from releasing what engines on the same GPU need when they wake.
+    """
+    for number, group in enumerate(optimizer.param_groups):
+        for index, weight in enumerate(group["params"]):
+            if isinstance(optimizer, AdamW):
+                moments = {name: torch.zeros_like(weight) for name in ("exp_avg", "exp_avg_sq")}
+                optimizer.state[weight] = {"step": torch.zeros((), device=weight.device), **moments}
+            else:  # bitsandbytes'
+                optimizer.init_state(group, weight, number, index)
 
 
 def check_settings(model: ModelConfig, settings: UpdateSettings, processes: int | None = None) -> None:

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from spag.learning.batches import Batch, collate
 from spag.learning.encoding import EncodedSample
-from spag.models.packed_attention import ATTENTION, UNSUPPORTED, attends_to_all, spans_on
+from spag.models.packed_attention import ATTENTION, UNSUPPORTED, PackedRow, attends_to_all
 
 CHUNK, CHUNK_ON_GPU = 128, 1024
 """Positions whose logits exist at once: 25 MB for a vocabulary of 50,000 in float32; on a GPU 200 MB, since each chunk
@@ -94,7 +94,7 @@ def token_scores(
     """
     arguments: dict[str, Any] = {"input_ids": batch["input_ids"], "use_cache": False}
     if capabilities.packed:
-        arguments |= {"position_ids": batch["position_ids"], "packed_spans": _spans(batch)}
+        arguments |= {"position_ids": batch["position_ids"], "packed_row": _packed_row(batch)}
         arguments["in_checkpoint"] = bool(getattr(_bare(model), "is_gradient_checkpointing", False))
     if capabilities.kept:
         arguments["logits_to_keep"] = batch["columns"]
@@ -161,8 +161,8 @@ def _scores(logits: Tensor, labels: Tensor, entropy: Entropy) -> Tensor:
     return torch.stack([picked, value], dim=1)
 
 
-def _spans(batch: Batch) -> Any:
-    return spans_on(batch["packing"], batch["input_ids"].device, torch.float32)
+def _packed_row(batch: Batch) -> PackedRow:
+    return PackedRow(batch["packing"], batch["input_ids"].device)
 
 
 def _bare(model: nn.Module) -> Any:

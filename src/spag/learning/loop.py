@@ -242,7 +242,7 @@ class Loop:
         self.policy.use_role(batch, made.groups)
         entropy = Entropy.NONE if self.online is None else Entropy.VALUE
         entropy = Entropy.GRADIENT if self.algorithm.needs.entropy else entropy
-        with self.accelerator.autocast():  # masks are made outside the model, in the precision of its products
+        with self.accelerator.autocast():
             scores = token_scores(self.policy.model, batch, self.policy.capabilities, entropy=entropy)
         frozen = scores.detach()[:, 0]
         known = {name: batch.get(name, frozen) for name in ("old_logprob", "sampling_logprob", "ref_logprob")}

@@ -16,7 +16,7 @@ from spag.algorithms.online_settings import OnlineSettings
 from spag.algorithms.settings import OfflineSettings
 from spag.learning import checkpoints
 from spag.learning.batches import Batch
-from spag.learning.devices import make_optimizer
+from spag.learning.devices import allocate_moments, make_optimizer
 from spag.learning.phase import Phase
 from spag.learning.policy_copies import Reference, WeightCopy
 from spag.learning.sharding import is_sharded, whole_weights
@@ -46,7 +46,10 @@ class TrainedPolicy:
         if settings.gradient_checkpointing and settings.parallel != "fsdp":  # fsdp handles it itself
             bare.gradient_checkpointing_enable({"use_reentrant": False})
         self.bare: Any = bare
-        self.model, self.optimizer = accelerator.prepare(bare, make_optimizer(bare, settings))
+        optimizer = make_optimizer(bare, settings)
+        if settings.parallel == "replicas":  # others have their own parts of the weights
+            allocate_moments(optimizer)
+        self.model, self.optimizer = accelerator.prepare(bare, optimizer)
         trained = [weight for weight in accelerator.unwrap_model(self.model).parameters() if weight.requires_grad]
         self.reference = Reference(trained, online.reference, phase.output) if online and needs_reference else None
         self.average = WeightCopy(trained) if online and online.average_decay else None

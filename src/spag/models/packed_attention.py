@@ -2,12 +2,13 @@
 
 Each span of the row is one call of torch's scaled dot product attention: its queries against its ancestors' keys and
 its own. Unlike one masked call for the whole row, this computes little or nothing for tokens that do not see each
-other. It works on every device, for models that pass ``packed_spans`` to their attention function, as transformers'
-models do.
+other. It works on every device, for models that pass ``packed_row`` to their attention function, as transformers'
+models do. In half precision on a GPU, one call attends for the whole row (``chain_attention.py``).
 """
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from transformers import AttentionInterface, PreTrainedConfig
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface
 
+from spag.models.chain_attention import Chains, attend_by_chain, chains_on, supports_chains
 from spag.models.packing import Packing, Span
 
 ATTENTION = "spag_packed"
@@ -45,7 +47,7 @@ def packed_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    packed_spans: list[Span] | None = None,
+    packed_row: "PackedRow | None" = None,
     in_checkpoint: bool = False,
     **options: Any,
 ) -> tuple[Tensor, None]:
@@ -54,28 +56,25 @@ def packed_attention(
 
     ``in_checkpoint``: the backward pass recomputes the whole layer, so attention must not be recomputed once more.
 
-    Without ``packed_spans``, rows are ordinary, in any number, possibly after cached keys and values: attention is
+    Without ``packed_row``, rows are ordinary, in any number, possibly after cached keys and values: attention is
     plain causal. There is never an ``attention_mask`` (``_no_mask``), so rows must not be padded on the left.
     """
-    if packed_spans is None:
+    if packed_row is None:
         plain: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, _causal_mask(query.shape[2], key.shape[2], query.device), **options
         )
         return plain
-    spans, dtype = packed_spans, attention_dtype(query.device, query.dtype)
+    dtype = attention_dtype(query.device, query.dtype)  # asked here: below, autocast is off
     computed = computing_dtype(query.device, query.dtype)  # per-head norms may leave queries in float32
+    in_one = supports_chains(query.device, dtype, query, value)
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        # Split, not sliced: the gradient of a slice is a tensor as long as the row, and there would be one for each
-        # pair of spans.
-        sizes, starts = [span.stop - span.start for span in spans], [span.start for span in spans]
-        queries, keys, values = (states.to(dtype).split_with_sizes(sizes, dim=2) for states in (query, key, value))
-        parts = []
-        for index, span in enumerate(spans):
-            seen = [*_ancestors(span, starts), index]
-            own_keys, own_values = (_gathered(pieces, seen) for pieces in (keys, values))
-            parts.append(sdpa_attention_forward(module, queries[index], own_keys, own_values, span.mask, **options)[0])
-        return torch.cat(parts, dim=1).to(computed)
+        query, key, value = (states.to(dtype) for states in (query, key, value))
+        if in_one:
+            found = attend_by_chain(packed_row.chains, query, key, value, **options)
+        else:
+            found = _attend_by_span(module, packed_row.spans(dtype), query, key, value, **options)
+        return found.to(computed)
 
     with torch.autocast(query.device.type, enabled=False):
         if in_checkpoint or not (torch.is_grad_enabled() and query.requires_grad):
@@ -94,20 +93,46 @@ def computing_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
     return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else dtype
 
 
-def spans_on(packing: Packing, device: torch.device, dtype: torch.dtype) -> list[Span]:
-    """Return the spans of ``packing`` on ``device``, with additive masks, the fastest for the kernels, for weights of
-    ``dtype``.
-    """
-    dtype = attention_dtype(device, dtype)
+class PackedRow:
+    """How the tokens of a packed row attend on ``device``; each form is made when it is first used."""
 
-    def added(mask: Tensor | None) -> Tensor | None:
+    def __init__(self, packing: Packing, device: torch.device) -> None:
+        self.packing, self.device = packing, device
+        self._spans: dict[torch.dtype, list[Span]] = {}
+
+    @cached_property
+    def chains(self) -> Chains:
+        return chains_on(self.packing, self.device)
+
+    def spans(self, dtype: torch.dtype) -> list[Span]:
+        """Return the spans with additive masks of ``dtype``, the fastest for the kernels."""
+        if dtype not in self._spans:
+            spans = self.packing.spans(on_gpu=self.device.type != "cpu")
+            self._spans[dtype] = [
+                Span(span.start, span.stop, span.context, self._added(span.mask, dtype)) for span in spans
+            ]
+        return self._spans[dtype]
+
+    def _added(self, mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
         if mask is None:
             return None
-        hidden = ~mask.to(device)
-        return torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)[None, None]
+        hidden = ~mask.to(self.device)
+        return torch.zeros(hidden.shape, dtype=dtype, device=self.device).masked_fill_(hidden, -torch.inf)[None, None]
 
-    spans = packing.spans(on_gpu=device.type != "cpu")
-    return [Span(span.start, span.stop, span.context, added(span.mask)) for span in spans]
+
+def _attend_by_span(
+    module: nn.Module, spans: Sequence[Span], query: Tensor, key: Tensor, value: Tensor, **options: Any
+) -> Tensor:
+    # Split, not sliced: the gradient of a slice is a tensor as long as the row, and there would be one for each pair of
+    # spans.
+    sizes, starts = [span.stop - span.start for span in spans], [span.start for span in spans]
+    queries, keys, values = (states.split_with_sizes(sizes, dim=2) for states in (query, key, value))
+    parts = []
+    for index, span in enumerate(spans):
+        seen = [*_ancestors(span, starts), index]
+        own_keys, own_values = (_gathered(pieces, seen) for pieces in (keys, values))
+        parts.append(sdpa_attention_forward(module, queries[index], own_keys, own_values, span.mask, **options)[0])
+    return torch.cat(parts, dim=1)
 
 
 def _ancestors(span: Span, starts: list[int]) -> Iterator[int]:

@@ -57,6 +57,11 @@ class Packing:
         ends = _ends(depths)
         return list(_spans(_branches(depths, ends), ends, on_gpu=on_gpu))
 
+    def chains(self) -> Iterator[Span]:
+        """Yield spans without a fork inside, which cover 0..T in order; they need no mask."""
+        depths = self.position_ids.tolist()
+        yield from _chains(_branches(depths, _ends(depths)))
+
     def predicted_from(self, starts: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return the positions in the row whose logits predict the tokens of each sequence from its start on, (C,),
         and, sequence by sequence, which of them predicts each of these tokens, (K,).
@@ -153,6 +158,12 @@ def _spans(
         else:  # one branch: only its own tokens, then those that continue it
             yield _span(first.start, first.stop, context, ends)
             yield from _spans(first.children, ends, _joined(context, (first.start, first.stop)), on_gpu=on_gpu)
+
+
+def _chains(branches: Sequence[_Branch], context: tuple[tuple[int, int], ...] = ()) -> Iterator[Span]:
+    for branch in branches:
+        yield Span(branch.start, branch.stop, context)
+        yield from _chains(branch.children, _joined(context, (branch.start, branch.stop)))
 
 
 def _adjacent(branches: Sequence[_Branch], most: int) -> Iterator[list[_Branch]]:

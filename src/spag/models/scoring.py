@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from spag.models.packed_attention import ATTENTION, UNSUPPORTED, attends_to_all, computing_dtype, spans_on
+from spag.models.packed_attention import ATTENTION, UNSUPPORTED, PackedRow, attends_to_all, computing_dtype
 from spag.models.packing import pack
 from spag.models.tokens import PromptStyle, end_token_id, shared_length
 
@@ -94,7 +94,7 @@ def _in_one_row(model: PreTrainedModel, asked: Sequence[Asked]) -> list[float]:
     device = model.device
     packed: dict[str, Any] = {
         "position_ids": packing.position_ids[None].to(device),
-        "packed_spans": spans_on(packing, device, model.dtype),
+        "packed_row": PackedRow(packing, device),
         "logits_to_keep": columns.to(device),
     }
     logits = model(input_ids=packing.input_ids[None].to(device), use_cache=False, **packed).logits[0]
