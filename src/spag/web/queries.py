@@ -214,7 +214,7 @@ def shared_tasks(index: GameIndex, count: int) -> list[tuple[str, int]]:
 
 def neighbours(index: GameIndex, source: str, number: int) -> tuple[int | None, int | None]:
     """Return the line numbers of a source's games before and after ``number``; lines between may hold no game."""
-    sql = """SELECT (SELECT max(number) FROM games WHERE source = ?1 AND number < ?2),
-                    (SELECT min(number) FROM games WHERE source = ?1 AND number > ?2)"""
-    [(before, after)] = index.query(sql, (source, number))
+    sql = """SELECT (SELECT max(number) FROM games WHERE source = ? AND number < ?),
+                    (SELECT min(number) FROM games WHERE source = ? AND number > ?)"""
+    [(before, after)] = index.query(sql, (source, number) * 2)
     return before, after
