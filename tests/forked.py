@@ -17,15 +17,12 @@ from typing import Any
 
 import pytest
 import torch
-import transformers.models.llama.modeling_llama
-import transformers.trainer  # noqa: F401
 
-import spag.learning.worker  # noqa: F401
 from spag.cli import main
 
 _SERVER = multiprocessing.get_context("forkserver")
-MODULES = [__name__]
-"""What the server imports when it starts; a test's module may add what its forks need."""
+MODULES = ["transformers.models.llama.modeling_llama", "transformers.trainer", "spag.learning.worker", __name__]
+"""What the server imports when it starts, as tests need not; a test's module may add what its forks need."""
 gc.freeze()  # in the server; a collection in a fork would copy every page
 atexit.register(gc.unfreeze)  # or extensions complain of leaks
 
