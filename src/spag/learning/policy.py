@@ -46,10 +46,9 @@ class TrainedPolicy:
         if settings.gradient_checkpointing and settings.parallel != "fsdp":  # fsdp handles it itself
             bare.gradient_checkpointing_enable({"use_reentrant": False})
         self.bare: Any = bare
-        optimizer = make_optimizer(bare, settings)
-        if settings.parallel == "replicas":  # others have their own parts of the weights
-            allocate_moments(optimizer)
-        self.model, self.optimizer = accelerator.prepare(bare, optimizer)
+        self.model, self.optimizer = accelerator.prepare(bare, make_optimizer(bare, settings))
+        if settings.parallel == "replicas":  # the others have optimisers of their own
+            allocate_moments(self.optimizer.optimizer)
         trained = [weight for weight in accelerator.unwrap_model(self.model).parameters() if weight.requires_grad]
         self.reference = Reference(trained, online.reference, phase.output) if online and needs_reference else None
         self.average = WeightCopy(trained) if online and online.average_decay else None

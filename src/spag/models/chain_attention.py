@@ -18,7 +18,7 @@ from torch.torch_version import TorchVersion
 from spag.models.packing import Packing
 
 varlen_attn: Any = None
-if TorchVersion(torch.__version__) >= "2.13":  # earlier ones have no grouped heads
+if TorchVersion(torch.__version__) >= "2.13":  # what was measured; its first versions had no grouped heads
     from torch.nn.attention.varlen import varlen_attn
 
 _LARGEST_HEAD = 256  # of flash attention's kernels

@@ -66,7 +66,7 @@ def packed_attention(
         return plain
     dtype = attention_dtype(query.device, query.dtype)  # asked here: below, autocast is off
     computed = computing_dtype(query.device, query.dtype)  # per-head norms may leave queries in float32
-    in_one = supports_chains(query.device, dtype, query, value)
+    in_one = not options.get("dropout") and supports_chains(query.device, dtype, query, value)
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         query, key, value = (states.to(dtype) for states in (query, key, value))
