@@ -184,11 +184,13 @@ def test_gradients_of_a_gpu_are_those_of_float32(small: str) -> None:
 
 @ON_GPU
 @pytest.mark.gpu
-def test_online_steps_run_as_the_plan_shares_the_gpu(small: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sleep", [0, 1])
+def test_online_steps_run_as_the_plan_shares_the_gpu(small: str, tmp_path: Path, sleep: int) -> None:
     part = Part(small, games=16, in_flight=16, steps=2, micro_batch=8, tokens=16)
     config = config_of(part)
     [engine] = planned_engines(config).values()
     assert isinstance(engine, PlannedEngine) and engine.memory is not None
+    engine = engine.model_copy(update={"sleep": max(sleep, engine.sleep)})
     options = {"model": config.model, "phase": config.phases[0], "game": config.game, "engine": engine}
     result = train_on(
         TrainingJob(**options, start_from=small, output=tmp_path / "online", seed=0), SilentReporter(), "online"
