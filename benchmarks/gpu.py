@@ -31,7 +31,6 @@ from benchmarks.play import MODEL, backends
 from benchmarks.shapes import SHAPES
 from benchmarks.show import print_figures
 from benchmarks.steps import Optimizer, Work
-from spag.algorithms.settings import UpdateSettings
 from spag.planning.engines import USABLE
 from spag.planning.memory import training_memory
 from spag.planning.specs import GIB, read_shape
@@ -134,8 +133,7 @@ def play_figures(shape: str, part: Part) -> Iterator[Measured]:
 
 def training_figures(shape: str, work: Work, name: str) -> Iterator[Measured]:
     """Yield speed, MFU and memory of training, or why it does not fit."""
-    settings = UpdateSettings(gradient_checkpointing=bool(work.checkpointing), optimizer=work.optimizer)
-    planned = training_memory(read_shape(work.model), settings, ROW, ROW / 4, 2, 1, on_gpu=True).total
+    planned = training_memory(read_shape(work.model), work.settings, ROW, ROW / 4, 2, 1, on_gpu=True).total
     if torch.cuda.is_available() and planned > (room := USABLE * torch.cuda.get_device_properties(0).total_memory):
         note = f"left out: plans {planned / GIB:.1f} of {room / GIB:.1f} GiB"
         yield Measured(shape, name, "tokens/s", note=note)

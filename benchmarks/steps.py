@@ -52,6 +52,11 @@ class Work:
     checkpointing: int = 0
     optimizer: Optimizer = "adamw"
 
+    @property
+    def settings(self) -> UpdateSettings:
+        checkpointing = bool(self.checkpointing)
+        return UpdateSettings(learning_rate=1e-6, gradient_checkpointing=checkpointing, optimizer=self.optimizer)
+
 
 def encoded_samples(work: Work) -> list[EncodedSample]:
     """The samples of as many games as it takes."""
@@ -71,11 +76,10 @@ class Setting:
         self.policy = load_model(work.model, dtype="float32", device=self.device.type)
         if work.checkpointing:
             self.policy.gradient_checkpointing_enable({"use_reentrant": False})
-        self.optimizer = make_optimizer(self.policy, UpdateSettings(learning_rate=1e-6, optimizer=work.optimizer))
+        self.optimizer = make_optimizer(self.policy, work.settings)
 
     def autocast(self) -> AbstractContextManager[None]:
-        on, cached = self.work.dtype == "bfloat16", self.device.type == "cpu" or not self.work.checkpointing
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=on, cache_enabled=cached)
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.work.dtype == "bfloat16")
 
     def gradients(self) -> float:
         """Compute and add up the gradients of a global batch, and return how much of it was done."""
@@ -164,7 +168,10 @@ class Ours(Setting):
         self.capabilities: Capabilities = probe_capabilities(self.policy, 2048)
         self.reference_batch = LARGER * work.micro_batch
         model = ModelConfig(name=work.model, dtype=work.dtype, device=self.device.type)
-        self.accelerator = make_accelerator(model, UpdateSettings(), seed=0)
+        self.accelerator = make_accelerator(model, work.settings, seed=0)
+
+    def autocast(self) -> AbstractContextManager[None]:
+        return self.accelerator.autocast()
 
     def batches(self, size: int) -> list[list[int]]:
         return micro_batches(

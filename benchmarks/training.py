@@ -22,7 +22,6 @@ import torch
 from benchmarks.harness import Contest, Reading, alone, peak_mib, print_reading
 from benchmarks.machine import datasheet
 from benchmarks.steps import GLOBAL_BATCH, Ours, PaperStyle, Setting, Work
-from spag.algorithms.settings import UpdateSettings
 from spag.models.loading import fastest_dtype
 from spag.planning.memory import PROGRAM, training_memory
 from spag.planning.specs import GIB, read_shape
@@ -66,9 +65,8 @@ def planned_gib(setting: Ours) -> float:
     fed, trained = (
         max(sizes) for sizes in zip(*(sizes for times, *sizes in setting.passes() if times > 1), strict=True)
     )
-    settings = UpdateSettings(gradient_checkpointing=bool(work.checkpointing), optimizer=work.optimizer)
     number = 2 if work.dtype == "bfloat16" else 4
-    planned = training_memory(read_shape(work.model), settings, fed, trained, number, 1, on_gpu=not on_cpu)
+    planned = training_memory(read_shape(work.model), work.settings, fed, trained, number, 1, on_gpu=not on_cpu)
     return (planned.total + PROGRAM * on_cpu) / GIB
 
 

@@ -94,7 +94,10 @@ def token_scores(
     """
     arguments: dict[str, Any] = {"input_ids": batch["input_ids"], "use_cache": False}
     if capabilities.packed:
-        arguments |= {"position_ids": batch["position_ids"], "packed_row": _packed_row(batch)}
+        arguments |= {
+            "position_ids": batch["position_ids"],
+            "packed_row": PackedRow(batch["packing"], batch["input_ids"].device),
+        }
         arguments["in_checkpoint"] = bool(getattr(_bare(model), "is_gradient_checkpointing", False))
     if capabilities.kept:
         arguments["logits_to_keep"] = batch["columns"]
@@ -159,10 +162,6 @@ def _scores(logits: Tensor, labels: Tensor, entropy: Entropy) -> Tensor:
     with torch.no_grad():
         value = -logprobs.exp().mul_(logprobs).sum(-1)
     return torch.stack([picked, value], dim=1)
-
-
-def _packed_row(batch: Batch) -> PackedRow:
-    return PackedRow(batch["packing"], batch["input_ids"].device)
 
 
 def _bare(model: nn.Module) -> Any:

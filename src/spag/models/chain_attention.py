@@ -66,7 +66,7 @@ def attend_by_chain(
     head_dim).
     """
     queries, keys, values = (states[0].transpose(0, 1) for states in (query, key, value))
-    own_keys, own_values = (_gathered(states, chains.keys) for states in (keys, values))
+    own_keys, own_values = (_Gather.apply(states, chains.keys) for states in (keys, values))  # type: ignore[no-untyped-call]
     ends = chains.query_ends, chains.key_ends, *chains.longest
     causal = (-1, 0)  # aligned with the last key, where a chain has more keys than queries
     found: Tensor = varlen_attn(
@@ -89,11 +89,6 @@ class _Gather(torch.autograd.Function):
         (index,) = context.saved_tensors
         total = torch.zeros(context.shape, dtype=torch.float32, device=gradient.device)
         return total.index_add_(0, index, gradient.float()).to(context.dtype), None
-
-
-def _gathered(states: Tensor, index: Tensor) -> Tensor:
-    found: Tensor = _Gather.apply(states, index)  # type: ignore[no-untyped-call]
-    return found
 
 
 def _from_0(ends: Iterable[int], device: torch.device) -> Tensor:

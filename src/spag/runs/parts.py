@@ -82,6 +82,6 @@ def games_of(model: PlannedModel) -> list[Game]:
 
 
 def read_metrics(folder: Path, last_bytes: int | None = None) -> list[Json]:
-    """Return the logged steps of a training, oldest first; for a long file, those in its last bytes."""
+    """Return the logged training steps, oldest first; for a long file, those in its last bytes."""
     path = folder / "metrics.jsonl"
     return [checked(path, "a row", row, step=int) for row in read_rows(path, last_bytes)]
