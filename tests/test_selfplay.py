@@ -17,7 +17,8 @@ from spag.engines.base import Completion, Engine, Player, Request, Sampling
 from spag.engines.players import PlayerConfig
 from spag.engines.scripted import ScriptedEngine
 from spag.games.taboo.types import TabooOutcome
-from spag.rollout.matches import Match, PlaySetup, play_matches
+from spag.rollout.matches import Match, PlaySetup, make_matches, play_matches
+from spag.rollout.matchmaking import pairings
 from spag.rollout.runner import GameSpec, PlayStats, play, play_batches
 from spag.rollout.runner import game_specs as specs_of
 from spag.rollout.writer import collect_episodes
@@ -272,3 +273,41 @@ def test_in_flight_games_may_be_more_than_utterances(tmp_path: Path, monkeypatch
         match = Match("play", game_specs(WORDS, 2, seed=1), dict.fromkeys(ROLES, player))
         assert play_matches(tmp_path / f"{most}.jsonl", [match], setup).games == 10
         assert engine.most == most
+
+
+def test_matches_of_the_same_models_are_played_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    opened, first_poll = list[list[str]](), list[set[str]]()
+
+    class Noting(ScriptedEngine):
+        def poll(self) -> list[Completion]:
+            first_poll.append({request.id.partition(": ")[0] for _, request in self._waiting})
+            return super().poll()
+
+    def scripted(models: Sequence[ModelConfig], *_: object) -> list[Engine]:
+        opened.append([model.name.removeprefix("openai:") for model in models])
+        return [Noting(chatter) for _ in models]
+
+    entrants = {name: ModelConfig(name=f"openai:{name}") for name in "abc"}
+    entrants["bot:constant"] = ModelConfig(name="bot:constant")
+    pairs = {
+        pairing: [replace(spec, id=f"{pairing.title}: {spec.id}") for spec in game_specs(WORDS, 1, seed=1)]
+        for pairing in pairings(list(entrants))
+    }
+    matches = make_matches(pairs, entrants, lambda _: SamplingConfig(), TABOO.roles, "arena")
+    setup = PlaySetup(TABOO, EngineConfig(in_flight=100), SilentReporter(), open_models=scripted)
+    path = tmp_path / "e.jsonl"
+
+    assert play_matches(path, matches, setup).games == 12 * len(WORDS)
+    assert [sorted(names) for names in opened] == [["a", "b"], ["a", "c"], ["b", "c"]]
+    assert first_poll[0] == {"a vs b", "a vs bot:constant"}  # of the first engine, before anybody has answered
+    whole = by_id(read_episodes(path))
+    names = {id: tuple(info.model for info in one.players.values()) for id, one in whole.items()}
+    assert names == {spec.id: pairing.players for pairing, specs in pairs.items() for spec in specs}
+
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(line for line in lines if '"id":"b vs bot:constant' not in line))
+    opened.clear()
+    assert play_matches(path, matches, setup).played_now == len(WORDS)
+    assert opened == [["b"]]  # no model that has no game left
+    assert by_id(read_episodes(path)) == whole

@@ -69,7 +69,8 @@ class EngineConfig(Section):
 
     concurrency: Count = Field(32, description="utterances generated at once")
     in_flight: Count | None = Field(
-        None, description="games in flight; null takes as many as concurrency. More helps when prompts repeat"
+        None,
+        description="games in flight; null takes concurrency for each model of a match. More helps when prompts repeat",
     )
     backend: Literal["auto", "transformers", "vllm"] = Field(
         "auto", description="what generates text; auto takes vLLM on a GPU where it is installed, else transformers"

@@ -139,11 +139,26 @@ def open_players(
     open_models: OpenModels = open_models,
 ) -> dict[str, Player]:
     """Open the engines of all players, by role; ``stack`` closes them. Raises the errors of opening a model."""
-    bots = [role for role, player in players.items() if kind_of(player.model.name) is Kind.BOT]
-    engines = {role: open_player(players[role].model, game, engine) for role in bots}
-    models = {role: player.model for role, player in players.items() if role not in bots}
-    engines |= zip(models, open_models(list(models.values()), engine, stack, note), strict=True)
-    return {role: Player(engines[role], player.name, sampling_of(player.sampling)) for role, player in players.items()}
+    return open_matches([players], game, engine, stack, note, open_models)[0]
+
+
+def open_matches(
+    matches: Sequence[Mapping[str, PlayerConfig]],
+    game: Game,
+    engine: EngineConfig,
+    stack: ExitStack,
+    note: Note = logger.info,
+    open_models: OpenModels = open_models,
+) -> list[dict[str, Player]]:
+    """Like ``open_players``, for the players of several matches: a model that plays in many is opened once."""
+    configs = dict.fromkeys(player.model for players in matches for player in players.values())
+    engines = {one: open_player(one, game, engine) for one in configs if kind_of(one.name) is Kind.BOT}
+    models = [one for one in configs if one not in engines]
+    engines |= zip(models, open_models(models, engine, stack, note), strict=True)
+    return [
+        {role: Player(engines[one.model], one.name, sampling_of(one.sampling)) for role, one in players.items()}
+        for players in matches
+    ]
 
 
 def backend_of(model: ModelConfig, engine: EngineConfig, note: Note) -> Backend:

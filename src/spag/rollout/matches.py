@@ -10,14 +10,14 @@ from spag.config.schema import ClusterConfig, EngineConfig, ModelConfig, RunConf
 from spag.core.episodes import Episode, PlayerInfo
 from spag.core.progress import Reporter
 from spag.engines.base import Player
-from spag.engines.opening import KeptModels, OpenModels, open_models, open_players
-from spag.engines.players import PlayerConfig, gpus_of, identity_of
+from spag.engines.opening import KeptModels, OpenModels, open_matches, open_models, open_players
+from spag.engines.players import Kind, PlayerConfig, gpus_of, identity_of, kind_of
 from spag.games.base import Game
 from spag.models.finding import cache_folder
 from spag.rollout.matchmaking import Pairing
 from spag.rollout.provenance import Provenance, check_games, game_record
 from spag.rollout.ray import require_ray
-from spag.rollout.runner import GameSpec, PlayStats, play_batches
+from spag.rollout.runner import GameSpec, PlayStats, play_together
 from spag.rollout.writer import PlaySummary, collect_episodes
 from spag.storage.disk import FileLock
 
@@ -56,11 +56,16 @@ class Match:
     specs: Sequence[GameSpec]
     players: Mapping[str, PlayerConfig]
 
+    @property
+    def models(self) -> set[ModelConfig]:
+        """Those of the players that are not bots."""
+        return {player.model for player in self.players.values() if kind_of(player.model.name) is not Kind.BOT}
+
 
 def play_matches(path: Path, matches: Sequence[Match], setup: PlaySetup, *, force: bool = False) -> PlaySummary:
     """Play the games of ``matches`` into ``path``; games already in it stay.
 
-    Equal models share one engine, adapters their base model, and consecutive matches the engines that both need. Raises
+    Equal models share one engine, adapters their base model, and matches of the same models are played together. Raises
     ``RunError`` while another process plays into the file, and if it holds other games, or games with other players,
     sampling, prompts or game settings, unless ``force`` removes those.
     """
@@ -76,11 +81,26 @@ def play_matches(path: Path, matches: Sequence[Match], setup: PlaySetup, *, forc
             recorded.append((match, Provenance(settings, infos)))
         wanted = {spec.id: (spec, record) for match, record in recorded for spec in match.specs}
         check_games(path, wanted, setup.game, setup.reporter.note, force=force)
+        records = {id: record for id, (_, record) in wanted.items()}
+        apart = setup.cluster.address is not None  # workers on a cluster open the players of one match
         summary = PlaySummary()
         with closing(KeptModels(models, setup.open_models)) as kept:
-            for match, record in recorded:
-                summary.add(_play_match(path, match, record, replace(setup, open_models=kept)))
+            for group in [[match] for match in matches] if apart else _groups(matches):
+                summary.add(_play_group(path, group, records, replace(setup, open_models=kept)))
     return summary
+
+
+def _groups(matches: Sequence[Match]) -> list[list[Match]]:
+    """Group matches so that a group needs no more models than one of its matches.
+
+    The last games of a match leave its engines almost idle; together, matches have fewer such ends.
+    """
+    groups, left = list[list[Match]](), list(matches)
+    while left:
+        models = max((match.models for match in left), key=len)
+        groups.append([match for match in left if match.models <= models])
+        left = [match for match in left if not match.models <= models]
+    return groups
 
 
 def make_matches(
@@ -104,23 +124,34 @@ def make_matches(
     ]
 
 
-def _play_match(path: Path, match: Match, record: Provenance, setup: PlaySetup) -> PlaySummary:
+def _play_group(
+    path: Path, matches: Sequence[Match], records: Mapping[str, Provenance], setup: PlaySetup
+) -> PlaySummary:
+    specs = [spec for match in matches for spec in match.specs]
+    more = f" and {len(matches) - 1} more" if len(matches) > 1 else ""
     play = _play_here if setup.cluster.address is None else _play_on_cluster
-    play_them = partial(play, match.players, setup)
     return collect_episodes(
-        path, match.specs, play_them, setup.game, record=record, reporter=setup.reporter, title=match.title
-    )
+        path, specs, partial(play, matches, setup), setup.game, records=records, reporter=setup.reporter,
+        title=f"{matches[0].title}{more}",
+    )  # fmt: skip
 
 
 def _play_here(
-    players: Mapping[str, PlayerConfig], setup: PlaySetup, left: Sequence[GameSpec], stats: PlayStats, stack: ExitStack
+    matches: Sequence[Match], setup: PlaySetup, left: Sequence[GameSpec], stats: PlayStats, stack: ExitStack
 ) -> Iterator[Sequence[Episode]]:
-    opened = open_players(players, setup.game, setup.engine, stack, setup.reporter.note, setup.open_models)
-    return play_batches(setup.game, left, opened, stats, setup.engine.games_in_flight)
+    ids = {spec.id for spec in left}
+    matches = [match for match in matches if not ids.isdisjoint(spec.id for spec in match.specs)]
+    configs = [match.players for match in matches]
+    opened = open_matches(configs, setup.game, setup.engine, stack, setup.reporter.note, setup.open_models)
+    pairs = zip(matches, opened, strict=True)
+    games = ((spec, players) for match, players in pairs for spec in match.specs if spec.id in ids)
+    most = max(len(match.models) for match in matches)
+    in_flight = setup.engine.in_flight or setup.engine.concurrency * max(1, most)
+    return play_together(setup.game, games, stats, in_flight)
 
 
 def _play_on_cluster(
-    players: Mapping[str, PlayerConfig], setup: PlaySetup, left: Sequence[GameSpec], stats: PlayStats, stack: ExitStack
+    matches: Sequence[Match], setup: PlaySetup, left: Sequence[GameSpec], stats: PlayStats, stack: ExitStack
 ) -> Iterator[Sequence[Episode]]:
     """Play on the cluster; with ``cluster.storage``, weights in local folders are copied there first."""
     cluster = setup.cluster
@@ -129,8 +160,11 @@ def _play_on_cluster(
     from spag.rollout.ray.weights import publish  # noqa: PLC0415
     from spag.rollout.ray.worker import PlayJob  # noqa: PLC0415
 
-    gpus = gpus_of([player.model for player in players.values()], setup.engine)
-    players = {role: replace(player, model=publish(player.model, cluster.storage)) for role, player in players.items()}
+    [match] = matches
+    gpus = gpus_of([player.model for player in match.players.values()], setup.engine)
+    players = {
+        role: replace(player, model=publish(player.model, cluster.storage)) for role, player in match.players.items()
+    }
     job = PlayJob(
         partial(_open_on_node, players, setup.game, setup.engine), setup.game, setup.engine.games_in_flight, gpus
     )

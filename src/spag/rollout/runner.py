@@ -1,10 +1,11 @@
-"""The runner: many games in flight over one or two engines.
+"""The runner: many games in flight over the engines of their players.
 
 Each game is a small state machine that always waits for one utterance. The loop requests the next utterance of every
 game, applies completions in whatever order they come back, and starts a new game when one ends. A game's draws depend
 only on its own seed, not on concurrent games.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import islice
@@ -15,7 +16,7 @@ from spag.core.errors import SpagError
 from spag.core.seeds import derive_seed
 from spag.core.thinking import split_thought
 from spag.core.types import State, Task, Utterance
-from spag.engines.base import Completion, FinishReason, Player, Request, Sampling
+from spag.engines.base import Completion, Engine, FinishReason, Player, Request, Sampling
 from spag.games.base import Game
 from spag.games.registry import DEFAULT, get
 from spag.storage.episodes import MAX_UTTERANCE
@@ -130,39 +131,38 @@ def _utterance(role: str, completion: Completion, prompt: str) -> Utterance:
 
 @dataclass(slots=True)
 class _Running:
-    """A game in flight."""
+    """A game in flight, and its players by role."""
 
     spec: GameSpec
     state: State
+    players: Mapping[str, Player]
     attempt: int = 0
     prompt: str = ""
 
 
 class Runner:
-    """Games in flight over one or two engines: ``start`` begins one, ``poll`` advances all of them.
+    """Games in flight over any number of engines: ``start`` begins one, ``poll`` advances all of them.
 
-    ``in_flight`` games run at once; ``None`` takes the engines' total concurrency.
+    ``in_flight``: how many games run at once.
     """
 
-    def __init__(
-        self, game: Game, players: Mapping[str, Player], stats: PlayStats, in_flight: int | None = None
-    ) -> None:
-        self.game, self.players, self.stats, self._in_flight = game, players, stats, in_flight
+    def __init__(self, game: Game, stats: PlayStats, in_flight: int) -> None:
+        self.game, self.stats, self._in_flight = game, stats, in_flight
         self.running: dict[str, _Running] = {}
-        self._engines = list({id(player.engine): player.engine for player in players.values()}.values())
-        self._pending = {id(engine): 0 for engine in self._engines}
+        self._engines: dict[int, Engine] = {}
+        self._pending: Counter[int] = Counter()
         self._error: SpagError | None = None
 
     @property
     def capacity(self) -> int:
         """How many more games may start."""
-        return (self._in_flight or sum(engine.concurrency for engine in self._engines)) - len(self.running)
+        return self._in_flight - len(self.running)
 
-    def start(self, spec: GameSpec) -> None:
-        """Begin a game."""
+    def start(self, spec: GameSpec, players: Mapping[str, Player]) -> None:
+        """Begin a game between ``players``, by role."""
         if spec.id in self.running:
             raise ValueError(f"two games with the id {spec.id!r}")
-        self.running[spec.id] = running = _Running(spec, self.game.start(spec.task, spec.seed))
+        self.running[spec.id] = running = _Running(spec, self.game.start(spec.task, spec.seed), players)
         self._submit(running)
 
     def poll(self) -> list[Episode]:
@@ -173,11 +173,11 @@ class Runner:
             raise self._error
         ended = list[Episode]()
         try:
-            for engine in self._engines:
-                if self._pending[id(engine)]:
+            for key, engine in [*self._engines.items()]:  # a game's next move may be another engine's first
+                if self._pending[key]:
                     going_on = []
                     for completion in engine.poll():
-                        self._pending[id(engine)] -= 1
+                        self._pending[key] -= 1
                         running = self._apply(completion)
                         if running.state.result is None:
                             going_on.append(running)
@@ -194,10 +194,11 @@ class Runner:
     def _submit(self, running: _Running) -> None:
         role = self.game.to_move(running.state)
         assert role is not None
-        player, spec = self.players[role], running.spec
+        player, spec = running.players[role], running.spec
         request = next_request(spec.id, self.game, running.state, spec.seed, running.attempt, player.sampling)
         running.prompt = request.prompt
         player.engine.submit(request)
+        self._engines[id(player.engine)] = player.engine
         self._pending[id(player.engine)] += 1
 
     def _apply(self, completion: Completion) -> _Running:
@@ -205,11 +206,12 @@ class Runner:
         running = self.running[completion.id]
         role = self.game.to_move(running.state)
         assert role is not None
-        completion = _readable(without_thought(completion, self.players[role].sampling))
+        sampling = running.players[role].sampling
+        completion = _readable(without_thought(completion, sampling))
         self.stats.prompt_tokens += completion.prompt_tokens
         self.stats.completion_tokens += completion.completion_tokens
         self.stats.unknown_tokens += completion.unknown_token
-        if should_retry(completion, running.attempt, self.players[role].sampling):
+        if should_retry(completion, running.attempt, sampling):
             running.attempt += 1
             self.stats.retries += 1
             return running
@@ -232,7 +234,9 @@ class Runner:
             reason=result.reason,
             length=result.length,
             seed=running.spec.seed,
-            players={role: PlayerInfo(player.model, asdict(player.sampling)) for role, player in self.players.items()},
+            players={
+                role: PlayerInfo(player.model, asdict(player.sampling)) for role, player in running.players.items()
+            },
         )
 
 
@@ -258,11 +262,24 @@ def play_batches(
     game: Game, specs: Iterable[GameSpec], players: Mapping[str, Player], stats: PlayStats, in_flight: int | None = None
 ) -> Iterator[list[Episode]]:
     """Like ``play``, but yield lists of games that end at the same time."""
-    runner, queue = Runner(game, players, stats, in_flight), iter(specs)
+    games = ((spec, players) for spec in specs)
+    return play_together(game, games, stats, in_flight or total_concurrency(players))
+
+
+def play_together(
+    game: Game, games: Iterable[tuple[GameSpec, Mapping[str, Player]]], stats: PlayStats, in_flight: int
+) -> Iterator[list[Episode]]:
+    """Like ``play_batches``, for games with players of their own."""
+    runner, queue = Runner(game, stats, in_flight), iter(games)
     while True:
-        for spec in islice(queue, runner.capacity):
-            runner.start(spec)
+        for spec, players in islice(queue, runner.capacity):
+            runner.start(spec, players)
         if not runner.running:
             return
         if ended := runner.poll():
             yield ended
+
+
+def total_concurrency(players: Mapping[str, Player]) -> int:
+    """Return how many utterances the engines of ``players`` generate at once."""
+    return sum({id(player.engine): player.engine.concurrency for player in players.values()}.values())

@@ -222,7 +222,7 @@ class StepPlayer:
             while not self.stopped and (ended := next(games, None)) is not None:
                 yield ended
 
-        summary = collect_episodes(path, specs, play_them, game, record=record)
+        summary = collect_episodes(path, specs, play_them, game, records={spec.id: record for spec in specs})
         self.stats.add(summary.stats)
         for engine in self._engines.values():  # the policy trains next, after which its engine gets new weights
             if isinstance(engine, SharingEngine | RoleEngine):

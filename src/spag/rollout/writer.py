@@ -2,11 +2,10 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from spag.core.episodes import Episode
 from spag.core.errors import RunError
@@ -66,11 +65,12 @@ def collect_episodes(
     play_them: PlayThem,
     game: Game,
     *,
-    record: Provenance | None = None,
+    records: Mapping[str, Provenance] | None = None,
     reporter: Reporter | None = None,
     title: str = "self-play",
 ) -> PlaySummary:
-    """Play every game of ``specs`` whose id is not yet in ``path``, appending each as it finishes, with ``record``.
+    """Play every game of ``specs`` whose id is not yet in ``path``, appending each as it finishes, with its record of
+    ``records``, by id.
 
     ``path`` may hold other games too; ``provenance.check_games`` checks whether they belong there. ``play_them`` is
     called only if games are left to play, so that no model is loaded for nothing. Raises ``RunError`` for a duplicate
@@ -85,15 +85,21 @@ def collect_episodes(
         store = stack.enter_context(JsonlStore(path, ROW_START))
         tracker = stack.enter_context((reporter or SilentReporter()).track(title, len(specs), summary.games))
         started = time.monotonic()
-        who: dict[str, Any] = {"settings": record.settings, "players": record.players} if record else {}
         for batch in batches:
-            store.append(*(replace(episode, **who) for episode in batch))
+            store.append(*(_recorded(episode, records) for episode in batch))
             for episode in batch:
                 _count(summary, episode)
             summary.played_now += len(batch)
             summary.seconds = time.monotonic() - started
             tracker.update(summary.games, summary.describe(game))
     return summary
+
+
+def _recorded(episode: Episode, records: Mapping[str, Provenance] | None) -> Episode:
+    if records is None:
+        return episode
+    record = records[episode.id]
+    return replace(episode, settings=record.settings, players=record.players)
 
 
 def _left_to_play(path: Path, specs: Sequence[GameSpec], summary: PlaySummary) -> list[GameSpec]:

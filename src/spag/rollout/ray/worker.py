@@ -17,7 +17,7 @@ from spag.core.errors import EngineError
 from spag.engines.base import GroupedEngine, GroupPlace, Player, UpdatableEngine
 from spag.games.base import Game
 from spag.rollout.ray.weights import unpack
-from spag.rollout.runner import GameSpec, PlayStats, Runner
+from spag.rollout.runner import GameSpec, PlayStats, Runner, total_concurrency
 
 BEAT_S = 0.2
 """Minimum duration of a call while games are in flight, so that fast engines send many games in one message."""
@@ -43,6 +43,7 @@ class PlayWorker:
     def __init__(self) -> None:
         self._waiting: deque[GameSpec] = deque()
         self._stack = ExitStack()
+        self._opened: Mapping[str, Player] = {}
         self._players: Mapping[str, Player] = {}
         self._in_flight: int | None = None
         self._runner: Runner | None = None
@@ -52,15 +53,15 @@ class PlayWorker:
 
     def open(self, job: PlayJob) -> None:
         """Open the engines. Raises ``SpagError``."""
-        self._players, self._in_flight = job.open_players(self._stack), job.in_flight
+        self._opened, self._in_flight = job.open_players(self._stack), job.in_flight
         self.assign(job.game, None)
 
     def assign(self, game: Game, names: Mapping[str, str] | None) -> None:
         """Play ``game`` from now on; ``names`` gives each role's opened player; ``None``: the one with the role's
         name.
         """
-        players = self._players if names is None else {role: self._players[name] for role, name in names.items()}
-        self._runner = Runner(game, players, PlayStats(), self._in_flight)
+        self._players = self._opened if names is None else {role: self._opened[name] for role, name in names.items()}
+        self._runner = Runner(game, PlayStats(), self._in_flight or total_concurrency(self._players))
 
     def advance(self, specs: Sequence[GameSpec]) -> tuple[list[Episode], PlayStats]:
         """Add ``specs`` and play until a game is finished, or nothing is left. Raises ``EngineError``."""
@@ -69,7 +70,7 @@ class PlayWorker:
         self._waiting.extend(specs)
         while not episodes or time.monotonic() - began < BEAT_S:
             while self._waiting and runner.capacity > 0:
-                runner.start(self._waiting.popleft())
+                runner.start(self._waiting.popleft(), self._players)
             if not runner.running:
                 break
             episodes.extend(runner.poll())
@@ -80,7 +81,7 @@ class PlayWorker:
         """Give new weights, packed, to the engine of the player ``name``, or to all engines. Raises ``EngineError``."""
         weights = unpack(packed)
         for engine in {
-            id(player.engine): player.engine for own, player in self._players.items() if name in (None, own)
+            id(player.engine): player.engine for own, player in self._opened.items() if name in (None, own)
         }.values():
             if not isinstance(engine, UpdatableEngine):
                 raise EngineError(f"{type(engine).__name__} takes no new weights")
@@ -102,7 +103,7 @@ class PlayWorker:
         self._grouped(name).receive_weights(update, sums)
 
     def _grouped(self, name: str) -> GroupedEngine:
-        engine = self._players[name].engine
+        engine = self._opened[name].engine
         if not isinstance(engine, GroupedEngine):
             raise EngineError(f"{type(engine).__name__} can join no group")
         return engine
