@@ -70,7 +70,7 @@ class EngineConfig(Section):
     concurrency: Count = Field(32, description="utterances generated at once")
     in_flight: Count | None = Field(
         None,
-        description="games in flight; null takes concurrency for each model of a match. More helps when prompts repeat",
+        description="games in flight; null takes concurrency for each model that plays. More helps when prompts repeat",
     )
     backend: Literal["auto", "transformers", "vllm"] = Field(
         "auto", description="what generates text; auto takes vLLM on a GPU where it is installed, else transformers"
@@ -88,10 +88,9 @@ class EngineConfig(Section):
         "one on CPUs, for a process that trains with others, and for an actor on Ray",
     )
 
-    @property
-    def games_in_flight(self) -> int:
-        """Games in flight at once."""
-        return self.in_flight or self.concurrency
+    def games_in_flight(self, models: int) -> int:
+        """Return how many games of ``models`` models, two at most in each, are in flight at once."""
+        return self.in_flight or self.concurrency * min(2, max(1, models))
 
 
 class PlannedEngine(EngineConfig):

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -197,10 +198,11 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
         for opponent in self.settings.evaluation_opponents:
             name = f"step-{step:05d}-{_file_name(game.name)}-{_file_name(opponent)}.jsonl"
             path = self.folder / "evaluations" / name
+            matches = {}
             for pairing in (Pairing((POLICY, opponent)), Pairing((opponent, POLICY))):
                 specs = game_specs(tasks, 1, derive_seed(self.seed, "evaluation", pairing.title))
-                named = [type(spec)(f"{pairing.title}: {spec.task.id}", spec.task, spec.seed) for spec in specs]
-                self.player.play_into(path, game, pairing, named, {POLICY: weights_after(step)})
+                matches[pairing] = [replace(spec, id=f"{pairing.title}: {spec.task.id}") for spec in specs]
+            self.player.play_into(path, game, matches, {POLICY: weights_after(step)})
             met = {POLICY, opponent}  # the file may also hold games of a name that gives the same file
             games = (one for one in read_episodes(path) if {info.model for info in one.players.values()} == met)
             report = arena_report(games, game, (POLICY, opponent))

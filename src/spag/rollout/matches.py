@@ -145,9 +145,8 @@ def _play_here(
     opened = open_matches(configs, setup.game, setup.engine, stack, setup.reporter.note, setup.open_models)
     pairs = zip(matches, opened, strict=True)
     games = ((spec, players) for match, players in pairs for spec in match.specs if spec.id in ids)
-    most = max(len(match.models) for match in matches)
-    in_flight = setup.engine.in_flight or setup.engine.concurrency * max(1, most)
-    return play_together(setup.game, games, stats, in_flight)
+    models = set[ModelConfig]().union(*(match.models for match in matches))
+    return play_together(setup.game, games, stats, setup.engine.games_in_flight(len(models)))
 
 
 def _play_on_cluster(
@@ -165,9 +164,8 @@ def _play_on_cluster(
     players = {
         role: replace(player, model=publish(player.model, cluster.storage)) for role, player in match.players.items()
     }
-    job = PlayJob(
-        partial(_open_on_node, players, setup.game, setup.engine), setup.game, setup.engine.games_in_flight, gpus
-    )
+    in_flight = setup.engine.games_in_flight(len(match.models))
+    job = PlayJob(partial(_open_on_node, players, setup.game, setup.engine), setup.game, in_flight, gpus)
     return play_on_ray(left, job, cluster, stats, stack, setup.reporter.note)
 
 

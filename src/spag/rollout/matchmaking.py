@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from spag.algorithms.settings import SELF
 from spag.core.seeds import derive_seed
 from spag.core.types import Task
+from spag.games.base import Game
 from spag.rollout.runner import GameSpec
 
 
@@ -23,6 +24,10 @@ class Pairing:
     @property
     def title(self) -> str:
         return " vs ".join(self.players)
+
+    def by_role(self, game: Game) -> Mapping[str, str]:
+        """Return the player of each role."""
+        return dict(zip(game.roles, self.players, strict=True))
 
 
 def pairings(names: Sequence[str]) -> list[Pairing]:

@@ -7,11 +7,11 @@ A step's games and their order are determined by the run's seed and the step: ga
 however many processes share the rest.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,7 @@ from spag.models.saved import saved_weights
 from spag.rollout.matchmaking import Pairing, draw_opponents
 from spag.rollout.opponents import Opponents
 from spag.rollout.provenance import Provenance, game_record
-from spag.rollout.runner import GameSpec, PlayStats, game_specs, play_batches
+from spag.rollout.runner import GameSpec, PlayStats, game_specs, play_together
 from spag.rollout.writer import collect_episodes
 from spag.storage.episodes import read_episodes
 from spag.storage.machine import free_objects, trim_heap
@@ -57,6 +57,16 @@ class MixedGame:
 def engine_name(player: str) -> str:
     """Return the name of the engine that plays for ``player``."""
     return player if step_of_snapshot(player) is None else SNAPSHOT
+
+
+def models_of(players: Iterable[str]) -> set[str]:
+    """Return the engines of ``players`` that are not bots."""
+    return {engine_name(name) for name in players if kind_of(name) is not Kind.BOT}
+
+
+def _both(pairing: Pairing) -> list[str]:
+    """Return the two players, in one order for both role assignments."""
+    return sorted(pairing.players)
 
 
 def weights_after(step: int) -> str:
@@ -176,9 +186,10 @@ class StepPlayer:
         for game in {id(game): game for game, _ in left}.values():
             specs = [spec for own, spec in left if own is game]
             matches = draw_opponents(specs, POLICY, self.opponents.drawn(step, game), self.seats(game))
-            for pairing in sorted(matches, key=lambda pairing: sorted(pairing.players)):  # each snapshot loads once
-                played_by = {POLICY: weights_after(weights_of)} | self._load_snapshots(pairing)
-                self.play_into(path, game, pairing, matches[pairing], played_by)
+            for _, pairings in groupby(sorted(matches, key=_both), _both):  # each snapshot loads once
+                met = {pairing: matches[pairing] for pairing in pairings}
+                played_by = {POLICY: weights_after(weights_of)} | self._load_snapshots(next(iter(met)))
+                self.play_into(path, game, met, played_by)
 
     def episodes(self, step: int) -> list[tuple[Game, list[Episode]]]:
         """Return the games of ``step`` on disk, in order, by game. Raises ``DataError`` when one is missing.
@@ -200,29 +211,29 @@ class StepPlayer:
         return {episode.id: episode for path in files for episode in read_episodes(path, torn_ok=True)}
 
     def play_into(
-        self,
-        path: Path,
-        game: Game,
-        pairing: Pairing,
-        specs: Sequence[GameSpec],
-        played_by: Mapping[str, str],
+        self, path: Path, game: Game, matches: Mapping[Pairing, Sequence[GameSpec]], played_by: Mapping[str, str]
     ) -> None:
-        """Play ``specs`` between the players of ``pairing``, by name, into ``path``. ``played_by`` names their
+        """Play the games of each pairing of the same two players, by name, into ``path``. ``played_by`` names their
         weights.
         """
-        names = dict(zip(game.roles, pairing.players, strict=True))
-        sampling = self.settings.sampling.model_dump()
-        record = Provenance(
-            game_record(game),
-            {role: PlayerInfo(name, sampling, self._identity(name, played_by)) for role, name in names.items()},
-        )
+        sampling, settings = self.settings.sampling.model_dump(), game_record(game)
+        names = {name for pairing in matches for name in pairing.players}
+        infos = {name: PlayerInfo(name, sampling, self._identity(name, played_by)) for name in names}
+        records = {
+            spec.id: Provenance(settings, {role: infos[name] for role, name in pairing.by_role(game).items()})
+            for pairing, specs in matches.items()
+            for spec in specs
+        }
 
         def play_them(left: Sequence[GameSpec], stats: PlayStats, _: ExitStack) -> Iterator[Sequence[Episode]]:
-            games = self.play_games(game, names, left, stats)
+            ids = {spec.id for spec in left}
+            rest = {pairing: [one for one in specs if one.id in ids] for pairing, specs in matches.items()}
+            games = self.play_games(game, rest, stats)
             while not self.stopped and (ended := next(games, None)) is not None:
                 yield ended
 
-        summary = collect_episodes(path, specs, play_them, game, records={spec.id: record for spec in specs})
+        specs = [spec for of_pairing in matches.values() for spec in of_pairing]
+        summary = collect_episodes(path, specs, play_them, game, records=records)
         self.stats.add(summary.stats)
         for engine in self._engines.values():  # the policy trains next, after which its engine gets new weights
             if isinstance(engine, SharingEngine | RoleEngine):
@@ -230,11 +241,16 @@ class StepPlayer:
         trim_heap()
 
     def play_games(
-        self, game: Game, names: Mapping[str, str], specs: Sequence[GameSpec], stats: PlayStats
+        self, game: Game, matches: Mapping[Pairing, Sequence[GameSpec]], stats: PlayStats
     ) -> Iterator[Sequence[Episode]]:
-        """Yield the games of ``specs`` as they end; ``names`` gives the player of each role."""
-        players = {role: self.player(name, game) for role, name in names.items()}
-        return play_batches(game, specs, players, stats, self.engine.games_in_flight)
+        """Yield the games of ``matches`` as they end."""
+        players = {
+            pairing: {role: self.player(name, game) for role, name in pairing.by_role(game).items()}
+            for pairing in matches
+        }
+        games = ((spec, players[pairing]) for pairing, specs in matches.items() for spec in specs)
+        models = models_of(name for pairing in matches for name in pairing.players)
+        return play_together(game, games, stats, self.engine.games_in_flight(len(models)))
 
     def player(self, name: str, game: Game) -> Player:
         """Return the player ``name`` of ``game``; its engine opens on first use."""

@@ -20,12 +20,13 @@ from spag.engines.base import Player
 from spag.engines.players import gpus_of
 from spag.games.base import Game
 from spag.models.finding import cache_folder
+from spag.rollout.matchmaking import Pairing
 from spag.rollout.ray.driver import RayPlayers, open_on_ray
 from spag.rollout.ray.group import EngineGroup, log_refusal
 from spag.rollout.ray.weights import fetch, publish
 from spag.rollout.ray.worker import PlayJob
 from spag.rollout.runner import GameSpec, PlayStats
-from spag.rollout.steps import OF_THE_POLICY, POLICY, StepPlayer, engine_name
+from spag.rollout.steps import OF_THE_POLICY, POLICY, StepPlayer, engine_name, models_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,12 +63,12 @@ class RayStepPlayer(StepPlayer):
         return specs if self.rank == 0 else ()
 
     def play_games(
-        self, game: Game, names: Mapping[str, str], specs: Sequence[GameSpec], stats: PlayStats
+        self, game: Game, matches: Mapping[Pairing, Sequence[GameSpec]], stats: PlayStats
     ) -> Iterator[Sequence[Episode]]:
         assert self._actors is not None  # the other processes play nothing
-        return self._actors.play(
-            specs, stats, game=game, players={role: _key(game, engine_name(name)) for role, name in names.items()}
-        )
+        for pairing, specs in matches.items():
+            keys = {role: _key(game, engine_name(name)) for role, name in pairing.by_role(game).items()}
+            yield from self._actors.play(specs, stats, game=game, players=keys)
 
     def _open(self) -> RayPlayers:
         """Start the actors. On a cluster without GPUs, training processes get shares of the cores like actors."""
@@ -79,7 +80,8 @@ class RayStepPlayer(StepPlayer):
         end = self._broadcast() if gpus else "no engine is on a GPU"
         engine = PlannedEngine(**self.engine.model_dump() | {"nccl": not isinstance(end, str)})
         own = StepPlayer(self.folder, self.mix, models[POLICY], engine, self.settings, self.seed)
-        job = PlayJob(partial(_open_players, own, models), self.mix[0].game, self.engine.games_in_flight, gpus)
+        in_flight = self.engine.games_in_flight(len(models_of(models)))
+        job = PlayJob(partial(_open_players, own, models), self.mix[0].game, in_flight, gpus)
         cluster = self.cluster.model_copy(update={"workers": count + self.world_size})
         players = open_on_ray(job, cluster, self._stack, logger.info, most=count)
         if "num_gpus" not in players.resources:
