@@ -23,7 +23,7 @@ from spag.core.progress import SilentReporter
 from spag.games.kuhn_poker.kuhn import KuhnPoker
 from spag.games.tic_tac_toe.board import TicTacToe
 from spag.models.loading import load_model, load_tokenizer
-from spag.rollout.runner import play_batches
+from spag.rollout.runner import play_together
 from spag.rollout.steps import MixedGame, StepPlayer, step_specs
 from spag.storage.episodes import read_episodes
 
@@ -238,15 +238,16 @@ def test_playing_ahead_lags_one_update_behind(model: Path, finished: Path, tmp_p
 def test_an_interruption_does_not_wait_for_the_steps_ahead(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def slow(game: Any, specs: list[Any], *others: Any) -> Iterator[list[Episode]]:
-        for ended in play_batches(game, specs, *others):
-            time.sleep(0.5 * specs[0].id.startswith("2/"))
+    def slow(game: Any, games: Iterator[Any], *others: Any) -> Iterator[list[Episode]]:
+        own = list(games)
+        for ended in play_together(game, own, *others):
+            time.sleep(0.5 * own[0][0].id.startswith("2/"))
             yield ended
 
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("spag.rollout.steps.play_batches", slow)
+    monkeypatch.setattr("spag.rollout.steps.play_together", slow)
     monkeypatch.setattr("spag.learning.loop.Loop._record", interrupt)  # step 1 is trained, step 2 is being played
     with pytest.raises(KeyboardInterrupt):
         train_here(config_for(model, *AHEAD, "reinforce.overlap=1", "engine.concurrency=1"), tmp_path)

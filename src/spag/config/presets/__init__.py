@@ -18,8 +18,8 @@ class Preset:
 
 
 ABOUT = {
-    "demo": Preset("Taboo: imitation, then one SPAG iteration", "2 CPU cores", "10 minutes"),
-    "nim": Preset("Nim online, scored against perfect play", "2 CPU cores", "6 minutes"),
+    "demo": Preset("Taboo: imitation, then one SPAG iteration", "2 CPU cores", "10 to 20 minutes"),
+    "nim": Preset("Nim online, scored against perfect play", "2 CPU cores", "5 to 10 minutes"),
     "kuhn": Preset("Kuhn poker online, scored exactly", "2 CPU cores", "8 minutes"),
     "tic-tac-toe": Preset("tic-tac-toe online, scored on all boards", "2 CPU cores", "1 hour"),
     "taboo-online": Preset("Taboo: imitation, then online steps", "2 CPU cores", "not measured"),
