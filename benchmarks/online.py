@@ -45,7 +45,8 @@ from spag.learning.selfplay import SelfplaySource
 from spag.learning.sources import Material, Policy
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.tokens import PromptStyle, encode_prompt, stop_token_ids
-from spag.rollout.steps import POLICY, MixedGame, StepPlayer, step_specs, weights_after
+from spag.rollout.matchmaking import MixedGame, step_specs
+from spag.rollout.steps import POLICY, StepPlayer, weights_after
 from spag.storage.store import JsonlStore
 
 TOKENS, TURNS = 32, 3

@@ -20,7 +20,7 @@ from spag.learning.encoding import encode_samples
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.tokens import PromptStyle
 from spag.planning.specs import GIB, read_shape
-from spag.rollout.steps import MixedGame, step_specs
+from spag.rollout.matchmaking import MixedGame, step_specs
 from spag.storage.episodes import read_episodes
 from tiny_model import make_model
 

@@ -17,8 +17,7 @@ from spag.core.episodes import Episode, TrainingSample
 from spag.games.kuhn_poker import solver
 from spag.games.kuhn_poker.kuhn import KuhnPoker
 from spag.games.nim.nim import Nim
-from spag.rollout.matchmaking import draw_opponents
-from spag.rollout.steps import MixedGame, groups_by_weight, step_specs
+from spag.rollout.matchmaking import MixedGame, draw_opponents, groups_by_weight, step_specs
 
 
 def credit(games: list[Episode], learner: str | None = None, **settings: object) -> list[TrainingSample]:

@@ -23,8 +23,9 @@ from spag.core.progress import SilentReporter
 from spag.games.kuhn_poker.kuhn import KuhnPoker
 from spag.games.tic_tac_toe.board import TicTacToe
 from spag.models.loading import load_model, load_tokenizer
+from spag.rollout.matchmaking import MixedGame, step_specs
 from spag.rollout.runner import play_together
-from spag.rollout.steps import MixedGame, StepPlayer, step_specs
+from spag.rollout.steps import StepPlayer
 from spag.storage.episodes import read_episodes
 
 pytestmark = pytest.mark.slow

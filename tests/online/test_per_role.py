@@ -32,8 +32,8 @@ from spag.learning.start import load
 from spag.models.adapters import use_adapter
 from spag.models.identity import weights_digest
 from spag.models.loading import load_adapters, load_model, load_tokenizer
+from spag.rollout.matchmaking import MixedGame, step_specs
 from spag.rollout.runner import Player, game_specs, play
-from spag.rollout.steps import MixedGame, step_specs
 from spag.runs.layout import trained_models
 from spag.storage.episodes import read_episodes
 from tiny_model import make_model

@@ -27,8 +27,9 @@ from spag.learning.selfplay import SelfplaySource
 from spag.learning.sources import FileSource, Source, Start
 from spag.learning.trackers import OnProgress, TrainProgress
 from spag.models.tokens import PromptStyle
+from spag.rollout.matchmaking import MixedGame
 from spag.rollout.provenance import game_record
-from spag.rollout.steps import MixedGame, StepPlayer
+from spag.rollout.steps import StepPlayer
 from spag.storage.home import expanded
 from spag.storage.machine import free_objects
 from spag.storage.parents import exit_with_parent

@@ -66,7 +66,10 @@ def attend_by_chain(
     head_dim).
     """
     queries, keys, values = (states[0].transpose(0, 1) for states in (query, key, value))
-    own_keys, own_values = (_Gather.apply(states, chains.keys) for states in (keys, values))  # type: ignore[no-untyped-call]
+    own_keys, own_values = (
+        _Gather.apply(states, chains.keys)  # type: ignore[no-untyped-call]
+        for states in (keys, values)
+    )
     ends = chains.query_ends, chains.key_ends, *chains.longest
     causal = (-1, 0)  # aligned with the last key, where a chain has more keys than queries
     found: Tensor = varlen_attn(

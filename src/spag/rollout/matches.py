@@ -115,10 +115,7 @@ def make_matches(
         Match(
             f"{title} {pairing.title}" if len(pairs) > 1 else title,
             specs,
-            {
-                role: PlayerConfig(name, models[name], sampling(role))
-                for role, name in zip(roles, pairing.players, strict=True)
-            },
+            {role: PlayerConfig(name, models[name], sampling(role)) for role, name in pairing.by_role(roles).items()},
         )
         for pairing, specs in pairs.items()
     ]

@@ -1,4 +1,4 @@
-"""Matchmaking: the pairings of an arena and the opponents of self-play.
+"""Matchmaking: the games of an arena and of an online step, and who plays them.
 
 An arena game's id is ``FIRST vs SECOND: TASK``, the players in the order of the game's roles, and its seed comes from
 (run seed, task) alone, so two models with equal replies play the same game.
@@ -6,13 +6,22 @@ An arena game's id is ``FIRST vs SECOND: TASK``, the players in the order of the
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 
 from spag.algorithms.settings import SELF
 from spag.core.seeds import derive_seed
-from spag.core.types import Task
+from spag.core.types import Split, Task
 from spag.games.base import Game
-from spag.rollout.runner import GameSpec
+from spag.rollout.runner import GameSpec, game_specs
+
+
+@dataclass(frozen=True, slots=True)
+class MixedGame:
+    """A game of the mix and its weight relative to the others."""
+
+    game: Game
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +34,9 @@ class Pairing:
     def title(self) -> str:
         return " vs ".join(self.players)
 
-    def by_role(self, game: Game) -> Mapping[str, str]:
+    def by_role(self, roles: Sequence[str]) -> Mapping[str, str]:
         """Return the player of each role."""
-        return dict(zip(game.roles, self.players, strict=True))
+        return dict(zip(roles, self.players, strict=True))
 
 
 def pairings(names: Sequence[str]) -> list[Pairing]:
@@ -43,6 +52,42 @@ def pairings(names: Sequence[str]) -> list[Pairing]:
 def match_specs(pairing: Pairing, tasks: Sequence[Task], seed: int) -> list[GameSpec]:
     """Return the specs of one pairing's games."""
     return [GameSpec(f"{pairing.title}: {task.id}", task, derive_seed(seed, "arena", task.id)) for task in tasks]
+
+
+def step_specs(
+    mix: Sequence[MixedGame], count: int, step: int, seed: int, repeats: int = 1
+) -> list[tuple[Game, GameSpec]]:
+    """Return the ``count`` games of a step in order, in groups of ``repeats`` games on one task against one opponent;
+    ``repeats`` divides ``count``. Each step draws new tasks; a game with fewer tasks than groups uses each several
+    times.
+    """
+    shares = groups_by_weight([part.weight for part in mix], count // repeats)
+    found = []
+    for part, groups in zip(mix, shares, strict=True):
+        drawn = derive_seed(seed, "online", step, part.game.name)
+        for spec in _specs(part.game, groups, drawn, repeats):
+            found.append((part.game, replace(spec, id=f"{step}/{part.game.name}/{spec.id}")))
+    return found
+
+
+def groups_by_weight(weights: Sequence[float], groups: int) -> list[int]:
+    """Return how many of a step's ``groups`` of episodes each game of a mix gets, by its weight."""
+    total = sum(weights)
+    bounds = [0, *(round(groups * weight / total) for weight in accumulate(weights))]
+    return [last - first for first, last in pairwise(bounds)]
+
+
+def _specs(game: Game, groups: int, seed: int, size: int) -> list[GameSpec]:
+    """Return ``groups`` groups of ``size`` games; every task gets one before any gets a second."""
+    everything = len(game.tasks(Split.TRAIN, None, 0))
+    rounds = -(-groups // everything)
+    specs = game_specs(game.tasks(Split.TRAIN, min(groups, everything), seed), rounds * size, seed)
+    in_order = [
+        [replace(spec, opponent_seed=specs[first].seed) for spec in specs[first : first + size]]
+        for number in range(rounds)
+        for first in range(number * size, len(specs), rounds * size)
+    ]
+    return [spec for group in in_order[:groups] for spec in group]
 
 
 def spread(weights: Mapping[str, float], groups: Mapping[str, Sequence[str]]) -> dict[str, float]:

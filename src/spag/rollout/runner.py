@@ -163,6 +163,7 @@ class Runner:
         if spec.id in self.running:
             raise ValueError(f"two games with the id {spec.id!r}")
         self.running[spec.id] = running = _Running(spec, self.game.start(spec.task, spec.seed), players)
+        self._engines |= {id(player.engine): player.engine for player in players.values()}
         self._submit(running)
 
     def poll(self) -> list[Episode]:
@@ -173,7 +174,7 @@ class Runner:
             raise self._error
         ended = list[Episode]()
         try:
-            for key, engine in [*self._engines.items()]:  # a game's next move may be another engine's first
+            for key, engine in self._engines.items():
                 if self._pending[key]:
                     going_on = []
                     for completion in engine.poll():
@@ -198,7 +199,6 @@ class Runner:
         request = next_request(spec.id, self.game, running.state, spec.seed, running.attempt, player.sampling)
         running.prompt = request.prompt
         player.engine.submit(request)
-        self._engines[id(player.engine)] = player.engine
         self._pending[id(player.engine)] += 1
 
     def _apply(self, completion: Completion) -> _Running:

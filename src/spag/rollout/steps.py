@@ -9,9 +9,9 @@ however many processes share the rest.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
-from itertools import accumulate, groupby, pairwise
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,18 +20,16 @@ from spag.algorithms.settings import SNAPSHOT, START, step_of_snapshot
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.episodes import Episode, PlayerInfo
 from spag.core.errors import DataError, EngineError
-from spag.core.seeds import derive_seed
-from spag.core.types import Split
 from spag.engines.base import Engine, Player, RestingEngine, SharingEngine, UpdatableEngine
 from spag.engines.opening import open_copies, open_player
 from spag.engines.players import Kind, identity_of, kind_of, sampling_of
 from spag.engines.roles import RoleEngine
 from spag.games.base import Game
 from spag.models.saved import saved_weights
-from spag.rollout.matchmaking import Pairing, draw_opponents
+from spag.rollout.matchmaking import MixedGame, Pairing, draw_opponents, step_specs
 from spag.rollout.opponents import Opponents
 from spag.rollout.provenance import Provenance, game_record
-from spag.rollout.runner import GameSpec, PlayStats, game_specs, play_together
+from spag.rollout.runner import GameSpec, PlayStats, play_together
 from spag.rollout.writer import collect_episodes
 from spag.storage.episodes import read_episodes
 from spag.storage.machine import free_objects, trim_heap
@@ -44,14 +42,6 @@ SNAPSHOTS = "snapshots"
 OF_THE_POLICY = (POLICY, START, SNAPSHOT)
 """Engines of the policy's model, each with its own weights: all snapshots take turns in one."""
 _STEP = "step "
-
-
-@dataclass(frozen=True, slots=True)
-class MixedGame:
-    """A game of the mix and its weight relative to the others."""
-
-    game: Game
-    weight: float = 1.0
 
 
 def engine_name(player: str) -> str:
@@ -77,42 +67,6 @@ def weights_after(step: int) -> str:
 def step_of_weights(recorded: str) -> int:
     """Return the step recorded by ``weights_after``."""
     return int(recorded.removeprefix(_STEP))
-
-
-def step_specs(
-    mix: Sequence[MixedGame], count: int, step: int, seed: int, repeats: int = 1
-) -> list[tuple[Game, GameSpec]]:
-    """Return the ``count`` games of a step in order, in groups of ``repeats`` games on one task against one opponent;
-    ``repeats`` divides ``count``. Each step draws new tasks; a game with fewer tasks than groups uses each several
-    times.
-    """
-    shares = groups_by_weight([part.weight for part in mix], count // repeats)
-    found = []
-    for part, groups in zip(mix, shares, strict=True):
-        drawn = derive_seed(seed, "online", step, part.game.name)
-        for spec in _specs(part.game, groups, drawn, repeats):
-            found.append((part.game, replace(spec, id=f"{step}/{part.game.name}/{spec.id}")))
-    return found
-
-
-def groups_by_weight(weights: Sequence[float], groups: int) -> list[int]:
-    """Return how many of a step's ``groups`` of episodes each game of a mix gets, by its weight."""
-    total = sum(weights)
-    bounds = [0, *(round(groups * weight / total) for weight in accumulate(weights))]
-    return [last - first for first, last in pairwise(bounds)]
-
-
-def _specs(game: Game, groups: int, seed: int, size: int) -> list[GameSpec]:
-    """Return ``groups`` groups of ``size`` games; every task gets one before any gets a second."""
-    everything = len(game.tasks(Split.TRAIN, None, 0))
-    rounds = -(-groups // everything)
-    specs = game_specs(game.tasks(Split.TRAIN, min(groups, everything), seed), rounds * size, seed)
-    in_order = [
-        [replace(spec, opponent_seed=specs[first].seed) for spec in specs[first : first + size]]
-        for number in range(rounds)
-        for first in range(number * size, len(specs), rounds * size)
-    ]
-    return [spec for group in in_order[:groups] for spec in group]
 
 
 @dataclass
@@ -220,7 +174,7 @@ class StepPlayer:
         names = {name for pairing in matches for name in pairing.players}
         infos = {name: PlayerInfo(name, sampling, self._identity(name, played_by)) for name in names}
         records = {
-            spec.id: Provenance(settings, {role: infos[name] for role, name in pairing.by_role(game).items()})
+            spec.id: Provenance(settings, {role: infos[name] for role, name in pairing.by_role(game.roles).items()})
             for pairing, specs in matches.items()
             for spec in specs
         }
@@ -245,7 +199,7 @@ class StepPlayer:
     ) -> Iterator[Sequence[Episode]]:
         """Yield the games of ``matches`` as they end."""
         players = {
-            pairing: {role: self.player(name, game) for role, name in pairing.by_role(game).items()}
+            pairing: {role: self.player(name, game) for role, name in pairing.by_role(game.roles).items()}
             for pairing in matches
         }
         games = ((spec, players[pairing]) for pairing, specs in matches.items() for spec in specs)

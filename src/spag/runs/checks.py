@@ -17,8 +17,8 @@ from spag.engines.vllm.setup import Backend
 from spag.games.base import Game, drawn
 from spag.models.finding import resolve_model
 from spag.models.roles import adapter_names, model_of_role, read_roles
+from spag.rollout.matchmaking import groups_by_weight
 from spag.rollout.ray import require_ray
-from spag.rollout.steps import groups_by_weight
 from spag.runs.layout import arena_entrants, last_models
 from spag.runs.machine_checks import backend_here, check_machine, check_players, players
 from spag.runs.teachers import teacher_file

@@ -67,7 +67,7 @@ class RayStepPlayer(StepPlayer):
     ) -> Iterator[Sequence[Episode]]:
         assert self._actors is not None  # the other processes play nothing
         for pairing, specs in matches.items():
-            keys = {role: _key(game, engine_name(name)) for role, name in pairing.by_role(game).items()}
+            keys = {role: _key(game, engine_name(name)) for role, name in pairing.by_role(game.roles).items()}
             yield from self._actors.play(specs, stats, game=game, players=keys)
 
     def _open(self) -> RayPlayers:
