@@ -65,7 +65,7 @@ def compare(alone: Path, cluster: Path) -> None:
             f"{part}: {len(ours)} games, {sum(ours[name] == theirs[name] for name in ours)} of them "
             "equal to the last token"
         )
-    ours, theirs = (load_file(run / ITERATION / "checkpoint" / "model.safetensors") for run in (cluster, alone))
+    ours, theirs = (load_file(run / ITERATION / "checkpoint" / "adapter_model.safetensors") for run in (cluster, alone))
     say(f"weights: {max(float((ours[name] - theirs[name]).abs().max()) for name in ours):.1e} apart at most")
 
 

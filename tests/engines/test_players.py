@@ -106,6 +106,20 @@ def test_a_base_and_its_adapter_are_opened_at_once_however_the_base_is_written(
     assert groups == [names]
 
 
+class _Caching(ScriptedEngine):
+    """Counts how often its caches are freed."""
+
+    freed = 0
+
+    def update_weights(self, weights: object) -> None:
+        raise NotImplementedError
+
+    share_weights = update_weights
+
+    def forget(self) -> None:
+        self.freed += 1
+
+
 @pytest.mark.slow
 def test_matches_share_engines_until_one_needs_another_model(tmp_path: Path) -> None:
     opened, closed = list[list[str]](), list[list[str]]()
@@ -113,7 +127,7 @@ def test_matches_share_engines_until_one_needs_another_model(tmp_path: Path) -> 
     def scripted(models: Sequence[ModelConfig], _: EngineConfig, stack: ExitStack, __: object) -> list[Engine]:
         opened.append([model.name for model in models])
         stack.callback(closed.append, opened[-1])
-        return [ScriptedEngine(lambda _: "") for _ in models]
+        return [_Caching(lambda _: "") for _ in models]
 
     family = ["x/base", *(str(tmp_path / name) for name in ("first", "second"))]
     for name in family[1:]:
@@ -124,7 +138,9 @@ def test_matches_share_engines_until_one_needs_another_model(tmp_path: Path) -> 
     kept, ended = KeptModels([base, first, second, other], scripted), ExitStack()
     one, two = kept([first, second], EngineConfig(), ended)
     assert kept([second, first], EngineConfig(), ended) == [two, one]
+    assert isinstance(one, _Caching) and not one.freed
     kept([base], EngineConfig(), ended)  # its adapters' base was opened beside them
+    assert one.freed == 1  # it plays in none of these games
     ended.close()
     assert [sorted(names) for names in opened] == [sorted(family)] and not closed
     kept([other, first], EngineConfig(), ended)

@@ -61,7 +61,7 @@ class Planner(StagePlanner):
                 found.append(self._training(label, phase, 1, teacher_work(phase, settings, game)))
         entrants, arena = len(arena_entrants(self.config)), self.config.arena
         plays = {self.config.game.build(): entrants * (entrants - 1) * arena.tasks}  # each pair, in both assignments
-        return [*found, self._play("arena", 1, plays, arena.sampling, 1 if self._share_base else 2)]
+        return [*found, self._play("arena", 1, plays, arena.sampling, 1 if self._one_engine else 2)]
 
     def _iterations(
         self, label: str, phase: PhaseConfig, settings: IterationSettings, game: Game
@@ -69,7 +69,7 @@ class Planner(StagePlanner):
         """Yield the play and training stages of a phase with iterations."""
         splits = list(Split) if settings.keep_held_out else [Split.TRAIN]
         games = (settings.tasks or sum(len(game.tasks(split, None, 0)) for split in splits)) * settings.repeats
-        models = 1 if self._share_base or set(settings.opponents) <= {SELF} else 2
+        models = 1 if self._one_engine or set(settings.opponents) <= {SELF} else 2
         sampling = max((settings.sampling, *settings.sampling_by_role.values()), key=lambda one: one.most_tokens)
         yield self._play(f"{label} self-play", settings.iterations, {game: games}, sampling, models)
         own = settings.opponents.get(SELF, 0.0) / sum(settings.opponents.values())

@@ -70,9 +70,9 @@ class StagePlanner:
         return 4 if self.config.model.dtype in ("float32", "auto" if self.device.prefers_float32 else "") else 2
 
     @property
-    def _share_base(self) -> bool:
-        """Whether all of the run's models are adapters of one base model."""
-        return self.config.phases[0].settings.lora is not None
+    def _one_engine(self) -> bool:
+        """Whether one engine plays all of the run's models: vLLM, for adapters of one base model."""
+        return self._on_vllm and self.config.phases[0].settings.lora is not None
 
     @property
     def _on_vllm(self) -> bool:

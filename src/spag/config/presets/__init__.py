@@ -18,7 +18,7 @@ class Preset:
 
 
 ABOUT = {
-    "demo": Preset("Taboo: imitation, then one SPAG iteration", "2 CPU cores", "10 to 20 minutes"),
+    "demo": Preset("Taboo: imitation, then one SPAG iteration", "2 CPU cores", "10 to 25 minutes"),
     "nim": Preset("Nim online, scored against perfect play", "2 CPU cores", "5 to 10 minutes"),
     "kuhn": Preset("Kuhn poker online, scored exactly", "2 CPU cores", "8 minutes"),
     "tic-tac-toe": Preset("tic-tac-toe online, scored on all boards", "2 CPU cores", "1 hour"),

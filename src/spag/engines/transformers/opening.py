@@ -12,7 +12,7 @@ from spag.storage.home import expanded
 
 
 def open_transformers(models: Sequence[ModelConfig], engine: EngineConfig) -> list[TransformersEngine]:
-    """Return an engine for each of ``models``, a base model or its adapters, which share the base's weights."""
+    """Return an engine for each of ``models``, a base model and adapters; several adapters share a copy of it."""
     first = models[0]
     options: dict[str, Any] = {"dtype": first.dtype, "device": first.device}
     options["trust_remote_code"] = first.trust_remote_code
