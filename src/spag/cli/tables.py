@@ -76,10 +76,12 @@ def print_run(folder: Path) -> None:
     print_arena(folder / "arena" / "results.json")
     total = sum(stage["seconds"] for stage in run.stages.values()) / 60
     models = [path for name, path in run.checkpoints().items() if name != BASE]
+    phases = run.config.phases if run.config else []
+    formats = {"adapters for peft" if one.settings.lora else "plain transformers folders" for one in phases}
     for line in (
         f"This run is complete: {total:.1f} minutes of work in {folder}/",
         f"  the games    spag judge {shlex.quote(f'{folder}/arena/episodes.jsonl')} --show 5",
-        f"  the models   {', '.join(models)} (plain transformers folders)",
+        f"  the models   {', '.join(models)} ({', '.join(sorted(formats))})",
         f"  the figures  {folder}/arena/results.json, {folder}/*/metrics.jsonl",
     ):
         _say(line)
