@@ -145,7 +145,7 @@ def test_it_runs_the_demos_first_stage_where_nothing_else_is_installed(
             time.sleep(0.2)
         process.terminate()
     assert done(), said.read_text(encoding="utf-8")
-    assert (tmp_path / "run" / "1-imitation" / "checkpoint" / "model.safetensors").exists()
+    assert (tmp_path / "run" / "1-imitation" / "checkpoint" / "adapter_model.safetensors").exists()
     assert not any((site / name).exists() for name in ("pytest", "fastapi", "matplotlib", "vllm"))
 
 
