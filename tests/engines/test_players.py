@@ -111,11 +111,6 @@ class _Caching(ScriptedEngine):
 
     freed = 0
 
-    def update_weights(self, weights: object) -> None:
-        raise NotImplementedError
-
-    share_weights = update_weights
-
     def forget(self) -> None:
         self.freed += 1
 

@@ -230,7 +230,15 @@ class RestingEngine(Engine, Protocol):
 
 
 @runtime_checkable
-class SharingEngine(UpdatableEngine, Protocol):
+class CachingEngine(Engine, Protocol):
+    """An engine whose caches outlive the requests that filled them."""
+
+    def forget(self) -> None:
+        """Free the caches of earlier requests: keys, values and logits. Nothing may be in flight."""
+
+
+@runtime_checkable
+class SharingEngine(UpdatableEngine, CachingEngine, Protocol):
     """An engine in the process that trains its model, so that it needs no memory for weights."""
 
     def share_weights(self, weights: "Mapping[str, Tensor]") -> None:
@@ -239,6 +247,3 @@ class SharingEngine(UpdatableEngine, Protocol):
 
         They may change while nothing is in flight; pass them again before the next request.
         """
-
-    def forget(self) -> None:
-        """Free the caches of earlier requests: keys, values and logits. Nothing may be in flight."""

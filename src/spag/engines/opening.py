@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from spag.config.schema import EngineConfig, ModelConfig, PlannedEngine
 from spag.core.errors import ConfigError
-from spag.engines.base import Engine, Player, SharingEngine, UpdatableEngine
+from spag.engines.base import CachingEngine, Engine, Player, UpdatableEngine
 from spag.engines.bot import BotEngine
 from spag.engines.players import Kind, PlayerConfig, bot_of, is_local, kind_of, sampling_of, split_name
 from spag.engines.roles import RoleEngine
@@ -80,8 +80,8 @@ class KeptModels:
             bases = set[ModelConfig]().union(*(self._bases.get(model, ()) for model in models))
             wanted = [*dict.fromkeys([*models, *(one for one, its in self._bases.items() if its <= bases)])]
             self._open = dict(zip(wanted, self._opener(wanted, engine, self._stack, note), strict=True))
-        for idle in self._open.keys() - set(models):
-            if isinstance(one := self._open[idle], SharingEngine | RoleEngine):
+        for model, one in self._open.items():
+            if model not in models and isinstance(one, CachingEngine):
                 one.forget()  # else the cache of each model that has played stays
         return [self._open[model] for model in models]
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from spag.core.errors import EngineError
-from spag.engines.base import Completion, Engine, Request, RequestError, RestingEngine, SharingEngine, UpdatableEngine
+from spag.engines.base import CachingEngine, Completion, Engine, Request, RequestError, RestingEngine, UpdatableEngine
 from spag.models.roles import adapter_name, weights_of_adapter
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ class RoleEngine:
         return any(lost)
 
     def forget(self) -> None:
-        """See ``SharingEngine``; applies to engines of this process."""
+        """See ``CachingEngine``; applies to engines of adapters that keep caches."""
         for engine in self.engines.values():
-            if isinstance(engine, SharingEngine):
+            if isinstance(engine, CachingEngine):
                 engine.forget()
 
     def close(self) -> None:

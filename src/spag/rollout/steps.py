@@ -20,10 +20,9 @@ from spag.algorithms.settings import SNAPSHOT, START, step_of_snapshot
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.episodes import Episode, PlayerInfo
 from spag.core.errors import DataError, EngineError
-from spag.engines.base import Engine, Player, RestingEngine, SharingEngine, UpdatableEngine
+from spag.engines.base import CachingEngine, Engine, Player, RestingEngine, SharingEngine, UpdatableEngine
 from spag.engines.opening import open_copies, open_player
 from spag.engines.players import Kind, identity_of, kind_of, sampling_of
-from spag.engines.roles import RoleEngine
 from spag.games.base import Game
 from spag.models.saved import saved_weights
 from spag.rollout.matchmaking import MixedGame, Pairing, draw_opponents, step_specs
@@ -190,7 +189,7 @@ class StepPlayer:
         summary = collect_episodes(path, specs, play_them, game, records=records)
         self.stats.add(summary.stats)
         for engine in self._engines.values():  # the policy trains next, after which its engine gets new weights
-            if isinstance(engine, SharingEngine | RoleEngine):
+            if isinstance(engine, CachingEngine):
                 engine.forget()
         trim_heap()
 
