@@ -112,7 +112,8 @@ def test_sampled_text_depends_on_the_requests_seed_alone(loaded: tuple) -> None:
     assert len({c.token_ids for i, c in alone.items() if int(i) % 6 == 0}) == 3  # same prompt, other seed
 
 
-def test_requests_at_the_same_tokens_share_a_forward_pass(loaded: tuple) -> None:
+@pytest.mark.parametrize("at_once", [True, False])
+def test_requests_at_the_same_tokens_share_a_forward_pass(loaded: tuple, at_once: bool) -> None:
     model, tokenizer = loaded
     rows: list[int] = []
     engine = TransformersEngine(model, tokenizer, concurrency=4)  # it tries the model, which is not counted
@@ -120,7 +121,11 @@ def test_requests_at_the_same_tokens_share_a_forward_pass(loaded: tuple) -> None
         lambda _, args, kwargs: rows.append(kwargs["input_ids"].shape[0]), with_kwargs=True
     )
     requests = [Request(f"{i}", PROMPTS[0], Sampling(0.3, max_new_tokens=3), seed=i) for i in range(40)]
-    done = finish(engine, requests)
+    done: dict[str, Completion] = {}
+    for request in [] if at_once else requests:
+        engine.submit(request)
+        done |= {completion.id: completion for completion in engine.poll()}
+    done |= finish(engine, requests if at_once else [])
     fed = sum(rows)
     apart = finish(TransformersEngine(model, tokenizer, concurrency=4, reuse=False), requests)
     hook.remove()

@@ -61,7 +61,7 @@ class _Row:
 
 
 class TransformersEngine:
-    """Satisfies ``spag.engines.base.SharingEngine``.
+    """Satisfies ``SharingEngine``, ``WakingEngine`` and ``StreamingEngine``.
 
     ``reuse`` False empties every slot when its request ends (a baseline for tests and benchmarks). ``adapter``: which
     of several LoRA adapters in ``model`` it uses; engines for the others may share the model, one at a time.
@@ -155,17 +155,17 @@ class TransformersEngine:
         self._cache = SlotCache(0, 0)
 
     def _draw_known(self) -> list[Completion]:
-        """Sample the next token of each request whose tokens another request had before; this needs no slot."""
+        """Sample tokens of requests as long as another had the same tokens before; this needs no slot."""
         parked = [row for row in self._active if tuple(row.tokens) in self._known]
         for row in parked:
             row.slot = -1
             self._active.remove(row)
         self._queue = parked + self._queue
-        known = [(row, logits) for row in self._queue if (logits := self._known.get(tuple(row.tokens))) is not None]
         finished: list[Completion] = []
-        for start in range(0, len(known), DRAWN):
-            part = known[start : start + DRAWN]
-            finished += self._advance([row for row, _ in part], torch.stack([logits for _, logits in part]))
+        while not finished and (rows := [row for row in self._queue if tuple(row.tokens) in self._known]):
+            for start in range(0, len(rows), DRAWN):
+                part = rows[start : start + DRAWN]
+                finished += self._advance(part, torch.stack([self._known[tuple(row.tokens)] for row in part]))
         return finished
 
     def _admit(self) -> list[Completion]:
