@@ -177,6 +177,24 @@ class Player:
 
 
 @runtime_checkable
+class WakingEngine(Engine, Protocol):
+    """An engine whose ``poll`` another thread can interrupt, so that new requests join those in flight at once."""
+
+    def wake(self) -> None:
+        """Let ``poll`` return soon."""
+
+
+@runtime_checkable
+class StreamingEngine(Engine, Protocol):
+    """An engine that shows replies as they grow."""
+
+    def partial(self, request_id: str) -> str | None:
+        """Return the text so far of a request in progress, ``None`` if it is unknown. Safe to call from another thread
+        while ``poll`` runs.
+        """
+
+
+@runtime_checkable
 class UpdatableEngine(Engine, Protocol):
     """An engine whose weights can change while it is open."""
 

@@ -4,7 +4,17 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from spag.core.errors import EngineError
-from spag.engines.base import CachingEngine, Completion, Engine, Request, RequestError, RestingEngine, UpdatableEngine
+from spag.engines.base import (
+    CachingEngine,
+    Completion,
+    Engine,
+    Request,
+    RequestError,
+    RestingEngine,
+    StreamingEngine,
+    UpdatableEngine,
+    WakingEngine,
+)
 from spag.models.roles import adapter_name, weights_of_adapter
 
 if TYPE_CHECKING:
@@ -33,14 +43,15 @@ class RoleEngine:
         return []
 
     def wake(self) -> None:
-        """Let ``poll``, in another thread, return soon, if the engines can."""
+        """See ``WakingEngine``; applies to engines of adapters that can be woken."""
         for engine in self.engines.values():
-            getattr(engine, "wake", lambda: None)()
+            if isinstance(engine, WakingEngine):
+                engine.wake()
 
     def partial(self, request_id: str) -> str | None:
-        """Return the text so far of a request in progress; ``None`` if there is none or the engines cannot tell."""
-        asked = (getattr(engine, "partial", None) for engine in self.engines.values())
-        return next((text for partial in asked if partial and (text := partial(request_id)) is not None), None)
+        """See ``StreamingEngine``; ``None``, too, if the engines cannot tell."""
+        asked = (engine for engine in self.engines.values() if isinstance(engine, StreamingEngine))
+        return next((text for engine in asked if (text := engine.partial(request_id)) is not None), None)
 
     def update_weights(self, weights: "Mapping[str, Tensor]") -> None:
         """Give each adapter its weights. Names are those of a model with all adapters (``adapter_name``)."""

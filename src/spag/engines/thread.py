@@ -1,9 +1,8 @@
 """A model in its own thread that answers requests from any thread: for the web UI, the adapters' opponents and ``spag
 serve``.
 
-An engine's ``poll`` may block until something is finished. Meanwhile other threads may call two methods that some
-engines have: ``partial`` returns a reply as it grows, and ``wake`` lets ``poll`` return, so that new requests join
-those in flight at once.
+An engine's ``poll`` may block until something is finished. Meanwhile other threads may ask for a reply as it grows
+(``StreamingEngine``), and let ``poll`` return (``WakingEngine``).
 """
 
 import logging
@@ -17,7 +16,7 @@ from dataclasses import dataclass, field
 
 from spag.core.errors import EngineError, ModelError, SpagError
 from spag.core.thinking import split_thought
-from spag.engines.base import Completion, Engine, Request, RequestError
+from spag.engines.base import Completion, Engine, Request, RequestError, StreamingEngine, WakingEngine
 
 logger = logging.getLogger(__name__)
 
@@ -45,11 +44,11 @@ class Reply:
     @property
     def text_so_far(self) -> str:
         """The reply so far, without thoughts; empty if the engine cannot tell."""
-        partial: Callable[[str], str | None] | None = getattr(self.model.engine, "partial", None)
+        engine, text = self.model.engine, ""
         if (completion := self.completion) is not None:
             text = completion.text
-        else:
-            text = (partial(self.request.id) or "").strip() if partial else ""
+        elif isinstance(engine, StreamingEngine):
+            text = (engine.partial(self.request.id) or "").strip()
         return split_thought(text).speech.strip() if self.request.sampling.thought_tokens else text
 
     def wait(self, limit_s: float) -> Completion:
@@ -105,7 +104,8 @@ class ModelThread:
             if self.problem is None:
                 self.asked[request.id] = reply
                 self._inbox.put(reply)
-                getattr(self.engine, "wake", lambda: None)()
+                if isinstance(self.engine, WakingEngine):
+                    self.engine.wake()
             else:
                 reply.finish(EngineError(self.problem))
         return reply
