@@ -101,6 +101,19 @@ def test_packed_micro_batches_hold_samples_that_begin_alike_and_the_largest_come
     ]  # 5 tokens, as the 2 is shared, and 4, as 1 1 is
 
 
+def test_samples_of_a_game_stay_together_and_games_are_shuffled() -> None:
+    games = ["", "", *(f"game-{number}" for number in range(5) for _ in range(7))]
+    plan = offline_updates(samples(), seed=0, batch_size=7, total=2 * len(games), games=games)
+    drawn = [index for update in plan for index in update.samples]
+    orders = []
+    for epoch in (drawn[:37], drawn[37:]):
+        assert sorted(epoch) == [*range(37)]
+        starts = [epoch.index(first) for first in range(2, 37, 7)]
+        assert [epoch[start : start + 7] for start in starts] == [[*range(at, at + 7)] for at in range(2, 37, 7)]
+        orders.append(starts)
+    assert orders[0] != orders[1] and orders[0] != sorted(orders[0])
+
+
 def test_seed_and_epoch_decide_the_order() -> None:
     assert order(seed=1) == order(seed=1) != order(seed=2)
     assert order(epochs=2)[:16] == order(epochs=1)[:16]

@@ -124,7 +124,7 @@ class OfflineSettings(UpdateSettings):
     template: Literal["random", "game", "play"] = Field(
         "random",
         description="wording of a sample's prompt. random: drawn per utterance, as the paper; game: drawn once a game, "
-        "which trains faster; play: the prompt of play, fastest",
+        "whose samples share an update and a prefix, which is faster; play: the prompt of play, fastest",
     )
     completions: Literal["sampled", "text"] = Field(
         "sampled",

@@ -15,7 +15,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, groupby, islice
 from typing import Any
 
 import torch
@@ -43,23 +43,31 @@ class Update:
 
 
 def offline_updates(
-    samples: Sequence[EncodedSample], *, seed: int, batch_size: int, total: int, loss_group: int | None = None
+    samples: Sequence[EncodedSample],
+    *,
+    seed: int,
+    batch_size: int,
+    total: int,
+    loss_group: int | None = None,
+    games: Sequence[str] | None = None,
 ) -> Iterator[Update]:
     """Yield the updates of ``total`` samples: passes over them, each reshuffled, form a stream that is cut into
     updates.
 
-    Only the last update may have fewer than ``batch_size``.
+    Only the last update may have fewer than ``batch_size``. ``games``: each sample's game, "" for none; consecutive
+    samples of one game stay together, so that an update computes the prefixes that they share only once.
     """
-    stream = islice(_stream(len(samples), seed), total)
+    units = groupby(range(len(samples)), key=lambda index: (games and games[index]) or index)
+    stream = islice(_stream([list(unit) for _, unit in units], seed), total)
     while chosen := list(islice(stream, batch_size)):
         yield Update(chosen, loss_shares([samples[index].group == SFT for index in chosen], loss_group))
 
 
-def _stream(count: int, seed: int) -> Iterator[int]:
+def _stream(units: Sequence[Sequence[int]], seed: int) -> Iterator[int]:
     for epoch in itertools.count():
-        order = list(range(count))
+        order = list(units)
         random.Random(f"{seed}-{epoch}").shuffle(order)
-        yield from order
+        yield from chain.from_iterable(order)
 
 
 def online_updates(
