@@ -57,7 +57,7 @@ def offline_updates(
     Only the last update may have fewer than ``batch_size``. ``games``: each sample's game, "" for none; consecutive
     samples of one game stay together, so that an update computes the prefixes that they share only once.
     """
-    units = groupby(range(len(samples)), key=lambda index: (games and games[index]) or index)
+    units = groupby(range(len(samples)), key=lambda index: games[index] or index if games else index)
     stream = islice(_stream([list(unit) for _, unit in units], seed), total)
     while chosen := list(islice(stream, batch_size)):
         yield Update(chosen, loss_shares([samples[index].group == SFT for index in chosen], loss_group))

@@ -175,9 +175,9 @@ class Loop:
         data, size = self._data(encoded), settings.global_batch_size
         self.samples_seen = (settings.max_steps or 0) * size or len(samples) * settings.epochs
         order: dict[str, Any] = {"seed": self.phase.seed, "batch_size": size, "total": self.samples_seen}
-        if settings.template != "random":  # prompts of a game share prefixes
-            order["games"] = [sample.episode_id for sample in samples]
-        updates = list(offline_updates(encoded, **order, loss_group=settings.loss_group))
+        shares_prefixes = settings.template != "random"  # the prompts of a game
+        games = [sample.episode_id for sample in samples] if shares_prefixes else None
+        updates = list(offline_updates(encoded, **order, loss_group=settings.loss_group, games=games))
         self.total_updates = len(updates)
         if self.algorithm.needs.reference:
             file = output / "reference.jsonl"
