@@ -103,7 +103,7 @@ Prompts = PromptSet | UpstreamPrompts
 
 
 class Layout(Enum):
-    """Ways to arrange a training prompt, and its headings."""
+    """A layout of a training prompt: the order of its parts, and their headings."""
 
     RULES_FIRST = "rules, history, instruction: the prompt of play"
     RULES_LAST = "history, rules, instruction"
