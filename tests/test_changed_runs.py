@@ -152,3 +152,33 @@ def test_a_forced_redo_is_checked_and_planned_like_a_new_run(
     with pytest.raises(ConfigError, match="checked"):
         go(tmp_path, online, force=True, plan_engines=refuse)
     assert len(jobs) == 1
+
+
+def test_weights_replaced_under_the_name_of_another_player_are_noticed(
+    tmp_path: Path, jobs: list[TrainingJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of opponents in an online phase, and of entrants; an entrant that joins or leaves is no replacement."""
+    rival, other = tmp_path / "rival", tmp_path / "other"
+    for folder in (rival, other):
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+        (folder / "model.safetensors").write_bytes(b"first")
+
+    def play(opponent: Path | str, *entrants: Path | str) -> None:
+        online = f'{{algorithm: reinforce, opponents: {{self: 1, "{opponent}": 1}}}}'
+        text = CONFIG.format(model="bot:random", phases=online)
+        names = json.dumps([*map(str, entrants), "bot:random"])
+        config = parse_config(text, "test", [f"arena.entrants={names}"])
+        run(config, tmp_path / "run", SilentReporter())
+
+    play("bot:constant", rival)
+    play("bot:constant", rival, other)
+    (other / "model.safetensors").write_bytes(b"second")
+    with pytest.raises(RunError, match=r"arena was begun with another model: .*other/model.safetensors changed"):
+        play("bot:constant", rival, other)
+    play("bot:constant", rival)
+    shutil.rmtree(tmp_path / "run")
+    play(rival, "bot:constant")
+    (rival / "model.safetensors").write_bytes(b"second")
+    with pytest.raises(RunError, match=r"reinforce/train was begun with another model: .*rival/model.safetensors"):
+        play(rival, "bot:constant")

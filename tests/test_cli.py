@@ -545,6 +545,11 @@ def test_a_learner_that_plays_no_game_is_named(games: Path, tmp_path: Path) -> N
         result = spag("rewards", path, "--learner", "nobody", "--output", samples, status=2)
         assert result.output == f"error: --learner: 'nobody' plays no game of {path}; its players are {known}\n"
     spag("rewards", played, "--learner", "bot:random", "--output", samples)
+    output = tmp_path / "trained"
+    result = spag("train", "spag", played, "--learner", "nobody", "--output", output, status=2)
+    assert result.output.startswith(f"error: --learner: 'nobody' plays no game of {played}; ")
+    result = spag("train", "spag", samples, "--learner", "bot:random", "--output", output, status=2)
+    assert result.output == f"error: --learner: {samples} holds samples, whose players are not known; leave it out\n"
 
 
 def test_corrupt_episodes_name_the_line(tmp_path: Path) -> None:

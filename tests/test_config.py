@@ -53,7 +53,8 @@ def test_llama_preset_has_the_papers_hyper_parameters() -> None:
     for training in (imitation, rl):
         assert (training.epochs, training.global_batch_size, training.max_length) == (1, 128, 2048)
         assert (training.lr_scheduler, training.warmup_ratio, training.weight_decay) == ("warmup_decay", 0.03, 0.0)
-        assert (training.discount, training.completions, training.template) == (0.8, "text", "random")
+        assert (training.completions, training.template) == ("text", "random")
+    assert rl.discount == 0.8
     game = config.game.build()
     assert isinstance(game, AdversarialTaboo)
     assert (rl.iterations, rl.loss_group, game.words, game.top_words, game.max_turns) == (3, 2, "frequency", 50_000, 5)
@@ -129,6 +130,8 @@ def test_a_phase_may_have_a_game_of_its_own() -> None:
         ("", ["steps=6"], "steps is an option of phases with algorithm reinforce, group, turnwise"),
         ("", ["imitation.tasks=6"], "an option of the run: arena.tasks, or of a phase: phases.1.tasks"),
         ("", ["lora.rank=6"], "lora is an option of a phase: phases.0.lora"),
+        ("phases: [{algorithm: reinforce}]", ["reinforce.tie=0"], "an option of a phase: phases.0.rewards.GAME.tie"),
+        ("", ["spag.learning_rate=2..0e-6"], "phases.1.learning_rate: input should be a valid number"),
         ("", ["spag.lr=1e-6"], "unknown option phases.1.lr; did you mean phases.1.learning_rate?"),
         ("lr: 1", [], "unknown option lr; learning_rate is an option of a phase: phases.0.learning_rate"),
         ("", ["spag.task=3"], "unknown option phases.1.task; did you mean phases.1.tasks?"),

@@ -528,7 +528,7 @@ def test_a_dry_run_says_what_a_run_would_do_and_does_nothing(
     ("option", "message"),
     [
         ("arena.tasks=99999", "arena.tasks: 99999 words asked for"),
-        ("spag.tasks=99999", "phases.1.tasks: 99999 tasks asked for"),
+        ("spag.tasks=99999", "phases.1.tasks: 99999 words asked for, but "),
         ("game.words=/nope", "/nope: cannot be read: No such file"),
         ("spag.sft_data=/nope", "/nope: cannot be read: No such file"),
         ("imitation.episodes=[/nope]", "/nope: cannot be read: No such file"),
@@ -546,6 +546,11 @@ def test_a_dry_run_says_what_a_run_would_do_and_does_nothing(
         ("spag.opponents={./nowhere: 1}", "./nowhere"),
         ("spag.opponents={bot:best: 1}", "bot:best: adversarial_taboo has no such bot"),
         ("spag.opponents={openai:m: 1}", "nothing answers there"),
+        ("arena.entrants=[base, openai:m]", "nothing answers there"),
+        (
+            'phases.1={algorithm: spag, opponents: {"openai:m": 1}, sampling: {top_k: 5}}',
+            "phases.1.sampling.top_k=5: openai:m plays with it, and its protocol does not have it; leave it out",
+        ),
     ],
 )
 def test_what_a_late_stage_would_refuse_is_refused_before_the_first(

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from spag.config.schema import EngineConfig, ModelConfig, SamplingConfig
+from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.episodes import Episode
 from spag.core.errors import DataError, EngineError, RunError
+from spag.core.options import SamplingConfig
 from spag.core.progress import SilentReporter
 from spag.core.seeds import derive_seed
 from spag.engines.base import Completion, Engine, Player, Request, Sampling

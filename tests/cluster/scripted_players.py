@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from spag.core.errors import EngineError, ModelError
-from spag.engines.base import Completion, Engine, Request, Sampling
+from spag.engines.base import Completion, Engine, Request, RequestError, Sampling
 from spag.engines.scripted import ScriptedEngine
 from spag.rollout.runner import Player
 from taboo_games import ROLES
@@ -110,6 +110,15 @@ def hanging(mark: Path, stack: ExitStack) -> Mapping[str, Player]:
 
 def broken(stack: ExitStack) -> Mapping[str, Player]:
     return both(BrokenEngine(chatter))
+
+
+class RefusingEngine(ScriptedEngine):
+    def poll(self) -> list[Completion]:
+        raise RequestError("a prompt of 9,999 tokens does not fit")
+
+
+def refusing(stack: ExitStack) -> Mapping[str, Player]:
+    return both(RefusingEngine(chatter))
 
 
 def missing(stack: ExitStack) -> Mapping[str, Player]:

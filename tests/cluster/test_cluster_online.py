@@ -14,11 +14,12 @@ from ray.cluster_utils import Cluster
 from safetensors.torch import load_file
 from scripted_players import LearningEngine, both, chatter, chatting, learner, opened, pair
 
-from spag.config.schema import ClusterConfig
+from spag.config.schema import ClusterConfig, ModelConfig
 from spag.core.episodes import Episode
 from spag.core.errors import EngineError
 from spag.core.types import Split
-from spag.engines.base import Sampling
+from spag.engines.base import Completion, Sampling
+from spag.engines.players import endpoint_environment
 from spag.engines.scripted import ScriptedEngine
 from spag.games.base import Game
 from spag.games.registry import get
@@ -148,3 +149,34 @@ def test_weights_go_to_the_engine_of_a_player() -> None:
     both.open(PlayJob(lambda stack: dict.fromkeys(ROLES, Player(engines[0], "m", Sampling())), TABOO))
     both.update_weights(pack({"c": torch.zeros(1)}), None)
     assert engines[0].given == ("b", "c")  # an engine of both roles gets them once
+
+
+def test_games_that_ended_before_an_engine_failed_are_returned() -> None:
+    class Failing(ScriptedEngine):
+        polls = 0
+
+        def poll(self) -> list[Completion]:
+            self.polls += 1
+            if self.polls > 2 * TABOO.max_turns:
+                raise EngineError("gone")
+            return super().poll()
+
+    worker, engine = PlayWorker(), Failing(lambda request: "Hello.", concurrency=1)
+    worker.open(PlayJob(lambda stack: dict.fromkeys(ROLES, Player(engine, "m", Sampling())), TABOO, in_flight=1))
+    episodes, _ = worker.advance(game_specs(map(task_of, ["river", "bread"]), 1, seed=3))
+    assert [episode.task.data["target_word"] for episode in episodes] == ["river"]
+    with pytest.raises(EngineError, match="gone"):
+        worker.advance([])
+
+
+def test_workers_ask_the_driver_s_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://localhost:1/v1")
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    assert endpoint_environment([ModelConfig(name="./here"), ModelConfig(name="bot:random")]) == {}
+    given = endpoint_environment([ModelConfig(name="openai:m")])
+    job = PlayJob(chatting, TABOO, environment=given)
+    assert "secret" not in repr(job)
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://elsewhere/v1")
+    monkeypatch.delenv("OPENAI_API_KEY")
+    PlayWorker().open(job)
+    assert (os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"]) == ("http://localhost:1/v1", "secret")

@@ -15,13 +15,13 @@ import ray
 from click.testing import CliRunner
 from driver import SPECS, play_into
 from ray.cluster_utils import Cluster
-from scripted_players import broken, chatter, hanging, missing, opened, scripted
+from scripted_players import broken, chatter, hanging, missing, opened, refusing, scripted
 from watching import games_in, kill_in_play, wait_for_lines, wait_until
 
 from spag.cli import main
 from spag.core.episodes import Episode
 from spag.core.errors import ConfigError, EngineError, ModelError
-from spag.engines.base import Sampling
+from spag.engines.base import RequestError, Sampling
 from spag.engines.scripted import ScriptedEngine
 from spag.rollout.ray.worker import PlayJob
 from spag.rollout.runner import Player, play
@@ -132,6 +132,12 @@ def test_engines_that_fail_for_ever_end_the_play(cluster: Cluster, tmp_path: Pat
 def test_a_model_that_is_not_there_is_one_line(cluster: Cluster, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"^nowhere: no such model$"):
         play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(missing, TABOO))
+
+
+def test_a_prompt_that_fits_no_engine_ends_the_play_at_once(cluster: Cluster, tmp_path: Path, capsys: Capture) -> None:
+    with pytest.raises(RequestError, match="9,999 tokens"):
+        play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(refusing, TABOO), workers=1)
+    assert "was lost" not in capsys.readouterr().out
 
 
 def test_workers_that_find_no_room_are_an_error(cluster: Cluster, tmp_path: Path) -> None:

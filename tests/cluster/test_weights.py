@@ -8,6 +8,7 @@ import torch
 
 from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError, ModelError
+from spag.models.finding import adapter_base
 from spag.models.roles import read_roles
 from spag.rollout.ray.weights import fetch, pack, publish, unpack
 
@@ -52,6 +53,10 @@ def test_adapters_of_roles_arrive_in_their_folders(checkpoint: ModelConfig, tmp_
         "kuhn_poker/player_0": "kuhn_poker-player_0",
         "kuhn_poker/player_1": "kuhn_poker-player_1",
     }
+    for path in (read_roles(there.name) or {}).values():  # the node does not see the driver's folders
+        base = adapter_base(Path(path))
+        assert base is not None and base.startswith(str(tmp_path / "node"))
+        assert Path(base, "model.safetensors").read_bytes() == b"weights"
 
 
 def test_weights_are_copied_once_and_anew_when_they_change(checkpoint: ModelConfig, tmp_path: Path) -> None:

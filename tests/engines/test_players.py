@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from spag.config.schema import EngineConfig, ModelConfig, SamplingConfig
+from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import ConfigError, ModelError
+from spag.core.options import SamplingConfig
 from spag.engines import opening
 from spag.engines.base import Engine
 from spag.engines.bot import BotEngine

@@ -79,3 +79,21 @@ def test_answers_are_generated_and_scored_for_real(chatty: ModelConfig, model_fo
     plain = ModelConfig(name=str(model_folder), dtype="float32")
     with pytest.raises(ConfigError, match="it has no chat template; leave out --chat"):
         evaluate_reasoning({"m": plain}, settings, tmp_path / "none", SilentReporter())
+
+
+def test_models_with_other_templates_are_asked_the_same_items(
+    chatty: ModelConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "lm_eval.models.huggingface.HFLM.generate_until", lambda lm, requests, **_: ["1"] * len(requests)
+    )
+    folder = make_model(tmp_path / "other")
+    tokenizer = load_tokenizer(str(folder))
+    tokenizer.chat_template = TEMPLATE.replace("[user]", "user: ").replace(
+        "[{{ message.role }}]", "{{ message.role }}: "
+    )
+    tokenizer.save_pretrained(folder)
+    other = ModelConfig(name=str(folder), dtype="float32")
+    settings = ReasoningSettings(("spag_counting",), task_path=TASKS, limit=2, max_new_tokens=4, chat=True)
+    results = evaluate_reasoning({"m": chatty, "other": other}, settings, tmp_path / "out", SilentReporter())
+    assert results["models"]["other"]["tasks"]["spag_counting"]["difference"]["value"] == 0

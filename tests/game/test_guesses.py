@@ -177,6 +177,22 @@ def test_a_right_guess_of_a_word_with_marks_is_right(word: str) -> None:
     assert ruling is not None and ruling[0] is TabooOutcome.ATTACKER_WINS
 
 
+def test_a_list_of_adjectives_is_one_guess() -> None:
+    """The first may be right. The rest, guesses for nothing, only say the word, which loses. A noun is a guess."""
+
+    def ruling(text: str, word: str) -> TabooOutcome | None:
+        found = judge_utterance(Role.DEFENDER, text, word, JudgeMode.STRICT)
+        return found and found[0]
+
+    text = "I know the word is cold, is it old, is it beautiful, is it young?"
+    assert ruling(text, "cold") is TabooOutcome.DEFENDER_WINS
+    assert [ruling(text, word) for word in ("old", "beautiful", "young")] == [TabooOutcome.ATTACKER_WINS] * 3
+    assert ruling(text, "lake") is None
+    then_ice = "I know the word! Is it cold? Is it ice?"
+    assert ruling(then_ice, "ice") is TabooOutcome.DEFENDER_WINS
+    assert ruling(then_ice, "lake") is TabooOutcome.ATTACKER_WINS
+
+
 @pytest.mark.parametrize("text", ["The word is important!", "I think the word is important.", "Is it important?"])
 def test_an_adjective_that_is_the_target_is_a_guess_where_it_is_announced(text: str) -> None:
     ruling = judge_utterance(Role.DEFENDER, f"I know the word! {text}", "important", JudgeMode.STRICT)

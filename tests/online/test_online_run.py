@@ -203,8 +203,18 @@ def by_id(path: Path) -> dict[str, tuple[tuple[int, ...] | None, ...]]:
     "ignore::pytest.PytestUnraisableExceptionWarning"
 )  # torch's launcher leaves its log files open
 @pytest.mark.long
-def test_two_processes_do_what_one_does(model: Path, tmp_path: Path) -> None:
-    """Each plays and trains its share; the model is that of one process. Two with adapters: test_per_role.py."""
+@pytest.mark.parametrize(
+    ("options", "shared"),
+    [
+        ((), "fsdp"),
+        (("reinforce.lora={rank: 2}",), "fsdp"),
+        # the first process alone saves a snapshot, and all meet it in the next step
+        (("reinforce.opponents={snapshot: 1}", "reinforce.snapshot_every=1", "reinforce.save_steps=9"), "replicas"),
+    ],
+    ids=["weights", "adapter", "snapshots"],
+)
+def test_two_processes_do_what_one_does(model: Path, tmp_path: Path, options: tuple[str, ...], shared: str) -> None:
+    """Each plays and trains its share; the model is that of one process. Adapters by role: test_per_role.py."""
     some = [
         *PLAIN,
         "reinforce.steps=2",
@@ -213,14 +223,16 @@ def test_two_processes_do_what_one_does(model: Path, tmp_path: Path) -> None:
         "reinforce.average_decay=0.5",
         "reinforce.evaluate_every=null",
         "reinforce.save_steps=2",
+        *options,
     ]
-    train_here(config_for(model, *some, "reinforce.parallel=fsdp", "reinforce.processes=2"), tmp_path / "two")
+    train_here(config_for(model, *some, f"reinforce.parallel={shared}", "reinforce.processes=2"), tmp_path / "two")
     train_here(config_for(model, *some), tmp_path / "one")
     assert_same_weights(tmp_path / "two", tmp_path / "one")
-    parts = [
-        len(list(read_episodes(path))) for path in sorted((tmp_path / "two" / PHASE / "episodes").glob("step-00001*"))
-    ]
-    assert parts == [6, 6]
+    for step in (1, 2):
+        one, two = (
+            list(read_episodes(path)) for path in sorted((tmp_path / "two" / PHASE / "episodes").glob(f"*{step}*"))
+        )
+        assert (len(one), len(two)) == (6, 6)
 
 
 def test_playing_ahead_lags_one_update_behind(model: Path, finished: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 from spag.algorithms.reinforce import ReinforceSettings
 from spag.config.schema import EngineConfig, GameConfig, ModelConfig, PhaseConfig
 from spag.core.episodes import Episode, PlayerInfo
+from spag.core.errors import ModelError
 from spag.core.types import Split, Task
 from spag.engines.base import Sampling
 from spag.engines.bot import BotEngine
@@ -139,6 +140,12 @@ def test_a_role_that_alone_is_trained_is_the_seat_of_the_policy(tmp_path: Path) 
     assert [pairing.players for pairing in pairs] == [("bot:random", "policy")]
     both = draw_opponents(specs, "policy", {"bot:random": 1.0})
     assert len(both) == 2
+
+
+def test_a_snapshot_that_is_gone_is_an_error(tmp_path: Path) -> None:
+    for folder in (tmp_path / "none", tmp_path):
+        with pytest.raises(ModelError, match="no weights are there"):
+            saved_weights(folder)
 
 
 @pytest.mark.slow

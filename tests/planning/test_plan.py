@@ -141,6 +141,29 @@ def test_adapters_for_each_role_are_not_sharded() -> None:
 
 
 @pytest.mark.slow
+def test_each_role_has_an_adapter_with_its_moments() -> None:
+    def memory(per_role: str) -> float:
+        return planned("A100-80", 1, f"phases=[{{algorithm: reinforce, lora: {{rank: 64, per_role: {per_role}}}}}]")[
+            1
+        ].memory.total
+
+    adapter = LLAMA.adapter(LoraConfig(rank=64))  # 4 bytes each of weights, gradients, two moments, and the average's
+    assert memory("true") - memory("false") in (16 * adapter, 20 * adapter)
+
+
+@pytest.mark.slow
+def test_endpoints_and_bots_load_no_weights() -> None:
+    def selfplay(opponents: str) -> float:
+        return planned("A10G", 1, f"spag.opponents={opponents}")[1].memory.policies
+
+    alone = selfplay("{self: 1}")
+    assert selfplay("{openai:gpt-4o: 1, bot:constant: 1}") == alone
+    assert selfplay("{openai:gpt-4o: 1, base: 1}") == 2 * alone
+    arena = planned("A10G", 1, "arena.entrants=[base, bot:constant, openai:gpt-4o]")[-1]
+    assert arena.memory.policies == alone and not arena.problems
+
+
+@pytest.mark.slow
 def test_what_training_would_refuse_is_not_advised() -> None:
     imitation = planned("A100-80", 12, *REPLICAS)[0]
     assert imitation.advice  # on 12 GPUs batches of 128 cannot be shared out, so 16 are named
@@ -223,6 +246,7 @@ def test_evaluations_are_games_too() -> None:
 
     assert games(", evaluate_every: null") == 6400
     assert games(", evaluate_every: 10") == 6400 + 10 * 2 * 16  # each task in both roles
+    assert games(", evaluate_every: 30") == 6400 + 4 * 2 * 16  # after steps 30, 60, 90 and 100
     assert games(", evaluate_every: 10, evaluation_opponents: [start, ./other]") == 6400 + 2 * 10 * 2 * 16
 
 
@@ -516,6 +540,17 @@ def test_a_cpu_computes_in_what_is_faster_there(half: float, full: float, number
     fixed = Planner(load_config("kuhn"), SMOLLM, cpu(half, full))
     assert (auto.number, fixed.number) == (number, 4)
     assert Planner(load_config("demo"), SMOLLM, A100).number == 2
+
+
+@pytest.mark.slow
+def test_processes_share_the_cores_of_a_machine() -> None:
+    def hours(*changes: str) -> list[float]:
+        config = load_config("kuhn", ["imitation.micro_batch_size=4", *changes])
+        return [one.hours for one in Planner(config, SMOLLM, cpu(2e10, 15e10)).stages]
+
+    assert hours("imitation.processes=2", "reinforce.processes=2") == pytest.approx(hours(), rel=0.05)
+    apart = hours("imitation.processes=2", "cluster.address=auto")
+    assert apart[0] < 0.7 * hours()[0]
 
 
 @pytest.mark.slow

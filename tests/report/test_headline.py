@@ -127,7 +127,7 @@ def test_the_first_exact_figure_of_every_player_is_named() -> None:
 
 
 def reasoning(tasks: int, low: float, p: float) -> dict[str, Any]:
-    difference = {"value": 0.021, "low": low, "high": 0.05, "p": p}
+    difference = {"value": 0.021, "low": low, "high": 0.05, "p": p, "better": 30, "worse": 8}
     names = [f"task{number}" for number in range(tasks)]
     model = {
         "tasks": {name: {"difference": difference} for name in names},
@@ -149,6 +149,12 @@ def test_reasoning_goes_by_the_interval_of_the_mean_or_the_p_value_of_the_only_t
     )
     one = reasoning_finding(reasoning(1, -0.001, 0.001))
     assert one and one[1] == Comparison(Tone.BETTER, "base", "task0 +2.1 [−0.1, +5.0] points, p = 0.001")
+
+
+def test_a_mean_against_the_sign_of_most_items_is_unclear() -> None:
+    found = reasoning(1, -0.001, 0.001)
+    found["models"]["mine"]["tasks"]["task0"]["difference"] |= {"value": -0.03}  # few items that are much worse
+    assert (finding := reasoning_finding(found)) and finding[1].tone is Tone.UNCLEAR
 
 
 def test_numbers_in_words() -> None:

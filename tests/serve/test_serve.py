@@ -483,3 +483,10 @@ def test_what_cannot_be_served_is_refused_at_once(arguments: list[str], says: st
     options = ["--set", "engine.backend=transformers", "--set", "model.device=cpu"]
     answer = CliRunner().invoke(main, ["serve", *arguments, *options], env={"SPAG_WEB_TOKEN": ""})
     assert (answer.exit_code, says in answer.stderr) == (2, True), answer.stderr
+
+
+def test_both_names_of_the_limit_and_no_log_probabilities_may_be_asked_for(http: TestClient) -> None:
+    answer = http.post("/v1/chat/completions", json={**CHAT, "max_completion_tokens": 3, "max_tokens": 9})
+    assert answer.json()["usage"]["completion_tokens"] <= 3
+    answer = http.post("/v1/completions", json={**TEXT, "logprobs": False, "max_tokens": 2})
+    assert answer.json()["choices"][0]["logprobs"] is None

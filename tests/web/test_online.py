@@ -35,7 +35,7 @@ def text_of(client: TestClient, address: str) -> str:
 def test_the_overview_shows_a_run_at_work(client: TestClient) -> None:
     page = text_of(client, "/")
     assert "12 of 12 steps are done" in page and "Kuhn poker · no-such-model · imitation · reinforce" in page
-    assert f"from step 8 on: {SIGN}" in page and "steps 9 to 10: player_0 of kuhn_poker: wins 97 %" in page
+    assert f"from step 8 on: {SIGN}" in page and "steps 9 to 10: player_0 of kuhn_poker: has 97 %" in page
     assert re.search(r"exploitability ?0\.030", page) and re.search(
         r"entropy, nats a token ?player 0 ?0\.087", page
     )  # 0.3 / sqrt(12)

@@ -59,7 +59,8 @@ class TokenBatch:
     gradient; ``old_logprob`` under the policy before the step's first update; ``sampling_logprob`` under the
     distribution that the engine drew it from, which games record; ``ref_logprob`` under the reference policy. These
     three equal ``logprob`` without gradient if unknown or not needed: the first with one update per step and offline,
-    the second offline, the third if ``Needs`` leaves it out. Offline, ``entropy`` is 0 unless needed.
+    the second offline, the third if ``Needs`` leaves it out; for rows of the SFT mix it is 0. Offline, ``entropy`` is 0
+    unless needed.
     (B,): ``advantage`` (for some algorithms a reward), ``weight``, ``group`` (int64, index in ``groups``).
     """
 

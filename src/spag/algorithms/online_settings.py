@@ -97,7 +97,9 @@ class OnlineSettings(UpdateSettings):
         description="steps between the policies that are kept as models in snapshots/, for opponents and the arena; "
         "null: 20 where opponents names snapshot, else none is kept",
     )
-    rewards: dict[str, RewardOverride] = Field({}, description="rewards that replace those of a game, by its name")
+    rewards: dict[Annotated[str, "GAME"], RewardOverride] = Field(
+        {}, description="rewards that replace those of a game, by its name"
+    )
     roles: str = Field("both", description="whose utterances are trained: both, or one role (an ablation)")
     epochs: Count = Field(1, description="passes over a step's samples")
     minibatches: Count = Field(1, description="updates a pass")
@@ -147,6 +149,10 @@ class OnlineSettings(UpdateSettings):
     def tested_against(self) -> list[str]:
         """The opponents of evaluations; empty without evaluations."""
         return self.evaluation_opponents if self.evaluate_every else []
+
+    def sampling_of(self, role: str) -> SamplingConfig:
+        """Return how the player of ``role`` samples: all alike."""
+        return self.sampling
 
     @property
     def met(self) -> list[str]:

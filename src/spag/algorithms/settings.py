@@ -22,6 +22,7 @@ from spag.core.options import (
     SamplingConfig,
     Section,
 )
+from spag.core.types import Split
 
 FREE_TO_CHANGE = frozenset(
     {"micro_batch_size", "gradient_checkpointing", "save_steps", "processes", "parallel", "offload"}
@@ -118,9 +119,6 @@ class OfflineSettings(UpdateSettings):
         None, description="exactly this many updates: passes are cut or repeated; replaces epochs"
     )
     global_batch_size: Count = Field(128, description="samples an update, over all processes")
-    discount: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
-        0.8, description="the winner's k-th utterance gets (1/discount)^k, normalised over the game"
-    )
     template: Literal["random", "game", "play"] = Field(
         "random",
         description="wording of a sample's prompt. random: drawn per utterance, as the paper; game: drawn once a game, "
@@ -145,6 +143,11 @@ class OfflineSettings(UpdateSettings):
         False,
         description="train on held-out tasks too, as the paper does; report and model card then claim nothing held out",
     )
+
+    @property
+    def splits(self) -> list[Split]:
+        """Whose tasks are played and trained."""
+        return [*Split] if self.keep_held_out else [Split.TRAIN]
 
 
 class TeacherSettings(OfflineSettings):
@@ -183,8 +186,11 @@ class IterationSettings(OfflineSettings):
         None, description="tasks (target words, deals, cities) an iteration, drawn from the train split; null plays all"
     )
     repeats: Annotated[int, Field(gt=0, le=10_000)] = Field(1, description="games a task")
+    discount: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
+        0.8, description="the winner's k-th utterance gets (1/discount)^k, normalised over the game"
+    )
     sampling: SamplingConfig = Field(default_factory=SamplingConfig, description="how both players sample")
-    sampling_by_role: dict[str, SamplingConfig] = Field(
+    sampling_by_role: dict[Annotated[str, "ROLE"], SamplingConfig] = Field(
         {}, description="how the player of a role samples, where it differs, by the role's name"
     )
     opponents: Annotated[dict[str, Positive], Field(min_length=1)] = Field(

@@ -221,7 +221,6 @@ class OfflineAlgorithm:
     def credit(self, episodes: Sequence[Episode], game: Game, learner: str | None) -> list[TrainingSample]:
         refuse_other_rules(episodes, game)
         settings = RewardSettings(
-            discount=self.settings.discount,
             template=self.settings.template,
             sampled_tokens=self.settings.completions == "sampled",
             seed=self.seed,

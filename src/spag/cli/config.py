@@ -59,9 +59,10 @@ def validate_command(config_name: str) -> None:
     Exit status 2: an option is unknown or has an invalid value. spag run --dry-run also checks models, files and
     the machine.
     """
+    from spag.core.visible import visible_text
     from spag.runs.layout import describe_phases
 
     config = read_config(config_name)
-    click.echo(f"{config_name}: valid")
+    click.echo(f"{visible_text(config_name)}: valid")
     for line in describe_phases(config):
-        click.echo(f"  {line}")
+        click.echo(f"  {visible_text(line)}")

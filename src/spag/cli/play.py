@@ -24,7 +24,7 @@ from spag.cli.options import (
 if TYPE_CHECKING:
     from spag.algorithms.online_settings import OnlineSettings
     from spag.algorithms.settings import IterationSettings
-    from spag.config.schema import RunConfig, SamplingConfig
+    from spag.config.schema import RunConfig
     from spag.core.types import Task
     from spag.games.base import Game
 
@@ -94,7 +94,7 @@ def play_command(
     greedy = {"temperature": 0.0} if testing else {}
     players = {
         role: PlayerConfig(
-            name, config.model.model_copy(update={"name": name}), _sampling(settings, role).model_copy(update=greedy)
+            name, config.model.model_copy(update={"name": name}), settings.sampling_of(role).model_copy(update=greedy)
         )
         for role, name in zip(setup.game.roles, (first, second), strict=True)
     }
@@ -121,26 +121,17 @@ def _play_settings(config: "RunConfig") -> "IterationSettings | OnlineSettings":
     return next((one for one in found if isinstance(one, IterationSettings | OnlineSettings)), SpagSettings())
 
 
-def _sampling(settings: "IterationSettings | OnlineSettings", role: str) -> "SamplingConfig":
-    from spag.algorithms.online_settings import OnlineSettings
-
-    return settings.sampling if isinstance(settings, OnlineSettings) else settings.sampling_of(role)
-
-
 def _tasks(
     game: "Game", settings: "IterationSettings | OnlineSettings", count: int | None, seed: int
 ) -> "Sequence[Task]":
     """Return tasks of the training split, or of both splits if the phase keeps held-out ones too."""
     from spag.algorithms.online_settings import OnlineSettings
     from spag.core.types import Split
-    from spag.games.base import drawn
+    from spag.games.base import tasks_of
 
     if isinstance(settings, OnlineSettings):
         return game.tasks(Split.TRAIN, count, seed)
-    if not settings.keep_held_out:
-        return game.tasks(Split.TRAIN, count or settings.tasks, seed)
-    everything = [task for split in Split for task in game.tasks(split, None, seed)]
-    return drawn(everything, count or settings.tasks, seed, f"tasks asked for, but there are {len(everything)}")
+    return tasks_of(game, settings.splits, count or settings.tasks, seed)
 
 
 def _games(path: Path) -> int:

@@ -26,7 +26,6 @@ from spag.core.progress import SilentReporter
 
 if TYPE_CHECKING:
     from spag.config.schema import GameConfig, PhaseConfig, RunConfig
-    from spag.core.episodes import Episode
     from spag.core.progress import Reporter
     from spag.games.base import Game
 
@@ -62,6 +61,8 @@ def train_command(
     from spag.runs.machine_checks import check_machine
 
     config, phase, game = _offline_phase(algorithm, files, config_name)
+    if learner is not None:
+        _check_learner(learner, files)
     config = resolve_dtype(config)
     check_machine(config)
     on_stop(lambda: f"{output} has {_checkpoint(output)}; the same command resumes")
@@ -159,7 +160,7 @@ def rewards_command(
     rows = read_sft(settings.sft_data, settings.sft_samples, draws) if settings.sft_data else []
     games = list(read_episodes(episodes))
     if learner is not None:
-        _check_learner(learner, games, episodes)
+        _check_learner(learner, [episodes])
     if algorithm == "imitation" and not settings.keep_held_out:
         notes: list[str] = []
         games = without_held_out(games, game, str(episodes), notes)
@@ -181,13 +182,19 @@ def rewards_command(
         reporter.note(f"{stats.held_out:,} of these games are on held-out tasks, {what}")
 
 
-def _check_learner(learner: str, games: "Sequence[Episode]", path: Path) -> None:
-    """Raise ``ConfigError`` if ``learner`` plays in none of the games."""
+def _check_learner(learner: str, files: Sequence[Path]) -> None:
+    """Raise ``ConfigError`` if ``learner`` plays in no game of ``files``, or a file holds samples, already chosen."""
+    from spag.storage.episodes import is_file_of_samples, read_episodes
+
+    if chosen := next(filter(is_file_of_samples, files), None):
+        raise ConfigError(f"--learner: {chosen} holds samples, whose players are not known; leave it out")
+    games = (game for path in files for game in read_episodes(path))
     names = sorted({info.model for game in games for info in game.players.values()})
     if learner not in names:
         known = ", ".join(names[:5]) or "not named"
         more = ", ..." if len(names) > 5 else ""
-        raise ConfigError(f"--learner: {learner!r} plays no game of {path}; its players are {known}{more}")
+        where = ", ".join(map(str, files))
+        raise ConfigError(f"--learner: {learner!r} plays no game of {where}; its players are {known}{more}")
 
 
 def _offline() -> list[str]:

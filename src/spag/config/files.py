@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -33,7 +33,7 @@ _OTHER_NAMES = {
     "clip_eps": "clip_range", "max_tokens": "max_new_tokens",
 }  # fmt: skip
 """Option names of other libraries, and our names for them."""
-_FLOAT = re.compile(r"[-+]?[0-9.]{1,20}[eE][-+]?[0-9]{1,4}")
+_FLOAT = re.compile(r"[-+]?([0-9]{1,20}\.?[0-9]{0,20}|\.[0-9]{1,20})[eE][-+]?[0-9]{1,4}")
 
 
 def load_config(name: str, overrides: Sequence[str] = ()) -> RunConfig:
@@ -91,16 +91,23 @@ def dump_config(config: RunConfig) -> str:
 def option_names(section: type[BaseModel] = RunConfig, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every dotted option name of a section with its pydantic field.
 
-    Those of phases come from the algorithms, the settings of games from ``setting_hints``.
+    Those of phases come from the algorithms, the settings of games from ``setting_hints``. Sections by name are an
+    option with further ones inside: ``rewards``, ``rewards.GAME.tie``.
     """
     for name, info in section.model_fields.items():
-        nested = _nested(info.annotation)
+        nested, keys = _nested(info.annotation), _keys(info.annotation)
         if nested is PhaseConfig:
             continue
-        if nested is not None:
-            yield from option_names(nested, f"{prefix}{name}.")
-        else:
+        if nested is None or keys:
             yield f"{prefix}{name}", info
+        if nested is not None:
+            yield from option_names(nested, f"{prefix}{name}.{keys}")
+
+
+def _keys(annotation: Any) -> str:
+    """Return what the keys of a mapping to sections are, with a dot; empty for other types."""
+    is_mapping = get_origin(annotation) is dict and _nested(annotation) is not None
+    return f"{get_args(annotation)[0].__metadata__[0]}." if is_mapping else ""
 
 
 def _nested(annotation: Any) -> type[BaseModel] | None:

@@ -253,17 +253,3 @@ def _check_rewards(place: str, settings: OnlineSettings, games: Mapping[str, Gam
         if unknown := sorted(set(own.tie_by_role) - set(games[name].roles)):
             known = ", ".join(games[name].roles)
             raise ConfigError(f"{place}.rewards.{name}.tie_by_role: no role {unknown[0]}; the roles are {known}")
-
-
-__all__ = [
-    "ArenaConfig",
-    "ArenaSampling",
-    "ClusterConfig",
-    "EngineConfig",
-    "GameConfig",
-    "ModelConfig",
-    "PhaseConfig",
-    "PlannedEngine",
-    "RunConfig",
-    "SamplingConfig",
-]

@@ -8,12 +8,14 @@
 Nothing else knows these prefixes. ``opening.py`` opens the engine that generates for a player.
 """
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from spag.config.schema import EngineConfig, ModelConfig, SamplingConfig
+from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import ConfigError
+from spag.core.options import SamplingConfig
 from spag.engines.base import Sampling
 from spag.games.base import Bot, Game
 from spag.models.roles import ROLES
@@ -122,6 +124,15 @@ def sampling_of(config: SamplingConfig) -> Sampling:
         thought_tokens=config.thought_tokens,
         retry_cut=config.thinking.on_cut == "retry",
     )
+
+
+def endpoint_environment(models: Iterable[ModelConfig]) -> dict[str, str]:
+    """Return the variables that say where endpoints are, with the key, if one of ``models`` is an endpoint: processes
+    on other machines have others.
+    """
+    if not any(kind_of(model.name) is Kind.ENDPOINT for model in models):
+        return {}
+    return {name: os.environ.get(name, "") for name in ("OPENAI_BASE_URL", "OPENAI_API_KEY")}
 
 
 def gpus_of(models: Sequence[ModelConfig], engine: EngineConfig) -> int:

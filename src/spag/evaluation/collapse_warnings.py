@@ -32,7 +32,7 @@ FREE_TEXT = 0.25
 nothing.
 """
 LEAST_DECIDED = 0.1
-"""Wins per game, of all roles together, below which their distribution over roles means nothing."""
+"""The policy's wins per game, in all roles together, below which their distribution over roles means nothing."""
 MOST_KL = 0.5
 """Nats per token between policy and reference. A reply of 20 tokens is then e^10 times likelier than it was."""
 MOST_MISMATCH_KL = 0.05
@@ -75,7 +75,7 @@ def _length(then: float, now: float) -> str:
 def _entropy(then: float, now: float) -> str:
     if now >= LEAST_ENTROPY and now >= ENTROPY_FALL * then:
         return ""
-    return f"entropy has fallen from {then:.3f} to {now:.3f} nats a token: the policy says nearly the same always"
+    return f"entropy is {now:.3f} nats a token, at first {then:.3f}: the policy says nearly the same always"
 
 
 def _no_advantage(then: float, now: float) -> str:
@@ -109,12 +109,13 @@ def _is_trained(name: str, key: str, rows: Sequence[Row]) -> bool:
 
 
 def _role_drift(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
-    """Yield the role that wins nearly all won games."""
+    """Yield the role in which the policy has nearly all of its wins, unless it takes only one."""
     wins = {key: mean_of_steps(rows, f"{key}/win") or 0.0 for key in _roles(rows)}
     for key, won in wins.items():
-        everyone = sum(value for other, value in wins.items() if _game(other) == _game(key))
-        if everyone >= LEAST_DECIDED and won > MOST_WINS_OF_ONE_ROLE * everyone:
-            yield f"{key}/win", f"{_title(key)}: wins {100 * won / everyone:.0f} % of the games that a role wins"
+        others = [value for other, value in wins.items() if _game(other) == _game(key) and other != key]
+        total = won + sum(others)
+        if others and total >= LEAST_DECIDED and won > MOST_WINS_OF_ONE_ROLE * total:
+            yield f"{key}/win", f"{_title(key)}: has {100 * won / total:.0f} % of the policy's wins"
 
 
 def _distances(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:

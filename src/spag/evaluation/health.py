@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from spag.algorithms.credit import is_trained
 from spag.core.episodes import Episode
 from spag.core.types import Result
 from spag.engines.base import FinishReason
@@ -115,7 +116,7 @@ def health(episodes: Iterable[Episode], game: Game, player: str | None = None) -
     role_of = {figure.name: figure.role for figure in game.figures}
     for episode in episodes:
         result = replay(game, episode)
-        own = [role for role in game.roles if player is None or _model(episode, role) == player]
+        own = [role for role in game.roles if is_trained(episode, role, player)]
         counts.games += 1
         counts.utterances += result.length
         counts.outcomes[result.outcome] += 1
@@ -125,10 +126,6 @@ def health(episodes: Iterable[Episode], game: Game, player: str | None = None) -
         _count_texts(counts, episode, result, own)
     figures = _figures(counts)
     return {**figures, "warnings": health_warnings(figures, game)}
-
-
-def _model(episode: Episode, role: str) -> str | None:
-    return episode.players[role].model if role in episode.players else None
 
 
 def _count_roles(counts: _Counts, result: Result, own: Collection[str]) -> None:

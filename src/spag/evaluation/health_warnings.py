@@ -71,7 +71,10 @@ def _outcome_shares(found: Mapping[str, Any], game: Game) -> Iterator[tuple[floa
         yield violations, MOST_VIOLATIONS, f"of games end with {_the(role)} breaking the rules"
     ties = sum(found["outcomes"][one.name] for one in game.outcomes.values() if one.is_draw)
     yield ties, MOST_TIES, "of games are ties"
-    wins = {role: found["roles"][role]["win"] for role in game.roles}
+    wins = {
+        role: sum(found["outcomes"][one.name] for one in game.outcomes.values() if one.winners == (role,))
+        for role in game.roles
+    }
     for role, won in wins.items():
         share = won / sum(wins.values()) if won else 0.0
         yield share, MOST_WINS_OF_ONE_ROLE, f"of decided games are won by {_the(role)}"

@@ -85,6 +85,11 @@ def shareable_config(config: RunConfig) -> RunConfig:
     """Return the config without this machine's folders: an absolute path becomes ``./`` and its last part, or as many
     parts as tell all such paths apart.
     """
+    return RunConfig.model_validate(_without_folders(config.model_dump(mode="json")))
+
+
+def _without_folders(data: Any) -> Any:
+    """Return plain ``data`` with each text that is an absolute path, or names a mixture by one, shortened."""
     paths: set[tuple[str, ...]] = set()
 
     def shared(value: Any, kept: int) -> Any:
@@ -98,11 +103,11 @@ def shareable_config(config: RunConfig) -> RunConfig:
             return f"{found[1] or ''}./{'/'.join(parts[-kept:])}"
         return value
 
-    dumped, kept = config.model_dump(mode="json"), 1
-    shared(dumped, kept)
+    kept = 1
+    shared(data, kept)
     while len({parts[-kept:] for parts in paths}) < len(paths):
         kept += 1
-    return RunConfig.model_validate(shared(dumped, kept))
+    return shared(data, kept)
 
 
 def code(text: object) -> Markdown:
@@ -191,7 +196,8 @@ def _setting(value: object) -> Markdown:
 def _results(run: RunFolder) -> dict[str, Any]:
     """Return the findings and tables of the arena and of the reasoning tasks; empty if the run has none."""
     found: dict[str, Any] = {}
-    if arena := run.arena:
+    arena, reasoning = _without_folders([run.arena, run.reasoning])
+    if arena:
         player, findings = arena_findings(arena, run.game)
         marked = [replace(one, other=code(one.other)) for one in findings]
         said = sentence(code(player), marked, caveats(arena, findings, run.steps_of(player)))
@@ -202,9 +208,9 @@ def _results(run: RunFolder) -> dict[str, Any]:
             "finding": Markdown(said) if marked else None,
             "tables": [(shown.title, table(shown)) for shown in tables],
         }
-    if run.reasoning:
-        found["reasoning"] = table(reasoning_table(run.reasoning))
-        if first := reasoning_finding(run.reasoning):
+    if reasoning:
+        found["reasoning"] = table(reasoning_table(reasoning))
+        if first := reasoning_finding(reasoning):
             model, finding = first
             described = sentence(code(model), [replace(finding, other=code(finding.other))])
             found["reasoning_finding"] = Markdown(f"{described} {code(finding.figures)}")

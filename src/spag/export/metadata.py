@@ -24,6 +24,8 @@ _LICENSES = {
     EMBEDDED_HUB_ID: "apache-2.0",
     "meta-llama/Llama-2-7b-hf": "llama2",
     "Qwen/Qwen3-1.7B": "apache-2.0",
+    "Qwen/Qwen3-4B": "apache-2.0",
+    "Qwen/Qwen3-4B-Base": "apache-2.0",
     "baichuan-inc/Baichuan2-13B-Base": "other",
 }  # of the presets' models, by the hub's identifiers; "other" is one
 

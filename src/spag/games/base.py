@@ -257,6 +257,14 @@ def drawn(items: list[Item], count: int | None, seed: int, shortage: str) -> lis
     return random.Random(seed).sample(items, count)
 
 
+def tasks_of(game: Game, splits: Sequence[Split], count: int | None, seed: int) -> Sequence[Task]:
+    """Return ``count`` tasks of ``splits`` together, drawn by ``seed``, or all. Raises ``ConfigError`` for too many."""
+    if len(splits) == 1:
+        return game.tasks(splits[0], count, seed)
+    everything = [task for split in splits for task in game.tasks(split, None, seed)]
+    return drawn(everything, count, seed, f"tasks asked for, but there are {len(everything)}")
+
+
 def bracketed(text: str, moves: Iterable[str]) -> str | None:
     """Return the one of ``moves`` (lower case) named in brackets in ``text``, ``None`` if there are none or several."""
     named = {inside.strip().lower() for inside in re.findall(r"\[([^\[\]]{1,20})\]", text)} & set(moves)

@@ -150,7 +150,7 @@ def final_weights(accelerator: Accelerator, model: nn.Module) -> dict[str, Tenso
     policy = accelerator.unwrap_model(model)
     if accelerator.distributed_type is DistributedType.DEEPSPEED:
         return whole_zero3_weights(policy)
-    return whole_weights(policy, on_first=True) if is_sharded(policy) else None
+    return whole_weights(policy, to_save=True) if is_sharded(policy) else None
 
 
 def resuming(checkpoint: Path) -> Refusals:
@@ -175,8 +175,8 @@ def open_state(state: Path, wanted: str) -> Path | None:
     if state.is_dir() and not (label.is_file() and label.read_bytes() == wanted.encode()):
         if any(state.iterdir()):
             logger.warning("%s is of other samples or settings; training starts over", state)
+        _discard_games(state.parent)  # before the state, which tells whose games they are
         discard_state(state)
-        _discard_games(state.parent)
     write_atomically(label, wanted)
     complete = [folder for folder in state.glob(f"{_PREFIX}*") if (folder / _MARKER).is_file()]
     newest = max(complete, key=checkpoint_updates, default=None)

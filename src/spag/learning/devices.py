@@ -44,7 +44,8 @@ def make_accelerator(model: ModelConfig, settings: UpdateSettings, seed: int) ->
         _prepare_deepspeed(on_cpu)
         options["deepspeed_plugin"] = DeepSpeedPlugin(hf_ds_config=deepspeed_settings(settings, model.dtype))
     precision = {"bfloat16": "bf16", "float16": "fp16"}.get(model.dtype, "no")
-    PartialState(cpu=on_cpu, timeout=PATIENCE, **_backend(on_cpu, settings))
+    backend = group_backend(settings, on_cpu=on_cpu) if "LOCAL_RANK" in os.environ else None
+    PartialState(cpu=on_cpu, timeout=PATIENCE, **({"backend": backend} if backend else {}))
     cpu = on_cpu and settings.parallel != "deepspeed"  # with cpu=True, accelerate would skip DeepSpeed
     accelerator = Accelerator(cpu=cpu, mixed_precision=precision, **options)
     if settings.parallel == "fsdp" and on_cpu:  # accelerate supports FSDP2 only on GPUs, and would keep replicas
@@ -54,12 +55,11 @@ def make_accelerator(model: ModelConfig, settings: UpdateSettings, seed: int) ->
     return accelerator
 
 
-def _backend(on_cpu: bool, settings: UpdateSettings) -> dict[str, str]:
+def group_backend(settings: UpdateSettings, *, on_cpu: bool) -> str | None:
+    """Return the backend of a process group; ``None``: torch's own choice."""
     if on_cpu:
-        return {"backend": "gloo"} if "LOCAL_RANK" in os.environ else {}
-    if settings.parallel == "fsdp" and "LOCAL_RANK" in os.environ:
-        return {"backend": "cuda:nccl,cpu:gloo"}  # with offload, some tensors to sum are on the CPU
-    return {}
+        return "gloo"
+    return "cuda:nccl,cpu:gloo" if settings.parallel == "fsdp" else None  # with offload, some sums are on the CPU
 
 
 def _prepare_deepspeed(on_cpu: bool) -> None:
@@ -107,10 +107,15 @@ def allocate_moments(optimizer: Any) -> None:
                 optimizer.init_state(group, weight, number, index)
 
 
-def check_settings(model: ModelConfig, settings: UpdateSettings, processes: int | None = None) -> None:
-    """Raise ``ConfigError`` for settings with which ``processes`` processes (``None``: torchrun's) cannot train."""
-    device = checked_device(model.device)
-    _check_device(device, model.dtype)
+def check_settings(
+    model: ModelConfig, settings: UpdateSettings, processes: int | None = None, *, elsewhere: bool = False
+) -> None:
+    """Raise ``ConfigError`` for settings with which ``processes`` processes (``None``: torchrun's) cannot train.
+
+    ``elsewhere``: on other machines, whose devices are not known here.
+    """
+    if not elsewhere:
+        _check_device(checked_device(model.device), model.dtype, settings)
     if settings.lora is not None and settings.lora.quantize:
         require_package("bitsandbytes", "lora.quantize", "pip install bitsandbytes, or set lora.quantize=false")
     if settings.optimizer == "adamw_8bit":
@@ -120,9 +125,6 @@ def check_settings(model: ModelConfig, settings: UpdateSettings, processes: int 
         raise ConfigError(why)
     if settings.parallel == "deepspeed":
         require_package("deepspeed", "parallel=deepspeed", "pip install deepspeed, or set parallel=fsdp")
-        if device == "cpu" and model.dtype != "float32":
-            what = f"parallel=deepspeed with model.dtype={model.dtype} on the CPU"
-            raise ConfigError(f"{what}: set model.dtype=float32, or parallel=fsdp")
     if settings.parallel != "replicas" and processes is None and "LOCAL_RANK" not in os.environ:
         what = "processes share the model, so call spag.learning.launch, or start with torchrun"
         raise ConfigError(f"parallel={settings.parallel}: {what}")
@@ -134,12 +136,15 @@ def check_packages(names: Sequence[str]) -> None:
         require_package(name, f"report_to={name}", f"pip install {name}, or take it out of report_to")
 
 
-def _check_device(device: str, dtype: str) -> None:
+def _check_device(device: str, dtype: str, settings: UpdateSettings) -> None:
     kind, _, index = device.partition(":")
     if index not in ("", "0"):
         fix = "training takes the first visible GPU; choose it with CUDA_VISIBLE_DEVICES"
         raise ConfigError(f"model.device={device}: {fix}")
     if kind == "cpu" and dtype == "float16":
         raise ConfigError("model.dtype=float16: training on the CPU needs bfloat16 or float32")
+    if kind == "cpu" and dtype != "float32" and settings.parallel == "deepspeed":
+        what = f"parallel=deepspeed with model.dtype={dtype} on the CPU"
+        raise ConfigError(f"{what}: set model.dtype=float32, or parallel=fsdp")
     if kind == "cuda" and dtype == "bfloat16" and not torch.cuda.is_bf16_supported():
         raise ConfigError("model.dtype=bfloat16: this GPU does not support it; use float16 or float32")

@@ -54,7 +54,7 @@ def _clear(error: Exception, output: Path) -> SpagError | None:
         fix = "free some space and start again, training resumes"
         return StorageError(f"{path}: cannot be written ({first_line(error, 200)}); {fix}")
     if isinstance(error, MemoryError) or any(known in text for known in _MEMORY_TEXTS):
-        fix = "lower micro_batch_size or max_length, switch gradient_checkpointing on, or train a LoRA adapter"
+        fix = "lower micro_batch_size (offline also max_length), set gradient_checkpointing, or train a LoRA adapter"
         return RunError(f"{output}: out of memory while training; {fix}, and start again: training resumes")
     return None
 

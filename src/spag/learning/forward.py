@@ -37,12 +37,13 @@ class Capabilities:
     """The optimisations that a model's forward pass supports.
 
     packed: attends within packed rows; kept: computes logits only for chosen positions (``logits_to_keep``); chunked:
-    lets us call its head.
+    lets us call its head. ``checkpointed``: the trainer recomputes its layers in the backward pass.
     """
 
     packed: bool = False
     kept: bool = False
     chunked: bool = False
+    checkpointed: bool = False
 
 
 def probe_capabilities(model: nn.Module, longest: int) -> Capabilities:
@@ -98,7 +99,7 @@ def token_scores(
             "position_ids": batch["position_ids"],
             "packed_row": PackedRow(batch["packing"], batch["input_ids"].device),
         }
-        arguments["in_checkpoint"] = bool(getattr(_bare(model), "is_gradient_checkpointing", False))
+        arguments["in_checkpoint"] = capabilities.checkpointed
     if capabilities.kept:
         arguments["logits_to_keep"] = batch["columns"]
     if capabilities.chunked:

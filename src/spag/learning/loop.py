@@ -144,7 +144,7 @@ class Loop:
         if self.policy.reference is not None and self.policy.reference.after_step(step):
             self.cache = LogprobCache()
         goes_on = self.source.finish(step, row, samples, self.policy)
-        row["step_s"] = time.perf_counter() - began
+        row["step_s"] = time.perf_counter() - began - float(row.get("evaluate_s") or 0.0)
         self._record(row, Unit.STEPS, step, len(samples) / row["step_s"])
         if goes_on:
             self._save_at(step)
@@ -190,8 +190,8 @@ class Loop:
         policy, needs, groups = self.policy, self.algorithm.needs, ("sft", "other", *self.phase.roles)
         encoded = encode_sampled(samples, policy.tokenizer, self.style, self.phase.roles)
         unreadable = len(samples) - len(encoded)
-        if not (needs.reference or needs.entropy):  # then a sample without an advantage has no gradient
-            encoded = [sample for sample in encoded if sample.reward]
+        needed = needs.reference or needs.entropy  # else a sample without an advantage has no gradient
+        encoded = [sample for sample in encoded if sample.weight and (sample.reward or needed)]
         self.samples_seen += len(encoded)
         data = self._data(merge_equal(encoded, by_advantage=online.clips))
 

@@ -5,10 +5,12 @@ A source of games sees it through ``spag.learning.sources.Policy``.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -42,8 +44,9 @@ class TrainedPolicy:
         self.adapters = {role: kept in ("both", role.rpartition("/")[2]) for role in roles}
         start = phase.model.model_copy(update={"name": phase.start_from})
         longest = settings.max_length if isinstance(settings, OfflineSettings) else checkpoints.LONGEST
-        bare, self.capabilities = trainable(start, settings.lora, accelerator, phase.seed, longest, self.adapters)
-        if settings.gradient_checkpointing and settings.parallel != "fsdp":  # fsdp handles it itself
+        bare, capabilities = trainable(start, settings.lora, accelerator, phase.seed, longest, self.adapters)
+        self.capabilities = replace(capabilities, checkpointed=settings.gradient_checkpointing)
+        if settings.gradient_checkpointing and settings.parallel != "fsdp":  # there accelerate wraps the layers
             bare.gradient_checkpointing_enable({"use_reentrant": False})
         self.bare: Any = bare
         self.model, self.optimizer = accelerator.prepare(bare, make_optimizer(bare, settings))
@@ -59,9 +62,9 @@ class TrainedPolicy:
         if not self.adapters and (self.settings.lora is None or is_adapter):
             return self.start_from
         folder = output / "start"
-        if self.accelerator.is_main_process and not folder.is_dir():
-            save_policy(self.bare, self.tokenizer, folder, self.settings, [*self.adapters])
-        self.wait()
+        [is_there] = broadcast_object_list([folder.is_dir()])  # all save, or none: shards are gathered
+        if not is_there:
+            self.save(folder)
         return str(folder)
 
     def use_role(self, batch: Batch, groups: Sequence[str]) -> None:
@@ -98,6 +101,7 @@ class TrainedPolicy:
         weights = checkpoints.final_weights(self.accelerator, self.model)
         if self.accelerator.is_main_process:
             save_policy(self.bare, self.tokenizer, folder, self.settings, [*self.adapters], weights)
+        self.wait()  # a snapshot may be the next opponent of every process
 
     def policy(self) -> PreTrainedModel | None:
         return None if is_sharded(self.bare) else self.bare

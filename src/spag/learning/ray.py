@@ -13,7 +13,7 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedErr
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from spag.core.errors import RunError, SpagError, first_line
-from spag.learning.devices import PATIENCE
+from spag.learning.devices import PATIENCE, group_backend
 from spag.learning.processes import watching
 from spag.learning.trackers import OnProgress
 from spag.learning.worker import TrainingJob, run_in_group
@@ -43,7 +43,9 @@ def train_on_ray(job: TrainingJob, address: str, progress: OnProgress) -> None:
 
         trainer = TorchTrainer(
             work,
-            torch_config=TorchConfig(None if on_gpus else "gloo", timeout_s=int(PATIENCE.total_seconds())),
+            torch_config=TorchConfig(
+                group_backend(job.settings, on_cpu=not on_gpus), timeout_s=int(PATIENCE.total_seconds())
+            ),
             scaling_config=ScalingConfig(num_workers=count, use_gpu=on_gpus),
             run_config=RunConfig(
                 name="ray",

@@ -30,6 +30,7 @@ from torch.optim import Optimizer
 
 from spag.algorithms.settings import UpdateSettings
 from spag.core.errors import RunError
+from spag.models.weights import weights_of
 
 SHARES = "shares"
 """The folder of weights and optimiser state in a checkpoint."""
@@ -133,23 +134,34 @@ def load_tensors(folder: Path, tensors: Sequence[Tensor]) -> None:
         load({str(index): tensor for index, tensor in enumerate(tensors)}, checkpoint_id=folder)
 
 
-def whole_weights(model: nn.Module, *, on_first: bool = False) -> dict[str, Tensor]:
-    """Return the full trained weights of an FSDP2 model by name: on every process, or on the CPU of the first.
+def whole_weights(model: nn.Module, *, to_save: bool = False) -> dict[str, Tensor]:
+    """Return the full trained weights of an FSDP2 model by name, on every process; ``to_save``: on the CPU of the first
+    alone, with those that a model without adapters keeps frozen.
 
     Every process must call it. Of tied weights only one is returned: gathered ones would be copies.
     """
-    options = StateDictOptions(full_state_dict=True, cpu_offload=on_first, ignore_frozen_params=True)
+    frozen = to_save and not hasattr(model, "peft_config")
+    options = StateDictOptions(full_state_dict=True, cpu_offload=to_save, ignore_frozen_params=not frozen)
     weights = get_model_state_dict(model, options=options)
     copies = getattr(model, "all_tied_weights_keys", {})
     return {name: value for name, value in weights.items() if isinstance(value, Tensor) and name not in copies}
 
 
 def whole_zero3_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return the trained weights of a ZeRO-3 model in float32, by name. Every process must call it."""
+    """Return the trained weights of a ZeRO-3 model in float32, by name, with frozen ones and buffers of a model without
+    adapters. Every process must call it.
+    """
+    from deepspeed.runtime.zero import GatheredParameters  # noqa: PLC0415 - optional
     from deepspeed.utils import safe_get_full_fp32_param  # noqa: PLC0415 - optional
 
-    trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-    return {name: safe_get_full_fp32_param(parameter).cpu() for name, parameter in trained}
+    found = {}
+    for name, weight in weights_of(model):
+        if weight.requires_grad:
+            found[name] = safe_get_full_fp32_param(weight).cpu()
+        elif not hasattr(model, "peft_config"):
+            with GatheredParameters([weight] if isinstance(weight, nn.Parameter) else []):
+                found[name] = weight.detach().to("cpu", copy=True)
+    return found
 
 
 def check_resumable(folder: Path, parallel: str, processes: int) -> None:

@@ -7,8 +7,11 @@ import errno
 import functools
 import logging
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import gguf
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -23,26 +26,29 @@ logger = logging.getLogger(__name__)
 
 
 @no_progress_bars()
-def dequantised(gguf: Path) -> Path:
-    """Return a plain transformers folder with the weights of ``gguf`` in float32, converting on first use.
+def dequantised(source: Path) -> Path:
+    """Return a plain transformers folder with the weights of ``source`` in float32, converting on first use.
 
     The folder is named by content hash, so that all copies of a file, in any environment, are converted once. Raises
     ``ModelError`` for a file that cannot be read.
     """
-    stat = gguf.stat()
-    folder = cache_folder() / f"{gguf.stem}-{_digest(gguf, stat.st_size, stat.st_mtime_ns)}"
+    stat = source.stat()
+    folder = cache_folder() / f"{source.stem}-{_digest(source, stat.st_size, stat.st_mtime_ns)}"
     if (folder / "config.json").exists():
         return folder
-    logger.info("converting %s into %s (once)", gguf.name, folder)
-    source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
-    with Refusals(
-        lambda error: ModelError(
-            f"{gguf}: transformers cannot load this GGUF file: {described(error)}; download it again"
-        )
+    logger.info("converting %s into %s (once)", source.name, folder)
+    file = {"pretrained_model_name_or_path": str(source.parent), "gguf_file": source.name}
+    with (
+        Refusals(
+            lambda error: ModelError(
+                f"{source}: transformers cannot load this GGUF file: {described(error)}; download it again"
+            )
+        ),
+        _read_once(),
     ):
-        tokenizer = AutoTokenizer.from_pretrained(**source)
-        loaded = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
-        config = AutoConfig.from_pretrained(**source)
+        tokenizer = AutoTokenizer.from_pretrained(**file)
+        loaded = AutoModelForCausalLM.from_pretrained(**file, dtype=torch.float32)
+        config = AutoConfig.from_pretrained(**file)
         if hasattr(config, "quantization_config"):
             del config.quantization_config
         clean = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
@@ -52,6 +58,21 @@ def dequantised(gguf: Path) -> Path:
         save_model(clean, tokenizer, beside / "model")
         _move_unless_there(beside / "model", folder)
     return folder
+
+
+@contextmanager
+def _read_once() -> Iterator[None]:
+    """transformers parses the file anew for the tokenizer, each config and the weights, and makes the table of names
+    anew for every module: more than half of the time.
+    """
+    slow = {name: getattr(gguf, name) for name in ("GGUFReader", "get_tensor_name_map")}
+    try:
+        for name, function in slow.items():
+            setattr(gguf, name, functools.cache(function))
+        yield
+    finally:
+        for name, function in slow.items():
+            setattr(gguf, name, function)
 
 
 def _move_unless_there(made: Path, folder: Path) -> None:
@@ -67,6 +88,6 @@ def _move_unless_there(made: Path, folder: Path) -> None:
 
 
 @functools.cache
-def _digest(gguf: Path, size: int, mtime_ns: int) -> str:
+def _digest(path: Path, size: int, mtime_ns: int) -> str:
     """Return a hash of the file's contents, read once per process while ``size`` and ``mtime_ns`` are unchanged."""
-    return file_digest(gguf)
+    return file_digest(path)

@@ -118,7 +118,8 @@ def load_model(
             **options,
         )
         check_complete(name, info, config.model_type)
-        check_own_code(name, model)
+        if not is_deepspeed_zero3_enabled():  # shards cannot compute yet; the model was probed whole before
+            check_own_code(name, model)
         if quantization:
             model = _freeze_quantized(model)
     if adapted is not None:
@@ -217,9 +218,7 @@ def save_model(
 
 
 def save_roles(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, roles: Sequence[str]) -> None:
-    """Save the adapters of ``model`` for ``roles`` in the layout of ``roles.py``; without roles, like
-    ``save_model``.
-    """
+    """Save the adapters of ``model`` for ``roles`` in the layout of ``roles.py``."""
     names = adapter_names(roles)
     _check_saved(folder, weights_of(model))
     with _replaced(folder) as beside:

@@ -32,7 +32,7 @@ def adapter_names(roles: Iterable[str]) -> dict[str, str]:
     owners = {name: role for role, name in names.items()}
     if shared := next(((role, owners[name]) for role, name in names.items() if owners[name] != role), None):
         raise ConfigError(
-            f"online.lora.per_role: {shared[0]} and {shared[1]} would have adapters of one name; train them apart"
+            f"lora.per_role: {shared[0]} and {shared[1]} would have adapters of one name; train them apart"
         )
     return names
 

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spag.core.errors import ModelError
 from spag.models.finding import model_type
 from spag.models.roles import LONE_ADAPTER, adapter_name, read_roles
 
@@ -16,7 +17,8 @@ _ADAPTED = re.compile(r"\.(lora_[A-Za-z_]+)(?=\.|$)")
 def saved_weights(folder: Path) -> dict[str, "Tensor"]:
     """Return the weights in ``folder``: of a whole model, of an adapter, or of an adapter for each role.
 
-    peft saves parameters without the adapter's name, which they include in a loaded model.
+    peft saves parameters without the adapter's name, which they include in a loaded model. Raises ``ModelError`` for a
+    folder without weights.
     """
     roles = read_roles(str(folder))
     if roles is not None:
@@ -48,4 +50,7 @@ def _of_adapter(folder: Path, adapter: str) -> dict[str, "Tensor"]:
 def _in_files(folder: Path) -> dict[str, "Tensor"]:
     from safetensors.torch import load_file  # noqa: PLC0415 - imports torch
 
-    return {name: value for file in sorted(folder.glob("*.safetensors")) for name, value in load_file(file).items()}
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise ModelError(f"{folder}: no weights are there; was it deleted, or not saved to the end?")
+    return {name: value for file in files for name, value in load_file(file).items()}

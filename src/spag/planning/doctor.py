@@ -23,7 +23,7 @@ from spag.engines.vllm.setup import Backend, choose_backend, installed_vllm
 from spag.models.finding import EMBEDDED_NAME, EMBEDDED_PACKAGE, EMBEDDED_WEIGHTS, cache_folder, embedded_gguf
 from spag.planning.here import plan_here
 from spag.planning.specs import GIB, ModelShape, read_shape
-from spag.storage.machine import memory_bytes
+from spag.storage.machine import memory_bytes, usable_cores
 
 OPTIONAL = {
     "deepspeed": ("parallel: deepspeed", "'.[deepspeed]'"),
@@ -102,7 +102,7 @@ def look_around() -> Machine:
     return Machine(
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cores=usable_cores(),
         memory=memory_bytes(),
         gpus=gpus,
         driver=Path("/proc/driver/nvidia/version").is_file(),

@@ -68,9 +68,10 @@ def training_memory(
     processes: int,
     *,
     on_gpu: bool,
+    adapters: int = 1,
 ) -> Memory:
     """Return the memory of an update on one of ``processes``, with ``fed`` tokens in a micro-batch, ``trained`` of them
-    trained, computing with numbers of ``number`` bytes.
+    trained, computing with numbers of ``number`` bytes. ``adapters``: how many are trained, if any.
 
     An update of a single micro-batch takes less: its gradients are made while its activations go.
     """
@@ -82,7 +83,8 @@ def training_memory(
     gradient = 0.0 if settings.lora else 4.0 * shape.embedding
     head = 2.0 * shape.embedding if number == 2 else 0.0
     moment = Memory(activations=(kept + 16 * shape.hidden) * fed, logits=head + max(chunk, gradient))
-    return _held(shape, settings, number, processes) + Memory(copies=_copies(shape, settings, number)) + moment
+    held = _held(shape, settings, number, processes, adapters * shape.adapter(settings.lora))
+    return held + Memory(copies=_copies(shape, settings, number)) + moment
 
 
 def transfer_memory(shape: ModelShape, number: int) -> Memory:
@@ -98,9 +100,8 @@ def resident_memory(training: Memory, settings: UpdateSettings, processes: int) 
     return Memory(gradients=buckets, **kept)
 
 
-def _held(shape: ModelShape, settings: UpdateSettings, number: int, processes: int) -> Memory:
-    """Return the memory of weights, gradients and Adam's moments."""
-    adapter = shape.adapter(settings.lora)
+def _held(shape: ModelShape, settings: UpdateSettings, number: int, processes: int, adapter: int) -> Memory:
+    """Return the memory of weights, gradients and Adam's moments. ``adapter``: parameters of all adapters."""
     trained = adapter or shape.parameters
     weights = 4.0 * (shape.parameters + adapter)
     if settings.lora and settings.lora.quantize:

@@ -7,6 +7,7 @@ from spag.config.schema import RunConfig
 from spag.planning.plan import Planner, labels, with_adapters
 from spag.planning.samples import play_work
 from spag.planning.specs import ModelShape
+from spag.planning.stage import adapter_count
 from spag.runs.execute import mix_warnings
 from spag.runs.layout import planned_models
 from spag.runs.teachers import TEACHER
@@ -51,8 +52,7 @@ def disk_bytes(config: RunConfig, shape: ModelShape, due: Sequence[str] | None =
     for model in planned_models(with_adapters(config)):
         if due is None or f"{model.folder}/train" in due:
             settings, copies, kept = model.phase.settings, 0, 1
-            adapters = sum(len(game.roles) for game, _ in model.phase.mix(model.game)) if settings.per_role else 1
-            trained = adapters * shape.adapter(settings.lora) or shape.parameters
+            trained = adapter_count(model.phase, model.game) * shape.adapter(settings.lora) or shape.parameters
             if isinstance(settings, OnlineSettings):
                 kept += settings.steps // every if (every := settings.keeps_snapshots_every) else 0
                 copies = (settings.average_decay > 0) + (settings.reference != "fixed")

@@ -1,6 +1,6 @@
 """A run's stages before it starts: work, hours and memory, and what to change if a stage does not fit."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import ceil
@@ -9,16 +9,19 @@ from spag.algorithms import get
 from spag.algorithms.online_settings import MovingReference, OnlineSettings
 from spag.algorithms.settings import SELF, IterationSettings, LoraConfig
 from spag.config.schema import PhaseConfig, RunConfig
-from spag.core.types import Split
+from spag.engines.players import Kind, kind_of
 from spag.engines.vllm.setup import GPU_MEMORY
-from spag.games.base import Game
+from spag.games.base import Game, tasks_of
 from spag.games.registry import DEFAULT
 from spag.planning.engines import ASLEEP, USABLE, Demand, Sharing, engine_players, share_out, sleep_level
 from spag.planning.memory import Memory, resident_memory, transfer_memory
-from spag.planning.samples import iteration_work, online_work, teacher_work
+from spag.planning.samples import iteration_work, longest_text, online_work, teacher_work
 from spag.planning.specs import GIB
 from spag.planning.stage import StagePlan, StagePlanner
 from spag.runs.layout import PlannedModel, arena_entrants, planned_models
+
+_BLOCK, _MARGIN = 256, 1.25
+"""Advice on ``engine.max_length`` is a multiple of this many tokens, with room beyond the longest text counted here."""
 
 
 def label_of(model: PlannedModel) -> str:
@@ -59,17 +62,21 @@ class Planner(StagePlanner):
                 found += self._iterations(label, phase, settings, game)
             else:
                 found.append(self._training(label, phase, 1, teacher_work(phase, settings, game)))
-        entrants, arena = len(arena_entrants(self.config)), self.config.arena
-        plays = {self.config.game.build(): entrants * (entrants - 1) * arena.tasks}  # each pair, in both assignments
-        return [*found, self._play("arena", 1, plays, arena.sampling, 1 if self._one_engine else 2)]
+        entrants, arena = arena_entrants(self.config), self.config.arena
+        pairs = len(entrants) * (len(entrants) - 1)  # in both assignments
+        plays = {self.config.game.build(): pairs * arena.tasks}
+        return [*found, self._play("arena", 1, plays, arena.sampling, self._loaded(entrants))]
+
+    def _loaded(self, players: Iterable[str]) -> int:
+        """Return how many engines play at once, of ``players`` by name, two of whom meet in a game."""
+        return max(1, min(2 - self._one_engine, sum(kind_of(name) in (Kind.LOCAL, Kind.MIXTURE) for name in players)))
 
     def _iterations(
         self, label: str, phase: PhaseConfig, settings: IterationSettings, game: Game
     ) -> Iterator[StagePlan]:
         """Yield the play and training stages of a phase with iterations."""
-        splits = list(Split) if settings.keep_held_out else [Split.TRAIN]
-        games = (settings.tasks or sum(len(game.tasks(split, None, 0)) for split in splits)) * settings.repeats
-        models = 1 if self._one_engine or set(settings.opponents) <= {SELF} else 2
+        games = (settings.tasks or len(tasks_of(game, settings.splits, None, 0))) * settings.repeats
+        models = self._loaded({SELF, *settings.opponents})
         sampling = max((settings.sampling, *settings.sampling_by_role.values()), key=lambda one: one.most_tokens)
         yield self._play(f"{label} self-play", settings.iterations, {game: games}, sampling, models)
         own = settings.opponents.get(SELF, 0.0) / sum(settings.opponents.values())
@@ -80,7 +87,7 @@ class Planner(StagePlanner):
     def _online(self, label: str, phase: PhaseConfig, online: OnlineSettings) -> Iterator[StagePlan]:
         """Yield play and training of all online steps. Engines and trainer stay loaded and alternate."""
         mix, sampling = phase.mix(self.config.game_of(phase)), online.sampling
-        evaluations = online.steps // (online.evaluate_every or 1)
+        evaluations = ceil(online.steps / (online.evaluate_every or 1))  # the last step has one
         tested = 2 * len(online.tested_against) * online.evaluation_tasks * evaluations
         share = online.steps * online.games / sum(weight for _, weight in mix)
         plays = {game: round(weight * share) + tested for game, weight in mix}
@@ -170,8 +177,10 @@ class Planner(StagePlanner):
 
     def _more_room(self, online: OnlineSettings, plays: Mapping[Game, int], demand: Demand) -> Iterator[str]:
         """Yield single changes of settings with which trainer and vLLM would fit."""
-        shorter = 2 * online.sampling.most_tokens
-        engine = self.config.engine.model_copy(update={"max_length": min(shorter, self.config.engine.max_length)})
+        sampling = online.sampling
+        text = max(longest_text(game, sampling.max_new_tokens) for game in plays) + sampling.thought_tokens
+        shorter = min(_BLOCK * ceil(_MARGIN * text / _BLOCK), self.config.engine.max_length)
+        engine = self.config.engine.model_copy(update={"max_length": shorter})
         planner = replace(self, config=self.config.model_copy(update={"engine": engine}))
         changes: dict[str, Demand] = {
             "engine.memory=null: the share that training leaves": replace(demand, share=None),

@@ -18,7 +18,7 @@ from spag.models.hub import check_reachable
 from spag.models.refusals import Refusals, described
 from spag.models.roles import models_of
 from spag.storage.home import expanded
-from spag.storage.machine import core_count, memory_bytes
+from spag.storage.machine import memory_bytes, usable_cores
 
 GIB = 2**30
 _FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "smollm3", "baichuan")
@@ -191,7 +191,7 @@ def at_hand(model: ModelConfig) -> tuple[Device, int]:
     """Return the device that this machine trains and plays on, and their number: its GPUs, else its CPU."""
     if found := gpus_at_hand(model):
         return found
-    cores, (half, full) = core_count(), (_CORE, _CORE)
+    cores, (half, full) = usable_cores(), (_CORE, _CORE)
     with suppress(ImportError, OSError):  # torch may be missing; spag doctor reports why
         from spag.models.speed import core_speeds  # noqa: PLC0415 - slow to import
 

@@ -8,7 +8,7 @@ from spag.algorithms import get
 from spag.algorithms.online_settings import OnlineSettings
 from spag.algorithms.settings import UpdateSettings
 from spag.config.refusals import training_refusals
-from spag.config.schema import PhaseConfig, RunConfig
+from spag.config.schema import GameConfig, PhaseConfig, RunConfig
 from spag.core.options import SamplingConfig
 from spag.engines.vllm.setup import GPU_MEMORY
 from spag.games.base import Game
@@ -20,6 +20,11 @@ from spag.planning.samples import Work, longest_text, play_work
 from spag.planning.specs import GIB, Device, ModelShape
 
 _LACKS = "it needs more memory than there is"
+
+
+def adapter_count(phase: PhaseConfig, game: GameConfig) -> int:
+    """Return how many adapters a phase of ``game`` trains, if it trains adapters: one, or one for each role."""
+    return sum(len(one.roles) for one, _ in phase.mix(game)) if phase.settings.per_role else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,10 @@ class StagePlanner:
         shares = self._on_vllm and not self.device.is_cpu and alone
         return engine.data_parallel or (max(self.devices // engine.tensor_parallel, 1) if shares else 1)
 
+    def _at_work(self, processes: int) -> int:
+        """Return how many devices ``processes`` use: on one machine without GPUs they share its cores."""
+        return 1 if self.device.is_cpu and self.config.cluster.address in (None, "local") else processes
+
     def _usual(self, sampling: SamplingConfig) -> tuple[float, float]:
         """Return the assumed tokens of an utterance, and of its thought."""
         return min(self.assumed.utterance, sampling.max_new_tokens), min(self.assumed.thought, sampling.thought_tokens)
@@ -113,21 +122,22 @@ class StagePlanner:
         """Plan training on ``work``, with ``beside`` and ``copies`` of the trained weights in memory."""
         settings, dtype, gpu = phase.settings, self.config.model.dtype, not self.device.is_cpu
         processes = settings.processes or self.devices
-        online = isinstance(settings, OnlineSettings)
+        online, adapters = isinstance(settings, OnlineSettings), adapter_count(phase, self.config.game_of(phase))
         updates = settings.steps * settings.updates if online else ceil(work.count / settings.global_batch_size)
 
         def memory(changed: UpdateSettings, processes: int) -> Memory:
             size = changed.micro_batch_size
             fed, trained = (most * size / settings.micro_batch_size * work.growth for most in work.largest)
             fed = min(max(fed, work.length * work.growth), size * getattr(changed, "max_length", inf))
-            found = training_memory(self.shape, changed, fed, trained, self.number, processes, on_gpu=gpu)
-            weights = 4.0 * (self.shape.adapter(changed.lora) or self.shape.parameters)
+            sizes = fed, trained, self.number, processes
+            found = training_memory(self.shape, changed, *sizes, on_gpu=gpu, adapters=adapters)
+            weights = 4.0 * (adapters * self.shape.adapter(changed.lora) or self.shape.parameters)
             policies = weights * copies / (processes if changed.parallel == "fsdp" else 1)
             return found + Memory(policies=policies) + (beside or Memory()) + self._program
 
         hours = START_S[self.device.is_cpu] / 3600 + training_hours(
-            self.shape, settings, work, updates, self.device, processes, self.assumed, number=self.number,
-            reference=get(phase.algorithm)(phase.settings, seed=0).needs.reference,
+            self.shape, settings, work, updates, self.device, self._at_work(processes), self.assumed,
+            number=self.number, reference=get(phase.algorithm)(phase.settings, seed=0).needs.reference,
         )  # fmt: skip
         room, taken = (
             self.device.memory * USABLE if gpu else self.device.memory / processes,
@@ -159,7 +169,7 @@ class StagePlanner:
         works = [self._play_work(game, sampling) * games for game, games in plays.items()]
         if self._on_vllm:  # it computes each request separately
             works = [replace(work, trained=work.drawn) for work in works]
-        options = device, workers * copies, batch, self.number, self.assumed
+        options = device, self._at_work(workers * copies), batch, self.number, self.assumed
         hours = sum(play_hours(self.shape, engine, work, *options) for work in works) + START_S[device.is_cpu] / 3600
         memory = self._engines(plays, sampling, loaded or models) + self._program
         room = device.memory * ((engine.memory or GPU_MEMORY) if self._on_vllm else 1.0)

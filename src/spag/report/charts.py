@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from spag.games.base import Game
 from spag.report.html import spaced
 from spag.report.plot_files import GRID, INK, MARKERS, MODELS, WIDTH
 from spag.runs.parts import SelfPlay
 
-Floats = NDArray[np.float64]
 _DARK = "#111318"
 _LARGEST = 1e30
 _LEVEL_LABELS = 4  # players of the heat map up to which the names of columns do not touch

@@ -160,7 +160,8 @@ def reasoning_finding(reasoning: Mapping[str, Any]) -> tuple[str, Comparison] | 
     else:
         [(task, about)] = tasks.items()
         difference, what = models[last]["tasks"][task]["difference"], about["label"]
-        sure, p = difference["p"] < LEVEL, f", {p_text(difference['p'])}"
+        more = difference["better"] - difference["worse"]  # what p tests; the mean may have the other sign
+        sure, p = difference["p"] < LEVEL and more * difference["value"] > 0, f", {p_text(difference['p'])}"
     figures = f"{what} {interval(difference, 100, 'value', 1)} points{p}"
     return last, _finding(reference, difference["value"], sure, figures)
 

@@ -194,4 +194,4 @@ def _game_of(run: ReadableRun, source: GameFile) -> Game:
     """Return the game of a file from which the page shows games: the run's, unless the file's phase plays others."""
     models = [model for model in run.models if model.name in (source.name, source.phase)]
     played = {game.name: game for model in models for game in games_of(model)}
-    return run.game if run.game.name in played else next(iter(played.values()), run.game)
+    return played.get(run.game.name) or next(iter(played.values()), run.game)

@@ -41,11 +41,12 @@ def pick_games(episodes: Iterable[Episode], game: Game) -> tuple[list[ShownGame]
     """Return the best and the strangest games, at most ``MOST`` of each."""
     best: dict[str, _Kept] = {}  # by task, MOST of them
     odd: dict[str, _Kept] = {}  # by oddity
-    for episode in episodes:
-        found = health([episode], game)
+    for played in episodes:
+        found = health([played], game)
         length = round(found["mean_length"])
+        episode = replace(played, history=played.history[:length])
         if _is_good(found, game):
-            words = {word.casefold() for said in episode.history[:length] for word in said.content.split()}
+            words = {word.casefold() for said in episode.history for word in said.content.split()}
             _keep(best, game.describe_task(episode.task), ((length, len(words)), episode))
             if len(best) > MOST:
                 del best[max(best, key=lambda task: _order(best[task]))]
@@ -97,7 +98,7 @@ def _strangeness(episode: Episode, found: Mapping[str, Any], game: Game) -> Iter
     yield COPIED, round(found["copied"] * spoken)
     yield REPEATED, round(found["repeated"] * spoken)
     yield AT_ONCE, int(broken and length == 1)
-    yield LONGEST, max((len(said.content.split()) for said in episode.history[:length]), default=0)
+    yield LONGEST, max((len(said.content.split()) for said in episode.history), default=0)
 
 
 def _keep(kept: dict[str, _Kept], name: str, found: _Kept) -> None:
@@ -111,5 +112,4 @@ def _order(kept: _Kept) -> tuple[list[int], str]:
 
 
 def _shown(label: str, episode: Episode, game: Game) -> ShownGame:
-    length = game.replay(episode.task, episode.history, episode.seed or 0).length
-    return ShownGame(label, replace(episode, history=episode.history[:length]), explain(game, episode))
+    return ShownGame(label, episode, explain(game, episode))

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from spag.config.schema import ClusterConfig, EngineConfig, ModelConfig, RunConfig, SamplingConfig
+from spag.config.schema import ClusterConfig, EngineConfig, ModelConfig, RunConfig
 from spag.core.episodes import Episode, PlayerInfo
+from spag.core.options import SamplingConfig
 from spag.core.progress import Reporter
 from spag.engines.base import Player
 from spag.engines.opening import KeptModels, OpenModels, open_matches, open_models, open_players
-from spag.engines.players import Kind, PlayerConfig, gpus_of, identity_of, kind_of
+from spag.engines.players import Kind, PlayerConfig, endpoint_environment, gpus_of, identity_of, kind_of
 from spag.games.base import Game
 from spag.models.finding import cache_folder
 from spag.rollout.matchmaking import Pairing
@@ -162,7 +163,8 @@ def _play_on_cluster(
         role: replace(player, model=publish(player.model, cluster.storage)) for role, player in match.players.items()
     }
     in_flight = setup.engine.games_in_flight(len(match.models))
-    job = PlayJob(partial(_open_on_node, players, setup.game, setup.engine), setup.game, in_flight, gpus)
+    opener = partial(_open_on_node, players, setup.game, setup.engine)
+    job = PlayJob(opener, setup.game, in_flight, gpus, endpoint_environment(one.model for one in players.values()))
     return play_on_ray(left, job, cluster, stats, stack, setup.reporter.note)
 
 

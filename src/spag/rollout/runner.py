@@ -103,13 +103,10 @@ def without_thought(completion: Completion, sampling: Sampling) -> Completion:
 
 
 def _readable(completion: Completion) -> Completion:
-    """Cut a text longer than files allow, and drop its tokens, which spell the whole text."""
+    """Cut a text longer than files allow; its tokens, which are trained, stay."""
     if len(completion.text) <= MAX_UTTERANCE:
         return completion
-    text = completion.text[:MAX_UTTERANCE]
-    return replace(
-        completion, text=text, finish_reason=FinishReason.LENGTH, token_ids=None, logprobs=None, sampling_logprobs=None
-    )
+    return replace(completion, text=completion.text[:MAX_UTTERANCE], finish_reason=FinishReason.LENGTH)
 
 
 def _utterance(role: str, completion: Completion, prompt: str) -> Utterance:

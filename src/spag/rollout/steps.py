@@ -9,14 +9,14 @@ however many processes share the rest.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spag.algorithms.online_settings import OnlineSettings
-from spag.algorithms.settings import SNAPSHOT, START, step_of_snapshot
+from spag.algorithms.settings import SNAPSHOT, START, opponent_group, step_of_snapshot
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.episodes import Episode, PlayerInfo
 from spag.core.errors import DataError, EngineError
@@ -43,14 +43,9 @@ OF_THE_POLICY = (POLICY, START, SNAPSHOT)
 _STEP = "step "
 
 
-def engine_name(player: str) -> str:
-    """Return the name of the engine that plays for ``player``."""
-    return player if step_of_snapshot(player) is None else SNAPSHOT
-
-
 def models_of(players: Iterable[str]) -> set[str]:
     """Return the engines of ``players`` that are not bots."""
-    return {engine_name(name) for name in players if kind_of(name) is not Kind.BOT}
+    return {opponent_group(name) for name in players if kind_of(name) is not Kind.BOT}
 
 
 def _both(pairing: Pairing) -> list[str]:
@@ -84,7 +79,6 @@ class StepPlayer:
     seed: int
     rank: int = 0
     world_size: int = 1
-    stats: PlayStats = field(default_factory=PlayStats)
     stopped: bool = False
 
     def __enter__(self) -> "StepPlayer":
@@ -186,8 +180,7 @@ class StepPlayer:
                 yield ended
 
         specs = [spec for of_pairing in matches.values() for spec in of_pairing]
-        summary = collect_episodes(path, specs, play_them, game, records=records)
-        self.stats.add(summary.stats)
+        collect_episodes(path, specs, play_them, game, records=records)
         for engine in self._engines.values():  # the policy trains next, after which its engine gets new weights
             if isinstance(engine, CachingEngine):
                 engine.forget()
@@ -207,7 +200,7 @@ class StepPlayer:
 
     def player(self, name: str, game: Game) -> Player:
         """Return the player ``name`` of ``game``; its engine opens on first use."""
-        return Player(self._engine(engine_name(name), game), name, sampling_of(self.settings.sampling))
+        return Player(self._engine(opponent_group(name), game), name, sampling_of(self.settings.sampling))
 
     def model_of(self, name: str) -> ModelConfig:
         """Return the initial model of the player ``name``."""

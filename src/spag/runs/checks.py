@@ -11,16 +11,17 @@ from spag.algorithms.online_settings import OnlineSettings
 from spag.algorithms.settings import IterationSettings, OfflineSettings, TeacherSettings, UpdateSettings
 from spag.config.schema import PhaseConfig, RunConfig
 from spag.core.errors import ConfigError
-from spag.core.types import Split, Task
+from spag.core.options import SamplingConfig
+from spag.core.types import Split
 from spag.engines.players import Kind, bot_of, kind_of
 from spag.engines.vllm.setup import Backend
-from spag.games.base import Game, drawn
+from spag.games.base import Game, tasks_of
 from spag.models.finding import resolve_model
 from spag.models.roles import adapter_names, model_of_role, read_roles
 from spag.rollout.matchmaking import groups_by_weight
 from spag.rollout.ray import require_ray
 from spag.runs.layout import arena_entrants, last_models
-from spag.runs.machine_checks import backend_here, check_machine, check_players, players
+from spag.runs.machine_checks import backend_here, check_machine, check_players, is_elsewhere, players
 from spag.runs.teachers import teacher_file
 from spag.storage.episodes import is_file_of_samples, read_episodes
 from spag.storage.sft import read_sft
@@ -47,6 +48,7 @@ def check_run(config: RunConfig, game: Game) -> None:
         _check_online_workers(config)
     _check_packages(config)
     _check_lengths(config)
+    _check_endpoints(config)
     check_players(config, players(config))
 
 
@@ -66,9 +68,9 @@ def _check_tasks(config: RunConfig, game: Game) -> None:
     for number, phase in enumerate(config.phases):
         settings, place = phase.settings, f"phases.{number}"
         if isinstance(settings, IterationSettings):
-            splits = list(Split) if settings.keep_held_out else [Split.TRAIN]
+            played = config.game_of(phase).build()
             with _naming(f"{place}.tasks"):
-                games = settings.repeats * len(_draw(config.game_of(phase).build(), splits, settings.tasks))
+                games = settings.repeats * len(tasks_of(played, settings.splits, settings.tasks, 0))
             if games > MOST_GAMES:
                 what = f"{games:,} games an iteration; at most {MOST_GAMES:,} can be played"
                 raise ConfigError(f"{place}.repeats={settings.repeats}: {what}")
@@ -92,11 +94,6 @@ def _check_mix(config: RunConfig, phase: PhaseConfig) -> None:
         if not share:
             what = f"weight {weight:g} gives {game.name} none of the {settings.games} games of a step"
             raise ConfigError(f"mix: {what}; raise the weight or games")
-
-
-def _draw(game: Game, splits: Sequence[Split], count: int | None) -> Sequence[Task]:
-    everything = [task for split in splits for task in game.tasks(split, None, 0)]
-    return drawn(everything, count, 0, f"tasks asked for, but there are {len(everything)}")
 
 
 def _check_files(config: RunConfig, phase: PhaseConfig) -> None:
@@ -178,7 +175,8 @@ def _check_training(settings: UpdateSettings, config: RunConfig) -> None:
 
     model = config.model.model_copy(update={"dtype": "float32"}) if config.model.dtype == "auto" else config.model
     on_cluster = config.cluster.address is not None
-    check_settings(model, settings, (settings.processes or 1) if on_cluster else process_count(model, settings))
+    processes = (settings.processes or 1) if on_cluster else process_count(model, settings)
+    check_settings(model, settings, processes, elsewhere=is_elsewhere(config))
 
 
 def _check_online_workers(config: RunConfig) -> None:
@@ -193,15 +191,30 @@ def _check_lengths(config: RunConfig) -> None:
     """Raise ``ConfigError`` if replies leave vLLM no room for a prompt: it would refuse the first request."""
     if backend_here(config) is not Backend.VLLM:
         return
-    samplings = {"arena.sampling": config.arena.sampling}
-    for number, phase in enumerate(config.phases):
-        settings, place = phase.settings, f"phases.{number}"
-        if not isinstance(settings, TeacherSettings):
-            samplings[f"{place}.sampling"] = settings.sampling
-            by_role = getattr(settings, "sampling_by_role", {})
-            samplings |= {f"{place}.sampling_by_role.{role}": one for role, one in by_role.items()}
-    for option, sampling in samplings.items():
+    for option, sampling, _ in _samplings(config):
         if sampling.most_tokens >= config.engine.max_length:
             thought = f"thinking.max_tokens={sampling.thought_tokens} and " if sampling.thought_tokens else ""
             what = f"{option}: {thought}max_new_tokens={sampling.max_new_tokens} leave no room for a prompt"
             raise ConfigError(f"{what} in engine.max_length={config.engine.max_length}; raise it, or lower the others")
+
+
+def _check_endpoints(config: RunConfig) -> None:
+    """Raise ``ConfigError`` for sampling that an endpoint which plays with it does not have."""
+    for option, sampling, names in _samplings(config):
+        lacks = {"top_k": sampling.top_k, "published": sampling.published}
+        if given := next((f"{option}.{name}={value}" for name, value in lacks.items() if value), ""):
+            for name in names:
+                if kind_of(name) is Kind.ENDPOINT:
+                    raise ConfigError(f"{given}: {name} plays with it, and its protocol does not have it; leave it out")
+
+
+def _samplings(config: RunConfig) -> Iterator[tuple[str, SamplingConfig, Sequence[str]]]:
+    """Yield (option, sampling, players besides the run's own)."""
+    yield "arena.sampling", config.arena.sampling, config.arena.entrants
+    for number, phase in enumerate(config.phases):
+        settings, place = phase.settings, f"phases.{number}"
+        if not isinstance(settings, TeacherSettings):
+            names = [*settings.opponents, *getattr(settings, "evaluation_opponents", ())]
+            yield f"{place}.sampling", settings.sampling, names
+            by_role = getattr(settings, "sampling_by_role", {})
+            yield from ((f"{place}.sampling_by_role.{role}", one, names) for role, one in by_role.items())

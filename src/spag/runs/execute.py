@@ -129,4 +129,5 @@ def _carry_out(state: Run) -> None:
         results = play_arena(state.folder / "arena", entrants, state.config, state.setup, force=True)
         return {"games": sum(pair["games"] for pair in results["pairs"])}
 
-    state.stage("arena", settings, state.trained(*names), ["arena"], compete, kept=_ARENA_FILES, free=names)
+    inputs = state.trained(*names)
+    state.stage("arena", settings, inputs, ["arena"], compete, kept=_ARENA_FILES, free=names, players=names)

@@ -26,7 +26,6 @@ SLOT_TOKENS = 128
 (``slots.GROWTH``).
 """
 _CONNECT_S = 5.0
-_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _FILES = 64  # files that a process has open besides its connections
 
 
@@ -57,8 +56,18 @@ def players(config: RunConfig) -> list[str]:
     return [name for name in dict.fromkeys(named) if name not in own and mixed_model(config, name) is None]
 
 
+def is_elsewhere(config: RunConfig) -> bool:
+    """Whether other machines play and train: a cluster that this process does not start."""
+    return config.cluster.address not in (None, "local")
+
+
 def backend_here(config: RunConfig) -> Backend:
-    """Return the backend of local models on this machine. Raises ``ConfigError`` for an unsupported one."""
+    """Return the backend of local models on this machine. Raises ``ConfigError`` for an unsupported one.
+
+    If they play on other machines, only what the settings say is known.
+    """
+    if is_elsewhere(config):
+        return Backend.VLLM if config.engine.backend == "vllm" else Backend.TRANSFORMERS
     from spag.models.loading import checked_device  # noqa: PLC0415 - imports torch
 
     device = checked_device(config.model.device)
@@ -80,7 +89,7 @@ def _counts(config: RunConfig) -> Iterator[tuple[str, int, int, str]]:
 
     engine, gpus = config.engine, gpu_count(config.model)
     has, what = (gpus, "GPUs") if gpus else (core_count(), "CPU cores")
-    if config.cluster.address in (None, "local"):
+    if not is_elsewhere(config):
         for number, phase in enumerate(config.phases):
             yield f"phases.{number}.processes", phase.settings.processes or 1, has, what
         yield "engine.tensor_parallel", engine.tensor_parallel, has, what
@@ -98,13 +107,14 @@ def _counts(config: RunConfig) -> Iterator[tuple[str, int, int, str]]:
 
 def _check_endpoint() -> None:
     """Check address and key of the endpoint, and for this machine also that something listens there."""
-    from spag.engines.openai.client import open_client, shown_address  # noqa: PLC0415 - imports HTTP libraries
+    from spag.engines.openai.client import is_loopback, open_client, shown_address  # noqa: PLC0415 - HTTP libraries
 
     address = urlsplit(shown_address())
     asyncio.run(open_client(None, concurrency=1, max_retries=0, timeout_s=_CONNECT_S).close())
-    if address.hostname in _LOOPBACK:
+    host, port = str(address.hostname), address.port or (443 if address.scheme == "https" else 80)
+    if is_loopback(host):
         try:
-            socket.create_connection((address.hostname, address.port or 80), timeout=_CONNECT_S).close()
+            socket.create_connection((host, port), timeout=_CONNECT_S).close()
         except OSError as error:
             what = f"{address.geturl()}: nothing answers there ({error.strerror or error})"
             raise ConfigError(f"{what}; start the endpoint, or correct OPENAI_BASE_URL") from error
@@ -134,7 +144,8 @@ def _check_model(model: ModelConfig, config: RunConfig) -> None:
         raise ModelError(
             f"{model.name}: no safetensors weights found (pickled weights are never loaded); convert it first"
         )
-    _check_slots(config, found)
+    if not is_elsewhere(config) and backend_here(config) is not Backend.VLLM:
+        _check_slots(config, found)
 
 
 def _check_slots(config: RunConfig, model: Any) -> None:
@@ -145,6 +156,6 @@ def _check_slots(config: RunConfig, model: Any) -> None:
     number = 4 if config.model.dtype == "float32" else 2  # bytes
     slot = 2 * number * int(getattr(model, "num_hidden_layers", 0)) * width * SLOT_TOKENS
     count, has = config.engine.concurrency, memory_bytes()
-    if (needed := count * slot) > has and config.engine.backend != "vllm":
+    if (needed := count * slot) > has:
         what = f"{count:,} utterances at once take {needed / 2**30:,.0f} GiB before the first is generated"
         raise ConfigError(f"engine.concurrency: {what}, and this machine has {has / 2**30:,.0f}; lower it")

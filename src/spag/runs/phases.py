@@ -8,10 +8,9 @@ from spag.algorithms.online_settings import OnlineSettings
 from spag.algorithms.settings import EARLIER, FREE_TO_CHANGE, START, IterationSettings, OfflineSettings, TeacherSettings
 from spag.config.schema import PlannedEngine
 from spag.core.seeds import derive_seed
-from spag.core.types import Split
 from spag.engines.players import Kind, kind_of
 from spag.evaluation.health import health
-from spag.games.base import drawn
+from spag.games.base import tasks_of
 from spag.learning.launch import train_on
 from spag.rollout.matches import make_matches, play_matches
 from spag.rollout.matchmaking import draw_opponents, spread
@@ -71,11 +70,7 @@ def _play_iteration(run: Run, model: PlannedModel) -> None:
     title = f"{model.name} self-play"
 
     def play() -> Results:
-        tasks = game.tasks(Split.TRAIN, settings.tasks, derive_seed(seed, "words"))
-        if settings.keep_held_out:
-            everything = [task for split in Split for task in game.tasks(split, None, derive_seed(seed, "words"))]
-            shortage = f"tasks asked for, but there are {len(everything)}"
-            tasks = drawn(everything, settings.tasks, derive_seed(seed, "words"), shortage)
+        tasks = tasks_of(game, settings.splits, settings.tasks, derive_seed(seed, "words"))
         specs = game_specs(tasks, settings.repeats, seed)
         weights = spread(settings.opponents, {EARLIER: before, START: [model.first]})
         pairs = draw_opponents(specs, model.start, weights)
@@ -100,7 +95,8 @@ def _play_iteration(run: Run, model: PlannedModel) -> None:
     options = settings.model_dump(mode="json", include=set(PLAY_OPTIONS))
     stage_settings = run.settings(*_sections(model), game=model.game.model_dump(mode="json"), play=options)
     outputs = [f"{model.folder}/{name}" for name in (EPISODES, HEALTH)]
-    run.stage(f"{model.folder}/play", stage_settings, run.trained(model.start), outputs, play)
+    stage = f"{model.folder}/play"
+    run.stage(stage, stage_settings, run.trained(model.start), outputs, play, players=settings.opponents)
 
 
 def _train(run: Run, model: PlannedModel) -> None:
@@ -139,6 +135,7 @@ def _train(run: Run, model: PlannedModel) -> None:
         [f"{model.folder}/{name}" for name in _OUTPUTS],
         train,
         kept=[f"{model.folder}/checkpoint"],
+        players=settings.met if isinstance(settings, OnlineSettings) else (),
     )
 
 

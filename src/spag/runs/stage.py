@@ -1,6 +1,6 @@
 """A run in progress: its settings, its folder, and stages that each run once."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -8,7 +8,7 @@ from typing import Any
 
 from spag.config.files import dump_config
 from spag.config.schema import ModelConfig, PlannedEngine, RunConfig
-from spag.engines.players import Kind, is_local
+from spag.engines.players import Kind, is_local, members_of
 from spag.games.registry import get as get_game
 from spag.models.files import model_files
 from spag.rollout.matches import PlaySetup
@@ -75,6 +75,12 @@ class Run:
         files = named_files(get_game(**game)) if game else {}
         return {**dumped, **more, "files": {name: file_digest(path) for name, path in files.items()}}
 
+    def _files_of(self, start: Sequence[str], players: Iterable[str]) -> dict[str, Path]:
+        """Return the files of local models that the run does not train; a name of ``players`` without / is its own."""
+        named = [self.model(name) for name in (*start, *(name for name in players if "/" in name))]
+        members = {member.name for model in named for member in members_of(model)}
+        return {name: file for one in sorted(members) if is_local(one) for name, file in model_files(one).items()}
+
     def stage(
         self,
         name: str,
@@ -85,15 +91,16 @@ class Run:
         *,
         kept: Sequence[str] | None = None,
         free: Any = None,
+        players: Iterable[str] = (),
     ) -> None:
         """Run ``work`` unless the manifest says that it is done; a redo deletes ``outputs`` first.
 
         ``kept``: those of ``outputs`` that later stages and people read, by default all; their later replacement is
         detected. Settings with the section ``model`` include the files of a local model, which may be replaced under
-        the same name. ``free``: a setting that may change; the stage then continues with the existing files.
+        the same name, as may those of ``players``. ``free``: a setting that may change; the stage then continues with
+        the existing files.
         """
-        start = self.config.model.name if "model" in settings else ""
-        model = model_files(start) if start and is_local(start) else {}
+        model = self._files_of([self.config.model.name] if "model" in settings else [], players)
         decision = self.decisions[name] = self.manifest.begin(name, settings, inputs, free, outputs, model)
         if self.manifest.dry:
             return

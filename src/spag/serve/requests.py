@@ -9,7 +9,16 @@ import secrets
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from spag.core.errors import SpagError
 from spag.core.options import MIN_TEMPERATURE
@@ -72,6 +81,12 @@ class CompletionAsked(_Asked):
     prompt: str | Annotated[list[str], Field(min_length=1, max_length=MOST_CHOICES)]
     logprobs: Literal[0] | None = None
 
+    @field_validator("logprobs", mode="before")
+    @classmethod
+    def _none_for_false(cls, value: Any) -> Any:
+        """``False`` is 0 to Python."""
+        return None if value is False else value
+
     @property
     def wants_logprobs(self) -> bool:
         return self.logprobs is not None
@@ -108,6 +123,14 @@ class ChatAsked(_Asked):
     max_tokens: int = Field(256, ge=1, validation_alias=AliasChoices("max_completion_tokens", "max_tokens"))
     logprobs: bool = False
     chat_template_kwargs: TemplateOptions = TemplateOptions()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_limit(cls, data: Any) -> Any:
+        """``max_tokens`` is the older name of ``max_completion_tokens``; clients may send both."""
+        if isinstance(data, dict) and "max_completion_tokens" in data:
+            return {name: value for name, value in data.items() if name != "max_tokens"}
+        return data
 
     @property
     def wants_logprobs(self) -> bool:

@@ -49,6 +49,11 @@ def core_count() -> int:
     return os.cpu_count() or 1
 
 
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else core_count()
+
+
 def open_files() -> int:
     """Return how many files and connections this process may have open."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

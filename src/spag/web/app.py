@@ -78,8 +78,8 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family)
-    except OSError as error:
-        fault = f"cannot be served on: {error.strerror or error}; choose another --host or --port"
+    except (OSError, UnicodeError) as error:  # the second: of a host that cannot be a name
+        fault = f"cannot be served on: {getattr(error, 'strerror', None) or error}; choose another --host or --port"
         raise ConfigError(f"{host}:{port}: {fault}") from error
 
 

@@ -87,8 +87,7 @@ def _sampling(run: RunFolder, role: str) -> Sampling:
     for model in reversed(run.models):
         settings, games = model.phase.settings, {game.name for game in games_of(model)}
         if run.game.name in games and not isinstance(settings, TeacherSettings):
-            by_role = getattr(settings, "sampling_by_role", {})
-            return sampling_of(by_role.get(role, settings.sampling))
+            return sampling_of(settings.sampling_of(role))
     return Sampling()
 
 

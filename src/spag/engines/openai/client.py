@@ -34,7 +34,7 @@ def open_client(base_url: str | None, *, concurrency: int, max_retries: int, tim
     """
     url = _endpoint(base_url)
     shown = _without_secrets(url)
-    is_local = _is_loopback(url.host)
+    is_local = is_loopback(url.host)
     key = os.environ.get("OPENAI_API_KEY", "").strip() or ("none" if is_local else "")
     if not key:
         raise ConfigError(f"OPENAI_API_KEY is not set, and {shown} needs a key: export OPENAI_API_KEY=...")
@@ -129,7 +129,8 @@ def _explain(error: BaseException | None) -> str:
     return f"no connection: {text or type(error).__name__}"
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether ``host`` is this machine, by name or address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -100,9 +100,8 @@ def _identity(model: ModelConfig) -> str:
 def _stage(model: _Model, task: LoadedTask, settings: ReasoningSettings) -> tuple[str, dict[str, Any]]:
     """Return the stage of ``model`` and ``task`` in the manifest, with its settings."""
     made_of = {"model": model.identity, "definition_and_data": task.digest, "lm_eval": version("lm_eval")}
-    options = ("limit", "max_new_tokens", "samples", "temperature", "seed")
+    options = ("limit", "max_new_tokens", "samples", "temperature", "seed", "chat")
     chosen = {option: getattr(settings, option) for option in options}
-    chosen |= {"chat": True} if settings.chat else {}
     return f"{model.place}/{task.name}", {**made_of, "shots": task.shots, **chosen}
 
 
@@ -189,7 +188,7 @@ def _results(
         for task in tasks
     }
     for task in tasks:
-        check_same_prompts(task.name, items[task.name])
+        check_same_prompts(task.name, items[task.name], chat=settings.chat)
     figures = figures_of({task.name: task.metric for task in tasks}, items, settings.seed)
     for model in models:
         figures[model.name].update(model=model.config.model_dump(mode="json"), identity=model.identity)

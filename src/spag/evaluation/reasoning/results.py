@@ -66,9 +66,11 @@ def read_items(path: Path) -> Items:
     return [row for _, row in raw_rows(path)]
 
 
-def check_same_prompts(task: str, items: Mapping[str, Items]) -> None:
-    """Raise ``RunError`` unless all models answered the same prompts of ``task`` in the same order."""
-    keys = ("task", "doc", "doc_hash", "prompt_hash")
+def check_same_prompts(task: str, items: Mapping[str, Items], *, chat: bool) -> None:
+    """Raise ``RunError`` unless all models answered the same prompts of ``task`` in the same order; with ``chat`` the
+    same items, each in the model's own template.
+    """
+    keys = ("task", "doc", "doc_hash", *(() if chat else ("prompt_hash",)))
     asked = {name: [tuple(row[key] for key in keys) for row in rows] for name, rows in items.items()}
     first, *others = asked
     for name in others:

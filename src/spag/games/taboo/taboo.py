@@ -120,6 +120,9 @@ class AdversarialTaboo(TextGame):
         if self.language != ENGLISH.language and self.words == SHIPPED:
             raise ConfigError(f"game.words: shipped is English, not {self.language!r}; take frequency, or give a file")
 
+        if self.language != ENGLISH.language and self.stop is Stop.ANNOUNCED:
+            raise ConfigError(f"game.stop: announced knows English only, not {self.language!r}; set game.stop=judged")
+
     @cached_property
     def prompt_set(self) -> Prompts:
         """The prompts named in the settings. Raises ``DataError`` for a faulty prompt file."""

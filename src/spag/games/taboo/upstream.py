@@ -13,7 +13,9 @@ def upstream_episode(episode: Episode) -> dict[str, Any]:
 
 def upstream_sample(sample: TrainingSample) -> dict[str, Any]:
     """Return a sample as upstream's ``{"query", "target", "reward", "weight", "role"}``; SFT rows carry a type instead
-    of a role.
+    of a role, and a sample without a role has neither.
     """
     fields = {"query": sample.prompt, "target": sample.completion, "reward": sample.reward, "weight": sample.weight}
-    return {**fields, "type": "sft"} if sample.type is SampleType.SFT else {**fields, "role": str(sample.role)}
+    if sample.type is SampleType.SFT:
+        return {**fields, "type": "sft"}
+    return fields if sample.role is None else {**fields, "role": str(sample.role)}

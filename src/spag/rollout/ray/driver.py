@@ -20,6 +20,7 @@ from ray.exceptions import RayError, RayTaskError
 from spag.config.schema import ClusterConfig
 from spag.core.episodes import Episode
 from spag.core.errors import ConfigError, EngineError, SpagError, first_line
+from spag.engines.base import RequestError
 from spag.games.base import Game
 from spag.rollout.ray.connection import connected, nodes
 from spag.rollout.ray.group import EngineGroup
@@ -221,11 +222,11 @@ class RayPlayers:
         try:
             answer = ray.get(worker.calls.popleft())
         except RayTaskError as error:
-            if isinstance(error.cause, EngineError):
+            if isinstance(error.cause, EngineError) and not isinstance(error.cause, RequestError):
                 self._replace(worker, first_line(error.cause))
                 return []
             if isinstance(error.cause, SpagError):
-                raise error.cause from None  # a model that fails to load on one node fails on all
+                raise error.cause from None  # a model or a prompt that fails on one node fails on all
             raise
         except RayError as error:
             self._replace(worker, f"{type(error).__name__}: {first_line(error, 150)}")

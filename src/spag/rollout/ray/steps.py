@@ -13,11 +13,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from spag.algorithms.settings import opponent_group
 from spag.config.schema import ClusterConfig, ModelConfig, PlannedEngine
 from spag.core.episodes import Episode
 from spag.core.errors import EngineError
 from spag.engines.base import Player
-from spag.engines.players import gpus_of
+from spag.engines.players import endpoint_environment, gpus_of
 from spag.games.base import Game
 from spag.models.finding import cache_folder
 from spag.rollout.matchmaking import Pairing
@@ -26,7 +27,7 @@ from spag.rollout.ray.group import EngineGroup, log_refusal
 from spag.rollout.ray.weights import fetch, publish
 from spag.rollout.ray.worker import PlayJob
 from spag.rollout.runner import GameSpec, PlayStats
-from spag.rollout.steps import OF_THE_POLICY, POLICY, StepPlayer, engine_name, models_of
+from spag.rollout.steps import OF_THE_POLICY, POLICY, StepPlayer, models_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -67,7 +68,7 @@ class RayStepPlayer(StepPlayer):
     ) -> Iterator[Sequence[Episode]]:
         assert self._actors is not None  # the other processes play nothing
         for pairing, specs in matches.items():
-            keys = {role: _key(game, engine_name(name)) for role, name in pairing.by_role(game.roles).items()}
+            keys = {role: _key(game, opponent_group(name)) for role, name in pairing.by_role(game.roles).items()}
             yield from self._actors.play(specs, stats, game=game, players=keys)
 
     def _open(self) -> RayPlayers:
@@ -81,7 +82,8 @@ class RayStepPlayer(StepPlayer):
         engine = PlannedEngine(**self.engine.model_dump() | {"nccl": not isinstance(end, str)})
         own = StepPlayer(self.folder, self.mix, models[POLICY], engine, self.settings, self.seed)
         in_flight = self.engine.games_in_flight(len(models_of(models)))
-        job = PlayJob(partial(_open_players, own, models), self.mix[0].game, in_flight, gpus)
+        opener = partial(_open_players, own, models)
+        job = PlayJob(opener, self.mix[0].game, in_flight, gpus, endpoint_environment(models.values()))
         cluster = self.cluster.model_copy(update={"workers": count + self.world_size})
         players = open_on_ray(job, cluster, self._stack, logger.info, most=count)
         if "num_gpus" not in players.resources:

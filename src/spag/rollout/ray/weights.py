@@ -18,23 +18,26 @@ import ray
 
 from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError, ModelError, StorageError, first_line
+from spag.models.finding import adapter_base
 from spag.models.identity import weights_digest
 from spag.models.roles import read_roles
 from spag.storage.home import expanded
-from spag.storage.store import folder_beside
+from spag.storage.jsonfile import read_json
+from spag.storage.store import folder_beside, write_json
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _LIST = "files.json"
 _SHARED = "shared:"
+_ADAPTER = "adapter_config.json"
 
 
 def publish(model: ModelConfig, storage: str | None) -> ModelConfig:
     """Return ``model`` under a name that other nodes find: its full path, or its copy in ``storage``, made if missing.
 
-    Only folders are copied. Raises ``ModelError`` for a folder that is not a model, ``ConfigError`` for a storage URL
-    of an unknown kind, ``StorageError`` if it cannot be written.
+    Only folders are copied, adapters with the folder of their base. Raises ``ModelError`` for a folder that is not a
+    model, ``ConfigError`` for a storage URL of an unknown kind, ``StorageError`` if it cannot be written.
     """
     folder = expanded(model.name)
     if storage is None or not folder.is_dir():  # processes on other nodes have other working folders
@@ -43,13 +46,16 @@ def publish(model: ModelConfig, storage: str | None) -> ModelConfig:
     folders = (folder, *map(Path, (read_roles(str(folder)) or {}).values()))
     files = (file for part in folders for file in sorted(part.iterdir()) if file.is_file())
     names = [file.relative_to(folder).as_posix() for file in files]
+    base = next(filter(None, map(adapter_base, folders)), None)
+    shared = base and publish(model.model_copy(update={"name": base}), storage).name
+    listed = {"files": names, "base": shared}
     try:
         system, root = fsspec.core.url_to_fs(target)
         if not system.exists(f"{root}/{_LIST}"):
             for name in names:
                 system.makedirs(f"{root}/{name}".rpartition("/")[0], exist_ok=True)
                 system.put_file(str(folder / name), f"{root}/{name}")
-            system.pipe_file(f"{root}/{_LIST}", json.dumps(names).encode())
+            system.pipe_file(f"{root}/{_LIST}", json.dumps(listed).encode())
     except (ValueError, ImportError) as error:
         raise ConfigError(f"cluster.storage={storage}: {first_line(error)}") from error
     except OSError as error:
@@ -71,10 +77,15 @@ def fetch(model: ModelConfig, cache: Path) -> ModelConfig:
         fcntl.flock(lock, fcntl.LOCK_EX)  # one worker per node fetches, the others wait for it
         if not local.is_dir():
             try:
+                listed = json.loads(system.cat_file(f"{root}/{_LIST}"))
+                base = listed["base"] and fetch(model.model_copy(update={"name": listed["base"]}), cache).name
                 with folder_beside(local) as beside:
-                    for name in json.loads(system.cat_file(f"{root}/{_LIST}")):
+                    for name in listed["files"]:
                         (beside / name).parent.mkdir(exist_ok=True)
                         system.get_file(f"{root}/{name}", str(beside / name))
+                        if Path(name).name == _ADAPTER:
+                            about = read_json(beside / name, dict[str, Any])
+                            write_json(beside / name, about | {"base_model_name_or_path": base})
                     beside.rename(local)
             except OSError as error:
                 raise ModelError(

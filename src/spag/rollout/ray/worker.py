@@ -5,11 +5,12 @@ Each call of ``advance`` brings new games and returns finished ones; two calls a
 never waits for the network.
 """
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from spag.core.episodes import Episode
@@ -28,13 +29,14 @@ class PlayJob:
     """The job of every worker.
 
     ``open_players`` returns the players of ``game`` by role, or by any name if plays assign players to roles. ``gpus``:
-    how many one worker needs, if the cluster has any.
+    how many one worker needs, if the cluster has any. ``environment``: the driver's variables that name an endpoint.
     """
 
     open_players: Callable[[ExitStack], Mapping[str, Player]]
     game: Game
     in_flight: int | None = None
     gpus: int = 0
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)  # with the key
 
 
 class PlayWorker:
@@ -47,12 +49,14 @@ class PlayWorker:
         self._players: Mapping[str, Player] = {}
         self._in_flight: int | None = None
         self._runner: Runner | None = None
+        self._error: EngineError | None = None
 
     def ready(self) -> None:
         """Return as soon as the process runs, to tell a full node from an engine that is slow to open."""
 
     def open(self, job: PlayJob) -> None:
         """Open the engines. Raises ``SpagError``."""
+        os.environ.update(job.environment)
         self._opened, self._in_flight = job.open_players(self._stack), job.in_flight
         self.assign(job.game, None)
 
@@ -64,8 +68,12 @@ class PlayWorker:
         self._runner = Runner(game, PlayStats(), self._in_flight or total_concurrency(self._players))
 
     def advance(self, specs: Sequence[GameSpec]) -> tuple[list[Episode], PlayStats]:
-        """Add ``specs`` and play until a game is finished, or nothing is left. Raises ``EngineError``."""
+        """Add ``specs`` and play until a game is finished, or nothing is left. Raises ``EngineError``, after the games
+        that ended before it.
+        """
         assert self._runner is not None
+        if self._error is not None:
+            raise self._error
         runner, began, episodes = self._runner, time.monotonic(), list[Episode]()
         self._waiting.extend(specs)
         while not episodes or time.monotonic() - began < BEAT_S:
@@ -73,7 +81,13 @@ class PlayWorker:
                 runner.start(self._waiting.popleft(), self._players)
             if not runner.running:
                 break
-            episodes.extend(runner.poll())
+            try:
+                episodes.extend(runner.poll())
+            except EngineError as error:
+                if not episodes:
+                    raise
+                self._error = error
+                break
         stats, runner.stats = runner.stats, PlayStats()
         return episodes, stats
 

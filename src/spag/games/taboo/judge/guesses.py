@@ -14,7 +14,9 @@ X is a word or a short noun phrase; it ends at punctuation or at "because", "or"
 first of two alternatives counts. What only talks about the word ("it is on the tip of my tongue", "the word is
 important", "I know the word, my friend") names none, unless it names the target. A guess is right when X, without its
 article, is the target in any inflection and nothing more (the paper's judge accepts a prefix, so ``cathedral`` is right
-there for ``cat``). Right and wrong guesses have the same wordings, so nobody can guess without risk.
+there for ``cat``). Right and wrong guesses have the same wordings, so nobody can guess without risk. One exception:
+after a wording that also begins talk ("is it cold?"), a single adjective or word of talk counts only if it is right;
+what follows it has to be a guess if it is wrong, too, or a list of adjectives would be many guesses for nothing.
 """
 
 import re
@@ -83,11 +85,15 @@ def find_guess(
 def _first_guess(folded: str, target: Target, grammar: Grammar, *, by_defender: bool) -> tuple[Guess, bool] | None:
     if grammar.word not in folded:
         return None
+    passed_over = False
     for guess in filter(None, _candidates(_tidy(folded), grammar, by_defender=by_defender)):
+        named = _is_named(guess, target, grammar, by_defender=by_defender)
         if _is_right(guess, target, grammar):
-            return guess, True
-        if _is_named(guess, target, grammar, by_defender=by_defender):
+            if named or not passed_over:
+                return guess, True
+        elif named:
             return guess, False
+        passed_over |= guess.loose and len(TOKEN.findall(guess.phrase)) <= max(1, len(target.words))
     return None
 
 
