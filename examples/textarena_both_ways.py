@@ -23,7 +23,7 @@ def any_move(prompt: str, rng: random.Random) -> str:
 
 
 class AnyMove(textarena.Agent):
-    """An agent of TextArena; those that it brings, for models and endpoints, play as well."""
+    """A TextArena agent. TextArena's own agents for models and endpoints also work."""
 
     def __call__(self, observation: str) -> str:
         return any_move(observation, random.Random(observation))

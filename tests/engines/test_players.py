@@ -13,7 +13,7 @@ from spag.core.options import SamplingConfig
 from spag.engines import opening
 from spag.engines.base import Engine
 from spag.engines.bot import BotEngine
-from spag.engines.opening import KeptModels, open_models, open_players
+from spag.engines.opening import KeptModels, open_matches, open_models
 from spag.engines.players import Kind, PlayerConfig, is_local, split_name
 from spag.engines.scripted import ScriptedEngine
 from spag.games.registry import get
@@ -53,13 +53,13 @@ def test_bots_and_models_play_together_and_models_come_from_the_given_function()
 
     with ExitStack() as stack:
         one, two = KUHN.roles
-        found = open_players(configs("bot:random", "x/y"), KUHN, EngineConfig(), stack, open_models=scripted)
+        [found] = open_matches([configs("bot:random", "x/y")], KUHN, EngineConfig(), stack, open_models=scripted)
         assert (found[one].model, found[two].model) == ("the bot:random", "the x/y")
         assert found[one].sampling.temperature == 0.5
         assert isinstance(found[one].engine, BotEngine) and isinstance(found[two].engine, ScriptedEngine)
         assert asked == ["x/y"]
         with pytest.raises(ConfigError, match=r"^bot:none: kuhn_poker has no such bot \(bots: bot:"):
-            open_players(configs("bot:none", "x/y"), KUHN, EngineConfig(), stack, open_models=scripted)
+            open_matches([configs("bot:none", "x/y")], KUHN, EngineConfig(), stack, open_models=scripted)
 
 
 def test_what_was_opened_before_a_model_failed_is_closed(

@@ -98,5 +98,5 @@ def test_parts_of_a_batch_add_up_to_the_whole_when_the_counts_are_given() -> Non
     whole = offline_rl_loss(logprob, reference, reward, weight, is_sft, **rl)
     rows = [[values[i : i + 1] for values in (logprob, reference, reward, weight, is_sft)] for i in range(6)]
     assert sum(offline_rl_loss(*row, **rl, n_rl=4, n_sft=2) for row in rows).item() == pytest.approx(whole.item())
-    imitation = sum(imitation_loss(row[0], row[1], row[3], kl_coef=0.1, n=6) for row in rows)
+    imitation = sum(imitation_loss(row[0], row[1], row[3], kl_coef=0.1) for row in rows) / 6
     assert imitation.item() == pytest.approx(imitation_loss(logprob, reference, weight, kl_coef=0.1).item())

@@ -1,5 +1,6 @@
 """Log-probabilities of targets: every way of computing them gives those of each sample alone."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -237,6 +238,7 @@ def test_checkpointed_layers_compute_attention_twice_not_three_times(
         capabilities = probe_capabilities(model, 100)
         if checkpointed:
             model.gradient_checkpointing_enable({"use_reentrant": False})
+        capabilities = replace(capabilities, checkpointed=checkpointed)
         calls.clear()
         sample_logprobs(model, batch, capabilities).sum().backward()
         counts.append(len(calls))

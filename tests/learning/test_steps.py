@@ -20,7 +20,8 @@ from spag.core.errors import RunError
 from spag.learning import loop, policy
 from spag.learning.loop import Loop, Phase
 from spag.learning.metrics import Row
-from spag.learning.sources import Material, Policy
+from spag.learning.policy import TrainedPolicy
+from spag.learning.sources import Material
 
 pytestmark = pytest.mark.slow
 Weights = dict[str, Tensor]
@@ -33,7 +34,9 @@ class Written(AbstractContextManager["Written"]):
 
     learner = None
 
-    def __init__(self, steps: int, samples: Sequence[TrainingSample], after: Callable[[int, Policy], None]) -> None:
+    def __init__(
+        self, steps: int, samples: Sequence[TrainingSample], after: Callable[[int, TrainedPolicy], None]
+    ) -> None:
         self.steps, self.samples, self.after = steps, samples, after
 
     def __exit__(self, *_: object) -> None:
@@ -42,10 +45,10 @@ class Written(AbstractContextManager["Written"]):
     def identity(self) -> Any:
         return []
 
-    def next(self, step: int, policy: Policy | None) -> Material:
+    def next(self, step: int, policy: TrainedPolicy | None) -> Material:
         return Material((), self.samples)
 
-    def finish(self, step: int, row: Row, samples: Sequence[TrainingSample], policy: Policy) -> bool:
+    def finish(self, step: int, row: Row, samples: Sequence[TrainingSample], policy: TrainedPolicy) -> bool:
         self.after(step, policy)
         return True
 
@@ -68,7 +71,7 @@ def learn(
     model: Path,
     output: Path,
     samples: Sequence[TrainingSample] = (sample(1.0, 5, 6), sample(-1.0, 7)),
-    after: Callable[[int, Policy], None] = lambda step, policy: None,
+    after: Callable[[int, TrainedPolicy], None] = lambda step, policy: None,
     steps: int = 4,
     **options: Any,
 ) -> Loop:
@@ -90,7 +93,7 @@ def saved(output: Path) -> Weights:
     return load_file(output / "checkpoint" / "model.safetensors")
 
 
-def copied(policy: Policy) -> Weights:
+def copied(policy: TrainedPolicy) -> Weights:
     return {name: weight.clone() for name, weight in policy.weights().items()}
 
 
@@ -157,7 +160,7 @@ def test_moving_policies_resume_as_if_nothing_had_happened(
 ) -> None:
     options: dict[str, Any] = {"kl_coef": 0.5, "reference": reference, "average_decay": 0.5, "minibatches": 2}
 
-    def stop(step: int, policy: Policy) -> None:
+    def stop(step: int, policy: TrainedPolicy) -> None:
         if step == 4:
             raise KeyboardInterrupt
 
@@ -176,7 +179,7 @@ def test_evaluations_describe_the_average_that_is_saved(model_folder: Path, tmp_
     policies: list[Weights] = []
     finals: list[Weights] = []
 
-    def look(step: int, policy: Policy) -> None:
+    def look(step: int, policy: TrainedPolicy) -> None:
         policies.append(copied(policy))
         with policy.final():
             finals.append(copied(policy))

@@ -143,6 +143,11 @@ def mean_of(values: "Tensor", weight: "Tensor") -> "tuple[Tensor, Tensor]":
     return (values * weight).sum(), weight.sum()
 
 
-def at_least_one(n: "int | Tensor") -> "int | Tensor":
-    """Return the count ``n``, a number or a scalar, but at least 1, as a divisor."""
-    return max(n, 1) if isinstance(n, int) else n.clamp(min=1)
+def mixed(terms: "Tensor", sft: "Tensor", sft_coef: float, n: int, n_sft: int) -> "Tensor":
+    """Return a micro-batch's share of the mean of the samples' ``terms`` plus ``sft_coef`` times that of the SFT mix's.
+
+    ``terms`` (B,) are losses with their weights, ``sft`` (B,) bool tells those of the mix; ``n`` and ``n_sft`` count
+    both kinds in the whole update.
+    """
+    own, mix = terms.masked_fill(sft, 0.0).sum(), terms.masked_fill(~sft, 0.0).sum()
+    return own / max(n, 1) + sft_coef * mix / max(n_sft, 1)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from spag.algorithms.base import Metrics, Needs, TokenBatch, at_least_one, mean_of
+from spag.algorithms.base import Metrics, Needs, TokenBatch, mean_of, mixed
 from spag.algorithms.settings import TeacherSettings
 from spag.algorithms.winners import OfflineAlgorithm
 from spag.core.episodes import SampleType
@@ -46,19 +46,16 @@ class Imitation(OfflineAlgorithm):
         return {"sample_type": SampleType.IMITATION, "everyone": self.settings.utterances == "all"}
 
     def loss(self, batch: TokenBatch) -> "tuple[Tensor, Metrics]":
-        kl_coef, sft_coef = self.settings.kl_coef, self.settings.sft_coef
-        logprob, reference = batch.mean(batch.logprob), batch.mean(batch.ref_logprob)
-        sft = batch.is_sft
-        columns, totals = (logprob, reference, batch.weight), batch.totals
-        imitation = imitation_loss(*(column[~sft] for column in columns), kl_coef=kl_coef, n=totals.samples)
-        mixed = imitation_loss(*(column[sft] for column in columns), kl_coef=0.0, n=totals.sft)
-        plain = imitation_terms(*columns, kl_coef=0.0)
-        terms = plain.where(sft, imitation_terms(*columns, kl_coef=kl_coef))
+        sft, logprob = batch.is_sft, batch.mean(batch.logprob)
+        reference = batch.mean(batch.ref_logprob).where(~sft, logprob.detach())  # SFT rows have none
+        columns = logprob, reference, batch.weight
+        plain, own = (imitation_terms(*columns, kl_coef=kl_coef) for kl_coef in (0.0, self.settings.kl_coef))
+        terms = plain.where(sft, own)
         counted = (batch.group >= 0).float()
         metrics = dict(batch.by_group("loss_{}", terms, counted, batch.group))
         if self.needs.reference:
             metrics["kl"] = mean_of(logprob - reference, counted * ~sft)
-        return imitation + sft_coef * mixed, metrics
+        return mixed(terms, sft, self.settings.sft_coef, batch.totals.samples, batch.totals.sft), metrics
 
 
 def imitation_terms(logprob: "Tensor", ref_logprob: "Tensor", weight: "Tensor", *, kl_coef: float) -> "Tensor":
@@ -70,13 +67,9 @@ def imitation_terms(logprob: "Tensor", ref_logprob: "Tensor", weight: "Tensor", 
     return weight * (-logprob + kl_coef * logprob.exp() * (logprob - ref_logprob))
 
 
-def imitation_loss(
-    logprob: "Tensor", ref_logprob: "Tensor", weight: "Tensor", *, kl_coef: float, n: "int | Tensor | None" = None
-) -> "Tensor":
-    """Return 1/n * sum_i weight_i * (-lp_i + kl_coef * exp(lp_i) * (lp_i - lp_ref_i)): a scalar.
+def imitation_loss(logprob: "Tensor", ref_logprob: "Tensor", weight: "Tensor", *, kl_coef: float) -> "Tensor":
+    """Return 1/B * sum_i weight_i * (-lp_i + kl_coef * exp(lp_i) * (lp_i - lp_ref_i)): a scalar; 0 without samples.
 
-    ``logprob``, ``ref_logprob`` and ``weight`` are (B,). ``n`` is the number of samples of the whole update, by default
-    B.
+    ``logprob``, ``ref_logprob`` and ``weight`` are (B,).
     """
-    terms = imitation_terms(logprob, ref_logprob, weight, kl_coef=kl_coef)
-    return terms.sum() / at_least_one(len(logprob) if n is None else n)
+    return imitation_terms(logprob, ref_logprob, weight, kl_coef=kl_coef).sum() / max(len(logprob), 1)

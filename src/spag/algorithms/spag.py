@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from spag.algorithms.base import Metrics, Needs, TokenBatch, at_least_one, mean_of
+from spag.algorithms.base import Metrics, Needs, TokenBatch, mean_of, mixed
 from spag.algorithms.settings import IterationSettings
 from spag.algorithms.winners import OfflineAlgorithm
 from spag.core.options import NonNegative, Positive
@@ -71,7 +71,7 @@ class Spag(OfflineAlgorithm):
         else:
             columns = logprob, reference, batch.advantage, batch.weight, sft
             terms = offline_rl_terms(*columns, kl_coef=chosen.kl_coef, clip_range=chosen.clip_range)
-        loss = _mixed(terms, sft, chosen.sft_coef, batch.totals.samples, batch.totals.sft)
+        loss = mixed(terms, sft, chosen.sft_coef, batch.totals.samples, batch.totals.sft)
         counted = (batch.group >= 0).float()
         metrics = dict(batch.by_group("loss_{}", terms, counted, batch.group))
         if chosen.objective == "offline_rl":
@@ -124,8 +124,8 @@ def offline_rl_loss(
     kl_coef: float,
     sft_coef: float,
     clip_range: float,
-    n_rl: "int | Tensor | None" = None,
-    n_sft: "int | Tensor | None" = None,
+    n_rl: int | None = None,
+    n_sft: int | None = None,
 ) -> "Tensor":
     """Clipped policy gradient on self-play samples, mixed with instruction data: a scalar.
 
@@ -141,13 +141,6 @@ def offline_rl_loss(
     frozen model that played is both behavior policy and KL reference.
     """
     terms = offline_rl_terms(logprob, ref_logprob, reward, weight, is_sft, kl_coef=kl_coef, clip_range=clip_range)
-    return _mixed(terms, is_sft.bool(), sft_coef, n_rl, n_sft)
-
-
-def _mixed(
-    terms: "Tensor", sft: "Tensor", sft_coef: float, n_rl: "int | Tensor | None", n_sft: "int | Tensor | None"
-) -> "Tensor":
-    """Return the mean RL term plus ``sft_coef`` times the mean SFT term, as shares of the whole update."""
-    rl_loss = terms.masked_fill(sft, 0.0).sum() / at_least_one((~sft).sum() if n_rl is None else n_rl)
-    sft_loss = terms.masked_fill(~sft, 0.0).sum() / at_least_one(sft.sum() if n_sft is None else n_sft)
-    return rl_loss + sft_coef * sft_loss
+    sft = is_sft.bool()
+    rows = int(sft.sum())
+    return mixed(terms, sft, sft_coef, len(sft) - rows if n_rl is None else n_rl, rows if n_sft is None else n_sft)

@@ -98,7 +98,6 @@ def judge_command(
     from spag.algorithms.winners import RewardSettings, RewardStats, assign_rewards
     from spag.cli.tables import print_game, print_outcomes
     from spag.games.registry import game_of_file
-    from spag.games.replay import replay
     from spag.storage.episodes import read_episodes
     from spag.storage.store import write_rows
 
@@ -109,7 +108,7 @@ def judge_command(
     game = game_of_file(episodes, **{name: value for name, value in asked.items() if value is not None})
     judged = [_judged(game, episode) for episode in read_episodes(episodes)]
     for episode in judged[:show]:
-        print_game(game, episode, replay(game, episode))
+        print_game(game, episode)
     stats = RewardStats()
     assign_rewards(judged, settings=RewardSettings(template="play"), game=game, stats=stats)
     if as_json:

@@ -13,7 +13,6 @@ from rich.text import Text
 from spag.algorithms.winners import RewardStats
 from spag.cli.console import fit, new_table
 from spag.core.episodes import Episode
-from spag.core.types import Result
 from spag.core.visible import visible_text
 from spag.engines.players import bot_names
 from spag.engines.pricing import Price
@@ -195,8 +194,8 @@ def _sample_table(game: Game, stats: RewardStats, title: str) -> Table:
     return Table(title, ("role", "games won", "samples", "weight"), rows)
 
 
-def print_game(game: Game, episode: Episode, result: Result) -> None:
-    """Show one game as a dialogue with the judge's reason.
+def print_game(game: Game, episode: Episode) -> None:
+    """Show a judged game, cut at its end, as a dialogue with the judge's reason.
 
     Utterances stay in their own column, so that a line break in one cannot pass for another player's line or for the
     verdict.
@@ -204,14 +203,14 @@ def print_game(game: Game, episode: Episode, result: Result) -> None:
     talk = Grid.grid(padding=(0, 2, 0, 0))
     talk.add_column(justify="right", no_wrap=True)
     talk.add_column(overflow="fold")
-    for said in episode.history[: result.length]:
+    for said in episode.history:
         style = "cyan" if said.role == game.roles[0] else "magenta"
         if said.thought:
             thought = " ".join(said.thought.split())
             thought = thought[:SHOWN_THOUGHT] + " ..." * (len(thought) > SHOWN_THOUGHT)
             talk.add_row(Text("thinks", style="dim"), Text(visible_text(thought), style="dim italic"))
         talk.add_row(Text(visible_text(said.role), style=style), Text(visible_text(said.content, lines=True)))
-    verdict = f"{game.outcomes[result.outcome].label}: {result.reason}"
+    verdict = f"{game.outcomes[str(episode.outcome)].label}: {episode.reason}"
     talk.add_row(Text("verdict", style="italic"), Text(visible_text(verdict), style="italic"))
     _say(f"{game.title}: {game.describe_task(episode.task)}", "bold")
     _console().print(talk)

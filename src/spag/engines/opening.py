@@ -133,18 +133,6 @@ def open_player(model: ModelConfig, game: Game, engine: EngineConfig) -> Engine:
     return open_model(model, engine)
 
 
-def open_players(
-    players: Mapping[str, PlayerConfig],
-    game: Game,
-    engine: EngineConfig,
-    stack: ExitStack,
-    note: Note = logger.info,
-    open_models: OpenModels = open_models,
-) -> dict[str, Player]:
-    """Open the engines of all players, by role; ``stack`` closes them. Raises the errors of opening a model."""
-    return open_matches([players], game, engine, stack, note, open_models)[0]
-
-
 def open_matches(
     matches: Sequence[Mapping[str, PlayerConfig]],
     game: Game,
@@ -153,7 +141,9 @@ def open_matches(
     note: Note = logger.info,
     open_models: OpenModels = open_models,
 ) -> list[dict[str, Player]]:
-    """Like ``open_players``, for the players of several matches: a model that plays in many is opened once."""
+    """Open the engines of the players of each match, by role: a model that plays in many is opened once. ``stack``
+    closes them. Raises the errors of opening a model.
+    """
     configs = dict.fromkeys(player.model for players in matches for player in players.values())
     engines = {one: open_player(one, game, engine) for one in configs if kind_of(one.name) is Kind.BOT}
     models = [one for one in configs if one not in engines]

@@ -10,7 +10,6 @@ import hashlib
 import json
 import logging
 import math
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,14 +40,12 @@ from spag.learning.sharding import (
 from spag.models.identity import weights_digest
 from spag.models.refusals import Refusals, described
 from spag.storage.jsonfile import read_json
-from spag.storage.store import write_atomically, write_json
+from spag.storage.store import sync_files, write_atomically, write_json
 
 logger = logging.getLogger(__name__)
 
 STATE = "state.json"
 """The algorithm's state in a checkpoint, and the number of trained samples: plain JSON."""
-LONGEST = 1 << 20
-"""Longest sample of an online phase, in tokens, a bound for attention windows: samples are never cut."""
 ONLINE_GAMES = ("episodes", "evaluations", "snapshots", "start")
 """Folders of an online phase that hold play of its policies, or the policies themselves."""
 _MARKER = "complete"
@@ -90,7 +87,7 @@ def save(
     model: nn.Module,
     optimizer: Any,
     state: Mapping[str, Any],
-    moving: Mapping[str, WeightCopy | None],
+    moving: Mapping[str, WeightCopy],
 ) -> None:
     """Save a checkpoint: weights, optimiser, other changing weights, random state, and ``state``, plain JSON.
 
@@ -102,8 +99,7 @@ def save(
     else:
         save_shares(folder, model, optimizer.optimizer)
     for name, copy in moving.items():
-        if copy is not None:
-            save_tensors(folder / name, copy.values)
+        save_tensors(folder / name, copy.values)
     random_state = {"cpu": torch.get_rng_state()} | (
         {"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {}
     )
@@ -116,7 +112,7 @@ def save(
 
 
 def load(
-    folder: Path, accelerator: Accelerator, model: nn.Module, optimizer: Any, moving: Mapping[str, WeightCopy | None]
+    folder: Path, accelerator: Accelerator, model: nn.Module, optimizer: Any, moving: Mapping[str, WeightCopy]
 ) -> None:
     """Load what ``save`` wrote. Every process must call it. Raises ``RunError`` for a damaged file."""
     with resuming(folder):
@@ -125,8 +121,7 @@ def load(
         else:
             load_shares(folder, model, optimizer.optimizer)
         for name, copy in moving.items():
-            if copy is not None:
-                load_tensors(folder / name, copy.values)
+            load_tensors(folder / name, copy.values)
         random_file = folder / f"random-{accelerator.process_index}.pt"
         if random_file.is_file():  # additional processes have none
             random_state = torch.load(random_file, weights_only=True)
@@ -234,10 +229,7 @@ def checkpoint_updates(folder: Path) -> int:
 
 def finish_checkpoint(folder: Path) -> None:
     """Mark a checkpoint complete, then delete older ones."""
-    for file in folder.rglob("*"):
-        if file.is_file():
-            with file.open("rb") as opened:
-                os.fsync(opened.fileno())
+    sync_files(folder)
     write_atomically(folder / _MARKER, "")
     _discard_all(folder.parent, but=folder)
 

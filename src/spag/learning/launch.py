@@ -29,7 +29,7 @@ def train_on(job: "TrainingJob", reporter: Reporter, title: str) -> dict[str, An
     from spag.models.loading import library_versions  # noqa: PLC0415 - imports torch
 
     with _progress_bars(reporter, title) as show:
-        _launch(job, job.cluster.address, show)
+        _launch(job, show)
     result = read_json(job.output / "training.json", dict[str, Any])["result"]
     return {**result, "versions": library_versions()}
 
@@ -49,8 +49,8 @@ def gpu_count(model: ModelConfig) -> int:
     return torch.cuda.device_count() if model.device != "cpu" else 0
 
 
-def _launch(job: "TrainingJob", address: str | None, show: "OnProgress") -> None:
-    count = process_count(job.model, job.settings)
+def _launch(job: "TrainingJob", show: "OnProgress") -> None:
+    count, address = process_count(job.model, job.settings), job.cluster.address
     if "WORLD_SIZE" in os.environ or (address is None and count == 1 and job.settings.parallel == "replicas"):
         job.run(show)
     elif address is not None:

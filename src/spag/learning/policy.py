@@ -1,7 +1,4 @@
-"""The policy in training: model, optimiser, and the policies kept for a KL term or an average.
-
-A source of games sees it through ``spag.learning.sources.Policy``.
-"""
+"""The policy in training: model, optimiser, and the policies kept for a KL term or an average."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -28,6 +25,9 @@ from spag.models.adapters import use_adapter
 from spag.models.loading import load_tokenizer
 from spag.models.roles import adapter_name, models_of
 
+_LONGEST = 1 << 20
+"""Longest sample of an online phase, in tokens, a bound for attention windows: samples are never cut."""
+
 
 class TrainedPolicy:
     """``bare`` is the model, ``model`` is accelerate's wrapper; both change in place. ``adapters``: by GAME/ROLE,
@@ -43,7 +43,7 @@ class TrainedPolicy:
         roles = phase.roles if settings.per_role else ()
         self.adapters = {role: kept in ("both", role.rpartition("/")[2]) for role in roles}
         start = phase.model.model_copy(update={"name": phase.start_from})
-        longest = settings.max_length if isinstance(settings, OfflineSettings) else checkpoints.LONGEST
+        longest = settings.max_length if isinstance(settings, OfflineSettings) else _LONGEST
         bare, capabilities = trainable(start, settings.lora, accelerator, phase.seed, longest, self.adapters)
         self.capabilities = replace(capabilities, checkpointed=settings.gradient_checkpointing)
         if settings.gradient_checkpointing and settings.parallel != "fsdp":  # there accelerate wraps the layers
@@ -81,33 +81,39 @@ class TrainedPolicy:
         checkpoints.load(folder, self.accelerator, self.model, self.optimizer, self._moving)
 
     @property
-    def _moving(self) -> dict[str, WeightCopy | None]:
+    def _moving(self) -> dict[str, WeightCopy]:
         """The policies besides the trained one that change from step to step."""
         follows = self.reference is not None and self.reference.settings is not None
-        return {"average": self.average, "reference": self.reference if follows else None}
+        copies = {"average": self.average, "reference": self.reference if follows else None}
+        return {name: copy for name, copy in copies.items() if copy is not None}
 
-    # The view of a source: ``spag.learning.sources.Policy``.
+    # What sources of games use. Every process must call ``wait``, ``weights`` and ``save``.
 
     def wait(self) -> None:
+        """Wait until all processes get here."""
         self.accelerator.wait_for_everyone()
 
     def weights(self) -> dict[str, Tensor]:
+        """Return the full trained weights by name."""
         model: nn.Module = self.accelerator.unwrap_model(self.model)
         if is_sharded(model):
             return whole_weights(model)
         return {name: weight.detach() for name, weight in model.named_parameters() if weight.requires_grad}
 
     def save(self, folder: Path) -> None:
+        """Save the policy as a model, written by the first process; it is there when this returns."""
         weights = checkpoints.final_weights(self.accelerator, self.model)
         if self.accelerator.is_main_process:
             save_policy(self.bare, self.tokenizer, folder, self.settings, [*self.adapters], weights)
-        self.wait()  # a snapshot may be the next opponent of every process
+        self.wait()
 
     def policy(self) -> PreTrainedModel | None:
+        """Return the model, if this process has all of it."""
         return None if is_sharded(self.bare) else self.bare
 
     @contextmanager
     def final(self) -> Iterator[None]:
+        """Use the policy that training would end with now: the average of the weights, if one is kept."""
         average = self.average.in_place() if self.average is not None else nullcontext()
         with average, self.accelerator.autocast():
             yield

@@ -33,7 +33,8 @@ from spag.evaluation.arena.standings import arena_report
 from spag.evaluation.exact_metrics import MoveProbabilities, figures_of, probabilities_of
 from spag.games.base import Game, SolvedGame
 from spag.learning.metrics import MetricsLog, Row
-from spag.learning.sources import Material, Policy, Start
+from spag.learning.policy import TrainedPolicy
+from spag.learning.sources import Material, Start
 from spag.learning.step_figures import CollapseWatch, figures, staleness
 from spag.models.adapters import use_adapter
 from spag.models.roles import adapter_name
@@ -77,7 +78,7 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
         finally:
             self.player.__exit__(*error)
 
-    def next(self, step: int, policy: Policy | None) -> Material:
+    def next(self, step: int, policy: TrainedPolicy | None) -> Material:
         assert policy is not None
         self.seconds = dict.fromkeys(self.seconds, 0.0)
         if step in self._ahead:
@@ -98,18 +99,19 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
                 self._play_ahead(policy, ahead, step - 1)
         return Material(self.games)
 
-    def finish(self, step: int, row: Row, samples: Sequence[TrainingSample], policy: Policy) -> bool:
+    def finish(self, step: int, row: Row, samples: Sequence[TrainingSample], policy: TrainedPolicy) -> bool:
         self.figures = {}
         for game, episodes in self.games:
-            own = [sample for sample in samples if str(sample.role).startswith(f"{game.name}/")]
-            self.figures |= figures(episodes, game, self.settings.rewards.get(game.name, RewardOverride()), own)
+            own = self.settings.rewards.get(game.name, RewardOverride())
+            self.figures |= figures(episodes, game, own, samples)
         played = [one for _, episodes in self.games for one in episodes]
         unknown = sum(bool(said.unknown_token) for one in played for said in one.history)
         row |= {"unknown_tokens": unknown, **self.figures, "staleness": staleness(step, played)}
         stops = self._stops(step, row)
-        if (every := self.settings.keeps_snapshots_every) and step % every == 0:
+        if (kept := self.settings.keeps_snapshots_every) and step % kept == 0:
             policy.save(self.player.snapshot_folder(step))
-        if self._evaluates(step, is_last=stops or step == self.steps):
+        every = self.settings.evaluate_every
+        if every is not None and (step % every == 0 or stops or step == self.steps):
             self._wait()  # then the engines are free
             self._make_room()
             with self._timed("evaluate_s"), policy.final():
@@ -148,7 +150,7 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
             games.result()
         self._ahead = {}
 
-    def _play_ahead(self, policy: Policy, step: int, weights_of: int) -> None:
+    def _play_ahead(self, policy: TrainedPolicy, step: int, weights_of: int) -> None:
         """Let the thread play ``step`` with the current weights, or with a copy of them if it is still busy."""
         if not self._ahead or self._holds == weights_of:
             self._update_engines(policy, weights_of)
@@ -168,7 +170,7 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
         if isinstance(self.player.engine, PlannedEngine) and self.player.engine.sleep:
             torch.cuda.empty_cache()
 
-    def _update_engines(self, policy: Policy, step: int) -> None:
+    def _update_engines(self, policy: TrainedPolicy, step: int) -> None:
         """Give the engines the weights after ``step``, unless they have them."""
         if self._holds != step:
             with self._timed("update_weights_s"):
@@ -183,10 +185,6 @@ class SelfplaySource(AbstractContextManager["SelfplaySource"]):
             yield
         finally:
             self.seconds[name] += time.perf_counter() - began
-
-    def _evaluates(self, step: int, *, is_last: bool) -> bool:
-        every = self.settings.evaluate_every
-        return every is not None and (step % every == 0 or is_last)
 
     def _evaluate(self, step: int, game: Game, policy: PreTrainedModel | None) -> None:
         """Play held-out tasks against each opponent, in both roles; add the exact metrics of a solved game."""

@@ -123,9 +123,8 @@ def load_shares(folder: Path, model: nn.Module, optimizer: Optimizer) -> None:
 
 def save_tensors(folder: Path, tensors: Sequence[Tensor]) -> None:
     """Write ``tensors``, of any shape; each process writes its shards. Every process must call it."""
-    if tensors:
-        with _alone_is_fine():
-            save({str(index): tensor for index, tensor in enumerate(tensors)}, checkpoint_id=folder)
+    with _alone_is_fine():
+        save({str(index): tensor for index, tensor in enumerate(tensors)}, checkpoint_id=folder)
 
 
 def load_tensors(folder: Path, tensors: Sequence[Tensor]) -> None:

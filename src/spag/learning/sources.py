@@ -6,14 +6,13 @@ Files have one step, trained for many updates.
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from spag.algorithms.credit import without_held_out
 from spag.algorithms.settings import OfflineSettings
@@ -21,29 +20,9 @@ from spag.core.episodes import Episode, SampleType, TrainingSample
 from spag.core.seeds import derive_seed
 from spag.games.base import Game
 from spag.learning.metrics import Row
+from spag.learning.policy import TrainedPolicy
 from spag.storage.episodes import is_file_of_samples, read_episodes, read_samples
 from spag.storage.sft import read_sft
-
-
-class Policy(Protocol):
-    """A source's view of the policy in training. Every process must call ``wait``, ``weights``
-    and ``save``.
-    """
-
-    def wait(self) -> None:
-        """Wait until all processes get here."""
-
-    def weights(self) -> Mapping[str, Tensor]:
-        """Return the full trained weights by name."""
-
-    def save(self, folder: Path) -> None:
-        """Save the policy as a model, written by the first process."""
-
-    def policy(self) -> PreTrainedModel | None:
-        """Return the model, if this process has all of it."""
-
-    def final(self) -> AbstractContextManager[None]:
-        """Use the policy that training would end with now: the average of the weights, if one is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +59,10 @@ class Source(AbstractContextManager["Source"], Protocol):
     learner: str | None
     """The player whose utterances are trained; ``None``: every player's."""
 
-    def next(self, step: int, policy: Policy | None) -> Material:
+    def next(self, step: int, policy: TrainedPolicy | None) -> Material:
         """Return the training data of ``step``, the same on every process. Sources that do not play need no policy."""
 
-    def finish(self, step: int, row: Row, samples: Sequence[TrainingSample], policy: Policy) -> bool:
+    def finish(self, step: int, row: Row, samples: Sequence[TrainingSample], policy: TrainedPolicy) -> bool:
         """Take the row of a finished step and add the metrics of its games; return whether to go on,
         the same on every process.
 
@@ -122,7 +101,7 @@ class FileSource(AbstractContextManager["FileSource"]):
     def __exit__(self, *_: object) -> None:
         pass
 
-    def next(self, step: int, policy: Policy | None) -> Material:
+    def next(self, step: int, policy: TrainedPolicy | None) -> Material:
         games: list[Episode] = []
         samples: list[TrainingSample] = []
         for path in self.files:
@@ -141,7 +120,7 @@ class FileSource(AbstractContextManager["FileSource"]):
             samples += read_sft(settings.sft_data, settings.sft_samples, derive_seed(self.seed, "sft"))
         return Material([(self.game, games)] if games else [], samples)
 
-    def finish(self, step: int, row: Row, samples: Sequence[TrainingSample], policy: Policy) -> bool:
+    def finish(self, step: int, row: Row, samples: Sequence[TrainingSample], policy: TrainedPolicy) -> bool:
         return True
 
     def settle(self) -> None:

@@ -36,7 +36,7 @@ from spag.models.speed import core_speeds
 from spag.models.weights import check_complete, check_finite, check_size, weights_of
 from spag.storage.home import expanded
 from spag.storage.machine import limit_kernel_caches
-from spag.storage.store import folder_beside, write_json
+from spag.storage.store import folder_beside, sync_files, write_json
 
 
 @contextmanager
@@ -239,6 +239,7 @@ def _replaced(folder: Path) -> Iterator[Path]:
     with folder_beside(folder) as beside:
         yield beside
         beside.chmod(0o755)
+        sync_files(beside)
         if folder.exists():
             shutil.rmtree(folder)
         beside.rename(folder)

@@ -64,8 +64,9 @@ def packed_attention(
             module, query, key, value, _causal_mask(query.shape[2], key.shape[2], query.device), **options
         )
         return plain
-    dtype = attention_dtype(query.device, query.dtype)  # asked here: below, autocast is off
-    computed = computing_dtype(query.device, query.dtype)  # per-head norms may leave queries in float32
+    # asked here: below, autocast is off; per-head norms may leave queries in float32
+    computed = computing_dtype(query.device, query.dtype)
+    dtype = torch.float32 if query.device.type in IN_FLOAT32 else computed
     in_one = not options.get("dropout") and supports_chains(query.device, dtype, query, value)
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -81,11 +82,6 @@ def packed_attention(
             return attend(query, key, value), None
         # Autograd would keep each span's context: a prefix once per fork. So the backward pass recomputes attention.
         return checkpoint(attend, query, key, value, use_reentrant=False), None
-
-
-def attention_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
-    """Return the attention dtype of packed rows: that of matrix products, or float32 (``IN_FLOAT32``)."""
-    return torch.float32 if device.type in IN_FLOAT32 else computing_dtype(device, dtype)
 
 
 def computing_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:

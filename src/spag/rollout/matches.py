@@ -11,7 +11,7 @@ from spag.core.episodes import Episode, PlayerInfo
 from spag.core.options import SamplingConfig
 from spag.core.progress import Reporter
 from spag.engines.base import Player
-from spag.engines.opening import KeptModels, OpenModels, open_matches, open_models, open_players
+from spag.engines.opening import KeptModels, OpenModels, open_matches, open_models
 from spag.engines.players import Kind, PlayerConfig, endpoint_environment, gpus_of, identity_of, kind_of
 from spag.games.base import Game
 from spag.models.finding import cache_folder
@@ -171,8 +171,8 @@ def _play_on_cluster(
 def _open_on_node(
     players: Mapping[str, PlayerConfig], game: Game, engine: EngineConfig, stack: ExitStack
 ) -> dict[str, Player]:
-    """``open_players`` on a node of the cluster."""
+    """Open the players on a node of the cluster, by role."""
     from spag.rollout.ray.weights import fetch  # noqa: PLC0415
 
     fetched = {role: replace(player, model=fetch(player.model, cache_folder())) for role, player in players.items()}
-    return open_players(fetched, game, engine, stack)
+    return open_matches([fetched], game, engine, stack)[0]

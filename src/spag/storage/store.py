@@ -188,6 +188,14 @@ def folder_beside(folder: Path) -> Iterator[Path]:
         shutil.rmtree(made, ignore_errors=True)
 
 
+def sync_files(folder: Path) -> None:
+    """Wait until all files in ``folder`` are on disk."""
+    for file in folder.rglob("*"):
+        if file.is_file():
+            with file.open("rb") as opened:
+                os.fsync(opened.fileno())
+
+
 def file_digest(path: Path) -> str:
     """Return a short hash of a file's contents: SHA-256 or, for files above 1 GiB, SHA-256 of its parts' hashes.
 
