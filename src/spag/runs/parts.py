@@ -6,7 +6,7 @@ from pathlib import Path
 
 from spag.games.base import Game
 from spag.runs.layout import PlannedModel
-from spag.runs.records import Json, checked, read_rows
+from spag.runs.records import CollapseWarning, Json, checked, read_collapse, read_evaluations, read_opponents, read_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,19 @@ class OnlinePhase:
     def rows(self) -> list[Json]:
         """Return the metrics of every finished step, oldest first."""
         return read_metrics(self.folder)
+
+    def evaluations(self) -> list[Json]:
+        """Return the evaluations between steps, oldest first: results by opponent and role, and exact metrics."""
+        return read_evaluations(self.folder / "evaluations.jsonl")
+
+    def opponents(self) -> list[Json]:
+        """Return the policy's results against each opponent after the last step; empty if it met only itself."""
+        rows = read_opponents(self.folder / "opponents.jsonl")
+        return rows[-1]["opponents"] if rows else []
+
+    def collapse(self) -> list[CollapseWarning]:
+        """Return the collapse warnings, in order."""
+        return read_collapse(self.folder / "warnings.jsonl")
 
 
 def games_of(model: PlannedModel) -> list[Game]:

@@ -21,16 +21,7 @@ from spag.games.registry import DEFAULT, game_of, get
 from spag.runs.execute import resolve_dtype
 from spag.runs.layout import BASE, EPISODES, HEALTH, PlannedModel, planned_models, planned_stages, trained_models
 from spag.runs.parts import GameFile, OnlinePhase, SelfPlay, StageProgress, games_of, read_metrics
-from spag.runs.records import (
-    CollapseWarning,
-    Json,
-    check_results,
-    checked,
-    online_files,
-    read_collapse,
-    read_evaluations,
-    read_opponents,
-)
+from spag.runs.records import CollapseWarning, Json, check_results, checked, online_files
 from spag.runs.teachers import TEACHER, teacher_path
 from spag.storage.episodes import read_episodes
 from spag.storage.manifest import Manifest
@@ -233,18 +224,17 @@ class RunFolder:
     @cached_property
     def evaluations(self) -> list[Json]:
         """The evaluations between steps, oldest first: results against each opponent by role, and exact metrics."""
-        return read_evaluations(self.last_online.folder / "evaluations.jsonl") if self.last_online else []
+        return self.last_online.evaluations() if self.last_online else []
 
     @cached_property
     def opponents(self) -> list[Json]:
-        """The policy's results against each opponent after the last step; empty if it met only itself."""
-        rows = read_opponents(self.last_online.folder / "opponents.jsonl") if self.last_online else []
-        return rows[-1]["opponents"] if rows else []
+        """The policy's results against each opponent after the last step."""
+        return self.last_online.opponents() if self.last_online else []
 
     @cached_property
     def collapse(self) -> list[CollapseWarning]:
         """The collapse warnings, in order."""
-        return read_collapse(self.last_online.folder / "warnings.jsonl") if self.last_online else []
+        return self.last_online.collapse() if self.last_online else []
 
     @property
     def stopped(self) -> str:
