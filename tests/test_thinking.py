@@ -12,7 +12,7 @@ from spag.algorithms.winners import RewardSettings, assign_rewards
 from spag.cli.tables import print_game
 from spag.core.episodes import Episode
 from spag.core.options import SamplingConfig
-from spag.core.thinking import SplitReply, speech_start, split_thought
+from spag.core.thinking import SplitReply, speech_spans, split_thought
 from spag.core.types import Observation, Split, Utterance
 from spag.engines.base import Completion, FinishReason, Player, Request, Sampling, text_before_stop, token_limit
 from spag.engines.players import sampling_of
@@ -56,7 +56,19 @@ def test_only_speech_holds_stop_strings() -> None:
     assert text_before_stop("<think>a\nb</think>c\nd", ("\n",), thinking=True) == "<think>a\nb</think>c"
     assert text_before_stop("<think>a\nb", ("\n",), thinking=True) is None
     assert text_before_stop("a\nb", ("\n",), thinking=True) == "a"
-    assert [speech_start(text) for text in ("a", "<think>a", "<think>a</think>b")] == [0, None, 16]
+    texts = "a", "<think>a", "<think>a</think>b", "a<think>b</think>c<think>d", "a</think>b"
+    said = [[text[start:end] for start, end in speech_spans(text)] for text in texts]
+    assert said == [["a"], [""], ["", "b"], ["a", "c"], ["b"]]
+
+
+def test_what_follows_the_first_stop_is_not_looked_at() -> None:
+    """vLLM gets no stop strings while players think, and goes on behind them."""
+    for more in ("\nUser: well?\n<think>So", "\nUser: well?\n<think>So</think> then\nUser:"):
+        assert text_before_stop(f"<think>a\nUser:</think>I bet{more}", ("\nUser:",), thinking=True) == (
+            "<think>a\nUser:</think>I bet"
+        )
+        answer = f"<think>a</think><answer>Bet</answer>{more}"
+        assert text_before_stop(answer, (), thinking=True, tagged=True) == "<think>a</think><answer>Bet"
 
 
 @pytest.mark.parametrize(

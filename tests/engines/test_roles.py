@@ -11,13 +11,16 @@ from safetensors.torch import load_file
 
 from spag.config.schema import EngineConfig, ModelConfig
 from spag.core.errors import ConfigError, EngineError, ModelError
-from spag.engines.base import Completion, Engine, Request, Sampling
+from spag.core.types import Split
+from spag.engines.base import Completion, Engine, Player, Request, Sampling
 from spag.engines.opening import open_model, open_models
 from spag.engines.roles import RoleEngine
 from spag.engines.scripted import ScriptedEngine
+from spag.games.registry import get
 from spag.models.finding import resolve_model
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.roles import adapter_name, adapter_names, model_of_role, models_of, read_roles, weights_of_adapter
+from spag.rollout.runner import PlayStats, game_specs, play_together
 
 KUHN = ("kuhn_poker/player_0", "kuhn_poker/player_1")
 
@@ -40,6 +43,19 @@ class Learner(ScriptedEngine):
 
     def update_weights(self, weights: object) -> None:
         self.learned += weights  # type: ignore[operator]
+
+
+def test_a_role_s_adapter_plays_against_the_whole_of_them() -> None:
+    """Both share that adapter's engine, so what either asked may come from a poll of the other."""
+    game = get("kuhn_poker")
+    shared, other = (ScriptedEngine(lambda _: "[pass]", concurrency=2) for _ in range(2))
+    both = RoleEngine("both", dict(zip(KUHN, (shared, other), strict=True)))
+    players = dict(zip(game.roles, (Player(shared, "one", Sampling()), Player(both, "all", Sampling())), strict=True))
+    specs = game_specs(game.tasks(Split.TRAIN, 4, 0), 2, 0)
+    swapped = {role: players[other] for role, other in zip(game.roles, reversed(game.roles), strict=True)}
+    games = [(spec, players if at % 2 else swapped) for at, spec in enumerate(specs)]
+    played = [one for batch in play_together(game, games, PlayStats(), 4) for one in batch]
+    assert sorted(one.id for one in played) == sorted(spec.id for spec in specs)
 
 
 def test_names_are_those_of_modules_and_folders() -> None:

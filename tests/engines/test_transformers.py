@@ -348,6 +348,13 @@ def noise(rows: int, tokens: int) -> torch.Tensor:
 
 
 @pytest.mark.slow
+def test_the_largest_noise_leaves_the_only_candidate() -> None:
+    """Once in 2**25 the noise rounds to 1, whose Gumbel value would be infinite."""
+    most = torch.full((1, 4), 2**31 - 1, dtype=torch.int32)
+    draw = sample_tokens(torch.tensor([[-1.0, 2.0, 0.0, 1.0]]), [Sampling(1.0, top_k=1)], most, {})
+    assert (draw.tokens.tolist(), draw.sampling_logprobs.tolist()) == ([1], [0.0])
+
+
 def test_draws_follow_the_distribution_and_the_filters() -> None:
     logits, draws = torch.tensor([[2.0, 1.0, 0.0, -1.0]]), 400_000
     bits = noise(1, 4 * draws).view(draws, 4)

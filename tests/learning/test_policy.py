@@ -17,6 +17,7 @@ from transformers import (
     GPT2Config,
     MixtralConfig,
     OPTConfig,
+    Qwen2MoeConfig,
     Qwen3Config,
 )
 
@@ -174,6 +175,11 @@ def test_a_llama_can_do_everything(model_folder: Path) -> None:
     [
         (Qwen3Config(**SHAPE), Capabilities(packed=True, kept=True, chunked=True)),
         (Gemma3TextConfig(**SHAPE, sliding_window=64), Capabilities(packed=True, kept=True, chunked=True)),
+        # a window of 0, which no layer has
+        (
+            Qwen2MoeConfig(**SHAPE, num_experts=2, moe_intermediate_size=16),
+            Capabilities(packed=True, kept=True, chunked=True),
+        ),
         (
             Gemma3TextConfig(**SHAPE, sliding_window=16),
             Capabilities(packed=False, kept=True, chunked=True),

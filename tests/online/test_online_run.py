@@ -206,7 +206,7 @@ def by_id(path: Path) -> dict[str, tuple[tuple[int, ...] | None, ...]]:
 @pytest.mark.parametrize(
     ("options", "shared"),
     [
-        ((), "fsdp"),
+        (("reinforce.opponents={self: 1, start: 1}",), "fsdp"),
         (("reinforce.lora={rank: 2}",), "fsdp"),
         # the first process alone saves a snapshot, and all meet it in the next step
         (("reinforce.opponents={snapshot: 1}", "reinforce.snapshot_every=1", "reinforce.save_steps=9"), "replicas"),
@@ -230,7 +230,7 @@ def test_two_processes_do_what_one_does(model: Path, tmp_path: Path, options: tu
     assert_same_weights(tmp_path / "two", tmp_path / "one")
     for step in (1, 2):
         one, two = (
-            list(read_episodes(path)) for path in sorted((tmp_path / "two" / PHASE / "episodes").glob(f"*{step}*"))
+            list(read_episodes(path)) for path in sorted((tmp_path / "two" / PHASE / "episodes").glob(f"step-0000{step}*"))
         )
         assert (len(one), len(two)) == (6, 6)
 

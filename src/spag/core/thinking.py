@@ -5,6 +5,7 @@ Base models without a chat template are asked for an answer in tags or in a box,
 2501.12948) and SPIRAL (arXiv 2506.24119): the answer alone is said.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 OPEN, CLOSE = "<think>", "</think>"
@@ -37,12 +38,15 @@ def split_thought(text: str) -> SplitReply:
     return SplitReply("\n".join(filter(None, found)), "" if mark else "".join(said), bool(mark))
 
 
-def speech_start(text: str) -> int | None:
-    """Return where the speech after the last thought begins; ``None`` inside a thought."""
-    opened, closed = text.rfind(OPEN), text.rfind(CLOSE)
-    if opened > closed:
-        return None
-    return closed + len(CLOSE) if closed >= 0 else 0
+def speech_spans(text: str) -> Iterator[tuple[int, int]]:
+    """Yield where each stretch of speech begins and ends, before, between and after thoughts; some are empty."""
+    start = 0
+    while (closed := text.find(CLOSE, start)) >= 0:
+        if (opened := text.find(OPEN, start, closed)) >= 0:
+            yield start, opened
+        start = closed + len(CLOSE)
+    opened = text.find(OPEN, start)
+    yield start, len(text) if opened < 0 else opened
 
 
 class Answer(NamedTuple):

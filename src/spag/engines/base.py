@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from spag.core.errors import EngineError
-from spag.core.thinking import OPEN, find_answer, speech_start
+from spag.core.thinking import OPEN, find_answer, speech_spans
 from spag.core.types import Observation
 
 if TYPE_CHECKING:
@@ -116,19 +116,20 @@ class Completion:
 def text_before_stop(text: str, stop: tuple[str, ...], *, thinking: bool = False, tagged: bool = False) -> str | None:
     """Return the text before the first of the ``stop`` strings in ``text``, ``None`` if there is none.
 
-    ``thinking``: stop strings count only after the last thought. ``tagged``: they count only in the answer, and a
-    complete answer ends the text.
+    ``thinking``: stop strings in thoughts do not count. ``tagged``: they count only in the answer, and a complete
+    answer ends the text. What follows the first stop, another thought even, is never looked at: an engine may have
+    generated it.
     """
-    start = speech_start(text) if thinking or tagged else 0
-    if start is None:
-        return None
-    cuts = []
-    if tagged:
-        if (answer := find_answer(text, start)) is None:
-            return None
-        start, cuts = answer.start, [] if answer.after is None else [answer.end]
-    cuts += [at for string in stop if (at := text.find(string, start)) >= 0]
-    return text[: min(cuts)] if cuts else None
+    for start, end in speech_spans(text) if thinking or tagged else [(0, len(text))]:
+        spoken, cuts = text[:end], list[int]()
+        if tagged:
+            if (answer := find_answer(spoken, start)) is None:
+                continue
+            start, cuts = answer.start, [] if answer.after is None else [answer.end]  # noqa: PLW2901
+        cuts += [at for string in stop if (at := spoken.find(string, start)) >= 0]
+        if cuts:
+            return text[: min(cuts)]
+    return None
 
 
 def token_limit(sampling: Sampling, text: str, closed_at: int | None) -> int:

@@ -1,5 +1,6 @@
 """The policy in training: model, optimiser, and the policies kept for a KL term or an average."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -50,6 +51,8 @@ class TrainedPolicy:
             bare.gradient_checkpointing_enable({"use_reentrant": False})
         self.bare: Any = bare
         self.model, self.optimizer = accelerator.prepare(bare, make_optimizer(bare, settings))
+        # Else transformers would leave models empty that this process loads to play, unless it is the first.
+        os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
         if settings.parallel == "replicas":  # the others have optimisers of their own
             allocate_moments(self.optimizer.optimizer)
         trained = [weight for weight in accelerator.unwrap_model(self.model).parameters() if weight.requires_grad]

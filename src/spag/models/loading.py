@@ -141,7 +141,8 @@ def load_adapters(adapters: Mapping[str, str], *, trainable: bool = False, **opt
 
     ``options`` and errors are those of ``load_model``; adapters of different base models also raise ``ModelError``.
     """
-    if len(bases := {adapter_base(expanded(folder)) for folder in adapters.values()}) > 1:
+    named = [adapter_base(expanded(folder)) for folder in adapters.values()]
+    if len(bases := {base and resolve_model(base) for base in named}) > 1:
         raise ModelError(f"{', '.join(adapters.values())}: are adapters of {len(bases)} base models; one is needed")
     (first, folder), *others = adapters.items()
     model = load_model(folder, trainable_adapter=trainable, adapter=first, **options)

@@ -35,8 +35,9 @@ def attends_to_all(config: PreTrainedConfig, longest: int) -> bool:
     as in packed rows.
     """
     text = config.get_text_config(decoder=True)
-    kinds = set(getattr(text, "layer_types", None) or ["full_attention"])
-    window = getattr(text, "sliding_window", None)
+    kinds = set(getattr(text, "layer_types", None) or ())
+    slides = not kinds or "sliding_attention" in kinds  # else a window in the config means nothing
+    window = getattr(text, "sliding_window", None) if slides else None
     return kinds <= {"full_attention", "sliding_attention"} and (window is None or window >= longest)
 
 

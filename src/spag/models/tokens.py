@@ -96,8 +96,9 @@ def encode_follow_up(
     ]
     between = chat_text(tokenizer, messages, reply_follows=True, thinking=thinking).partition(mark)[2]
     ids = list(tokenizer.encode(between, add_special_tokens=False))
-    ended = bool(reply) and ids[:1] == [reply[-1]]  # by the model itself; else it ran into the token limit
-    return ids[1:] if ended else ids
+    # A reply that the model ended itself has the end token already, before which some templates write a space.
+    ended = next((at for at in (1, 2) if reply and ids[at - 1 : at] == [reply[-1]]), 0)
+    return ids[ended:]
 
 
 _CONTEXT = 8

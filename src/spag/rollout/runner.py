@@ -175,7 +175,7 @@ class Runner:
                 if self._pending[key]:
                     going_on = []
                     for completion in engine.poll():
-                        self._pending[key] -= 1
+                        self._pending[id(self._asked(completion.id))] -= 1  # which may have asked this one in turn
                         running = self._apply(completion)
                         if running.state.result is None:
                             going_on.append(running)
@@ -188,6 +188,13 @@ class Runner:
                 raise
             self._error = error
         return ended
+
+    def _asked(self, id: str) -> Engine:
+        """Return the engine to which the player to move in a game belongs."""
+        running = self.running[id]
+        role = self.game.to_move(running.state)
+        assert role is not None
+        return running.players[role].engine
 
     def _submit(self, running: _Running) -> None:
         role = self.game.to_move(running.state)

@@ -14,7 +14,7 @@ from spag.core.errors import ConfigError
 from spag.core.options import SamplingConfig
 from spag.core.types import Split
 from spag.engines.players import Kind, bot_of, kind_of
-from spag.engines.vllm.setup import Backend
+from spag.engines.vllm.setup import MAX_TEMPERATURE, Backend
 from spag.games.base import Game, tasks_of
 from spag.models.finding import resolve_model
 from spag.models.roles import adapter_names, model_of_role, read_roles
@@ -188,10 +188,14 @@ def _check_online_workers(config: RunConfig) -> None:
 
 
 def _check_lengths(config: RunConfig) -> None:
-    """Raise ``ConfigError`` if replies leave vLLM no room for a prompt: it would refuse the first request."""
+    """Raise ``ConfigError`` if vLLM would refuse the first request, which has no room for a prompt or is too hot."""
     if backend_here(config) is not Backend.VLLM:
         return
     for option, sampling, _ in _samplings(config):
+        if sampling.temperature > MAX_TEMPERATURE:
+            raise ConfigError(
+                f"{option}.temperature={sampling.temperature:g}: vLLM takes at most {MAX_TEMPERATURE:g}; lower it"
+            )
         if sampling.most_tokens >= config.engine.max_length:
             thought = f"thinking.max_tokens={sampling.thought_tokens} and " if sampling.thought_tokens else ""
             what = f"{option}: {thought}max_new_tokens={sampling.max_new_tokens} leave no room for a prompt"

@@ -32,6 +32,7 @@ from spag.models.tokens import (
     stop_token_ids,
     token_count,
 )
+from spag.models.weights import weights_of
 
 KNOWN = 256
 """Positions whose logits are kept: 50 MB with 50,000 tokens in float32."""
@@ -136,7 +137,7 @@ class TransformersEngine:
         """Compute with ``weights`` of any shape, by name; the previous tensors may be shared, so they stay as they
         are.
         """
-        own = dict(self._model.named_parameters())
+        own = dict(weights_of(self._model))
         if self._adapter is not None:  # callers know it as the only one
             own = weights_of_adapter(own, self._adapter)
         unknown = [name for name, value in weights.items() if name not in own or own[name].shape != value.shape]

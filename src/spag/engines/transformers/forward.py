@@ -33,6 +33,9 @@ class SlotModel:
         text = model.config.get_text_config(decoder=True)
         self.layers: int = text.num_hidden_layers
         self.positions: int | None = getattr(text, "max_position_embeddings", None)
+        rope = getattr(text, "rope_parameters", None) or {}
+        if rope.get("rope_type") == "longrope":  # one long text would change the frequencies of all beside it
+            self.positions = rope.get("original_max_position_embeddings", self.positions)
         # Functions other than torch's add the mask to the scores.
         self._adds_mask = model.config._attn_implementation not in ("sdpa", ATTENTION)
         reason = self._why_not()

@@ -75,7 +75,8 @@ def random_bits(generators: Sequence[torch.Generator | None], size: int, device:
 
 def _gumbel_max(logits: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
     """Sample one token a row, (B,), from logits (B, V): the largest sum of logit and Gumbel noise."""
-    exponential = noise.float().add_(0.5).mul_(2.0**-31).neg_().log1p_().neg_()  # never 0, infinite once in 2**25
+    uniform = noise.float().add_(0.5).mul_(2.0**-31).clamp_(max=1 - 2.0**-24)  # never 0, and never rounded to 1
+    exponential = uniform.neg_().log1p_().neg_()
     return (logits - exponential.log_()).argmax(-1)
 
 

@@ -213,10 +213,11 @@ def attention_windows(model: PreTrainedModel) -> dict[str, int | None]:
         raise ModelError(
             f"{config._name_or_path}: the transformers engine cannot cache this model ({what}); play it with vLLM"
         )
-    window = getattr(config, "sliding_window", None)
+    slides = not kinds or "sliding_attention" in kinds  # else a window in the config means nothing
+    window = getattr(config, "sliding_window", None) if slides else None
     if window is not None and (not isinstance(window, int) or window < 1):
         fix = "it must be a number of tokens, or null"
         raise ModelError(f"{config._name_or_path}: sliding_window is {window!r} in config.json; {fix}")
     if "sliding_attention" in kinds:
         return {kind: window if kind == "sliding_attention" else None for kind in kinds}
-    return {ALL_LAYERS: None if kinds else window}
+    return {ALL_LAYERS: window}

@@ -20,10 +20,20 @@ from transformers import PreTrainedTokenizerBase
 
 from spag.core.errors import EngineError
 from spag.core.thinking import CLOSE, END_OF_ANSWER, OPEN
-from spag.engines.base import Completion, FinishReason, GroupPlace, Request, Sampling, text_before_stop, token_limit
+from spag.engines.base import (
+    Completion,
+    FinishReason,
+    GroupPlace,
+    Request,
+    RequestError,
+    Sampling,
+    text_before_stop,
+    token_limit,
+)
 from spag.engines.prompts import check_room, encode_request
 from spag.engines.vllm.messages import WorkerOutput
 from spag.engines.vllm.pool import VLLMPool
+from spag.engines.vllm.setup import MAX_TEMPERATURE
 from spag.models.tokens import PromptStyle, decode_reply, opening_of, spoken, token_count
 
 
@@ -170,6 +180,8 @@ def _sampling_arguments(request: Request, stop_ids: frozenset[int], style: Promp
     """Return the arguments of ``vllm.SamplingParams``."""
     sampling = request.sampling
     stop = [*request.stop, END_OF_ANSWER] if style is PromptStyle.TAGGED else list(request.stop)
+    if sampling.temperature > MAX_TEMPERATURE:
+        raise RequestError(f"temperature {sampling.temperature:g}: vLLM takes at most {MAX_TEMPERATURE:g}; lower it")
     return {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p or 1e-9,  # vLLM refuses 0, which keeps only the likeliest token

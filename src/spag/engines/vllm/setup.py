@@ -26,6 +26,9 @@ GPU_MEMORY = 0.9
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Adapter ranks for which vLLM has kernels."""
 
+MAX_TEMPERATURE = 2.0
+"""The highest temperature that vLLM's ``SamplingParams`` take."""
+
 
 class Backend(StrEnum):
     """The engine for models whose weights are available."""

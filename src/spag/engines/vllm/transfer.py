@@ -22,6 +22,7 @@ from transformers.core_model_loading import revert_weight_conversion
 from spag.core.errors import EngineError, first_line
 from spag.engines.vllm.messages import HOST, WorkerWeights
 from spag.engines.vllm.weights import check_shapes, place_for
+from spag.models.weights import weights_of
 
 logger = logging.getLogger(__name__)
 
@@ -72,13 +73,16 @@ class WeightTransfer:
         return None
 
     def as_in_files(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return ``weights`` by their names in files, which vLLM knows."""
+        """Return ``weights`` by their names in files, which vLLM knows: all trained ones, and any frozen ones.
+        Buffers, which saved models have too, never change.
+        """
         model = self._model = self._model or self._empty_model()
-        own = {name: value.shape for name, value in model.named_parameters()}
-        check_shapes(weights, own)
-        if missing := [name for name in own if name not in weights]:
+        own = dict(model.named_parameters())
+        check_shapes(weights, {name: value.shape for name, value in weights_of(model)})
+        if missing := [name for name, value in own.items() if value.requires_grad and name not in weights]:
             raise EngineError(f"{missing[0]}: one of {len(missing)} weights that lack; vLLM takes a whole model")
-        found: dict[str, Tensor] = revert_weight_conversion(model, {name: weights[name].detach() for name in own})
+        given = {name: weights[name].detach() for name in own if name in weights}
+        found: dict[str, Tensor] = revert_weight_conversion(model, given)
         return found
 
     def _empty_model(self) -> PreTrainedModel:
