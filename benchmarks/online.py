@@ -41,8 +41,9 @@ from spag.core.types import State, Utterance
 from spag.learning.encoding import encode_samples
 from spag.learning.loop import Loop, Phase, Start
 from spag.learning.metrics import Row
+from spag.learning.policy import TrainedPolicy
 from spag.learning.selfplay import SelfplaySource
-from spag.learning.sources import Material, Policy
+from spag.learning.sources import Material
 from spag.models.loading import load_model, load_tokenizer
 from spag.models.tokens import PromptStyle, encode_prompt, stop_token_ids
 from spag.rollout.matchmaking import MixedGame, step_specs
@@ -115,13 +116,13 @@ class TimedSelfplay(SelfplaySource):
         self.player.update_weights({})  # opens the engine
         return self
 
-    def next(self, step: int, policy: Policy | None) -> Material:
+    def next(self, step: int, policy: TrainedPolicy | None) -> Material:
         if self.clock is None:
             self.clock = Clock()
             self.clock.start()
         return super().next(step, policy)
 
-    def finish(self, step: int, row: Row, samples: Sequence[TrainingSample], policy: Policy) -> bool:
+    def finish(self, step: int, row: Row, samples: Sequence[TrainingSample], policy: TrainedPolicy) -> bool:
         goes_on = super().finish(step, row, samples, policy)
         assert self.clock is not None
         self.described = self.clock.read()

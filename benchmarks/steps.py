@@ -5,7 +5,7 @@
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal
 
@@ -165,7 +165,8 @@ def mean_logprob(logits: Tensor, labels: Tensor) -> Tensor:
 class Ours(Setting):
     def __init__(self, work: Work, samples: list[EncodedSample] | None = None) -> None:
         super().__init__(work, samples)
-        self.capabilities: Capabilities = probe_capabilities(self.policy, 2048)
+        found = probe_capabilities(self.policy, 2048)
+        self.capabilities: Capabilities = replace(found, checkpointed=bool(work.checkpointing))
         self.reference_batch = LARGER * work.micro_batch
         model = ModelConfig(name=work.model, dtype=work.dtype, device=self.device.type)
         self.accelerator = make_accelerator(model, work.settings, seed=0)

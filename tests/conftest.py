@@ -3,10 +3,13 @@
 import atexit
 import gc
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from pydantic import BaseModel
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
@@ -39,11 +42,15 @@ HEAVY = (
     "tests/planning/test_measured.py",
     "tests/test_embedded_model.py",
     "tests/test_gpu.py",
+    "tests/games/test_docs_walkthrough.py",
     "tests/learning/test_parallel.py",
+    "tests/learning/test_resume.py",
+    "tests/learning/test_setup.py",
+    "tests/serve/",
     "tests/web/test_browser.py",
 )
 """Tests that use a cluster, vLLM, a browser, a language model, or several processes: two at once would take all cores
-from each other.
+from each other, and each worker would start a server of forks.
 """
 
 
@@ -59,3 +66,29 @@ class OneWorkerForHeavy(LoadScopeScheduling):
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
     return OneWorkerForHeavy(config, log)
+
+
+FOUND: dict[tuple[Any, ...], Any] = {}
+
+
+def remembered(count: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``count`` of a phase, settings or a game, and more numbers, computed once for equal arguments."""
+
+    def counted(*arguments: Any) -> Any:
+        key = count, Path.cwd(), *(repr(one.model_dump()) if isinstance(one, BaseModel) else one for one in arguments)
+        if key not in FOUND:
+            FOUND[key] = count(*arguments)
+        return FOUND[key]
+
+    return counted
+
+
+@pytest.fixture(scope="module")
+def counted_once() -> Iterator[None]:
+    """Replaying and packing hundreds of games takes a second, and most plans of a module are of the same ones."""
+    from spag.planning import plan
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("teacher_work", "iteration_work"):
+            patch.setattr(plan, name, remembered(getattr(plan, name)))
+        yield

@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, chdir
+from functools import cache
 from pathlib import Path
 from unittest import mock
 
@@ -24,11 +25,13 @@ from spag.cli import main
 from spag.config.files import load_config
 from spag.config.presets import ABOUT, preset_text
 from spag.games.registry import get
-from spag.planning import estimate, here
+from spag.planning import estimate, here, samples
 from spag.planning.specs import GIB, KNOWN_SHAPES, find_gpu
 from spag.runs.teachers import teacher_path
+from spag.storage.episodes import read_episodes
 from tiny_model import make_model
 
+pytestmark = pytest.mark.usefixtures("counted_once")
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 PAPER = ROOT / "docs" / "reproduction.md"
@@ -117,11 +120,20 @@ def written(page: str) -> str:
     return ROW.sub(lambda row: f"| `{row[1]}` | {hours(row[1])} |", page)
 
 
+def shows_output(page: Path) -> bool:
+    text = page.read_text(encoding="utf-8")
+    return BLOCK.search(text) is not None or ROW.search(text) is not None
+
+
 @pytest.fixture(scope="module")
 def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     folder = tmp_path_factory.mktemp("files")
     write_stand_ins(folder)
-    with chdir(folder):
+    games = cache(lambda path: list(read_episodes(path)))  # of 23,354 games, in every plan
+    rows = cache(samples.read_sft)
+    with chdir(folder), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(samples, "read_episodes", lambda path: iter(games(Path(path).absolute())))
+        patch.setattr(samples, "read_sft", lambda path, *rest: rows(Path(path).absolute(), *rest))
         yield
 
 
@@ -147,7 +159,7 @@ def test_scaling_shows_the_dry_runs_of_the_presets_for_gpus() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [page for page in PAGES if shows_output(page)], ids=lambda page: page.stem)
 def test_commands_print_what_the_page_shows(stand_ins: None, page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert written(text) == text, "python tests/test_docs_output.py writes the pages anew"
@@ -179,8 +191,9 @@ def test_the_hours_that_presets_are_listed_with_are_those_of_the_plan(name: str)
         pytest.importorskip("textarena")
     count, kind = PLANNED[name]
     listed, unit = ABOUT[name].time.split()
-    found = json.loads(printed(f"spag plan {name} --gpus {count} --gpu {kind} --json"))["total"]["hours"]
-    assert float(listed) / {"hours": 1, "minutes": 60}[unit] == pytest.approx(found, rel=0.05)
+    found = json.loads(printed(f"spag plan {name} --gpus {count} --gpu {kind} --json"))["total"]
+    assert found["fits"]
+    assert float(listed) / {"hours": 1, "minutes": 60}[unit] == pytest.approx(found["hours"], rel=0.05)
 
 
 def test_every_preset_with_planned_hours_names_its_gpu() -> None:

@@ -19,6 +19,7 @@ from spag.planning.doctor import Finding, Machine, Status, examine, examine_pres
 from spag.planning.specs import GIB, PCIE, Device, at_hand, find_gpu
 from spag.storage import machine as looking
 
+pytestmark = pytest.mark.usefixtures("counted_once")
 SMALL = Machine(
     python="3.11.7",
     system="Linux x86_64",

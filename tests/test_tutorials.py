@@ -26,6 +26,7 @@ from test_examples import parsed
 from tiny_model import make_model
 from walkthrough import DOCS, blocks, commands, files, page, write_files
 
+pytestmark = pytest.mark.usefixtures("counted_once")
 PAGES = sorted(path.name for path in (DOCS / "tutorials").glob("*.md"))
 SOURCE = Path(__file__).parent.parent / "src"
 MODEL = "Qwen/Qwen3-1.7B"

@@ -14,7 +14,7 @@ from spag.runs.execute import run
 from spag.runs.reading import RunFolder
 from spag.storage.episodes import read_samples
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("counted_once")]
 
 TOO_FEW = "only the 492 shipped games"
 ROWS = [  # as upstream's train_imitation_gpt4.json

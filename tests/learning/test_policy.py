@@ -177,7 +177,7 @@ def test_a_llama_can_do_everything(model_folder: Path) -> None:
         (Gemma3TextConfig(**SHAPE, sliding_window=64), Capabilities(packed=True, kept=True, chunked=True)),
         # a window of 0, which no layer has
         (
-            Qwen2MoeConfig(**SHAPE, num_experts=2, moe_intermediate_size=16),
+            Qwen2MoeConfig(**SHAPE, num_experts=4, moe_intermediate_size=16),
             Capabilities(packed=True, kept=True, chunked=True),
         ),
         (
@@ -189,7 +189,7 @@ def test_a_llama_can_do_everything(model_folder: Path) -> None:
             Capabilities(packed=True, kept=True, chunked=False),
         ),  # caps its logits
     ],
-    ids=["qwen3", "gemma3", "gemma3-short-window", "gemma2"],
+    ids=["qwen3", "gemma3", "qwen2-moe", "gemma3-short-window", "gemma2"],
 )
 def test_other_models_are_tried_out_and_stay_exact(config: object, expected: Capabilities) -> None:
     torch.manual_seed(0)

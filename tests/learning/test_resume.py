@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from tiny import MODEL, settings, train_tiny, train_until
 
 import forked
@@ -91,20 +90,6 @@ def test_a_changed_setting_starts_over_but_a_smaller_micro_batch_resumes(model_f
         model_folder, tmp_path / "again", settings(learning_rate=2e-2), progress=lambda at: steps.append(at.step)
     )
     assert steps[-6:] == [1, 2, 3, 4, 5, 6]
-
-
-@slow
-def test_two_processes_give_the_weights_of_one(model_folder: Path, tmp_path: Path) -> None:
-    changes = {"learning_rate": 1e-3, "micro_batch_size": 2, "global_batch_size": 12}
-    processes = forked.start_pair(train_until, "", model_folder, tmp_path / "two", settings(**changes))
-    assert [forked.end(process) for process in processes] == [0, 0]
-    train_tiny(
-        model_folder, tmp_path / "one", settings(**changes)
-    )  # 41 = 3 * 12 + 5: at the end one process gets the filler
-    one, two = (load_file(tmp_path / name / "checkpoint" / "model.safetensors") for name in ("one", "two"))
-    assert max((one[name] - two[name]).abs().max().item() for name in one) < 1e-4
-    for left, right in zip(rows(tmp_path / "one"), rows(tmp_path / "two"), strict=True):
-        assert left == pytest.approx(right, abs=1e-4, rel=1e-4)
 
 
 def test_only_marked_checkpoints_survive(tmp_path: Path) -> None:

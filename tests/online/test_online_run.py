@@ -10,7 +10,18 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_run import MOMENTS, PHASE, assert_same_weights, config_for, run_here, spoken, train_here, weights_of
+from tiny_run import (
+    MOMENTS,
+    PHASE,
+    assert_same_weights,
+    config_for,
+    job_of,
+    run_here,
+    spoken,
+    train_here,
+    train_in_pair,
+    weights_of,
+)
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import forked
@@ -204,16 +215,22 @@ def by_id(path: Path) -> dict[str, tuple[tuple[int, ...] | None, ...]]:
 )  # torch's launcher leaves its log files open
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("options", "shared"),
+    ("options", "shared", "launched"),
     [
-        (("reinforce.opponents={self: 1, start: 1}",), "fsdp"),
-        (("reinforce.lora={rank: 2}",), "fsdp"),
+        (("reinforce.opponents={self: 1, start: 1}",), "fsdp", True),
+        (("reinforce.lora={rank: 2}",), "fsdp", False),
         # the first process alone saves a snapshot, and all meet it in the next step
-        (("reinforce.opponents={snapshot: 1}", "reinforce.snapshot_every=1", "reinforce.save_steps=9"), "replicas"),
+        (
+            ("reinforce.opponents={snapshot: 1}", "reinforce.snapshot_every=1", "reinforce.save_steps=9"),
+            "replicas",
+            False,
+        ),
     ],
     ids=["weights", "adapter", "snapshots"],
 )
-def test_two_processes_do_what_one_does(model: Path, tmp_path: Path, options: tuple[str, ...], shared: str) -> None:
+def test_two_processes_do_what_one_does(
+    model: Path, tmp_path: Path, options: tuple[str, ...], shared: str, launched: bool
+) -> None:
     """Each plays and trains its share; the model is that of one process. Adapters by role: test_per_role.py."""
     some = [
         *PLAIN,
@@ -225,13 +242,17 @@ def test_two_processes_do_what_one_does(model: Path, tmp_path: Path, options: tu
         "reinforce.save_steps=2",
         *options,
     ]
-    train_here(config_for(model, *some, f"reinforce.parallel={shared}", "reinforce.processes=2"), tmp_path / "two")
-    train_here(config_for(model, *some), tmp_path / "one")
+    alone, together = config_for(model, *some), config_for(model, *some, f"reinforce.parallel={shared}")
+    if launched:
+        train_here(config_for(model, *some, f"reinforce.parallel={shared}", "reinforce.processes=2"), tmp_path / "two")
+        train_here(alone, tmp_path / "one")
+    else:
+        train_in_pair(together, tmp_path / "two")
+        job_of(alone, tmp_path / "one").run()
     assert_same_weights(tmp_path / "two", tmp_path / "one")
     for step in (1, 2):
-        one, two = (
-            list(read_episodes(path)) for path in sorted((tmp_path / "two" / PHASE / "episodes").glob(f"step-0000{step}*"))
-        )
+        files = sorted((tmp_path / "two" / PHASE / "episodes").glob(f"step-0000{step}*"))
+        one, two = (list(read_episodes(path)) for path in files)
         assert (len(one), len(two)) == (6, 6)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_run import MOMENTS, PHASE, config_for, run_here, spoken, train_here
+from tiny_run import MOMENTS, PHASE, config_for, job_of, run_here, spoken, train_here, train_in_pair
 
 from scripted_run import run_until
 from spag.algorithms.reinforce import Reinforce, ReinforceSettings
@@ -202,9 +202,6 @@ def test_a_run_survives_being_killed_anywhere(model: Path, finished: Path, tmp_p
     assert_same(killed, finished)
 
 
-@pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # torch's launcher leaves its log files open
 @pytest.mark.long
 def test_two_processes_do_what_one_does(model: Path, tmp_path: Path) -> None:
     """Each plays and trains its share, with micro-batches of other roles at the same time; the adapters are those of
@@ -219,8 +216,8 @@ def test_two_processes_do_what_one_does(model: Path, tmp_path: Path) -> None:
         "reinforce.evaluate_every=null",
         "reinforce.save_steps=2",
     ]
-    train_here(config_for(model, *some, "reinforce.processes=2"), tmp_path / "two")
-    train_here(config_for(model, *some), tmp_path / "one")
+    train_in_pair(config_for(model, *some), tmp_path / "two")
+    job_of(config_for(model, *some), tmp_path / "one").run()
     assert_same(tmp_path / "two", tmp_path / "one")
 
 

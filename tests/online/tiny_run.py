@@ -6,10 +6,12 @@ import torch
 from safetensors.torch import load_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+import forked
 from spag.config.files import parse_config
 from spag.config.schema import RunConfig
 from spag.core.episodes import TrainingSample
 from spag.core.progress import Reporter, SilentReporter
+from spag.learning.worker import TrainingJob, run_in_group
 from spag.models.tokens import PromptStyle, encode_prompt
 from spag.rollout.matches import PlaySetup
 from spag.runs.execute import run
@@ -61,6 +63,23 @@ def train_here(config: RunConfig, folder: Path, reporter: Reporter | None = None
     state = Run(config, folder, Manifest.open(folder), PlaySetup.of(config, reporter or SilentReporter()))
     for model in state.models.values():
         carry_out(state, model)
+
+
+def job_of(config: RunConfig, folder: Path) -> TrainingJob:
+    """The only phase of ``config`` as a job, without the run around it."""
+    [phase] = config.phases
+    start = config.model.name
+    return TrainingJob(
+        model=config.model, phase=phase, game=config.game, start_from=start, output=folder / PHASE, seed=config.seed
+    )
+
+
+def train_in_pair(config: RunConfig, folder: Path) -> None:
+    """Do the job in two processes that find each other as torchrun's do."""
+    job = job_of(config, folder)
+    job.folder.mkdir(parents=True)
+    processes = forked.start_pair(run_in_group, job.to_json())
+    assert [forked.end(process) for process in processes] == [0, 0]
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:

@@ -314,9 +314,7 @@ def test_copies_take_turns_only_where_the_trainer_rests(overlap: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("level", "lora", "in_turn"), [(1, None, False), (2, None, False), (2, None, True), (1, {"rank": 4}, False)]
-)
+@pytest.mark.parametrize(("level", "lora", "in_turn"), [(1, None, False), (2, None, True), (1, {"rank": 4}, False)])
 def test_a_run_sleeps_while_it_trains(
     level: int,
     lora: dict[str, int] | None,

@@ -413,10 +413,10 @@ def test_a_plan_says_that_no_instruction_data_is_mixed_in(tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_another_game_is_planned_on_its_own_play() -> None:
     phases = [
-        {"algorithm": "imitation", "episodes": ["bot:systematic"], "max_episodes": 5},
-        {"algorithm": "spag", "tasks": 100},
+        {"algorithm": "imitation", "episodes": ["bot:random"], "max_episodes": 5},
+        {"algorithm": "spag", "tasks": 5, "repeats": 20},
     ]
-    config = RunConfig.model_validate({"game": {"name": "twenty_questions"}, "phases": phases})
+    config = RunConfig.model_validate({"game": {"name": "nim"}, "phases": phases})
     found = Planner(config, KNOWN_SHAPES["smollm2-135m"], A100).stages
     game = config.game.build()
     name = next(name for name in ("random", *game.bots) if name in game.bots)

@@ -71,11 +71,13 @@ def test_a_run_that_stopped_says_why(tmp_path: Path) -> None:
     assert "Stopped at a warning of collapse: step 12: <b>all is lost</b>." in text_of(folder)
 
 
+@pytest.mark.usefixtures("_undrawn")
 def test_a_run_without_online_steps_has_no_such_section(tmp_path: Path) -> None:
     text = Page(write_report(write_run(tmp_path / "run")).read_text(encoding="utf-8")).text
     assert "Online steps" not in text and "imitation · spag · seed 0" in text
 
 
+@pytest.mark.usefixtures("_undrawn")
 def test_a_run_at_work_needs_no_evaluation_and_no_arena(tmp_path: Path) -> None:
     folder = write_online(tmp_path / "run", finished=False)
     (folder / "2-reinforce" / "evaluations.jsonl").unlink()

@@ -69,6 +69,11 @@ def probabilities_of(
     return MoveProbabilities(policy, legal_mass)
 
 
+def score_model(model: ModelConfig, game: SolvedGame) -> dict[str, float]:
+    """Return the game's metrics of the model's policy, and its mean ``legal_mass`` over decisions."""
+    return figures_of(move_probabilities(model, game), game)
+
+
 def figures_of(found: MoveProbabilities, game: SolvedGame) -> dict[str, float]:
     """Return the game's metrics of a policy, and its mean ``legal_mass``."""
     return {**game.score_policy(found.policy), "legal_mass": fmean(found.legal_mass.values())}

@@ -12,7 +12,7 @@ from spag.core.seeds import derive_seed
 from spag.core.types import Split
 from spag.engines.players import Kind, is_local, kind_of, members_of
 from spag.evaluation.arena.standings import arena_report
-from spag.evaluation.exact_metrics import figures_of, mixture_of, move_probabilities
+from spag.evaluation.exact_metrics import figures_of, mixture_of, move_probabilities, score_model
 from spag.games.base import Game, SolvedGame
 from spag.rollout.matches import Match, PlaySetup, make_matches, play_matches
 from spag.rollout.matchmaking import match_specs, pairings
@@ -51,7 +51,7 @@ def exact_metrics(entrants: Mapping[str, ModelConfig], game: Game) -> dict[str, 
     found = {}
     for name, model in entrants.items():
         if is_local(model.name):
-            found[name] = figures_of(move_probabilities(model, game), game)
+            found[name] = score_model(model, game)
         elif kind_of(model.name) is Kind.MIXTURE and mixes:
             policies = [move_probabilities(member, game) for member in members_of(model)]
             found[name] = figures_of(mixture_of(policies, game), game)

@@ -14,6 +14,7 @@ from the package ``wordfreq`` (offline; data CC BY-SA 4.0), most frequent first.
 import re
 from functools import cache
 from importlib import resources
+from itertools import islice
 from pathlib import Path
 
 from simplemma import is_known, lemmatize
@@ -46,9 +47,9 @@ def load_words(source: str, top: int, language: str = "en") -> list[str]:
 
 
 @cache
-def _words_of(language: str) -> tuple[str, ...]:
-    """The words of another language: lemmas of three letters or more, except the most frequent, which are function
-    words.
+def _words_of(language: str, top: int) -> tuple[str, ...]:
+    """The ``top`` most frequent words of another language: lemmas of three letters or more, except the very most
+    frequent, which are function words.
 
     If nouns are capitalised, names stay in the list. A negation and the word for "word" are left out, because a plain
     announcement of them names nothing: "Es ist niemals!"
@@ -64,7 +65,7 @@ def _words_of(language: str) -> tuple[str, ...]:
         if word.isalpha() and len(word) > 2 and word != grammar.word and not grammar.negation.fullmatch(word)
     )
     lemmas = (next((case for case in cases if _is_lemma(case, language)), None) for cases in words)
-    return tuple(lemma for lemma in lemmas if lemma is not None)
+    return tuple(islice((lemma for lemma in lemmas if lemma is not None), top))
 
 
 def _is_lemma(word: str, language: str) -> bool:
@@ -78,7 +79,7 @@ def shipped_words() -> list[str]:
 
 def common_words(top: int, language: str = "en") -> list[str]:
     """Return the ``top`` most frequent playable words, or all of them, most frequent first."""
-    return list((_all_common_words() if language == "en" else _words_of(language))[:top])
+    return list(_all_common_words()[:top] if language == "en" else _words_of(language, top))
 
 
 @cache
