@@ -108,7 +108,7 @@ save_model(load_model(sys.argv[1], dtype="float32", device="cpu"), load_tokenize
 @pytest.mark.skipif(
     not (find_spec("bitsandbytes") and find_spec("deepspeed")), reason="needs the extras qlora and deepspeed"
 )
-@pytest.mark.slow
+@pytest.mark.long
 def test_loading_and_saving_write_nothing_to_the_terminal(model_folder: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", SAVING, str(model_folder), str(tmp_path / "saved")]
     done = subprocess.run(
@@ -138,7 +138,7 @@ def test_an_unreachable_hub_model_is_one_line() -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_hub_that_does_not_answer_is_not_asked_for_long(tmp_path: Path) -> None:
     """The hub's client alone would sleep for 1 + 2 + 4 + 8 + 8 = 23 s. Nothing listens on port 9."""
     code = (

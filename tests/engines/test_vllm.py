@@ -249,6 +249,7 @@ def test_a_prompt_that_leaves_no_room_is_refused(vllm_engines: list[VLLMEngine])
     assert vllm_engines[0].poll() == []
 
 
+@pytest.mark.long
 def test_opening_again_leaves_nothing_behind(
     vllm_engines: list[VLLMEngine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
