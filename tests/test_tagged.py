@@ -121,7 +121,7 @@ def replies(folder: Path, tokenizer: PreTrainedTokenizerBase, request: pytest.Fi
     """Replies of a random model, which writes every mark sometimes."""
     limit = request.param
     engine = TransformersEngine(load_model(str(folder), dtype="float32"), tokenizer, style=TAGGED)
-    sampling = Sampling(temperature=1.0, max_new_tokens=600, min_new_tokens=600 + limit, thought_tokens=limit)
+    sampling = Sampling(temperature=1.0, max_new_tokens=300, min_new_tokens=300 + limit, thought_tokens=limit)
     for seed in range(12):
         engine.submit(Request(str(seed), "Hi", sampling, seed))
     found: list[Completion] = []

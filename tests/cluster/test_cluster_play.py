@@ -102,7 +102,7 @@ def test_a_killed_node_costs_no_game(
 
 @pytest.mark.long
 def test_a_worker_that_hangs_is_replaced(cluster: Cluster, alone: dict[str, Episode], tmp_path: Path) -> None:
-    play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(partial(hanging, tmp_path / "mark"), TABOO), deadline=30.0)
+    play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(partial(hanging, tmp_path / "mark"), TABOO), deadline=20.0)
     assert (tmp_path / "mark").exists()
     assert games_in(tmp_path / "e.jsonl") == alone
 
@@ -131,7 +131,7 @@ def test_engines_that_fail_for_ever_end_the_play(cluster: Cluster, tmp_path: Pat
 
 def test_a_model_that_is_not_there_is_one_line(cluster: Cluster, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"^nowhere: no such model$"):
-        play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(missing, TABOO))
+        play_into(tmp_path / "e.jsonl", cluster.address, PlayJob(missing, TABOO), workers=1)
 
 
 def test_a_prompt_that_fits_no_engine_ends_the_play_at_once(cluster: Cluster, tmp_path: Path, capsys: Capture) -> None:

@@ -340,7 +340,10 @@ def test_the_output_folder_holds_what_the_page_says(usual: Path) -> None:
     }
 
 
-def test_a_finished_training_is_not_repeated_but_one_with_other_samples_is(model_folder: Path, tmp_path: Path) -> None:
+def test_a_finished_training_is_not_repeated_but_one_with_other_samples_is(
+    model_folder: Path, usual: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(usual, tmp_path, dirs_exist_ok=True)
     first = train_tiny(model_folder, tmp_path)
     made = (tmp_path / "checkpoint" / "model.safetensors").stat().st_mtime_ns
     assert train_tiny(model_folder, tmp_path) == first
@@ -375,7 +378,7 @@ def test_other_prompt_tokens_and_another_base_model_under_an_adapter_train_anew(
         references.add((tmp_path / "tokens" / "reference.jsonl").read_text().splitlines()[1])
     assert len(references) == 2
 
-    base, chosen = shutil.copytree(model_folder, tmp_path / "base"), settings(lora={"rank": 2, "alpha": 4})
+    base, chosen = shutil.copytree(model_folder, tmp_path / "base"), settings(lora={"rank": 2, "alpha": 4}, max_steps=1)
     adapter = train_tiny(base, tmp_path / "adapter", chosen).checkpoint
     for factor in (1.0, 1.5):
         model = load_model(str(base), dtype="float32", device="cpu")
