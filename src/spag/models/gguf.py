@@ -62,8 +62,8 @@ def dequantised(source: Path) -> Path:
 
 @contextmanager
 def _read_once() -> Iterator[None]:
-    """transformers parses the file anew for the tokenizer, each config and the weights, and makes the table of names
-    anew for every module: more than half of the time.
+    """transformers parses the file again for the tokenizer, each config and the weights, and makes the table of names
+    again for every module: more than half of the time.
     """
     slow = {name: getattr(gguf, name) for name in ("GGUFReader", "get_tensor_name_map")}
     try:
