@@ -60,8 +60,7 @@ class Spag(OfflineAlgorithm):
     def reward_settings(self) -> dict[str, Any]:
         chosen = self.settings
         roles = None if chosen.roles == "both" else frozenset({chosen.roles})
-        rewards = {name: getattr(chosen, name) for name in ("discount", "loser_reward", "tie_reward")}
-        return {**rewards, "roles": roles}
+        return {"loser_reward": chosen.loser_reward, "tie_reward": chosen.tie_reward, "roles": roles}
 
     def loss(self, batch: TokenBatch) -> "tuple[Tensor, Metrics]":
         chosen, sft = self.settings, batch.is_sft

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spag.algorithms.credit import is_trained, result_of
+from spag.algorithms.settings import IterationSettings
 from spag.core.episodes import Episode, SampleType, TrainingSample
 from spag.core.errors import DataError
 from spag.core.seeds import derive_seed
@@ -220,11 +221,15 @@ class OfflineAlgorithm:
 
     def credit(self, episodes: Sequence[Episode], game: Game, learner: str | None) -> list[TrainingSample]:
         refuse_other_rules(episodes, game)
+        own: dict[str, Any] = (
+            {"discount": self.settings.discount} if isinstance(self.settings, IterationSettings) else {}
+        )
         settings = RewardSettings(
             template=self.settings.template,
             sampled_tokens=self.settings.completions == "sampled",
             seed=self.seed,
             learner=learner,
+            **own,
             **self.reward_settings(),
         )
         return assign_rewards(episodes, settings=settings, game=game, stats=self.stats)

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from spag.core.progress import SilentReporter
 
 if TYPE_CHECKING:
     from spag.config.schema import GameConfig, PhaseConfig, RunConfig
+    from spag.core.episodes import Episode
     from spag.core.progress import Reporter
     from spag.games.base import Game
 
@@ -59,10 +60,13 @@ def train_command(
     from spag.learning.worker import TrainingJob
     from spag.runs.execute import resolve_dtype
     from spag.runs.machine_checks import check_machine
+    from spag.storage.episodes import is_file_of_samples, read_episodes
 
     config, phase, game = _offline_phase(algorithm, files, config_name)
     if learner is not None:
-        _check_learner(learner, files)
+        if chosen := next(filter(is_file_of_samples, files), None):
+            raise ConfigError(f"--learner: {chosen} holds samples, whose players are not known; leave it out")
+        _check_learner(learner, (game for path in files for game in read_episodes(path)), ", ".join(map(str, files)))
     config = resolve_dtype(config)
     check_machine(config)
     on_stop(lambda: f"{output} has {_checkpoint(output)}; the same command resumes")
@@ -160,7 +164,7 @@ def rewards_command(
     rows = read_sft(settings.sft_data, settings.sft_samples, draws) if settings.sft_data else []
     games = list(read_episodes(episodes))
     if learner is not None:
-        _check_learner(learner, [episodes])
+        _check_learner(learner, games, str(episodes))
     if algorithm == "imitation" and not settings.keep_held_out:
         notes: list[str] = []
         games = without_held_out(games, game, str(episodes), notes)
@@ -182,19 +186,16 @@ def rewards_command(
         reporter.note(f"{stats.held_out:,} of these games are on held-out tasks, {what}")
 
 
-def _check_learner(learner: str, files: Sequence[Path]) -> None:
-    """Raise ``ConfigError`` if ``learner`` plays in no game of ``files``, or a file holds samples, already chosen."""
-    from spag.storage.episodes import is_file_of_samples, read_episodes
-
-    if chosen := next(filter(is_file_of_samples, files), None):
-        raise ConfigError(f"--learner: {chosen} holds samples, whose players are not known; leave it out")
-    games = (game for path in files for game in read_episodes(path))
-    names = sorted({info.model for game in games for info in game.players.values()})
-    if learner not in names:
-        known = ", ".join(names[:5]) or "not named"
-        more = ", ..." if len(names) > 5 else ""
-        where = ", ".join(map(str, files))
-        raise ConfigError(f"--learner: {learner!r} plays no game of {where}; its players are {known}{more}")
+def _check_learner(learner: str, games: "Iterable[Episode]", where: str) -> None:
+    """Raise ``ConfigError`` if ``learner`` plays in none of the games."""
+    names = set[str]()
+    for game in games:
+        names |= {info.model for info in game.players.values()}
+        if learner in names:
+            return
+    known = ", ".join(sorted(names)[:5]) or "not named"
+    more = ", ..." if len(names) > 5 else ""
+    raise ConfigError(f"--learner: {learner!r} plays no game of {where}; its players are {known}{more}")
 
 
 def _offline() -> list[str]:

@@ -107,7 +107,7 @@ def option_names(section: type[BaseModel] = RunConfig, prefix: str = "") -> Iter
 def _keys(annotation: Any) -> str:
     """Return what the keys of a mapping to sections are, with a dot; empty for other types."""
     is_mapping = get_origin(annotation) is dict and _nested(annotation) is not None
-    return f"{get_args(annotation)[0].__metadata__[0]}." if is_mapping else ""
+    return f"{getattr(get_args(annotation)[0], '__metadata__', ('NAME',))[0]}." if is_mapping else ""
 
 
 def _nested(annotation: Any) -> type[BaseModel] | None:

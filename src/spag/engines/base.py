@@ -121,12 +121,12 @@ def text_before_stop(text: str, stop: tuple[str, ...], *, thinking: bool = False
     generated it.
     """
     for start, end in speech_spans(text) if thinking or tagged else [(0, len(text))]:
-        spoken, cuts = text[:end], list[int]()
+        spoken, first, cuts = text[:end], start, list[int]()
         if tagged:
             if (answer := find_answer(spoken, start)) is None:
                 continue
-            start, cuts = answer.start, [] if answer.after is None else [answer.end]  # noqa: PLW2901
-        cuts += [at for string in stop if (at := spoken.find(string, start)) >= 0]
+            first, cuts = answer.start, [] if answer.after is None else [answer.end]
+        cuts += [at for string in stop if (at := spoken.find(string, first)) >= 0]
         if cuts:
             return text[: min(cuts)]
     return None

@@ -45,7 +45,7 @@ def make_accelerator(model: ModelConfig, settings: UpdateSettings, seed: int) ->
         options["deepspeed_plugin"] = DeepSpeedPlugin(hf_ds_config=deepspeed_settings(settings, model.dtype))
     precision = {"bfloat16": "bf16", "float16": "fp16"}.get(model.dtype, "no")
     backend = group_backend(settings, on_cpu=on_cpu) if "LOCAL_RANK" in os.environ else None
-    PartialState(cpu=on_cpu, timeout=PATIENCE, **({"backend": backend} if backend else {}))
+    PartialState(cpu=on_cpu, timeout=PATIENCE, backend=backend)
     cpu = on_cpu and settings.parallel != "deepspeed"  # with cpu=True, accelerate would skip DeepSpeed
     accelerator = Accelerator(cpu=cpu, mixed_precision=precision, **options)
     if settings.parallel == "fsdp" and on_cpu:  # accelerate supports FSDP2 only on GPUs, and would keep replicas

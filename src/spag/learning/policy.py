@@ -1,6 +1,5 @@
 """The policy in training: model, optimiser, and the policies kept for a KL term or an average."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import broadcast_object_list, disable_fsdp_ram_efficient_loading
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -52,7 +51,7 @@ class TrainedPolicy:
         self.bare: Any = bare
         self.model, self.optimizer = accelerator.prepare(bare, make_optimizer(bare, settings))
         # Else transformers would leave models empty that this process loads to play, unless it is the first.
-        os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
+        disable_fsdp_ram_efficient_loading()
         if settings.parallel == "replicas":  # the others have optimisers of their own
             allocate_moments(self.optimizer.optimizer)
         trained = [weight for weight in accelerator.unwrap_model(self.model).parameters() if weight.requires_grad]

@@ -13,6 +13,7 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedErr
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from spag.core.errors import RunError, SpagError, first_line
+from spag.engines.players import endpoint_environment
 from spag.learning.devices import PATIENCE, group_backend
 from spag.learning.processes import watching
 from spag.learning.trackers import OnProgress
@@ -35,10 +36,13 @@ def train_on_ray(job: TrainingJob, address: str, progress: OnProgress) -> None:
             shutil.rmtree(job.folder, ignore_errors=True)
             job.folder.mkdir(parents=True)
         text, here = job.to_json(), Path.cwd()
+        met = [job.model.model_copy(update={"name": name}) for name in getattr(job.settings, "met", ())]
+        environment = endpoint_environment(met)
 
         def work() -> None:
             with suppress(OSError):  # on a node without it, files that options name must be absolute
                 os.chdir(here)  # Ray Train has changed to a folder of its own
+            os.environ.update(environment)
             run_in_group(text)
 
         trainer = TorchTrainer(

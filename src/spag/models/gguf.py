@@ -7,6 +7,7 @@ import errno
 import functools
 import logging
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from spag.storage.disk import storage_errors
 from spag.storage.store import file_digest, folder_beside
 
 logger = logging.getLogger(__name__)
+_ONE_AT_A_TIME = threading.Lock()
 
 
 @no_progress_bars()
@@ -65,14 +67,15 @@ def _read_once() -> Iterator[None]:
     """transformers parses the file again for the tokenizer, each config and the weights, and makes the table of names
     again for every module: more than half of the time.
     """
-    slow = {name: getattr(gguf, name) for name in ("GGUFReader", "get_tensor_name_map")}
-    try:
-        for name, function in slow.items():
-            setattr(gguf, name, functools.cache(function))
-        yield
-    finally:
-        for name, function in slow.items():
-            setattr(gguf, name, function)
+    with _ONE_AT_A_TIME:
+        slow = {name: getattr(gguf, name) for name in ("GGUFReader", "get_tensor_name_map")}
+        try:
+            for name, function in slow.items():
+                setattr(gguf, name, functools.cache(function))
+            yield
+        finally:
+            for name, function in slow.items():
+                setattr(gguf, name, function)
 
 
 def _move_unless_there(made: Path, folder: Path) -> None:

@@ -96,9 +96,9 @@ def encode_follow_up(
     ]
     between = chat_text(tokenizer, messages, reply_follows=True, thinking=thinking).partition(mark)[2]
     ids = list(tokenizer.encode(between, add_special_tokens=False))
-    # A reply that the model ended itself has the end token already, before which some templates write a space.
-    ended = next((at for at in (1, 2) if reply and ids[at - 1 : at] == [reply[-1]]), 0)
-    return ids[ended:]
+    end = end_token_id(tokenizer, style)
+    ended = bool(reply) and reply[-1] == end and end in ids[:2]  # some templates write a space before it
+    return ids[ids.index(end) + 1 :] if ended else ids
 
 
 _CONTEXT = 8

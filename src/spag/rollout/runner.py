@@ -128,13 +128,14 @@ def _utterance(role: str, completion: Completion, prompt: str) -> Utterance:
 
 @dataclass(slots=True)
 class _Running:
-    """A game in flight, and its players by role."""
+    """A game in flight, and its players by role. ``asked``: the key of the engine that has its request."""
 
     spec: GameSpec
     state: State
     players: Mapping[str, Player]
     attempt: int = 0
     prompt: str = ""
+    asked: int = 0
 
 
 class Runner:
@@ -175,7 +176,7 @@ class Runner:
                 if self._pending[key]:
                     going_on = []
                     for completion in engine.poll():
-                        self._pending[id(self._asked(completion.id))] -= 1  # which may have asked this one in turn
+                        self._pending[self.running[completion.id].asked] -= 1  # it may share the polled one
                         running = self._apply(completion)
                         if running.state.result is None:
                             going_on.append(running)
@@ -189,13 +190,6 @@ class Runner:
             self._error = error
         return ended
 
-    def _asked(self, id: str) -> Engine:
-        """Return the engine to which the player to move in a game belongs."""
-        running = self.running[id]
-        role = self.game.to_move(running.state)
-        assert role is not None
-        return running.players[role].engine
-
     def _submit(self, running: _Running) -> None:
         role = self.game.to_move(running.state)
         assert role is not None
@@ -203,7 +197,8 @@ class Runner:
         request = next_request(spec.id, self.game, running.state, spec.seed, running.attempt, player.sampling)
         running.prompt = request.prompt
         player.engine.submit(request)
-        self._pending[id(player.engine)] += 1
+        running.asked = id(player.engine)
+        self._pending[running.asked] += 1
 
     def _apply(self, completion: Completion) -> _Running:
         """Apply a finished utterance, unless it is to be sampled again; return its game."""

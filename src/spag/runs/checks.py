@@ -47,7 +47,7 @@ def check_run(config: RunConfig, game: Game) -> None:
         require_ray(config.cluster.address)
         _check_online_workers(config)
     _check_packages(config)
-    _check_lengths(config)
+    _check_vllm_sampling(config)
     _check_endpoints(config)
     check_players(config, players(config))
 
@@ -187,7 +187,7 @@ def _check_online_workers(config: RunConfig) -> None:
         raise ConfigError(f"cluster.online_workers={config.cluster.online_workers}: {what}; {fix}")
 
 
-def _check_lengths(config: RunConfig) -> None:
+def _check_vllm_sampling(config: RunConfig) -> None:
     """Raise ``ConfigError`` if vLLM would refuse the first request, which has no room for a prompt or is too hot."""
     if backend_here(config) is not Backend.VLLM:
         return
@@ -218,7 +218,8 @@ def _samplings(config: RunConfig) -> Iterator[tuple[str, SamplingConfig, Sequenc
     for number, phase in enumerate(config.phases):
         settings, place = phase.settings, f"phases.{number}"
         if not isinstance(settings, TeacherSettings):
-            names = [*settings.opponents, *getattr(settings, "evaluation_opponents", ())]
+            names = settings.met if isinstance(settings, OnlineSettings) else [*settings.opponents]
             yield f"{place}.sampling", settings.sampling, names
-            by_role = getattr(settings, "sampling_by_role", {})
-            yield from ((f"{place}.sampling_by_role.{role}", one, names) for role, one in by_role.items())
+        if isinstance(settings, IterationSettings):
+            by_role = settings.sampling_by_role.items()
+            yield from ((f"{place}.sampling_by_role.{role}", one, [*settings.opponents]) for role, one in by_role)

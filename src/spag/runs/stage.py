@@ -76,8 +76,9 @@ class Run:
         return {**dumped, **more, "files": {name: file_digest(path) for name, path in files.items()}}
 
     def _files_of(self, start: Sequence[str], players: Iterable[str]) -> dict[str, Path]:
-        """Return the files of local models that the run does not train; a name of ``players`` without / is its own."""
-        named = [self.model(name) for name in (*start, *(name for name in players if "/" in name))]
+        """Return the files of local models that the run does not train; its own names have neither / nor :."""
+        others = (name for name in players if set(name) & {"/", ":"} and mixed_model(self.config, name) is None)
+        named = [self.model(name) for name in (*start, *others)]
         members = {member.name for model in named for member in members_of(model)}
         return {name: file for one in sorted(members) if is_local(one) for name, file in model_files(one).items()}
 

@@ -201,11 +201,7 @@ class Manifest:
         ``RunError`` when refused.
         """
         outputs, lost = self._outputs(stage), {name: lost_outputs(self.folder, self._outputs(name)) for name in inputs}
-        record, files = self.stages.get(stage), dict(model or {})
-        known = record.get("model", {}) if record else {}
-        if record and record.get("free") != free:  # other players: only those that stay can have changed
-            known = {name: one for name, one in known.items() if name in files}
-            files = {name: path for name, path in files.items() if name in known}
+        record = self.stages.get(stage)
         request = StageRequest(
             settings=json.loads(json.dumps(settings)),  # lists for tuples, as the manifest has them
             free=free,
@@ -214,7 +210,7 @@ class Manifest:
             replaced=replaced_outputs(self.folder, outputs),
             lost=lost_outputs(self.folder, outputs),
             missing={name: files[0] for name, files in lost.items() if files},
-            changed=changed_files(files, known),
+            changed=changed_files(model or {}, record.get("model", {}) if record else {}),
         )
         decision = decide(record, request)
         if decision.action is Action.REFUSE:

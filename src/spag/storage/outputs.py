@@ -37,11 +37,21 @@ def record_files(files: Mapping[str, Path]) -> Outputs:
 
 
 def changed_files(files: Mapping[str, Path], known: Mapping[str, FileRecord]) -> list[str]:
-    """Return the names of files that came, went or changed since they were recorded; none if all of them are gone, as
-    on another machine.
+    """Return the names (``MODEL/FILE``) of files that came, went or changed since they were recorded.
+
+    A model that was not recorded, or of which no file is there, as on another machine, has not changed.
     """
-    names = sorted({*files, *known}) if files and known else []
+    models = _folders(files) & _folders(known)
+    names = sorted(name for name in {*files, *known} if _folder(name) in models)
     return [name for name in names if name not in files or name not in known or not _is_same(files[name], known[name])]
+
+
+def _folder(name: str) -> str:
+    return name.rpartition("/")[0]
+
+
+def _folders(names: Iterable[str]) -> set[str]:
+    return set(map(_folder, names))
 
 
 def lost_outputs(folder: Path, outputs: Mapping[str, FileRecord]) -> list[str]:

@@ -115,12 +115,13 @@ class AdversarialTaboo(TextGame):
 
     def __post_init__(self) -> None:
         language_of(self.language)
-        if self.language != ENGLISH.language and self.judge is JudgeMode.PAPER:
+        if self.language == ENGLISH.language:
+            return
+        if self.judge is JudgeMode.PAPER:
             raise ConfigError(f"game.judge: paper knows English only, not {self.language!r}; set game.judge=strict")
-        if self.language != ENGLISH.language and self.words == SHIPPED:
+        if self.words == SHIPPED:
             raise ConfigError(f"game.words: shipped is English, not {self.language!r}; take frequency, or give a file")
-
-        if self.language != ENGLISH.language and self.stop is Stop.ANNOUNCED:
+        if self.stop is Stop.ANNOUNCED:
             raise ConfigError(f"game.stop: announced knows English only, not {self.language!r}; set game.stop=judged")
 
     @cached_property

@@ -46,16 +46,15 @@ def publish(model: ModelConfig, storage: str | None) -> ModelConfig:
     folders = (folder, *map(Path, (read_roles(str(folder)) or {}).values()))
     files = (file for part in folders for file in sorted(part.iterdir()) if file.is_file())
     names = [file.relative_to(folder).as_posix() for file in files]
-    base = next(filter(None, map(adapter_base, folders)), None)
-    shared = base and publish(model.model_copy(update={"name": base}), storage).name
-    listed = {"files": names, "base": shared}
     try:
         system, root = fsspec.core.url_to_fs(target)
         if not system.exists(f"{root}/{_LIST}"):
+            base = next(filter(None, map(adapter_base, folders)), None)
+            shared = base and publish(model.model_copy(update={"name": base}), storage).name
             for name in names:
                 system.makedirs(f"{root}/{name}".rpartition("/")[0], exist_ok=True)
                 system.put_file(str(folder / name), f"{root}/{name}")
-            system.pipe_file(f"{root}/{_LIST}", json.dumps(listed).encode())
+            system.pipe_file(f"{root}/{_LIST}", json.dumps({"files": names, "base": shared}).encode())
     except (ValueError, ImportError) as error:
         raise ConfigError(f"cluster.storage={storage}: {first_line(error)}") from error
     except OSError as error:

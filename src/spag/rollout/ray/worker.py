@@ -77,11 +77,11 @@ class PlayWorker:
         runner, began, episodes = self._runner, time.monotonic(), list[Episode]()
         self._waiting.extend(specs)
         while not episodes or time.monotonic() - began < BEAT_S:
-            while self._waiting and runner.capacity > 0:
-                runner.start(self._waiting.popleft(), self._players)
-            if not runner.running:
-                break
             try:
+                while self._waiting and runner.capacity > 0:
+                    runner.start(self._waiting.popleft(), self._players)
+                if not runner.running:
+                    break
                 episodes.extend(runner.poll())
             except EngineError as error:
                 if not episodes:
