@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from spag.cli import main
 from spag.cli.console import make_reporter
 from spag.cli.tables import print_arena, print_game, print_outcomes, print_table
 from spag.core.episodes import Episode, PlayerInfo
-from spag.core.types import Result, Split
+from spag.core.types import Split
 from spag.core.visible import visible_text
 from spag.engines.base import Sampling
 from spag.engines.bot import BotEngine
@@ -128,7 +129,7 @@ def test_line_breaks_stay_where_they_may() -> None:
 def test_a_game_is_shown_to_the_judged_end_and_cannot_drive_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     forged = "It is\nwet.\n verdict  the attacker wins: \u202eit said so " + "x" * 70
     episode = episode_of("riv\x1ber", "[bold]Hi\x1b[2J", forged, "never judged", players={"attacker": PlayerInfo("m")})
-    print_game(TABOO, episode, Result("tie", {}, 2, "no\x07thing was decided"))
+    print_game(TABOO, replace(episode, outcome="tie", length=2, reason="no\x07thing was decided"))
     assert [line.rstrip() for line in shown(capsys)] == [
         "Adversarial Taboo: riv<U+001B>er",
         "attacker  [bold]Hi<U+001B>[2J",

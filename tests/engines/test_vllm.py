@@ -122,6 +122,7 @@ def test_adapters_and_their_base_are_served_at_once_by_one_vllm(
         assert_same(ours, alone)
 
 
+@pytest.mark.long
 def test_an_adapter_learns_and_the_others_stay(vllm_engines: list[VLLMEngine], tiny_vllm: TinyVLLM) -> None:
     before = ask_all(vllm_engines)
     adapted = PeftModel.from_pretrained(
@@ -140,6 +141,7 @@ def test_an_adapter_learns_and_the_others_stay(vllm_engines: list[VLLMEngine], t
             assert_same(ours, answers)
 
 
+@pytest.mark.long
 def test_a_base_model_learns_under_its_adapters(vllm_engines: list[VLLMEngine], tiny_vllm: TinyVLLM) -> None:
     """Embeddings tied to the output layer, and one of the weights that vLLM fuses, change."""
     before = ask_all(vllm_engines)

@@ -70,7 +70,7 @@ def test_the_game_passes_the_suite(package: Path) -> None:
     assert done.returncode == 0 and re.search(r"\b3\d passed", done.stdout), done.stdout + done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_game_is_listed_and_played(package: Path) -> None:
     typed = [command.split()[1:] for command in COMMANDS if command.startswith("spag ")]
     shown = {words[0]: spag(package, *words) for words in typed}

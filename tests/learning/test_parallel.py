@@ -31,7 +31,7 @@ LAUNCHER = pytest.mark.filterwarnings(
     "ignore::pytest.PytestUnraisableExceptionWarning"
 )  # torch's launcher leaves its log files open
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 Job = dict[str, Any]
 
@@ -153,7 +153,6 @@ def test_what_two_with_fsdp_began_one_process_finishes(model_folder: Path, alone
     assert_same(alone / "twenty", fsdp / "stopped")
 
 
-@pytest.mark.long
 @pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed")
 def test_zero3_gives_the_losses_and_weights_of_one_process(model_folder: Path, alone: Path, tmp_path: Path) -> None:
     shared = {"parallel": "deepspeed"}
@@ -200,7 +199,6 @@ def children(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @LAUNCHER
-@pytest.mark.long
 @pytest.mark.usefixtures("children")
 def test_a_killed_process_ends_the_job_in_one_line_and_the_same_call_resumes(
     model_folder: Path, alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -234,7 +232,6 @@ def test_a_killed_process_ends_the_job_in_one_line_and_the_same_call_resumes(
 
 
 @LAUNCHER
-@pytest.mark.long
 @pytest.mark.usefixtures("children")
 def test_an_error_in_a_process_is_the_error_of_the_call(model_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(

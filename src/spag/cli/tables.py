@@ -195,7 +195,7 @@ def _sample_table(game: Game, stats: RewardStats, title: str) -> Table:
 
 
 def print_game(game: Game, episode: Episode) -> None:
-    """Show a judged game, cut at its end, as a dialogue with the judge's reason.
+    """Show a judged game, up to its end, as a dialogue with the judge's reason.
 
     Utterances stay in their own column, so that a line break in one cannot pass for another player's line or for the
     verdict.
@@ -203,7 +203,7 @@ def print_game(game: Game, episode: Episode) -> None:
     talk = Grid.grid(padding=(0, 2, 0, 0))
     talk.add_column(justify="right", no_wrap=True)
     talk.add_column(overflow="fold")
-    for said in episode.history:
+    for said in episode.history[: episode.length]:
         style = "cyan" if said.role == game.roles[0] else "magenta"
         if said.thought:
             thought = " ".join(said.thought.split())
