@@ -122,7 +122,7 @@ def test_an_error_in_a_process_is_the_error_of_the_call(
     samples = tmp_path / "samples.jsonl"
     write_rows(samples, [TrainingSample(prompt="p", completion="c", reward=1.0)] * 8)
     model = ModelConfig(name=str(model_folder), dtype="float32", device="cpu")
-    options = {"algorithm": "spag", "processes": 2, "global_batch_size": 8, "micro_batch_size": 8}
+    options = {"algorithm": "spag", "processes": 1, "global_batch_size": 8, "micro_batch_size": 3}
     options["sft_data"] = "mix.json"
     job = TrainingJob(
         model=model,
@@ -135,6 +135,6 @@ def test_an_error_in_a_process_is_the_error_of_the_call(
         cluster=ClusterConfig(address=cluster.address),
     )
     with pytest.raises(
-        ConfigError, match=r"^global_batch_size=8 is not a multiple of micro_batch_size=8 times 2 processes$"
+        ConfigError, match=r"^global_batch_size=8 is not a multiple of micro_batch_size=3 times 1 processes$"
     ):
         train_on(job, SilentReporter(), "test")
