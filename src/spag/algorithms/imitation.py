@@ -47,7 +47,7 @@ class Imitation(OfflineAlgorithm):
 
     def loss(self, batch: TokenBatch) -> "tuple[Tensor, Metrics]":
         sft, logprob = batch.is_sft, batch.mean(batch.logprob)
-        reference = batch.mean(batch.ref_logprob).where(~sft, logprob.detach())  # SFT rows have none
+        reference = batch.mean(batch.ref_logprob)
         columns = logprob, reference, batch.weight
         plain, own = (imitation_terms(*columns, kl_coef=kl_coef) for kl_coef in (0.0, self.settings.kl_coef))
         terms = plain.where(sft, own)

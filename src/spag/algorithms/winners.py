@@ -221,15 +221,13 @@ class OfflineAlgorithm:
 
     def credit(self, episodes: Sequence[Episode], game: Game, learner: str | None) -> list[TrainingSample]:
         refuse_other_rules(episodes, game)
-        own: dict[str, Any] = (
-            {"discount": self.settings.discount} if isinstance(self.settings, IterationSettings) else {}
-        )
+        discount = self.settings.discount if isinstance(self.settings, IterationSettings) else RewardSettings().discount
         settings = RewardSettings(
+            discount=discount,
             template=self.settings.template,
             sampled_tokens=self.settings.completions == "sampled",
             seed=self.seed,
             learner=learner,
-            **own,
             **self.reward_settings(),
         )
         return assign_rewards(episodes, settings=settings, game=game, stats=self.stats)

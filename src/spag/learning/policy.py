@@ -22,6 +22,7 @@ from spag.learning.sharding import is_sharded, whole_weights
 from spag.learning.start import trainable
 from spag.learning.updates import save_policy
 from spag.models.adapters import use_adapter
+from spag.models.finding import ADAPTER_CONFIG
 from spag.models.loading import load_tokenizer
 from spag.models.roles import adapter_name, models_of
 
@@ -60,7 +61,7 @@ class TrainedPolicy:
 
     def as_engines_load_it(self, output: Path) -> str:
         """Return the folder or name for engines to load: the start model, or new adapters, which are written first."""
-        is_adapter = (Path(self.start_from) / "adapter_config.json").is_file()
+        is_adapter = (Path(self.start_from) / ADAPTER_CONFIG).is_file()
         if not self.adapters and (self.settings.lora is None or is_adapter):
             return self.start_from
         folder = output / "start"

@@ -31,7 +31,7 @@ from spag.rollout.matchmaking import MixedGame
 from spag.rollout.provenance import game_record
 from spag.rollout.steps import StepPlayer
 from spag.storage.home import expanded
-from spag.storage.machine import free_objects
+from spag.storage.machine import free_objects, usable_cores
 from spag.storage.parents import exit_with_parent
 from spag.storage.store import file_digest
 
@@ -179,7 +179,7 @@ def main() -> None:
     """Run as one of several processes. Arguments: the job's file, and the id of the parent process."""
     exit_with_parent(int(sys.argv[2]))
     if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // int(os.environ["LOCAL_WORLD_SIZE"])))
+        torch.set_num_threads(max(1, usable_cores() // int(os.environ["LOCAL_WORLD_SIZE"])))
     run_in_group(Path(sys.argv[1]).read_text(encoding="utf-8"))
 
 

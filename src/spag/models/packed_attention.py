@@ -7,7 +7,7 @@ models do. In half precision on a GPU, one call attends for the whole row (``cha
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from functools import cached_property
 from typing import Any
 
@@ -30,14 +30,20 @@ to compute the gradient.
 """
 
 
+def window_of(text: PreTrainedConfig, kinds: Set[str]) -> Any:
+    """Return a text model's attention window as its config gives it, in tokens. ``None``: full attention, also if none
+    of its ``kinds`` of layers slides, where a window in the config means nothing.
+    """
+    return getattr(text, "sliding_window", None) if not kinds or "sliding_attention" in kinds else None
+
+
 def attends_to_all(config: PreTrainedConfig, longest: int) -> bool:
     """Whether no attention window is shorter than ``longest`` tokens, so that every layer attends to all previous ones,
     as in packed rows.
     """
     text = config.get_text_config(decoder=True)
     kinds = set(getattr(text, "layer_types", None) or ())
-    slides = not kinds or "sliding_attention" in kinds  # else a window in the config means nothing
-    window = getattr(text, "sliding_window", None) if slides else None
+    window = window_of(text, kinds)
     return kinds <= {"full_attention", "sliding_attention"} and (window is None or window >= longest)
 
 

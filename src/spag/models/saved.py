@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spag.core.errors import ModelError
-from spag.models.finding import model_type
+from spag.models.finding import ADAPTER_CONFIG, model_type
 from spag.models.roles import LONE_ADAPTER, adapter_name, read_roles
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def saved_weights(folder: Path) -> dict[str, "Tensor"]:
     if roles is not None:
         parts = {adapter_name(role): Path(place) for role, place in roles.items()}
         return {name: value for adapter, place in parts.items() for name, value in _of_adapter(place, adapter).items()}
-    if (folder / "adapter_config.json").is_file():
+    if (folder / ADAPTER_CONFIG).is_file():
         return _of_adapter(folder, LONE_ADAPTER)
     return _loaded(folder) if _are_converted(folder) else _in_files(folder)
 

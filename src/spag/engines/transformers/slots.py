@@ -20,6 +20,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from spag.core.errors import ModelError
+from spag.models.packed_attention import window_of
 from spag.models.tokens import shared_length
 
 GROWTH = 128
@@ -213,8 +214,7 @@ def attention_windows(model: PreTrainedModel) -> dict[str, int | None]:
         raise ModelError(
             f"{config._name_or_path}: the transformers engine cannot cache this model ({what}); play it with vLLM"
         )
-    slides = not kinds or "sliding_attention" in kinds  # else a window in the config means nothing
-    window = getattr(config, "sliding_window", None) if slides else None
+    window = window_of(config, kinds)
     if window is not None and (not isinstance(window, int) or window < 1):
         fix = "it must be a number of tokens, or null"
         raise ModelError(f"{config._name_or_path}: sliding_window is {window!r} in config.json; {fix}")

@@ -18,7 +18,7 @@ import ray
 
 from spag.config.schema import ModelConfig
 from spag.core.errors import ConfigError, ModelError, StorageError, first_line
-from spag.models.finding import adapter_base
+from spag.models.finding import ADAPTER_CONFIG, adapter_base
 from spag.models.identity import weights_digest
 from spag.models.roles import read_roles
 from spag.storage.home import expanded
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 _LIST = "files.json"
 _SHARED = "shared:"
-_ADAPTER = "adapter_config.json"
 
 
 def publish(model: ModelConfig, storage: str | None) -> ModelConfig:
@@ -82,7 +81,7 @@ def fetch(model: ModelConfig, cache: Path) -> ModelConfig:
                     for name in listed["files"]:
                         (beside / name).parent.mkdir(exist_ok=True)
                         system.get_file(f"{root}/{name}", str(beside / name))
-                        if Path(name).name == _ADAPTER:
+                        if Path(name).name == ADAPTER_CONFIG:
                             about = read_json(beside / name, dict[str, Any])
                             write_json(beside / name, about | {"base_model_name_or_path": base})
                     beside.rename(local)
